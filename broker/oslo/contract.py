@@ -124,6 +124,14 @@ class Inbox(Protocol):
     def get(self, timeout_s: float | None) -> IncomingMessage | None:
         """The next message; None after ``timeout_s`` (None: waits), or when stopped and empty, then at once."""
 
+    def hand_to(self, take: Callable[[IncomingMessage], None] | None, ready: Callable[[], bool]) -> None:
+        """Give each message to ``take`` at once, in the thread of the sockets, as long as ``ready`` says that it can
+        be taken; otherwise it waits for ``wake``. ``take`` must not wait for anything. None: from now on by ``get``.
+        """
+
+    def wake(self) -> None:
+        """``ready`` may say something else now. From any thread."""
+
     def stop(self) -> None:
         """Take nothing more in: the directory forgets it, ``get`` drains what is here. Replies still go out."""
 

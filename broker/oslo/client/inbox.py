@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from broker.oslo.client.message_ids import SeenMessages
 from broker.oslo.client.waiting import Waiter, new_waiter
-from broker.oslo.contract import Address
+from broker.oslo.contract import Address, IncomingMessage
 from broker.oslo.frames import Envelope, Kind, due_of
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor import natives
@@ -208,6 +208,8 @@ class ClientInbox:
         self._put_bytes = self._taken_bytes = 0
         self._uncredited = self._uncredited_bytes = 0
         self._seen = SeenMessages()
+        self._hand: Callable[[IncomingMessage], None] | None = None
+        self._is_ready: Callable[[], bool] = bool
         self._stopping = self._stopped = self._closed = False
 
     # ------------------------------------------------------------ in the thread of the sockets
@@ -231,9 +233,19 @@ class ClientInbox:
         self._put_bytes += item.size
         self.put_s = now
         self._items.append(item)
-        if self._waiters:
+        if self._hand is not None:
+            self._hand_over()
+        elif self._waiters:
             self._wake_one()
         return True
+
+    def _hand_over(self) -> None:
+        """Give what is here to whoever takes it in this thread, as far as that one can."""
+        while self._items and self._hand is not None and self._is_ready():
+            item = self._take()
+            if item is None:
+                return
+            self._hand(item)
 
     def has_had(self, head: bytes) -> bool:
         """Whether the message with that envelope was put in before."""
@@ -251,6 +263,17 @@ class ClientInbox:
             self._uncredited += n
 
     # ------------------------------------------------------------ for the application
+
+    def hand_to(self, take: Callable[[IncomingMessage], None] | None, ready: Callable[[], bool]) -> None:
+        """See ``contract.Inbox``."""
+        self._is_ready = ready
+        self._hand = take
+        self.wake()
+
+    def wake(self) -> None:
+        """See ``contract.Inbox``."""
+        if self._items and self._hand is not None:
+            self.post(self._hand_over)
 
     def get(self, timeout_s: float | None) -> ReceivedMessage | None:
         """See ``contract.Inbox``. In a forked child nothing comes: None, at once."""

@@ -22,6 +22,7 @@ from broker.oslo.bodies import BodyFormat
 from broker.oslo.contract import Address, Inbox, OsloFailure, Session
 from broker.oslo.driver import historic, options, serialization
 from broker.oslo.driver.errors import sent_by_client, translated
+from broker.oslo.driver.handing import ServerListener
 from broker.oslo.driver.listener import ZmqListener
 from broker.oslo.driver.url import Exchanges, masked, overridden, read_settings
 from broker.oslo.driver.window import LEAST
@@ -171,7 +172,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         size = batch_size or 1
         window = max(LEAST, 2 * size, int(getattr(self.conf, "executor_thread_pool_size", 0) or 0))
         listener = ZmqListener(inbox, self._settings.inbox_msgs, window, self._form)
-        return base.PollStyleListenerAdapter(listener, size, batch_timeout)
+        return ServerListener(listener, inbox, size, batch_timeout)
 
     # ------------------------------------------------------------ life
 

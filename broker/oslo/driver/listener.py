@@ -28,13 +28,16 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
         batch_max: messages that a batch may hold at most; more would never come before the first are acknowledged.
         window: messages that may be handed out and not acknowledged.
         form: of bodies.
+
+    Attributes:
+        window: the same, counted.
     """
 
     def __init__(self, inbox: Inbox, batch_max: int, window: int = LEAST, form: BodyFormat = USUAL) -> None:
         super().__init__(prefetch_size=batch_max)
         self._form = form
         self._inbox = inbox
-        self._window = Window(window)
+        self.window = Window(window)
         self._stopped = False
 
     def poll(
@@ -70,20 +73,25 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
 
     def _next(self, timeout_s: float | None) -> ZmqIncoming | None:
         """The next message that can be read; others are answered, so that their callers need not wait."""
-        self._window.wait()
+        self.window.wait()
         while True:
             item = self._inbox.get(timeout_s)
             if item is None:
                 return None
-            try:
-                incoming = ZmqIncoming(
-                    item, serialization.read_request(item.body, self._form), self._window, self._form
-                )
-            except Exception as error:
-                _refuse(item, error)
-            else:
-                self._window.take()
+            incoming = self.read(item)
+            if incoming is not None:
                 return incoming
+
+    def read(self, item: IncomingMessage) -> ZmqIncoming | None:
+        """What oslo.messaging takes ``item`` for; None: it cannot be read, and its caller is told."""
+        try:
+            request = serialization.read_request(item.body, self._form)
+            incoming = ZmqIncoming(item, request, self.window, self._form)
+        except Exception as error:
+            _refuse(item, error)
+            return None
+        self.window.take()
+        return incoming
 
     def _rest(self, timeout_s: float | None) -> None:
         if timeout_s is None and not self._stopped:
@@ -92,13 +100,13 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
     def stop(self) -> None:
         """Take nothing more; ``poll`` gives what is here, then nothing, at once."""
         self._stopped = True
-        self._window.open()
+        self.window.open()
         self._guarded(self._inbox.stop)
 
     def cleanup(self) -> None:
         """End it. Replies that are on their way still go out."""
         self._stopped = True
-        self._window.open()
+        self.window.open()
         self._guarded(self._inbox.close)
 
     @staticmethod

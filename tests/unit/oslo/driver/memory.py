@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from broker.oslo.contract import Address, CallTimeout, Closed, OsloFailure, Settings, Unroutable
@@ -52,17 +52,27 @@ class MemoryIntake:
         self._items: deque[MemoryItem] = deque()
         self._changed = threading.Condition()
         self._stopped = False
+        self.handed_to: tuple[Callable[[MemoryItem], None] | None, Callable[[], bool]] = (None, bool)
 
     def put(self, item: MemoryItem) -> None:
         item.back = self
         with self._changed:
             self._items.append(item)
             self._changed.notify()
+        self.wake()
 
     def get(self, timeout_s: float | None) -> MemoryItem | None:
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._stopped, timeout_s)
             return self._items.popleft() if self._items else None
+
+    def hand_to(self, take: Callable[[MemoryItem], None] | None, ready: Callable[[], bool]) -> None:
+        self.handed_to = (take, ready)
+
+    def wake(self) -> None:
+        take, ready = self.handed_to
+        while self._items and take is not None and ready():
+            take(self._items.popleft())
 
     def stop(self) -> None:
         self.calls.append("stop")
