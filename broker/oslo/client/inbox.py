@@ -68,7 +68,7 @@ Post = Callable[..., bool]
 class ReceivedMessage:
     """See ``contract.IncomingMessage``. ``route``: opaque, whom to answer; ``head``: its envelope as it came."""
 
-    __slots__ = ("__weakref__", "_done", "body", "due_s", "envelope", "head", "inbox", "route", "size")
+    __slots__ = ("_done", "body", "due_s", "envelope", "head", "inbox", "route", "size")
 
     def __init__(
         self, inbox: ClientInbox, envelope: Envelope, head: bytes, route: bytes, body: bytes, now: float

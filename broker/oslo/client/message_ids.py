@@ -21,9 +21,9 @@ WINDOW: Final = 2048
 SENDERS_MAX: Final = 4096
 """Senders that one listener remembers; whoever was silent for longest is forgotten first."""
 SENDER_BYTES: Final = 8
-_SENDER: Final = slice(16, 32)
-"""Of an envelope: the stamp and the sender's part of the id. Nobody repeats for somebody with other credentials."""
-_NUMBER: Final = slice(32, HEAD_BYTES)
+_SENDER_AT: Final = 16
+"""In an envelope: the stamp and the sender's part of the id. Nobody repeats for somebody with other credentials."""
+_NUMBER_AT: Final = 32
 _MASK: Final = (1 << WINDOW) - 1
 
 
@@ -49,17 +49,17 @@ class SeenMessages:
 
     def __contains__(self, head: bytes) -> bool:
         """Whether the message with the envelope ``head`` was added, or is too old to be told from one that was."""
-        known = self._senders.get(head[_SENDER])
+        known = self._senders.get(head[_SENDER_AT:_NUMBER_AT])
         if known is None:
             return False
         newest, mask = known
-        back = newest - int.from_bytes(head[_NUMBER])
+        back = newest - int.from_bytes(head[_NUMBER_AT:HEAD_BYTES])
         return back >= WINDOW or (back >= 0 and bool(mask >> back & 1))
 
     def add(self, head: bytes) -> None:
         """The listener has it."""
-        sender = head[_SENDER]
-        number = int.from_bytes(head[_NUMBER])
+        sender = head[_SENDER_AT:_NUMBER_AT]
+        number = int.from_bytes(head[_NUMBER_AT:HEAD_BYTES])
         known = self._senders.get(sender)
         if known is None:
             if len(self._senders) >= SENDERS_MAX:

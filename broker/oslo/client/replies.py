@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
-from weakref import WeakValueDictionary
 
 from broker.oslo.client.inbox import ReceivedMessage
-from broker.oslo.frames import Envelope, Kind, encode, refusal
+from broker.oslo.frames import HEAD_BYTES, Envelope, Kind, encode, refusal
 from broker.oslo.names import Reason
 from broker.oslo.reactor.pipe import Frames
 
 ANSWERS_MAX: Final = 1024
 ANSWERS_BYTES: Final = 4 << 20
 """Bodies of answers that are kept; one is, however large."""
-_KEY: Final = slice(16, 40)
-"""Of an envelope: stamp and id. Who asks again has to have the credentials of who asked."""
+BEGUN_MAX: Final = 10_000
+BEGUN_BYTES: Final = 64 << 20
+"""Calls that are worked on, as many as an inbox holds: of more than that the oldest are not known again."""
+_KEY_AT: Final = 16
+"""In an envelope: stamp and id. Who asks again has to have the credentials of who asked."""
 
 
 class Replies:
@@ -32,14 +34,17 @@ class Replies:
 
     def __init__(self, send: Callable[[Frames], bool]) -> None:
         self._send = send
-        self._begun: WeakValueDictionary[bytes, ReceivedMessage] = WeakValueDictionary()
-        """Calls that the application has, or will take; whoever drops one without an answer has it forgotten here."""
+        self._begun: OrderedDict[bytes, ReceivedMessage] = OrderedDict()
+        self._begun_bytes = 0
         self._answers: OrderedDict[bytes, tuple[bytes, bytes, Envelope]] = OrderedDict()
         self._bytes = 0
 
     def begin(self, call: ReceivedMessage) -> None:
         """The call came and was taken in."""
-        self._begun[call.head[_KEY]] = call
+        self._begun[call.head[_KEY_AT:HEAD_BYTES]] = call
+        self._begun_bytes += call.size
+        while len(self._begun) > 1 and (len(self._begun) > BEGUN_MAX or self._begun_bytes > BEGUN_BYTES):
+            self._begun_bytes -= self._begun.popitem(last=False)[1].size
 
     def send(self, kind: int, call: ReceivedMessage, body: bytes) -> bool:
         """Answer the call, or say that it is worked on (``Kind.BEAT``); False: there is no room."""
@@ -53,8 +58,10 @@ class Replies:
         return next((each[2] for key, each in self._answers.items() if key.endswith(number)), None)
 
     def _keep(self, call: ReceivedMessage, head: bytes, body: bytes) -> None:
-        key = call.head[_KEY]
-        self._begun.pop(key, None)
+        key = call.head[_KEY_AT:HEAD_BYTES]
+        begun = self._begun.pop(key, None)
+        if begun is not None:
+            self._begun_bytes -= begun.size
         self._answers[key] = (head, body, call.envelope)
         self._bytes += len(body)
         while len(self._answers) > 1 and (len(self._answers) > ANSWERS_MAX or self._bytes > ANSWERS_BYTES):
@@ -62,7 +69,7 @@ class Replies:
 
     def again(self, head: bytes, envelope: Envelope, route: bytes) -> bool:
         """A call came again that its listener has had; ``route``: where its client is now. False: there is no room."""
-        key = head[_KEY]
+        key = head[_KEY_AT:HEAD_BYTES]
         call = self._begun.get(key)
         if call is not None:
             call.route = route

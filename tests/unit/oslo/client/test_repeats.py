@@ -1,12 +1,11 @@
 """What is sent again after a lost connection: who keeps it, and how its receiver knows that it has had it."""
 
-import gc
 import random
-from types import SimpleNamespace
 
 from broker.identity import Credentials
+from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
 from broker.oslo.client.message_ids import SENDERS_MAX, WINDOW, MessageIds, SeenMessages
-from broker.oslo.client.replies import ANSWERS_MAX, Replies
+from broker.oslo.client.replies import ANSWERS_MAX, BEGUN_BYTES, BEGUN_MAX, Replies
 from broker.oslo.client.sent_messages import SENT_BYTES, SENT_MSGS, SENT_S, SentMessages
 from broker.oslo.frames import Flag, Kind, decode, encode, not_repeated, repeated, stamped
 from broker.oslo.names import Reason
@@ -117,13 +116,10 @@ def test_each_connection_has_its_own():
     assert sent.take(two, 1.0) == messages[1::2]
 
 
-class Call(SimpleNamespace):
-    __hash__ = object.__hash__
-
-
-def call(number, route=b"old", who=ALICE):
+def call(number, route=b"old", who=ALICE, body=b""):
+    inbox = ClientInbox(lambda *_: True, None, "l" * 24, [], None, (10, 10), rpc=True, body_max=10)
     whole = head(number, who)
-    return Call(head=whole, envelope=decode(whole), route=route)
+    return ReceivedMessage(inbox, decode(whole), whole, route, body, 0.0)
 
 
 class Line:
@@ -188,12 +184,14 @@ def test_answers_are_bounded_and_what_is_forgotten_is_said():
     assert line.sent[-1][0].kind == Kind.REPLY
 
 
-def test_a_call_that_the_application_dropped_holds_no_memory():
-    line, asked = Line(), call(MessageIds().next())
-    line.replies.begin(asked)
-    whole = asked.head
-    del asked
-    gc.collect()
-    assert len(line.replies._begun) == 0
-    assert line.replies.again(repeated(whole), decode(whole), b"new")
+def test_calls_that_nobody_answers_are_bounded():
+    line, ids = Line(), MessageIds()
+    calls = [call(ids.next()) for _ in range(BEGUN_MAX + 1)]
+    for each in calls:
+        line.replies.begin(each)
+    line.again(calls[0])
     assert line.sent[-1][0].reason == Reason.ANSWERED
+    line.again(calls[1])
+    assert calls[1].route == b"new"
+    line.replies.begin(call(ids.next(), body=bytes(BEGUN_BYTES + 1)))
+    assert len(line.replies._begun) == 1, "the latest, however large"
