@@ -4,7 +4,7 @@
     verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``health`` ``keygen`` ``log``
                    ``ping`` ``pub`` ``rpc`` ``start`` ``stats`` ``status`` ``sub``, a file each
     exits          exit codes, and which error means which
-    family         a verb that has verbs
+    family         a verb that has verbs; ``extras`` what one needs that is not installed
     options        the options that client verbs share; from typer to an exit code
     session        connect, run, leave
     address        which broker is meant

@@ -16,8 +16,12 @@
     retry_queue     calls that have no place now
     node_link       NodeLink: one socket to one node and pipeline, its outbox, whether it moves
     node_links      those of one pipeline, which of them take something
+    sent_messages   PURE  what libzmq took lately: sent again when its connection ends
+    message_ids     PURE  which of them a listener has had: none runs twice
+    replies         calls that are worked on, and answers that are kept for who asks again
     folder          the folder of the node's sockets, and whether it may be used
     publishing      fan-outs and notifications: publish once the node has subscribed
+    publishing_link a publishing socket to one node, and what waits for its subscription
     timeout_text    the words of a timeout
     registrations   local servers: what they listen to, how that is confirmed and ended
     delivery        what comes for them, and where it finds no room

@@ -8,6 +8,7 @@
     registration            a pipeline's control socket, where local servers register
     registration_messages   these servers, and what they say then (pure)
     drops                   their listeners that are dropped, some in each turn
+    rejoin                  after a restart nothing is read until local servers are registered again
     registry                the registered servers of a pipeline, as the directory is told of them
     acl                     who comes in, and what they may do (pure)
     reload                  keys, rules and certificate read again while it runs

@@ -11,6 +11,8 @@
     router      RouterPipe: a ROUTER with an outbox for each peer
     binding     sockets that listen: modes of files, who may enter, ports in use
     naming      sockets that connect: names of hosts are looked up beside the loop, in real threads
+    socket_events  what happens to the connections of one socket
+    handshake   sockets that connect and whose key nobody knows: said once
     turned_away  who was not let in: told once a minute, counted
     tuning      the options of the wing's sockets, with reasons
 """
