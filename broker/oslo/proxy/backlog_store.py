@@ -20,6 +20,8 @@ from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.pools import Notification
 from broker.oslo.reactor import Reactor
 
+BUSY_S: Final = 0.1
+"""How long somebody else who has the file open may keep us waiting: nothing else goes on meanwhile."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS shelves (
     exchange TEXT NOT NULL, topic TEXT NOT NULL, pool TEXT NOT NULL, seen_s REAL NOT NULL,
@@ -64,7 +66,7 @@ class BacklogFile:
     def _open(self) -> sqlite3.Connection:
         before = os.umask(0o077)
         try:
-            db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
         finally:
             os.umask(before)
         try:

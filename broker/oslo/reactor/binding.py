@@ -98,7 +98,8 @@ class TcpPort:
 
     libzmq copies the keys of a socket to what listens for it, and ends every connection of what is unbound. So a new
     certificate has the same socket listen at the same port once more (``transport.zeromq.handover``): new connections
-    come there, those that exist go on until their peers have gone.
+    come there, those that exist go on until their peers have gone. Each certificate costs a descriptor until the socket
+    is closed.
 
     Args:
         sock: set up with its first certificate.
