@@ -9,6 +9,7 @@ import pytest
 
 from tests.live.oslo import Proxy, nodes, until
 from tests.live.oslo_numbered import KINDS, Numbered
+from tests.live.redis_server import redis_server
 
 pytestmark = [pytest.mark.patient, pytest.mark.timeout(180)]
 
@@ -69,15 +70,17 @@ def test_calls_in_flight_are_answered_through_the_next_proxy(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_while_the_directory_is_away(rundir: Path, kind: str) -> None:
-    """Each pipeline in a process of its own; that of the directory is dead, and stays so."""
+@pytest.mark.parametrize("away", [False, True], ids=["kept", "away"])
+def test_a_pipeline_in_a_process_of_its_own(rundir: Path, kind: str, away: bool) -> None:
+    """One of them is started again; the directory's goes on, or is dead and stays so."""
     with nodes(rundir, 1, run=["directory"]) as (directory,):
         common = {"host": directory.host, "node": directory.host, "ipc_dir": str(directory.folder)}
         pipelines = {name: Proxy(rundir / f"{name}-log", run=[name], **common) for name in KINDS}
         try:
             with Numbered(directory.folder) as numbered:
                 count = numbered.send(kind, rate=RATE, seconds=3)
-                directory.kill()
+                if away:
+                    directory.kill()
                 time.sleep(1)
                 start_again(pipelines[kind], signal.SIGTERM)
                 arrived = numbered.arrived(kind, count)
@@ -85,6 +88,21 @@ def test_while_the_directory_is_away(rundir: Path, kind: str) -> None:
         finally:
             for proxy in pipelines.values():
                 proxy.kill()
+
+
+def test_nodes_that_know_each_other_by_redis(rundir: Path) -> None:
+    with (
+        redis_server(rundir) as (_redis, port),
+        nodes(rundir, 2, redis=[f"redis://127.0.0.1:{port}/0"], directories=[]) as (near, far),
+        Numbered(far.folder) as numbered,
+    ):
+        count = numbered.send(*KINDS, rate=RATE / 8, seconds=5, folder=near.folder)
+        for proxy in (far, near, far):
+            time.sleep(0.5)
+            start_again(proxy, signal.SIGTERM)
+        for kind in KINDS:
+            arrived = numbered.arrived(kind, count)
+            assert (kind, arrived.lost, arrived.doubled) == (kind, [], []), arrived.counts
 
 
 def test_one_after_the_other_of_ten_nodes(rundir: Path) -> None:
