@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import zmq
 
+from broker.oslo.client.sent_messages import Sized
 from broker.oslo.contract import Address, Settings
 from broker.oslo.frames import NO_ID
 from broker.oslo.names import Pipeline
@@ -31,12 +32,6 @@ LOST_S: Final = 0.02
 """Between the word that a connection has ended and the next message: libzmq goes on taking some for it meanwhile."""
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLOUT: Final = int(zmq.POLLOUT)
-
-
-class Sized(Protocol):
-    """Something to send."""
-
-    size: int
 
 
 Parcel = TypeVar("Parcel", bound=Sized)
