@@ -40,6 +40,8 @@ def serve():
         while (item := inbox.get(None)) is not None:
             kind, number, work_s = json.loads(item.body)
             say("ran", kind, number)
+            if told["take_s"]:
+                time.sleep(told["take_s"])
             item.acknowledge()
             if item.wants_reply:
                 if work_s:
@@ -147,11 +149,13 @@ class Arrived(NamedTuple):
 class Numbered:
     """Servers, and senders of numbered messages, at the node whose folder that is."""
 
-    def __init__(self, folder: Path, *, servers: int = 1, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, servers: int = 1, take_s: float = 0.0, **settings: Any) -> None:
         self._stack = contextlib.ExitStack()
         self._settings = {"ipc_dir": str(folder), **settings}
         self.servers = [
-            self._stack.enter_context(Side(do="serve", name=f"s{number}", settings=self._settings))
+            self._stack.enter_context(
+                Side(do="serve", name=f"s{number}", settings=self._settings, take_s=take_s)
+            )
             for number in range(servers)
         ]
         self.senders: dict[str, Side] = {}

@@ -138,3 +138,13 @@ def test_a_node_that_is_left_for_good_is_withdrawn_at_once(rundir: Path) -> None
         arrived = numbered.arrived("cast", count)
         assert arrived.counts["nobody"] > 0
         until(lambda: not (node.folder / "cast.servers").exists(), 5, "the note of servers to be gone")
+
+
+def test_what_waits_for_a_slow_server_is_given_to_it_before_the_proxy_ends(rundir: Path) -> None:
+    """Far more than clients keep to send again waits in the proxy; as long as it moves, an end in order waits."""
+    with nodes(rundir, 1) as (node,), Numbered(node.folder, inbox_msgs=16, take_s=0.0005) as numbered:
+        count = numbered.send("cast", rate=1e6, seconds=0.008)
+        until(lambda: "sent" in numbered.senders["cast"].lines, 20, "all of them to be on their way")
+        start_again(node, signal.SIGTERM)
+        arrived = numbered.arrived("cast", count, patience_s=60)
+        assert (arrived.lost, arrived.doubled) == ([], []), arrived.counts

@@ -457,13 +457,10 @@ class CallProxy:
         }
 
     @property
-    def busy(self) -> bool:
-        """Whether something waits to be sent, or, where the node is left for good, for its reply."""
-        return (
-            bool(self._calls and self._leaving)
-            or self._registration.pipe.waiting > 0
-            or any(pipe.waiting for pipe in self._pipes)
-        )
+    def waiting(self) -> int:
+        """Messages that wait to be sent, and, where the node is left for good, calls that wait for their replies."""
+        calls = len(self._calls) if self._leaving else 0
+        return calls + self._registration.pipe.waiting + sum(pipe.waiting for pipe in self._pipes)
 
     def renew(self, certificate: Certificate | None) -> int:
         """See ``reload.Renewable``."""

@@ -380,10 +380,10 @@ class CastProxy:
         return self._sent_before + sum(target.pipe.sent for target in self._targets.values())
 
     @property
-    def busy(self) -> bool:
-        """Whether something waits to be sent."""
-        waiting = any(target.pipe.waiting for target in self._targets.values())
-        return waiting or bool(self._held) or self._registration.pipe.waiting > 0
+    def waiting(self) -> int:
+        """Messages that wait to be sent."""
+        queued = sum(target.pipe.waiting for target in self._targets.values())
+        return queued + len(self._held) + self._registration.pipe.waiting
 
     def renew(self, certificate: Certificate | None) -> int:
         """See ``reload.Renewable``."""

@@ -140,9 +140,9 @@ class FanoutProxy:
         self._frontend.pause(REJOINING, on=False)
 
     @property
-    def busy(self) -> bool:
-        """Whether something waits to be sent."""
-        return self._registration.pipe.waiting > 0
+    def waiting(self) -> int:
+        """Messages that wait to be sent."""
+        return self._registration.pipe.waiting
 
     def renew(self, certificate: Certificate | None) -> int:
         """See ``reload.Renewable``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,8 @@ from broker.oslo.reactor import Reactor
 
 FLUSH_S: Final = 1.0
 """What waits for its receivers has so long to leave."""
+RESTART_FLUSH_S: Final = 10.0
+"""The same before a restart, as long as it moves: clients wait for the next proxy meanwhile. Units allow 15 s."""
 SETTLE_S: Final = 0.05
 """At least this is waited between the farewell of the pipelines and the end of the directory, which passes it on."""
 LINGER_MS: Final = 250
@@ -59,8 +62,8 @@ class Flushing(Protocol):
     """A room that has something to finish after ``stop``, and is to be closed then."""
 
     @property
-    def busy(self) -> bool:
-        """Whether it has."""
+    def waiting(self) -> int:
+        """How many messages."""
 
     def close(self, linger_ms: int = 0) -> None:
         """Close everything."""
@@ -101,6 +104,8 @@ class NodeProxy:
         self._opened = False
         self._leaving = False
         self._at_once = False
+        self._least, self._moved_s = 0, 0.0
+        """The fewest messages that waited since the end began, and since when."""
 
     # ------------------------------------------------------------ life
 
@@ -186,7 +191,8 @@ class NodeProxy:
             if name != DIRECTORY:
                 self._guarded(name, room, reason, returns)
         now = self.reactor.now()
-        self._flush(reason, returns, now + SETTLE_S, now + FLUSH_S)
+        self._least, self._moved_s = sys.maxsize, now
+        self._flush(reason, returns, now + SETTLE_S, now + (RESTART_FLUSH_S if returns else FLUSH_S))
 
     def _guarded(self, name: str, room: ProxyRoom, reason: str, returns: bool) -> None:
         try:
@@ -196,10 +202,17 @@ class NodeProxy:
 
     def _flush(self, reason: str, returns: bool, settled_s: float, over_s: float) -> None:
         now = self.reactor.now()
-        busy = any(isinstance(room, Flushing) and room.busy for room in self.rooms.values())
-        if now < settled_s or (busy and now < over_s):
+        waiting = sum(room.waiting for room in self.rooms.values() if isinstance(room, Flushing))
+        if waiting < self._least:
+            self._least, self._moved_s = waiting, now
+        if now < settled_s or (waiting and now < min(over_s, self._moved_s + FLUSH_S)):
             self.reactor.call_later(_LOOK_S, self._flush, reason, returns, settled_s, over_s)
             return
+        if waiting:
+            text = (
+                "%d messages that waited for their receivers are lost, but for what their senders send again"
+            )
+            self.reactor.say(logging.WARNING, text, (waiting,))
         if DIRECTORY in self.rooms:
             self._guarded(DIRECTORY, self.rooms[DIRECTORY], reason, returns)
         self.reactor.call_soon(self.reactor.stop)

@@ -440,7 +440,7 @@ def test_leaving_counts_what_is_lost_and_frees_the_files(rundir: Path) -> None:
         one = Listener(rig, A, credit=0)
         sender = client(rig)
         publish(sender, "x", A)
-        rig.until(lambda: rig.room.busy)
+        rig.until(lambda: rig.room.waiting)
         rig.room.stop("stopping", returns=False)
         assert decode(rig.receive(one.registration)[0]).reason == Reason.LEAVING
         rig.room.close()
