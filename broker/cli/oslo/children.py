@@ -27,8 +27,8 @@ log = logging.getLogger("headgate.oslo")
 
 READY_S: Final = 20.0
 """How long a child may take until it can be used, the first time."""
-LEAVE_S: Final = 5.0
-"""How long it may take to leave before it is killed: its linger and some more."""
+LEAVE_S: Final = 12.0
+"""How long it may take to leave before it is killed: a proxy gives its servers what waits for them for 10 s."""
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 """Before it is started again: twice as long each time, up to this; at first again once it ran for STEADY_S."""
