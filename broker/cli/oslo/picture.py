@@ -117,7 +117,9 @@ def room_row(room: str, said: dict[str, Any] | None) -> tuple[str, ...]:
     listeners = said.get("listeners", "")
     if isinstance(listeners, (list, dict)):
         listeners = len(listeners)
-    return (room, "up", str(listeners), counters(said))
+    rejoining = said.get("rejoining", 0)
+    state = f"waits for {rejoining} server processes" if rejoining else "up"
+    return (room, state, str(listeners), counters(said))
 
 
 def counters(said: dict[str, Any]) -> str:

@@ -37,8 +37,8 @@ examples:
 
 `headgate config show` has every setting, section [oslo].
 {address.KEYS_HELP}
-SIGTERM ends it as for a restart: what it has announced stays known for a lease, clients hold what they have, and the
-next proxy goes on with it. SIGINT (Ctrl-C) leaves for good and tells everybody. A second one ends it at once.
+SIGTERM ends it as for a restart: what it has announced stays known for 30 s, clients hold what they have, and the next
+proxy goes on with it. SIGINT (Ctrl-C) leaves for good and tells everybody. A second one ends it at once.
 SIGHUP reads keys, rules and certificate again.
 exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """

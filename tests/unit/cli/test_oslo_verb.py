@@ -311,6 +311,7 @@ def test_sockets_are_found_wherever_they_stand():
 def test_rooms_and_nodes():
     assert picture.room_row("call", None) == ("call", "no answer", "", "")
     assert picture.room_row("call", {"listeners": 3, "counts": {"late": 1}}) == ("call", "up", "3", "late=1")
+    assert picture.room_row("call", {"listeners": 0, "rejoining": 2})[1] == "waits for 2 server processes"
     many = {"counts": {f"c{number:02}": 1 for number in range(15)}}
     assert picture.counters(many).endswith("(and 3 more)")
     records = (Record("x", "t", "s1", "l1"), Record("x", "t", "s2", "l2"), Record("x", "u", "s1", "l1"))
