@@ -76,8 +76,7 @@ class Rejoin:
 
     def changed(self) -> None:
         """Somebody has registered, or ended."""
-        if self._save_timer is None:
-            self._save_timer = self._reactor.call_later(SAVE_S, self._save)
+        self._save_soon()
         if self.waiting:
             self._look()
 
@@ -89,7 +88,7 @@ class Rejoin:
         if forget:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
-        elif self._save_timer is not None:
+        elif self._save_timer is not None and not self.waiting:
             self._write()
 
     def status(self) -> dict[str, Any]:
@@ -111,10 +110,16 @@ class Rejoin:
             text = "%s: %d server processes have not registered again within %g s: going on without them"
             self._reactor.say(logging.WARNING, text, (self._pipeline, len(missing), REJOIN_S))
         self.waiting = False
+        if self._expected:
+            self._save_soon()  # nothing was noted meanwhile
         self._expected = {}
         self._done()
 
     # ------------------------------------------------------------ the note
+
+    def _save_soon(self) -> None:
+        if self._save_timer is None:
+            self._save_timer = self._reactor.call_later(SAVE_S, self._save)
 
     def _save(self) -> None:
         self._save_timer = None

@@ -140,6 +140,24 @@ def test_a_second_restart_forgets_nobody_who_was_not_back_yet(servers):
     assert json.loads(servers.path.read_text()) == {str(ME): 2}
 
 
+def test_a_restart_that_is_ended_at_once_forgets_nobody_who_was_not_back_yet(servers):
+    servers.note(**{f"p{ME}": 2, f"p{os.getppid()}": 1})
+    servers.rejoin.begin()
+    servers.here = {ME: 2}
+    servers.rejoin.changed()
+    servers.rejoin.close(forget=False)
+    assert json.loads(servers.path.read_text()) == {str(ME): 2, str(os.getppid()): 1}
+
+
+def test_who_came_while_others_were_waited_for_is_noted_and_who_did_not_come_is_not(servers):
+    servers.note(**{f"p{ME}": 2})
+    servers.rejoin.begin()
+    servers.here = {os.getppid(): 1}
+    servers.rejoin.changed()
+    servers.clock.wait(rejoin.REJOIN_S + LOOK_S + SAVE_S)
+    assert json.loads(servers.path.read_text()) == {str(os.getppid()): 1}
+
+
 def test_a_node_that_is_left_for_good_leaves_no_note(servers):
     servers.note(**{f"p{ME}": 2})
     servers.rejoin.begin()
