@@ -126,7 +126,8 @@ class Inbox(Protocol):
 
     def hand_to(self, take: Callable[[IncomingMessage], None] | None, ready: Callable[[], bool]) -> None:
         """Give each message to ``take`` at once, in the thread of the sockets, as long as ``ready`` says that it can
-        be taken; otherwise it waits for ``wake``. ``take`` must not wait for anything. None: from now on by ``get``.
+        be taken; otherwise it waits for ``wake``. ``take`` must not wait for anything. None: from now on by ``get``;
+        who took before is not called any more.
         """
 
     def wake(self) -> None:

@@ -241,11 +241,14 @@ class ClientInbox:
 
     def _hand_over(self) -> None:
         """Give what is here to whoever takes it in this thread, as far as that one can."""
-        while self._items and self._hand is not None and self._is_ready():
+        while self._items:
+            hand = self._hand
+            if hand is None or not self._is_ready():
+                return
             item = self._take()
             if item is None:
                 return
-            self._hand(item)
+            hand(item)
 
     def has_had(self, head: bytes) -> bool:
         """Whether the message with that envelope was put in before."""
@@ -268,7 +271,12 @@ class ClientInbox:
         """See ``contract.Inbox``."""
         self._is_ready = ready
         self._hand = take
-        self.wake()
+        if take is not None:
+            self.wake()
+            return
+        passed = new_waiter()
+        if self.post(passed.set):  # who took until now has returned then
+            passed.wait(STOP_S)
 
     def wake(self) -> None:
         """See ``contract.Inbox``."""
