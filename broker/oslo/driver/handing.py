@@ -9,6 +9,7 @@ greenlets, callers that are no server of oslo.messaging. Those are polled for.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -68,6 +69,7 @@ class ServerListener(base.PollStyleListenerAdapter):  # type: ignore[misc]
         except Exception:
             log.exception("a message to %s could not be given to its server", item.address)
             incoming.acknowledge()
+            incoming.reply(failure=sys.exc_info())  # nobody else answers its caller
 
     def stop(self) -> None:
         """Take nothing more; what is here is handed over."""

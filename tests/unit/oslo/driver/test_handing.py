@@ -37,8 +37,9 @@ class Server:
             assert self.more.wait_for(lambda: len(self.came) >= n, PATIENCE_S), len(self.came)
 
 
-def item(number):
-    return MemoryItem(request_body({}, {"method": "m", "args": {"n": number}}), Address("e", "t", ""))
+def item(number, *, wants_reply=False):
+    body = request_body({}, {"method": "m", "args": {"n": number}})
+    return MemoryItem(body, Address("e", "t", ""), wants_reply=wants_reply)
 
 
 def numbers(server):
@@ -106,12 +107,13 @@ def test_what_cannot_be_read_is_answered_and_the_next_one_comes(inbox):
 def test_a_server_that_cannot_take_costs_that_message_only(inbox, caplog):
     server, listener = Server(), listener_of(inbox, window=1)
     listener.start(server.on_incoming)
-    server.error = RuntimeError("cannot schedule new futures after shutdown")
-    inbox.put(item(0))
+    server.error = RuntimeError("can't start new thread")
+    inbox.put(call := item(0, wants_reply=True))
     server.error = None
     inbox.put(item(1))
     assert numbers(server) == [0, 1]
     assert "could not be given to its server" in caplog.text
+    assert b"can't start new thread" in call.replies.get(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
