@@ -13,7 +13,6 @@ import itertools
 import os
 from typing import Final
 
-from broker.memory import compact
 from broker.oslo.frames import HEAD_BYTES
 
 WINDOW: Final = 2048
@@ -42,14 +41,21 @@ class MessageIds:
 class SeenMessages:
     """The messages that one listener has had."""
 
-    __slots__ = ("_senders",)
+    __slots__ = ("_before", "_lately")
 
     def __init__(self) -> None:
-        self._senders: dict[bytes, tuple[int, int]] = {}
+        self._lately: dict[bytes, tuple[int, int]] = {}
+        self._before: dict[bytes, tuple[int, int]] = {}
+        """Senders that sent nothing since ``_lately`` was begun anew."""
+
+    def __len__(self) -> int:
+        """Senders that are remembered."""
+        return len(self._lately) + len(self._before)
 
     def __contains__(self, head: bytes) -> bool:
         """Whether the message with the envelope ``head`` was added, or is too old to be told from one that was."""
-        known = self._senders.get(head[_SENDER_AT:_NUMBER_AT])
+        sender = head[_SENDER_AT:_NUMBER_AT]
+        known = self._lately.get(sender) or self._before.get(sender)
         if known is None:
             return False
         newest, mask = known
@@ -60,21 +66,21 @@ class SeenMessages:
         """The listener has it."""
         sender = head[_SENDER_AT:_NUMBER_AT]
         number = int.from_bytes(head[_NUMBER_AT:HEAD_BYTES])
-        known = self._senders.get(sender)
+        known = self._lately.get(sender)
         if known is None:
-            if len(self._senders) >= SENDERS_MAX:
-                self._forget_oldest()
-            self._senders[sender] = (number, 1)
-            return
+            known = self._meet(sender) or (number, 1)
         newest, mask = known
         ahead = number - newest
         if ahead > 0:
-            self._senders[sender] = (number, (mask << ahead | 1) & _MASK if ahead < WINDOW else 1)
+            self._lately[sender] = (number, (mask << ahead | 1) & _MASK if ahead < WINDOW else 1)
         elif -ahead < WINDOW:
-            self._senders[sender] = (newest, mask | 1 << -ahead)
+            self._lately[sender] = (newest, mask | 1 << -ahead)
+        else:
+            self._lately[sender] = known
 
-    def _forget_oldest(self) -> None:
-        """Forget the half that was met first."""
-        for sender in list(self._senders)[: SENDERS_MAX // 2]:
-            del self._senders[sender]
-        self._senders = compact(self._senders)
+    def _meet(self, sender: bytes) -> tuple[int, int] | None:
+        """What is known of one that was silent; there is room for it then."""
+        known = self._before.pop(sender, None)
+        if len(self._lately) >= SENDERS_MAX // 2:
+            self._before, self._lately = self._lately, {}
+        return known

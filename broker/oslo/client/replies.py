@@ -41,7 +41,9 @@ class Replies:
 
     def begin(self, call: ReceivedMessage) -> None:
         """The call came and was taken in."""
-        self._begun[call.head[_KEY_AT:HEAD_BYTES]] = call
+        key = call.head[_KEY_AT:HEAD_BYTES]
+        self._end(key)  # its client took an id of a call that nobody has answered
+        self._begun[key] = call
         self._begun_bytes += call.size
         while len(self._begun) > 1 and (len(self._begun) > BEGUN_MAX or self._begun_bytes > BEGUN_BYTES):
             self._begun_bytes -= self._begun.popitem(last=False)[1].size
@@ -59,13 +61,19 @@ class Replies:
 
     def _keep(self, call: ReceivedMessage, head: bytes, body: bytes) -> None:
         key = call.head[_KEY_AT:HEAD_BYTES]
-        begun = self._begun.pop(key, None)
-        if begun is not None:
-            self._begun_bytes -= begun.size
+        self._end(key)
+        former = self._answers.pop(key, None)
+        if former is not None:
+            self._bytes -= len(former[1])
         self._answers[key] = (head, body, call.envelope)
         self._bytes += len(body)
         while len(self._answers) > 1 and (len(self._answers) > ANSWERS_MAX or self._bytes > ANSWERS_BYTES):
             self._bytes -= len(self._answers.popitem(last=False)[1][1])
+
+    def _end(self, key: bytes) -> None:
+        begun = self._begun.pop(key, None)
+        if begun is not None:
+            self._begun_bytes -= begun.size
 
     def again(self, head: bytes, envelope: Envelope, route: bytes) -> bool:
         """A call came again that its listener has had; ``route``: where its client is now. False: there is no room."""

@@ -5,7 +5,7 @@ import random
 from broker.identity import Credentials
 from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
 from broker.oslo.client.message_ids import SENDERS_MAX, WINDOW, MessageIds, SeenMessages
-from broker.oslo.client.replies import ANSWERS_MAX, BEGUN_BYTES, BEGUN_MAX, Replies
+from broker.oslo.client.replies import ANSWERS_BYTES, ANSWERS_MAX, BEGUN_BYTES, BEGUN_MAX, Replies
 from broker.oslo.client.sent_messages import SENT_BYTES, SENT_MSGS, SENT_S, SentMessages
 from broker.oslo.frames import Flag, Kind, decode, encode, not_repeated, repeated, stamped
 from broker.oslo.names import Reason
@@ -71,16 +71,28 @@ def test_senders_are_bounded():
     heads = [head(MessageIds().next()) for _ in range(SENDERS_MAX + 1)]
     for each in heads:
         seen.add(each)
-    assert len(seen._senders) == SENDERS_MAX // 2 + 1
+    assert len(seen) <= SENDERS_MAX
     assert heads[0] not in seen
     assert heads[-1] in seen
+
+
+def test_who_goes_on_sending_is_remembered_however_many_others_come():
+    busy, seen = MessageIds(), SeenMessages()
+    first = head(busy.next())
+    seen.add(first)
+    for number in range(3 * SENDERS_MAX):
+        seen.add(head(MessageIds().next()))
+        if number % (SENDERS_MAX // 4) == 0:
+            seen.add(head(busy.next()))
+    assert first in seen
+    assert len(seen) <= SENDERS_MAX
 
 
 def test_a_number_from_nowhere_costs_no_memory():
     seen = SeenMessages()
     seen.add(head(bytes(16)))
     seen.add(head(bytes(8) + b"\xff" * 8))
-    assert max(mask.bit_length() for _newest, mask in seen._senders.values()) <= WINDOW
+    assert max(mask.bit_length() for _newest, mask in seen._lately.values()) <= WINDOW
 
 
 def test_less_is_kept_than_a_listener_tells_apart():
@@ -195,3 +207,20 @@ def test_calls_that_nobody_answers_are_bounded():
     assert calls[1].route == b"new"
     line.replies.begin(call(ids.next(), body=bytes(BEGUN_BYTES + 1)))
     assert len(line.replies._begun) == 1, "the latest, however large"
+
+
+def test_a_client_that_uses_one_id_again_and_again_costs_others_nothing():
+    line, ids = Line(), MessageIds()
+    number, size = ids.next(), BEGUN_BYTES // 4
+    before = [call(ids.next()) for _ in range(3)]
+    for each in before:
+        line.replies.begin(each)
+    for _ in range(8):  # never answered: its client has given up each time
+        line.replies.begin(call(number, body=bytes(size)))
+    line.again(before[0])
+    assert (line.sent, before[0].route) == ([], b"new")
+    line.replies.send(Kind.REPLY, before[0], b"1")
+    for _ in range(8):
+        line.replies.send(Kind.REPLY, call(number), bytes(ANSWERS_BYTES // 4))
+    line.again(before[0])
+    assert line.sent[-1][0].kind == Kind.REPLY
