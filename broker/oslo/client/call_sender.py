@@ -309,15 +309,15 @@ class CallSender:
     def _again(self, link: NodeLink[PendingCall]) -> list[PendingCall]:
         """What was sent over ``link`` and is not answered: its server is asked whether it has it."""
         again = [call for call in self.calls if call.link is link and call.sent]
-        if self.call_links.known(link.node) is not link:
-            for call in again:
-                self._repeat_lost(call)
-            return []
         for call in again:
             call.sent, call.repeated = False, True
             call.unheard()
         self._counters.count("repeated", len(again))
-        return again
+        if self.call_links.known(link.node) is link:
+            return again
+        for call in again:
+            self._repeat(call, link)
+        return []
 
     def _repeat_refused(self, call: PendingCall, link: NodeLink[PendingCall], reason: int) -> None:
         if reason == Reason.NO_ROUTE:
@@ -327,12 +327,15 @@ class CallSender:
             self._reactor.call_later(REPEAT_S, self._repeat, call, link)
 
     def _repeat(self, call: PendingCall, link: NodeLink[PendingCall]) -> None:
+        """Ask the node of ``link``, wherever it is reached now."""
         if call.over:
             return
-        if self.call_links.known(link.node) is link:
-            link.submit(call)
-        else:
+        there = self.call_links.get(link.node)
+        if there is None:
             self._repeat_lost(call)
+        else:
+            call.link = there
+            there.submit(call)
 
     def _repeat_lost(self, call: PendingCall) -> None:
         """Nobody can say any more what became of it: its caller hears so now, not at the end of its time."""

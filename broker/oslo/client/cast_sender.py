@@ -97,11 +97,8 @@ class CastSender:
     def _stalled(self, link: NodeLink[Cast]) -> None:
         gone = self.links.known(link.node) is not link
         for cast in link.take_parcels():
-            if cast.repeated:  # its node may have it: nobody else may
-                if gone:
-                    self._counters.count("lost")
-                else:
-                    link.submit(cast)
+            if cast.repeated:
+                self._repeat(cast, link)
                 continue
             servers = self._routes.for_casts(cast.address)
             if gone or any(one.node not in self.links.down for one in servers):
@@ -135,7 +132,19 @@ class CastSender:
         for cast in again:
             cast.repeated = True
         self._counters.count("repeated", len(again))
-        return again
+        if self.links.known(link.node) is link:
+            return again
+        for cast in again:
+            self._repeat(cast, link)
+        return []
+
+    def _repeat(self, cast: Cast, link: NodeLink[Cast]) -> None:
+        """The node of ``link`` may have it, so nobody else may: there, wherever it is reached now."""
+        there = self.links.get(link.node)
+        if there is None:
+            self._counters.count("lost")
+        else:
+            there.submit(cast)
 
     def nobody(self, address: Address) -> None:
         """A cast has nobody to hear it."""

@@ -134,6 +134,11 @@ class NodeLink(Pipe, Generic[Parcel]):
         """Messages in the outbox."""
         return len(self._parcels)
 
+    @property
+    def draining(self) -> bool:
+        """Whether what waits for it may still leave."""
+        return self.waiting > 0 and not self.down
+
     def submit(self, parcel: Parcel) -> None:
         """Send it, or let it wait; whoever made it has looked at ``full`` before."""
         if self.closed:

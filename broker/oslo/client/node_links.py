@@ -191,7 +191,7 @@ class NodeLinks(Generic[Parcel]):
         if state is not None and (link.endpoint.startswith("ipc:") or link.endpoint == self._endpoint(state)):
             if link.endpoint.startswith("ipc:") or state.key == link.node_key:
                 return
-            if link.waiting and not link.down:  # its connection goes on: first what waits for it
+            if link.draining:  # its connection goes on: first what waits for it
                 self.reactor.call_later(WATCH_S, self.node_changed, node)
                 return
         del self._links[node]
@@ -235,8 +235,9 @@ class NodeLinks(Generic[Parcel]):
 
     def note_full(self, link: NodeLink[Parcel]) -> None:
         """It holds as much as it may."""
-        self.full |= {link.node}
-        self._restate()
+        if self._links.get(link.node) is link:
+            self.full |= {link.node}
+            self._restate()
 
     def note_room(self, link: NodeLink[Parcel]) -> None:
         """It has room again."""
@@ -246,6 +247,8 @@ class NodeLinks(Generic[Parcel]):
 
     def note_down(self, link: NodeLink[Parcel]) -> None:
         """It does not move."""
+        if self._links.get(link.node) is not link:
+            return  # its node is reached elsewhere, or gone
         self.down |= {link.node}
         self._restate()
         self.reactor.say(

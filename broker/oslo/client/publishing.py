@@ -211,7 +211,14 @@ class Publisher(ABC):
     def _again(self, link: NodeLink[Copy]) -> list[Copy]:
         again = self._sent.take(link, self._reactor.now())
         self._counters.count("repeated", len(again))
-        return again
+        if self.links.known(link.node) is link:
+            return again
+        there = self.links.get(link.node)
+        for copy in again:
+            copy.repeat()
+            if there is not None:
+                there.submit(copy)
+        return []
 
     def _subscription(self, link: NodeLink[Copy], frames: list[bytes]) -> None:
         assert isinstance(link, PublishingLink)
@@ -224,13 +231,17 @@ class Publisher(ABC):
             link.subscribed(data[1:])
 
     def _stalled(self, link: NodeLink[Copy]) -> None:
-        """It takes nothing, or its node is gone. While it is there, what was published for it waits for it."""
+        """It takes nothing, or its node is gone. While that is there, what was published for it waits for it."""
         if self.links.known(link.node) is link:
             return
         assert isinstance(link, PublishingLink)
-        self._not_reached(link.node, link.take_parcels())
-        for data in link.awaited:
-            link.drop_held(data)
+        copies = [*link.take_parcels(), *link.take_held()]
+        there = self.links.get(link.node)
+        if there is None:
+            self._not_reached(link.node, copies)
+            return
+        for copy in copies:
+            there.submit(copy)
 
     def directory_changed(self, nodes: set[str]) -> None:
         """``nodes`` are reached elsewhere, or no more; others may have come."""

@@ -71,6 +71,11 @@ class PublishingLink(NodeLink[Copy]):
         """Messages in the outbox, and those that wait for a subscription."""
         return super().waiting + self._held_msgs
 
+    @property
+    def draining(self) -> bool:
+        """See ``NodeLink``; what waits for it to come back does not."""
+        return super().draining and not self.away
+
     def submit(self, parcel: Copy) -> None:
         """Send it, or let it wait, for room or for the subscription."""
         data = parcel.frames[0]
@@ -133,6 +138,10 @@ class PublishingLink(NodeLink[Copy]):
         self._relieve()
         self._unreached(self.node, dropped)
 
+    def take_held(self) -> list[Copy]:
+        """Forget what waits for subscriptions; returns it, of each filter in its order."""
+        return [copy for data in list(self._held) for copy in self._release(data)]
+
     @property
     def awaited(self) -> list[bytes]:
         """Filters whose subscription something waits for."""
@@ -168,8 +177,7 @@ class PublishingLink(NodeLink[Copy]):
         for copy in first:
             copy.repeat()
         outbox = [*first, *self.take_parcels()]
-        held = {data: self._release(data) for data in list(self._held)}
-        for copy in [*outbox, *(copy for copies in held.values() for copy in copies)]:
+        for copy in [*outbox, *self.take_held()]:
             self.submit(copy)
 
     def close(self, linger_ms: int = 0) -> None:

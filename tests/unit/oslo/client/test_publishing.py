@@ -136,6 +136,28 @@ def test_after_a_lost_connection_it_waits_for_the_subscription_again(hear, open_
     ]
 
 
+def test_what_waits_for_a_node_goes_where_that_is_reached_now(hear, open_session, stack):
+    node = hear("n1", "fanout", Record("x", "t"))
+    node.sock.subscribe(FILTER)
+    port = open_session(fanout_wait_s=5.0)
+    lists(port, 1)
+    port.fanout(WHERE, b"one")
+    assert node.get()[2] == b"one"
+    node.sock.close(0)
+    until(lambda: port.status()["counts"].get("repeated"), "the end of the connection")
+    port.fanout(WHERE, b"two")
+    elsewhere = Hearing(zmq.SUB)
+    stack.callback(elsewhere.close)
+    elsewhere.sock.subscribe(FILTER)
+    node.node.announce(Record("x", "t"), pipeline="fanout", endpoint=elsewhere.endpoint)
+    came = [elsewhere.get() for _ in range(2)]
+    assert [(envelope.flags, body) for _data, envelope, body in came] == [
+        (Flag.REPEATED, b"one"),
+        (0, b"two"),
+    ]
+    assert "not_reached" not in port.status()["counts"]
+
+
 def test_a_notification_names_one_of_each_pool_and_goes_once_to_each_node(hear, open_session):
     records = [Record("x", "n.info", "", listener, pool) for listener, pool in (("a1", None), ("a2", "p"))]
     first = hear("n1", "notify", *records)
