@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from broker.oslo.client.node_link import LOST_S, NodeLink
+import zmq
+
+from broker.oslo.client.node_link import LOST_S, LinkHandlers, LinkObserver, NodeLink
 from broker.oslo.frames import repeated
 from broker.oslo.reactor import Timer
 from broker.oslo.reactor.pipe import Frames
@@ -48,18 +50,29 @@ class PublishingLink(NodeLink[Copy]):
     """See the module.
 
     Args:
-        args: see ``NodeLink``.
+        links, handlers, node, endpoint, sock, key, node_key: see ``NodeLink``.
         unreached: takes copies that the node does not get.
     """
 
-    def __init__(self, *args: Any, unreached: Callable[[str, Sequence[Copy]], None]) -> None:
+    def __init__(
+        self,
+        links: LinkObserver,
+        handlers: LinkHandlers[Copy],
+        node: str,
+        endpoint: str,
+        sock: zmq.Socket[bytes],
+        key: str = "",
+        node_key: str = "",
+        *,
+        unreached: Callable[[str, Sequence[Copy]], None],
+    ) -> None:
         self._unreached = unreached
         self._held: dict[bytes, deque[Copy]] = {}
         self._held_msgs = self._held_bytes = 0
         self._known: dict[bytes, None] = {}
         self._missed: set[bytes] = set()
         self._timer: Timer | None = None
-        super().__init__(*args)
+        super().__init__(links, handlers, node, endpoint, sock, key, node_key)
 
     @property
     def away(self) -> bool:
