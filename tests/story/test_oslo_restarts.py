@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.identity import Role
+from broker.transport import curve
 from tests.live.oslo import Proxy, nodes, until
 from tests.live.oslo_numbered import KINDS, Numbered
 from tests.live.redis_server import redis_server
@@ -103,6 +105,23 @@ def test_nodes_that_know_each_other_by_redis(rundir: Path) -> None:
         for kind in KINDS:
             arrived = numbered.arrived(kind, count)
             assert (kind, arrived.lost, arrived.doubled) == (kind, [], []), arrived.counts
+
+
+def test_nodes_that_speak_curve(rundir: Path) -> None:
+    shared = rundir / "shared.cert"
+    curve.save(curve.generate(), shared)
+    with (
+        nodes(rundir, 2, curve_cert=str(shared), unlisted=int(Role.USER)) as (near, far),
+        Numbered(far.folder) as numbered,
+    ):
+        count = numbered.send(*KINDS, rate=RATE / 4, seconds=4, folder=near.folder)
+        for _ in range(2):
+            time.sleep(0.7)
+            start_again(far, signal.SIGKILL)
+        for kind in KINDS:
+            arrived = numbered.arrived(kind, count)
+            assert (kind, arrived.lost, arrived.doubled) == (kind, [], []), arrived.counts
+            assert kind == "call" or arrived.counts.get("repeated"), f"no {kind} was at risk"
 
 
 def test_one_after_the_other_of_ten_nodes(rundir: Path) -> None:

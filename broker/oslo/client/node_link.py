@@ -116,9 +116,11 @@ class NodeLink(Pipe, Generic[Parcel]):
         receive = handlers.received
         take = None if receive is None else (lambda frames, _origin: receive(self, frames))
         super().__init__(links.reactor, sock, take)
-        self._events = SocketEvents(links.reactor, sock, zmq.EVENT_DISCONNECTED, self._disconnected)
+        self._events: SocketEvents | None = None
         try:
-            self.connection: Connection = connect(links.reactor, self, endpoint, key)
+            if not key:  # with one the connection watches the socket itself
+                self._events = SocketEvents(links.reactor, sock, zmq.EVENT_DISCONNECTED, self._disconnected)
+            self.connection: Connection = connect(links.reactor, self, endpoint, key, self._disconnected)
         except BaseException:
             self.close()
             raise
@@ -217,7 +219,7 @@ class NodeLink(Pipe, Generic[Parcel]):
 
     # ------------------------------------------------------------ connections that end
 
-    def _disconnected(self, _event: int, _value: int) -> None:
+    def _disconnected(self, _event: int = 0, _value: int = 0) -> None:
         if self._interrupted is None and not self.closed:
             self._interrupted = self._reactor.call_later(LOST_S, self._send_again)
 
@@ -240,7 +242,8 @@ class NodeLink(Pipe, Generic[Parcel]):
         """See ``Pipe.close``."""
         if self._interrupted is not None:
             self._interrupted.cancel()
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
         super().close(linger_ms)
 
     # ------------------------------------------------------------ down

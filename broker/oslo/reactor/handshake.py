@@ -2,7 +2,7 @@
 
 libzmq gives such a connection up for good, without a word but to a monitor of the socket. Whoever connects has to tell
 the operator and to try again: keys are listed while processes run. The monitor costs two descriptors, so it is taken
-away when the handshake has succeeded.
+away when the handshake has succeeded, unless the end of connections is to be told, too: a socket has one monitor.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _EVENT: Final = Struct("=HI")
 _REFUSED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 _SUCCEEDED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _STOPPED: Final = int(zmq.EVENT_MONITOR_STOPPED)
+_DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
 _numbers = itertools.count(1)
 
 
@@ -31,15 +32,25 @@ class HandshakeMonitor:
         reactor: whose thread; open.
         sock: with CURVE set up, not yet connected.
         told: called with False each time the peer refuses our key, with True when it has taken it.
+        lost: called each time that a connection has ended; None: nobody wants to know.
     """
 
-    def __init__(self, reactor: Reactor, sock: zmq.Socket[bytes], told: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        sock: zmq.Socket[bytes],
+        told: Callable[[bool], None],
+        lost: Callable[[], None] | None = None,
+    ) -> None:
         self._sock = sock
         self._told = told
+        self._lost = lost
         assert reactor.context is not None
         place = f"inproc://headgate.handshake-{next(_numbers)}"
-        sock.monitor(place, _REFUSED | _SUCCEEDED | _STOPPED)
+        ends = 0 if lost is None else _DISCONNECTED
+        sock.monitor(place, _REFUSED | _SUCCEEDED | _STOPPED | ends)
         pair = reactor.context.socket(zmq.PAIR)
+        pair.set(zmq.RCVHWM, 0)  # or libzmq's own thread would wait for us
         pair.set(zmq.LINGER, 0)
         self._pipe = Pipe(reactor, pair, self._event)
         pair.connect(place)
@@ -62,6 +73,10 @@ class HandshakeMonitor:
             self._told(False)
         elif event == _STOPPED:
             self.close()
+        elif event == _DISCONNECTED:
+            if self._lost is not None:
+                self._lost()
         elif not self._sock.closed:
-            self._sock.disable_monitor()
+            if self._lost is None:
+                self._sock.disable_monitor()
             self._told(True)

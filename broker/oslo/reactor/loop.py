@@ -25,7 +25,8 @@ from broker.oslo.reactor import natives
 log = logging.getLogger("headgate.oslo")
 
 SOCKETS_MAX: Final = 8192
-"""Sockets of one context: four for each node a client speaks to; libzmq's default is 1023."""
+"""Sockets of one context: three for each node and pipeline a client speaks to, since two of them watch the third;
+libzmq's default is 1023."""
 _READABLE: Final = 0x001  # EPOLLIN; the constants of a patched ``select`` are gone
 _ENDED: Final = 0x018  # EPOLLERR | EPOLLHUP
 _LONGEST_S: Final = 60.0

@@ -250,16 +250,24 @@ class Connection:
     """
 
     __slots__ = (
-        "_due_s", "_handshake", "_key", "_mark", "_pause_s", "_pipe", "_reactor", "_turn", "_where", "at", "named",
-        "unknown_key",
+        "_due_s", "_handshake", "_key", "_lost", "_mark", "_pause_s", "_pipe", "_reactor", "_turn", "_where", "at",
+        "named", "unknown_key",
     )  # fmt: skip
 
-    def __init__(self, reactor: Reactor, pipe: Pipe, where: Endpoint, key: str = "") -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        pipe: Pipe,
+        where: Endpoint,
+        key: str = "",
+        lost: Callable[[], None] | None = None,
+    ) -> None:
         self.at = ""
         self.named = where.scheme == "tcp" and numeric(where.host) is None
         self.unknown_key = ""
         self._key = key if where.scheme == "tcp" else ""
         self._handshake: HandshakeMonitor | None = None
+        self._lost = lost
         self._reactor = reactor
         self._pipe = pipe
         self._where = where
@@ -335,7 +343,7 @@ class Connection:
         if way.scheme == "tcp":
             sock.set(zmq.IPV6, int(way.ipv6))
         if self._key and (self._handshake is None or self._handshake.closed):
-            self._handshake = HandshakeMonitor(self._reactor, sock, self._shown)
+            self._handshake = HandshakeMonitor(self._reactor, sock, self._shown, self._lost)
             self._pipe.ended = self._handshake.close
         self._reactor.touch(self._pipe)
         sock.connect(way.text)
@@ -365,7 +373,13 @@ class Connection:
         self._go(parse(self.at))
 
 
-def connect(reactor: Reactor, pipe: Pipe, endpoint: str, key: str = "") -> Connection:
+def connect(
+    reactor: Reactor,
+    pipe: Pipe,
+    endpoint: str,
+    key: str = "",
+    lost: Callable[[], None] | None = None,
+) -> Connection:
     """Connect the socket of ``pipe`` to ``endpoint``: at once when that is a file or a number, else when the name is
     resolved, unless the pipe is closed by then.
 
@@ -374,11 +388,13 @@ def connect(reactor: Reactor, pipe: Pipe, endpoint: str, key: str = "") -> Conne
         pipe: not yet connected.
         endpoint: ``tcp://HOST:PORT`` or ``ipc://PATH``.
         key: our CURVE public key, where the socket has one.
+        lost: called each time that a connection with ``key`` has ended. Those without leave the socket's one monitor to
+            others (``socket_events``).
 
     Raises:
         ConfigError: another form of ``endpoint``.
         zmq.ZMQError: libzmq does not take it.
     """
-    connection = Connection(reactor, pipe, parse(endpoint), key)
+    connection = Connection(reactor, pipe, parse(endpoint), key, lost)
     connection.open()
     return connection
