@@ -46,11 +46,11 @@ def test_a_call_is_asked_for_again_where_its_node_is_now(play, open_session, new
         until(lambda: port.status()["counts"].get("repeated"), "the end of the connection")
     node.announce(server("l1"), endpoint=endpoint)
     if moved_first:
-        port.cast(WHERE, b"")  # it is used
-        sock.recv_multipart()
+        until(lambda: (port.cast(WHERE, b""), sock.poll(50))[1], "a cast at the new place")
         node.sock.close(0)
-    rid, head, body = sock.recv_multipart()
-    again = decode(head)
+    while (again := decode((came := sock.recv_multipart())[1])).kind != Kind.CALL:
+        pass
+    rid, _head, body = came
     assert (again.id, again.flags, again.listener, body) == (first.id, Flag.REPEATED, "l1", b"body")
     tell(sock, rid, encode(Kind.REPLY, id=again.id), b"answer")
     asking.join(PATIENCE_S)
