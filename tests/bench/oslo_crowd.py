@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Self
 
 import zmq
 
+from broker.oslo.directory import wire
+from broker.oslo.directory.wire import DirectoryKind
 from tests.bench import processes
 from tests.bench.oslo_contenders import Fake, Peer, Pipelines, stopping
 from tests.bench.targets import Row
@@ -33,9 +35,6 @@ DELIVERED_S = 30.0
 SETTLE_S = 2.0
 RUN = 1
 
-MAGIC = b"HGD"
-HELLO, STATES, CHANGE, GONE = 1, 18, 19, 20
-
 
 class Watch:
     """A reader of a directory by hand: which listeners of the CALL pipeline it has been told of, and when."""
@@ -45,9 +44,8 @@ class Watch:
         self._sock = self._context.socket(zmq.DEALER)
         self._sock.linger = 0
         self._sock.connect(endpoint)
-        self._sock.send_multipart(
-            [MAGIC + bytes([1, HELLO]), json.dumps({"want": True, "node": ""}).encode()]
-        )
+        self._sock.send_multipart(wire.encode(DirectoryKind.HELLO, wire.Hello(want=True)))
+        self._of_node: dict[str, set[str]] = {}
         self.found: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -72,16 +70,14 @@ class Watch:
 
     def _take(self, head: bytes, body: bytes) -> None:
         said = json.loads(body or b"{}")
-        if head[4] == STATES:
-            for state in said["states"]:
-                self._add(state["pipeline"], state.get("records", ()))
-        elif head[4] == CHANGE:
-            self._add(said["pipeline"], said.get("added", ()))
-            self.found -= {record[3] for record in said.get("removed", ()) if len(record) > 3}
-
-    def _add(self, pipeline: str, records: list[list[str]]) -> None:
-        if pipeline == "call":
-            self.found |= {record[3] for record in records if record[1] == TOPIC}
+        if head[4] != DirectoryKind.STATES:
+            return
+        for state in said["states"]:
+            if state["pipeline"] == "call":
+                listeners = {record[3] for record in state.get("records", ()) if record[1] == TOPIC}
+                self.found -= self._of_node.get(state["node"], set())
+                self._of_node[state["node"]] = listeners
+                self.found |= listeners
 
 
 def measure(bench: Bench) -> list[Row]:
