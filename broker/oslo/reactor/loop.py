@@ -28,7 +28,6 @@ SOCKETS_MAX: Final = 8192
 """Sockets of one context: three for each node and pipeline a client speaks to, since two of them watch the third;
 libzmq's default is 1023."""
 _READABLE: Final = 0x001  # EPOLLIN; the constants of a patched ``select`` are gone
-_ENDED: Final = 0x018  # EPOLLERR | EPOLLHUP
 _LONGEST_S: Final = 60.0
 CALLS_MAX: Final = 1024
 """Calls of other threads, and of our own, in one turn: a flood of them must not keep sockets waiting."""
