@@ -284,7 +284,7 @@ class Run:
     def _read_logs(self) -> None:
         """What the members said themselves: events that brokers missed, and faults of programs."""
         for rank, first, last in self.world.missed():
-            self.log.told(rank, first, last)
+            self.log.events_lost(rank, first, last)
         for member in (*self.world.members.values(), *self.world.load.values()):
             found = [line for line in member.lines() if any(trace in line for trace in TRACES)]
             if found:

@@ -83,7 +83,7 @@ class Scribe(ABC):
         """The machine did not run the driver for so long: nobody's time-out means anything then."""
         return self.line("stall", seconds=round(seconds, 3))
 
-    def status(self, rank: int, first: int, last: int) -> float:
+    def events_lost(self, rank: int, first: int, last: int) -> float:
         """A broker's own log says which numbers of events it has missed: written after the run, from those logs."""
         return self.line("told", rank=rank, first=first, last=last)
 
