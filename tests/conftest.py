@@ -2,7 +2,7 @@
 
 Skips. A test may be skipped where something is missing that a person may well not have. In CI
 (`HEADGATE_CI=1`) that would hide a test for good, so a skip fails there unless its reason begins with
-`optional:`. Reasons are shown in every run (`-rs`).
+`optional:`. Reasons are shown in every run (`-rfEs`).
 
 Time. A test that needs real time is marked `patient` and left to `make test-all`; the few stories without which `make
 test` would not have seen a part of the product are marked `smoke` and run in both. In CI any other test that takes
