@@ -19,16 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from broker.journal.layout import (
-    BLOCK_HEADER,
-    BLOCK_MAGIC,
-    HEADER_BYTES,
-    SEGMENT_MAGIC,
-    STATE,
-    UNNUMBERED,
-    VERSION,
-)
-from broker.journal.reading.blocks import Block, Damage, Damaged, salvage, walk
+from broker.journal.layout import HEADER_BYTES, SEGMENT_MAGIC, STATE, VERSION
+from broker.journal.reading.blocks import Block, Damage, Damaged, SegmentFile, salvage, walk
 from broker.journal.reading.segments import listing
 from gateway.pipeline.errors import Lost, PipelineError
 
@@ -93,7 +85,6 @@ class Bounds:
         ends: where blocks end.
         end: the last of them, or the start.
         next: number behind the last numbered block; None when there was none.
-        times: smallest and largest time.
         clean: headers lead to exactly the limit.
     """
 
@@ -110,20 +101,14 @@ def bounds(path: str, start: int, limit: int) -> Bounds:
         FileNotFoundError: the segment is gone.
     """
     found = Bounds(start)
-    with open(path, "rb", buffering=0) as file:
-        while found.end + HEADER_BYTES <= limit:
-            head = os.pread(file.fileno(), HEADER_BYTES, found.end)
-            if len(head) < HEADER_BYTES:
+    with SegmentFile(path) as file:
+        for head in file.heads(start, limit):
+            if isinstance(head, str):
                 break
-            magic, length, _crc, _codec, _version, flags, count, _bodies, first, *_rest = BLOCK_HEADER.unpack(
-                head
-            )
-            if magic != BLOCK_MAGIC or length < HEADER_BYTES or found.end + length > limit:
-                break
-            found.end += length
+            found.end += head.length
             found.ends.append(found.end)
-            if not flags & UNNUMBERED:
-                found.next = first + count
+            if head.numbered:
+                found.next = head.first_seq + head.records
     found.clean = found.end == limit
     return found
 

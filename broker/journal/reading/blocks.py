@@ -163,9 +163,10 @@ class SegmentFile:
                 offset = resume
             yield found
 
-    def heads(self) -> Iterator[Head | str]:
+    def heads(self, start: int = HEADER_BYTES, end: int | None = None) -> Iterator[Head | str]:
         """The headers of the blocks, bodies not looked at; a text in place of the first that is torn or damaged."""
-        offset, end = HEADER_BYTES, self.size()
+        offset = start
+        end = self.size() if end is None else end
         while offset < end:
             data = os.pread(self._fd, HEADER_BYTES, offset)
             head = head_of(data) if len(data) == HEADER_BYTES else "torn"
@@ -180,12 +181,12 @@ class SegmentFile:
 
     def _behind(self, damage: Damage, end: int, next_seq: int) -> int:
         """Where to read on behind damage that has been found at its offset; ``end`` where there is nothing more."""
-        if self._head_at(damage.offset, end) is not None:
+        if self.head_at(damage.offset, end) is not None:
             return damage.offset + damage.length
         doubtful, budget = end, 2 * (end - damage.offset)
         failed: set[int] = set()
         for at in self._candidates(damage.offset + ALIGN, end):
-            head = self._head_at(at, end)
+            head = self.head_at(at, end)
             if head is None:
                 continue
             if self._leads_to_end(at, end, failed):
@@ -200,7 +201,8 @@ class SegmentFile:
         same_rank = self.segment.damage is not None or head.rank == self.segment.rank
         return same_rank and next_seq <= head.first_seq < next_seq + JUMP_MAX
 
-    def _head_at(self, offset: int, end: int) -> Head | None:
+    def head_at(self, offset: int, end: int) -> Head | None:
+        """The header at ``offset``; None where there is none that is in order and lies before ``end``."""
         data = os.pread(self._fd, HEADER_BYTES, offset) if end - offset >= HEADER_BYTES else b""
         head = head_of(data) if len(data) == HEADER_BYTES else ""
         return head if isinstance(head, Head) else None
@@ -219,7 +221,7 @@ class SegmentFile:
         """Whether headers lead from ``start``, one to the next, to the end; ``failed`` keeps where that was not so."""
         way, at = [], start
         while at not in failed:
-            head = self._head_at(at, end)
+            head = self.head_at(at, end)
             if head is None:
                 break
             if at + head.length >= end:  # beyond it: the last one is torn
