@@ -15,8 +15,6 @@ from broker.settings.ranges import Seconds, Text
 SEGMENT_MIN_BYTES = 64 * 1024
 """Smaller segments would hold little but their headers and the peers repeated in each."""
 
-Kept = Annotated[int, Meta(ge=0, le=2**50)]
-
 
 def default_directory() -> str:
     """Choose the folder: `$XDG_STATE_HOME/headgate/journal`, else `~/.local/state/headgate/journal`."""
@@ -61,9 +59,9 @@ class JournalSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sync_s: Annotated[float, Meta(ge=0.01, le=3600)] = 1.0
     """Seconds between two of them with `interval`. Default 1: what a power cut may cost."""
 
-    keep_bytes: Kept = 0
-    """Bytes of segments that each writer keeps; beyond it the oldest are deleted. Default 0: all are kept, nobody's
-    records vanish unasked."""
+    keep_bytes: Annotated[int, Meta(ge=0, le=2**50)] | None = None
+    """Bytes of segments that each writer keeps; beyond it the oldest are deleted. 0 keeps all. Default: all writers of
+    the folder together keep a tenth of its file system, 4 GiB at most, in equal parts: no disk fills unasked."""
 
     keep_s: Seconds = 0.0
     """Age at which segments are deleted. Default 0: never."""

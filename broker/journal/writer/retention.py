@@ -11,7 +11,11 @@ from broker.journal.layout import SUFFIX
 
 log = logging.getLogger("headgate")
 
-_NUMBER: Final = re.compile(rf"-(\d{{20}}){re.escape(SUFFIX)}")
+SHARE: Final = 10
+"""All writers of a folder keep one part in so many of its file system, where nothing else is said,"""
+SHARE_BYTES: Final = 4 << 30
+"""and no more than this."""
+_NUMBER: Final = re.compile(rf"-(\d{{20}}){re.escape(SUFFIX)}$")
 
 
 class Kept(NamedTuple):
@@ -44,6 +48,17 @@ def kept(directory: str, writer: str) -> list[Kept]:
                 continue  # somebody deleted it in between
             found.append(Kept(entry.path, int(match[1]), status.st_size, status.st_mtime))
     return sorted(found, key=lambda each: each.first_seq)
+
+
+def fair_share(directory: str, writer: str) -> int:
+    """Bytes that one writer keeps where no setting says it: an equal part for each that has segments in the folder.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    names = {name[: match.start()] for name in os.listdir(directory) if (match := _NUMBER.search(name))}
+    system = os.statvfs(directory)
+    return min(system.f_frsize * system.f_blocks // SHARE, SHARE_BYTES) // len(names | {writer})
 
 
 def surplus(segments: list[Kept], open_path: str, keep_bytes: int, keep_s: float, now_s: float) -> list[Kept]:

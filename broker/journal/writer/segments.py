@@ -20,7 +20,7 @@ from broker.journal.options import JournalOptions
 from broker.journal.writer.blocks import Block, BlockBuilder, Piece
 from broker.journal.writer.peers import Peers
 from broker.journal.writer.recovery import Found, Noted, Notes, hidden
-from broker.journal.writer.retention import sweep
+from broker.journal.writer.retention import fair_share, sweep
 
 log = logging.getLogger("headgate")
 
@@ -28,6 +28,8 @@ FILE_MODE: Final = 0o600
 """Payloads and credentials are in it."""
 SWEEP_S: Final = (0.2, 30.0)
 """Retention looks at the directory at most and at least so often, else four times within ``keep_s``."""
+PARTS: Final = 4
+"""Of what is kept unasked a segment takes one in so many, so that some are left when the oldest goes."""
 
 
 class Segments:
@@ -73,6 +75,7 @@ class Segments:
         self._fd = -1
         self._path = ""
         self._size = 0
+        self._rotate_bytes = options.rotate_bytes
         self._opened = self._synced = self._swept = monotonic()
         self._dirty = False
         self._note()
@@ -148,7 +151,7 @@ class Segments:
             log.warning("journal: %s was deleted while it was written to; another one begins", self._path)
             return True
         old = self._monotonic() - self._opened >= self._options.rotate_s
-        return old or self._size + size > self._options.rotate_bytes
+        return old or self._size + size > self._rotate_bytes
 
     def _open(self, block: Block) -> None:
         options, first_seq = self._options, block.first_seq
@@ -213,16 +216,21 @@ class Segments:
         keep_s = self._options.keep_s
         if keep_s:
             return min(max(keep_s / 4, SWEEP_S[0]), SWEEP_S[1])
-        return SWEEP_S[1] if self._options.keep_bytes else float("inf")
+        return float("inf") if self._options.keep_bytes == 0 else SWEEP_S[1]
 
     def _sweep(self) -> None:
         options = self._options
         self._swept = self._monotonic()
+        keep_bytes = options.keep_bytes
+        if keep_bytes is None:
+            keep_bytes = fair_share(options.directory, options.writer)
+            # only what is sealed can be deleted
+            self._rotate_bytes = min(options.rotate_bytes, max(keep_bytes // PARTS, 1))
         self.disk_bytes, gone = sweep(
             options.directory,
             options.writer,
             self._path,
-            keep_bytes=options.keep_bytes,
+            keep_bytes=keep_bytes,
             keep_s=options.keep_s,
             now_s=self._wall_ns() / 1e9,
         )

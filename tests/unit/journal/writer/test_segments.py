@@ -4,11 +4,13 @@ import errno
 import os
 import resource
 import stat
+from types import SimpleNamespace
 
 import pytest
 
 from broker.journal import marks
 from broker.journal.layout import DICTIONARY
+from broker.journal.writer import retention
 from broker.journal.writer import segments as room
 from broker.journal.writer.blocks import BlockBuilder
 from broker.journal.writer.recovery import Notes, recover
@@ -256,6 +258,22 @@ def test_retention_by_bytes_spares_the_open_segment(tmp_path):
         desk.segments.tick()
         assert [row.seq for row in rows(tmp_path)] == [180]
     assert (tmp_path / "rank00-00000000000000000000.fj").exists()
+
+
+def test_unasked_all_writers_of_a_folder_keep_a_tenth_of_their_disk(tmp_path, monkeypatch):
+    """Neither one of them nor many can fill it; what is sealed late would not be deleted in time."""
+    disk = SimpleNamespace(f_frsize=1000, f_blocks=120)
+    monkeypatch.setattr(retention.os, "statvfs", lambda path: disk)
+    (tmp_path / "nfp-00000000000000000000.fj").write_bytes(bytes(50))
+    with Desk(tmp_path) as desk:
+        for _ in range(20):
+            desk.calls(9)
+            assert sum(path.stat().st_size for path in tmp_path.glob("rank0-*.fj")) <= 6000 + 6000 // 4
+        assert rows(tmp_path)[0].seq > 100
+        assert (tmp_path / "nfp-00000000000000000000.fj").exists()
+        disk.f_blocks = 1 << 50
+        assert retention.fair_share(str(tmp_path), "rank0") == 2 << 30
+        assert retention.fair_share(str(tmp_path), "rank1") == (4 << 30) // 3
 
 
 def test_retention_by_age_asks_when_it_was_written_to_last(tmp_path):
