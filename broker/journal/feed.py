@@ -5,13 +5,20 @@ For brokers and proxies that record beside their own work; ``node.capture`` sett
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from broker.errors import ConfigError
 from broker.journal.layout import CAPTURE, STATE
 from broker.journal.options import JournalOptions
 from broker.journal.recorder import Recorder
 from broker.journal.tap import FLUSH_S, Tap
+
+log = logging.getLogger("headgate")
+
+AGAIN_S: Final = 30.0
+"""How long after the writer gave up, for a full disk or so, it is tried again."""
 
 
 class Loop(Protocol):
@@ -34,7 +41,8 @@ class Feed:
     """Records of one process, on their way to the process that writes.
 
     Args:
-        options: where to, and what. loop: for timers. ended: told ``off: REASON`` when the writer had to give up.
+        options: where to, and what. loop: for timers. ended: told ``off: REASON`` when the writer had to give up; it is
+            tried again every ``AGAIN_S``.
 
     Attributes:
         active: records are taken at present; False before ``start``, after ``stop``, when the writer had to give up.
@@ -67,6 +75,9 @@ class Feed:
             recorder.close(0.0)
             raise
         self._loop.add_reader(recorder.fileno(), self._poll)
+        self._tell_on()
+
+    def _tell_on(self) -> None:
         told = {"state": "on", "capture": self._options.capture, "payload": self._options.payload}
         self.note(STATE, CAPTURE, told)
 
@@ -107,6 +118,22 @@ class Feed:
         self.active = state == "on"
         if state.startswith("off:"):
             self._ended(state)
+            self._loop.call_later(AGAIN_S, self._start_again)
+
+    def _start_again(self) -> None:
+        recorder = self.recorder
+        if recorder is None or self.active:
+            return
+        try:
+            if not recorder.gone:  # ``start`` would wait for the former writer
+                raise ConfigError("the former writer is still at work")
+            recorder.start()
+        except ConfigError as error:
+            log.info("journal: %s; it is tried again in %g s", error, AGAIN_S)
+            self._loop.call_later(AGAIN_S, self._start_again)
+        else:
+            log.warning("journal: %s records again into %s", self._options.writer, self._options.directory)
+            self._tell_on()
 
     def _soon(self) -> None:
         if not self._settling:

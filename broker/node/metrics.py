@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.exposition import TEXT, Page, PageListener, Sample, render
+from broker.journal.samples import samples as samples_of_journal
 from broker.node import probes
 from broker.node.context import traffic, users
 from broker.routing.port import KIND_NAMES, OWN, Port
 
 if TYPE_CHECKING:
     from broker.node.assembly import Node
-    from broker.node.capture import Capture
 
 USERS_SHOWN = 10
 """Each is a time series of its own: `headgate stats --users` has all of them."""
@@ -73,7 +73,7 @@ def samples(node: Node) -> list[Sample]:
         *user_samples(node),
         ("cpu_seconds_total", "counter", "CPU time of the process.", [({}, usage.ru_utime + usage.ru_stime)]),
         ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
-        *(journal_samples(node.capture) if node.capture is not None else ()),
+        *(samples_of_journal(node.capture.recorder) if node.capture is not None else ()),
         *(sample for more in node.more_samples for sample in more()),
     ]
 
@@ -102,31 +102,6 @@ def user_samples(node: Node) -> list[Sample]:
 
 def _whose(user: Mapping[str, Any]) -> dict[str, str]:
     return {"userid": str(user["userid"]), "owner": "yes" if user["owner"] else "no"}
-
-
-def journal_samples(capture: Capture) -> list[Sample]:
-    """What the journal has to tell; a broker without one says nothing of it."""
-    figures = capture.figures
-    reason = capture.state.partition(": ")[2]
-    counters = (
-        ("handed_records", "Records handed to the journal.", figures.handed),
-        ("written_records", "Records on disk.", figures.written),
-        ("shed_records", "Records left out because the disk was too slow, or capture off.", figures.shed),
-        ("lost_records", "Records that a writer had when it died, or when the disk was full.", figures.lost),
-        ("writer_restarts", "Writers started in place of dead ones.", figures.restarts),
-    )
-    gauges = (
-        ("waiting_bytes", "Bytes that wait for the writer.", figures.waiting_bytes),
-        ("disk_bytes", "Bytes of its segments on disk.", figures.disk_bytes),
-    )
-    found: list[Sample] = [
-        ("journal_recording", "gauge", "1 while it records.", [({"off": reason}, float(capture.on))])
-    ]
-    for name, text, count in counters:
-        found.append((f"journal_{name}_total", "counter", text, [({}, float(count))]))
-    for name, text, size in gauges:
-        found.append((f"journal_{name}", "gauge", text, [({}, float(size))]))
-    return found
 
 
 def _by_kind(ports: Iterable[Port]) -> list[tuple[dict[str, str], float]]:

@@ -68,6 +68,7 @@ class Wing:
         """What it adds to the figures of rank 0; nothing while it is not there."""
         if self.broker is None:
             return []
+        from broker.journal.samples import samples
         from broker.nfp.outcome import END_STATES
 
         counts, services = self.broker.dispatcher.counts.as_dict(), self.broker.dispatcher.services()
@@ -86,6 +87,9 @@ class Wing:
             ("running_requests", "Requests that workers have.", sum(each.running for each in services)),
         ):
             found.append((f"nfp_{name}", "gauge", text, [({}, float(number))]))
+        recording = self.broker.recording
+        if recording is not None and recording.recorder is not None:
+            found += samples(recording.recorder, "nfp_journal")
         return found
 
     async def _begin(self) -> None:

@@ -11,8 +11,8 @@ from broker.exposition import render
 from broker.identity import PeerInfo
 from broker.journal import layout
 from broker.journal.recorder import Figures
+from broker.journal.samples import samples
 from broker.node import capture as module
-from broker.node import metrics
 from broker.services.context import Denial
 from tests.unit.node.desk import Desk, ask, run, ticks
 from tests.unit.node.paper_journal import Journal, PaperRecorder
@@ -114,11 +114,11 @@ def test_a_full_disk_ends_capture_and_the_broker_goes_on():
             assert len(peer.responses) == 2
             assert journal.paper.shed == shed
             assert journal.capture.status()["state"] == "off: No space left on device"
-            text = render(metrics.journal_samples(journal.capture))
+            text = render(samples(journal.capture.recorder))
             assert 'headgate_journal_recording{off="No space left on device"} 0\n' in text
             assert f"headgate_journal_shed_records_total {shed}\n" in text
             await journal.capture.start()
-            text = render(metrics.journal_samples(journal.capture))
+            text = render(samples(journal.capture.recorder))
             assert 'headgate_journal_recording{off=""} 1\n' in text
 
     run(script())
