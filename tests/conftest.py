@@ -8,10 +8,15 @@ Time. A test that needs real time is marked `patient` and left to `make test-all
 test` would not have seen a part of the product are marked `smoke` and run in both. In CI any other test that takes
 longer than `FAST_S` fails; on a machine that is busier than it has cores, as many times longer as it is busier, and
 from `CROWDED` on twice that.
+
+Collection. Each worker of a run collects all tests, and where nothing is compiled yet, compiling takes twice as long as
+the rest of it: each imports another part of the files first, and the workers find each other's bytecode.
 """
 
 import atexit
 import contextlib
+import gc
+import importlib
 import os
 import shutil
 import tempfile
@@ -83,6 +88,40 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("soak")
     else:
         settings.load_profile("ci" if skips_fail() else "fast")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import what will be collected, each worker from another file on: what one has compiled the others read."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    gc.disable()  # collection makes no garbage
+    names = [
+        ".".join(path.relative_to(session.config.rootpath).with_suffix("").parts) for path in files(session)
+    ]
+    first = len(names) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for name in names[first:] + names[:first]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collection meets it again, and tells
+            importlib.import_module(name)
+
+
+def files(session: pytest.Session) -> list[Path]:
+    """The files of the tests that a run was asked for; not those of packages, which pytest gives other names."""
+    asked = [session.config.invocation_params.dir / each.partition("::")[0] for each in session.config.args]
+    found = (
+        path for each in asked for path in ([each] if each.is_file() else sorted(each.rglob("test_*.py")))
+    )
+    root = session.config.rootpath
+    return [
+        path for path in found if path.is_relative_to(root) and not (path.parent / "__init__.py").exists()
+    ]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """From here on garbage is looked for, but not among the tens of thousands of tests themselves."""
+    if not gc.isenabled():
+        gc.enable()
+        gc.freeze()
 
 
 def keep_out_of_the_home() -> None:

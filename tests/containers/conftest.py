@@ -1,5 +1,6 @@
 """Real containers: every test here is marked `containers` and `slow`, and skipped where podman is not to be had."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,12 +8,12 @@ import pytest
 
 from tests.containers import images
 
-HERE = Path(__file__).parent
+HERE = f"{Path(__file__).parent}{os.sep}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(HERE):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.containers)
             item.add_marker(pytest.mark.timeout(1800))

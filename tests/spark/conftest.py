@@ -4,13 +4,14 @@ Every test of this directory is marked `spark` and `interop`. Without Java or Py
 installs both, such a skip fails.
 """
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+HERE = f"{Path(__file__).parent}{os.sep}"
 
 
 def missing() -> str:
@@ -26,7 +27,7 @@ def missing() -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(HERE):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.interop)
             if item.get_closest_marker("timeout") is None:
