@@ -14,7 +14,12 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
     ("mode", "directory", "version"),
     [
         *[(mode, directory, "") for mode in MODES for directory in DIRECTORIES],
-        *[(mode, "embedded", version) for mode in MODES for version in OLDER],
+        *[("patched", "embedded", version) for version in OLDER],
+        (
+            "native",
+            "embedded",
+            OLDER[0],
+        ),  # what the newest and the oldest do with threads, those between do, too
     ],
 )
 def test_the_shipped_suite(rundir: Path, mode: str, directory: str, version: str) -> None:
