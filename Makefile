@@ -31,6 +31,8 @@ PIP_INSTALL := $(PIP) install --quiet $(if $(LOCKED),--constraint requirements.l
 PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses auto --dist worksteal
 LOCAL := not (bench or slow or interop or spark)
 FAST := $(LOCAL) and not patient
+# The files that have tests with a marker: to collect all others would take longer than some of these tests.
+marked = $(shell grep -rlE 'mark\.$1\b' tests --include='test_*.py')
 
 # The first of these that is 3.11 or newer makes the environment; PYTHON=… overrides.
 PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
@@ -85,20 +87,27 @@ NORFAB_VERSION := 0.25.0
 	@touch $@
 
 # oslo.messaging as applications install it, with what its own functional suite needs: the release of 2026.2 in .venv-oslo,
-# beside it those of 2024.2, 2025.1, 2025.2 and 2026.1 in .venv-oslo-14.9 and so on, with the driver alone. What is used of
-# them is compiled then.
+# beside it those of 2024.2, 2025.1, 2025.2 and 2026.1 in .venv-oslo-14.9 and so on, which have everything else from there:
+# pip would give them the very same versions. What is used of them is compiled then.
 OSLO_VERSION := 18.3.1
 OSLO_OLDER := 14.9.3 16.1.2 17.1.1 17.3.2
 OSLO_OLDER_VENVS := $(foreach v,$(OSLO_OLDER),.venv-oslo-$(basename $v)/.stamp-$v)
-OSLO_VENVS := .venv-oslo/.stamp-$(OSLO_VERSION) $(OSLO_OLDER_VENVS)
-OSLO_SUITE := eventlet testtools fixtures testscenarios oslotest pifpaf requests
-$(OSLO_VENVS): pyproject.toml | $(VENV)/.stamp-venv
-	@echo "installing oslo.messaging $(@F:.stamp-%=%) into $(@D)"
+OSLO_VENV := .venv-oslo/.stamp-$(OSLO_VERSION)
+OSLO_VENVS := $(OSLO_VENV) $(OSLO_OLDER_VENVS)
+$(OSLO_VENV): pyproject.toml | $(VENV)/.stamp-venv
+	@echo "installing oslo.messaging $(OSLO_VERSION) into $(@D)"
 	@rm -rf $(@D) && $(PY) -m venv $(@D)
-	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile 'oslo.messaging==$(@F:.stamp-%=%)' $(OSLO_SUITE) $(OSLO_BESIDE)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile 'oslo.messaging==$(OSLO_VERSION)' \
+		eventlet testtools fixtures testscenarios oslotest pifpaf requests oslo.service cotyledon \
+		--editable '.[all]' --editable '.[oslo,redis]' ./deploy/headgate
 	@touch $@
-$(OSLO_OLDER_VENVS): OSLO_BESIDE := --editable '.[oslo]'
-.venv-oslo/.stamp-$(OSLO_VERSION): OSLO_BESIDE := oslo.service cotyledon --editable '.[all]' --editable '.[oslo,redis]' ./deploy/headgate
+PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
+$(OSLO_OLDER_VENVS): $(OSLO_VENV)
+	@echo "installing oslo.messaging $(@F:.stamp-%=%) into $(@D)"
+	@rm -rf $(@D) && $(PY) -m venv --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --quiet --no-compile --no-deps 'oslo.messaging==$(@F:.stamp-%=%)'
+	@echo "import site; site.addsitedir('$$(.venv-oslo/bin/python -c '$(PURELIB)')')" >"$$($(@D)/bin/python -c '$(PURELIB)')/beside.pth"
+	@touch $@
 
 # A real service of OpenStack beside our driver. Where a registry does not have it, its test is skipped and says so.
 IRONIC_VERSION := 39.0.0
@@ -128,13 +137,16 @@ test-all: $(VENV)/.stamp-test system-packages
 
 # what test-all has and test has not
 test-patient: $(VENV)/.stamp-test system-packages
-	$(PYTEST) -m '$(LOCAL) and patient' $(PYTEST_ARGS)
+	$(PYTEST) -m '$(LOCAL) and patient' $(call marked,patient) $(PYTEST_ARGS)
 
-interop: $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) $(IRONIC_VENV) system-packages
-	$(PYTEST) --dist loadgroup -m '(interop or spark) and not bench and not slow' $(PYTEST_ARGS)
+# environments of their own can be made at the same time
+interop: $(VENV)/.stamp-test system-packages
+	@$(MAKE) --no-print-directory --jobs 3 $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) $(IRONIC_VENV)
+	$(PYTEST) --dist loadgroup -m '(interop or spark) and not bench and not slow' $(call marked,interop) tests/spark $(PYTEST_ARGS)
 
 # the part of it that is about oslo.messaging: a job of its own for who changes nothing else
-oslo: $(VENV)/.stamp-test $(OSLO_VENVS) $(IRONIC_VENV) system-packages
+oslo: $(VENV)/.stamp-test system-packages
+	@$(MAKE) --no-print-directory --jobs 3 $(OSLO_VENVS) $(IRONIC_VENV)
 	$(PYTEST) --dist loadgroup -m 'interop and not bench and not slow' tests/interop/test_oslo_*.py tests/interop/test_readme_oslo.py $(PYTEST_ARGS)
 
 # a transport that is a distribution of its own, installed beside ours: the contract, our checks of trees, a tree with a gateway
