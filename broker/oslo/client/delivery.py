@@ -169,14 +169,13 @@ class Delivery:
             self._counters.count("gaps", envelope.word - last - 1)
             self._counters.say("%.200r: fan-outs were lost on their way from the proxy of this node", data)
         self._numbers[data] = envelope.word
-        now = self._reactor.now()
         for inbox in servers:
             if envelope.flags & _REPEATED and inbox.has_had(frames[1]):
                 self._counters.counts["had_already"] += 1
             elif inbox.full:
                 self._drop_full("fan-out", envelope)
-            elif inbox.put(ReceivedMessage(inbox, envelope, frames[1], b"", frames[2], now), now):
-                self._counters.counts["received"] += 1
+            elif self._put(inbox, envelope, frames[1], b"", frames[2]) is not None:
+                inbox.tell()  # now: what several servers have to do adds up, and too many threads would be woken
 
     def notice(self, frames: list[bytes]) -> None:
         """``[filter][envelope][body]`` of a notification, for one listener."""
@@ -191,9 +190,7 @@ class Delivery:
             inbox.owe(1)  # it took credit, and no place
             self._counters.counts["had_already"] += 1
             return
-        now = self._reactor.now()
-        if inbox.put(ReceivedMessage(inbox, envelope, frames[1], b"", frames[2], now), now):
-            self._counters.counts["received"] += 1
+        self._put(inbox, envelope, frames[1], b"", frames[2])
 
     def _published(self, frames: list[bytes], kind: Kind) -> Envelope | None:
         envelope = None
@@ -226,18 +223,34 @@ class Delivery:
             if inbox.brimful:
                 self._drop_full("cast", envelope)
                 return
-        now = self._reactor.now()
-        item = None if inbox is None else ReceivedMessage(inbox, envelope, head, route, body, now)
-        if inbox is None or item is None or not inbox.put(item, now):
+        item = None if inbox is None else self._put(inbox, envelope, head, route, body)
+        if inbox is None or item is None:
             self._counters.count("strays")
             if called:
                 self._send_back(envelope, route)
             return
-        self._counters.counts["received"] += 1
         if called:
             self.replies.begin(item)
         if pipeline is Pipeline.CAST and inbox.full:
             self._hold(inbox)
+
+    def _put(
+        self, inbox: ClientInbox, envelope: Envelope, head: bytes, route: bytes, body: bytes
+    ) -> ReceivedMessage | None:
+        """None: it is closed. Nobody is told of it before the end of this turn: a thread that is woken takes the
+        interpreter's lock at the next read, which costs two switches between threads for each message.
+        """
+        now = self._reactor.now()
+        item = ReceivedMessage(inbox, envelope, head, route, body, now)
+        if not inbox.put(item, now):
+            return None
+        self._counters.counts["received"] += 1
+        if inbox.full:
+            inbox.tell()  # whoever takes it makes room
+        elif not inbox.untold:
+            inbox.untold = True
+            self._reactor.call_soon(inbox.tell)
+        return item
 
     def _has_had(self, inbox: ClientInbox | None, envelope: Envelope, head: bytes, route: bytes) -> bool:
         """Whether what was sent again needs no delivery: its listener has had it, or is gone and may have had it."""

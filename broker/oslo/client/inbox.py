@@ -168,6 +168,7 @@ class ClientInbox:
         slow: it was full for too long: casts are read all the same.
         refusal: why it may not listen, when a proxy said so.
         put_s: when something was last put in.
+        untold: something was put in, and ``tell`` is still to be called.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class ClientInbox:
         self.confirmed: set[Pipeline] = set()
         self.refusal = ""
         self.put_s = 0.0
-        self.held = self.slow = False
+        self.held = self.slow = self.untold = False
         self.held_s = self.moved_s = 0.0
         self.begun_s = 0.0
         self.body_max = body_max
@@ -226,18 +227,23 @@ class ClientInbox:
         return len(self._items) >= 2 * self._msgs_max or held_bytes >= 2 * self._bytes_max
 
     def put(self, item: ReceivedMessage, now: float) -> bool:
-        """Take it in, or False: closed. The one that makes it full still fits."""
+        """Take it in, or False: closed. The one that makes it full still fits. ``tell`` comes after it."""
         if self._closed:
             return False
         self._seen.add(item.head)
         self._put_bytes += item.size
         self.put_s = now
         self._items.append(item)
+        return True
+
+    def tell(self) -> None:
+        """Something was put in: give it to whoever takes it in this thread, or wake those who wait for it."""
+        self.untold = False
         if self._hand is not None:
             self._hand_over()
-        elif self._waiters:
+            return
+        for _ in range(min(len(self._items), len(self._waiters))):
             self._wake_one()
-        return True
 
     def _hand_over(self) -> None:
         """Give what is here to whoever takes it in this thread, as far as that one can."""

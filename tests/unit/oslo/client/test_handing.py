@@ -5,8 +5,14 @@ import threading
 
 import pytest
 
+from broker.oslo.client.counters import ClientCounters
+from broker.oslo.client.delivery import Delivery
 from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
 from broker.oslo.frames import Kind, decode, encode, new_id
+from broker.oslo.names import Pipeline
+from broker.oslo.reactor import Reactor
+from broker.oslo.records import Record
+from tests.unit.oslo.client.nodes import settings_at
 
 PATIENCE_S = 10.0
 
@@ -55,6 +61,7 @@ def test_nothing_is_handed_over_any_more_when_that_has_been_ended(sockets):
     inbox.hand_to(take, lambda: True)
     for _ in range(2):
         sockets.post(inbox.put, message(inbox), 0.0)
+    sockets.post(inbox.tell)
     assert begun.wait(PATIENCE_S)
     ended = threading.Thread(target=lambda: (inbox.hand_to(None, bool), taken.append("ended")))
     ended.start()
@@ -65,3 +72,38 @@ def test_nothing_is_handed_over_any_more_when_that_has_been_ended(sockets):
     assert taken[1:] == ["ended"]
     assert inbox.get(0) is not None
     assert taken[1:] == ["ended"]
+
+
+def test_what_comes_in_one_turn_is_handed_over_at_its_end_and_at_once_when_that_makes_room(rundir):
+    """Who is woken takes the interpreter's lock away from the thread that reads on."""
+    reactor, taken = Reactor(), []
+    reactor.open()
+    delivery = Delivery(
+        reactor, settings_at(rundir), ClientCounters(reactor), lambda _pipeline, _frames: True
+    )
+    listener = "l" * 24
+    inbox = ClientInbox(
+        lambda *_: True,
+        None,
+        listener,
+        [Record("e", "t", "", listener)],
+        None,
+        (4, 1000),
+        rpc=True,
+        body_max=9,
+    )
+    delivery.enter(inbox)
+    inbox.hand_to(lambda item: taken.append(int(item.body)), lambda: True)
+    head = encode(Kind.CAST, "e", "t", listeners=(listener,), id=new_id())
+
+    def come(*numbers):
+        for number in numbers:
+            delivery.message(Pipeline.CALL, decode(head), [head, b"route", b"%d" % number])
+
+    come(1, 2, 3)
+    assert taken == []
+    reactor.turn()
+    assert taken == [1, 2, 3]
+    come(4, 5, 6, 7)
+    assert taken == [1, 2, 3, 4, 5, 6, 7]
+    reactor.close()
