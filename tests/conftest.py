@@ -53,7 +53,7 @@ settings.register_profile(
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there are no workers
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return two workers a core, for most tests wait rather than compute; three for real peers, where more of them do."""
+    """Return two workers a core, for most tests wait rather than compute; three for real peers, where more do."""
     return min((3 if config.getoption("dist") == "loadgroup" else 2) * len(os.sched_getaffinity(0)), 16)
 
 
