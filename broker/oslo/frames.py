@@ -294,7 +294,6 @@ def refusal(number: bytes, reason: Reason) -> bytes:
 
 FANOUT_LETTER: Final = b"F"
 NOTIFY_LETTER: Final = b"N"
-LISTENER_LETTER: Final = b"L"
 HANDSHAKE_LETTER: Final = b"?"
 """A subscriber that subscribes to this and a token is answered on it: what it subscribed to before is in force."""
 
@@ -307,11 +306,6 @@ def fanout_filter(exchange: str, topic: str) -> bytes:
 def notify_filter(exchange: str, topic: str) -> bytes:
     """Filter of notifications from clients to a node; ``topic`` has its priority at the end."""
     return b"N%s\0%s\0" % (exchange.encode(), topic.encode())
-
-
-def listener_filter(listener: str) -> bytes:
-    """Filter of notifications from a node's proxy to one of its listeners."""
-    return b"L%s\0" % listener.encode()
 
 
 def read_filter(data: bytes) -> tuple[str, str] | None:

@@ -87,7 +87,7 @@ def entry_file(pipeline: Pipeline) -> str:
 
 
 def exit_file(pipeline: Pipeline) -> str:
-    """File where FANOUT and NOTIFY publish to local servers (XPUB)."""
+    """File where FANOUT publishes to local servers (XPUB)."""
     return f"{pipeline}.pub"
 
 

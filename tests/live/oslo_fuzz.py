@@ -23,7 +23,6 @@ from broker.oslo.frames import (
     Kind,
     encode,
     fanout_filter,
-    listener_filter,
     new_id,
     notify_filter,
     refusal,
@@ -100,12 +99,6 @@ CORPUS: Final[dict[str, list[list[bytes]]]] = {
         [b"\1?" + ID],
         [b"\1"],
     ],
-    "notify.pub": [
-        [b"\1" + listener_filter(LISTENER)],
-        [b"\0" + listener_filter(LISTENER)],
-        [b"\1?" + ID],
-        [b"\1L"],
-    ],
     "directory": [
         list(wire.encode(wire.DirectoryKind.HELLO, Hello(True))),
         list(wire.encode(wire.DirectoryKind.HELLO, Hello())),
@@ -128,6 +121,7 @@ FROM_PROXY: Final[dict[str, list[list[bytes]]]] = {
         [encode(Kind.STATUS, id=ID), b"{}"],
         [encode(Kind.CALL, "x", "t", "s", (LISTENER,), id=ID), b"\0rid", BODY],
         [encode(Kind.CAST, "x", "t", "s", (LISTENER,), id=ID), b"\0rid", BODY],
+        [encode(Kind.NOTIFY, "x", "t.info", "", (LISTENER,), id=ID), LISTENER.encode(), BODY],
         [encode(Kind.REPLY, id=ID), b"body"],
         [refusal(ID, Reason.NO_ROUTE), b"nobody"],
         [encode(Kind.TAKEN, id=ID), b""],
@@ -135,7 +129,6 @@ FROM_PROXY: Final[dict[str, list[list[bytes]]]] = {
     "pub": [
         [fanout_filter("x", "t"), encode(Kind.FANOUT, "x", "t", id=ID, word=1), BODY],
         [fanout_filter("x", "t"), encode(Kind.FANOUT, "x", "t", id=ID, word=9), BODY],
-        [listener_filter(LISTENER), encode(Kind.NOTIFY, "x", "t.info", "", (LISTENER,), id=ID), BODY],
     ],
     "cast": [[encode(Kind.CAST, "x", "t", "s", (LISTENER,), id=ID), BODY]],
     "directory": [

@@ -64,7 +64,7 @@ class Liar:
         self._over = self._named = False
         self._socks = {
             **{name: self._bound(zmq.ROUTER, name) for name in TO_DEALERS},
-            **{name: self._bound(zmq.XPUB, name) for name in ("fanout.pub", "notify.pub")},
+            "fanout.pub": self._bound(zmq.XPUB, "fanout.pub"),
             **{name: self._bound(zmq.XSUB, name) for name in ("fanout.in", "notify.in")},
             "cast.in": self._bound(zmq.PULL, "cast.in"),
             "cast-1.out": self._bound(zmq.PUSH, "cast-1.out"),
@@ -134,9 +134,8 @@ class Liar:
         return damaged([[one], [frames[0]]], self._dice)[0] if self._dice.random() < 0.1 else one
 
     def _publish(self) -> None:
-        for name in ("fanout.pub", "notify.pub"):
-            self._lie(name, "pub")
-            self._lie(name, "pub", self._dice.choice(self._filters))
+        self._lie("fanout.pub", "pub")
+        self._lie("fanout.pub", "pub", self._dice.choice(self._filters))
         self._lie("cast-1.out", "cast")
 
     def _answer(self, name: str, frames: list[bytes]) -> None:

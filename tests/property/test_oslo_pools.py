@@ -58,9 +58,9 @@ class PoolsMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------ inside
 
     def published(self, handouts: list[Handout]) -> None:
-        for listener, frames in handouts:
-            here = self.known[listener]
-            number = int(frames[0])
+        for member, message in handouts:
+            here = self.known[member.id]
+            number = int(message.id)
             assert here.attached, "nobody hears that"
             assert here.allowed > 0, "more than its credit"
             here.allowed -= 1
@@ -120,23 +120,20 @@ class PoolsMachine(RuleBasedStateMachine):
         self.published(handouts)
         assert set(last) == set(here.keys) - {key for each in self.known.values() for key in each.keys}
         for each, before in others.items():
-            now = [frames[0] for name, frames in handouts if name == each] + self.waiting_of(each)
+            now = [message.id for member, message in handouts if member.id == each] + self.waiting_of(each)
             moved = now[: len(now) - len(before)]
             assert now[len(moved) :] == before, "not in front of what it had waiting"
             assert is_part(moved, waited), "moved out of order"
             assert not moved or self.known[each].pool == here.pool
         return listener
 
-    @rule(listener=listeners, on=st.booleans())
-    def subscribe(self, listener: str, on: bool) -> None:
-        self.known[listener].attached = on
-        if on:
-            waited = self.waiting_of(listener)
-            handouts = self.pools.attach(listener)
-            self.published(handouts)
-            assert [frames[0] for _listener, frames in handouts] == waited[: len(handouts)]
-        else:
-            self.pools.detach(listener)
+    @rule(listener=listeners)
+    def reach(self, listener: str) -> None:
+        self.known[listener].attached = True
+        waited = self.waiting_of(listener)
+        handouts = self.pools.attach(listener)
+        self.published(handouts)
+        assert [message.id for _member, message in handouts] == waited[: len(handouts)]
 
     @rule(listener=listeners, messages=st.integers(0, 5))
     def credit(self, listener: str, messages: int) -> None:
@@ -146,8 +143,8 @@ class PoolsMachine(RuleBasedStateMachine):
         waited = self.waiting_of(listener)
         handouts = self.pools.credit(listener, messages)
         self.published(handouts)
-        assert [frames[0] for _listener, frames in handouts] == waited[: len(handouts)], "out of order"
-        assert all(each == listener for each, _frames in handouts)
+        assert [message.id for _member, message in handouts] == waited[: len(handouts)], "out of order"
+        assert all(member.id == listener for member, _message in handouts)
 
     # ------------------------------------------------------------ messages
 
@@ -173,7 +170,7 @@ class PoolsMachine(RuleBasedStateMachine):
         empty = {each for each in self.known if not self.waiting_of(each)}
         handouts = self.pools.take(message, chosen)
         self.published(handouts)
-        assert empty.issuperset(each for each, _frames in handouts), "overtook what waited"
+        assert empty.issuperset(member.id for member, _message in handouts), "overtook what waited"
         copies = len(handouts) + self.pools.waiting() - waiting
         lost = sum(self.pools.counts[name] for name in LOSSES) - lost
         assert copies + lost == len(meant) + strangers, "a copy vanished or appeared"

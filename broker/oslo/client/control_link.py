@@ -217,7 +217,7 @@ class ControlLink:
             self._hooks.malformed(self._pipeline, str(error))
             return
         kind = envelope.kind
-        if kind in (Kind.CALL, Kind.CAST):
+        if kind in (Kind.CALL, Kind.NOTIFY, Kind.CAST):
             self._hooks.message(self._pipeline, envelope, frames)
         elif kind == Kind.OPENED:
             self._was_opened(envelope, frames)

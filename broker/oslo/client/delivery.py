@@ -13,6 +13,7 @@ one has had it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -119,7 +120,12 @@ class Delivery:
     # ------------------------------------------------------------ calls
 
     def message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
-        """``[envelope][route][body]`` of a call, or of a cast that came this way; or what became of a reply."""
+        """``[envelope][route][body]`` of a call, or of a cast that came this way; ``[envelope][listener][body]`` of a
+        notification; or what became of a reply.
+        """
+        if pipeline is Pipeline.NOTIFY and envelope.kind == Kind.NOTIFY and len(frames) == 3:
+            self._notice(envelope, frames)
+            return
         if pipeline is Pipeline.CALL and envelope.kind == Kind.REFUSED and len(frames) == 2:
             self._undeliverable(envelope, frames[1])
             return
@@ -150,15 +156,19 @@ class Delivery:
             return
         self._deliver(Pipeline.CAST, envelope, frames[0], b"", frames[1])
 
-    # ------------------------------------------------------------ what was published
+    # ------------------------------------------------------------ fan-outs
 
     def fanout(self, frames: list[bytes]) -> None:
         """``[filter][envelope][body]`` of a fan-out, for all servers of its topic."""
-        envelope = self._published(frames, Kind.FANOUT)
-        if envelope is None:
-            return
-        data = frames[0]
-        if data != fanout_filter(envelope.exchange, envelope.topic):
+        data, envelope = frames[0], None
+        if len(frames) == 3:
+            with contextlib.suppress(Malformed):
+                envelope = decode(frames[1])
+        if (
+            envelope is None
+            or envelope.kind != Kind.FANOUT
+            or data != fanout_filter(envelope.exchange, envelope.topic)
+        ):
             self._counters.count("malformed")
             return
         servers = self._servers.get((envelope.exchange, envelope.topic))
@@ -177,32 +187,19 @@ class Delivery:
             elif self._put(inbox, envelope, frames[1], b"", frames[2]) is not None:
                 inbox.tell()  # now: what several servers have to do adds up, and too many threads would be woken
 
-    def notice(self, frames: list[bytes]) -> None:
-        """``[filter][envelope][body]`` of a notification, for one listener."""
-        envelope = self._published(frames, Kind.NOTIFY)
-        if envelope is None:
-            return
-        inbox = self.inboxes.get(frames[0][1:-1].decode(errors="replace"))
-        if inbox is None:
+    # ------------------------------------------------------------ notifications
+
+    def _notice(self, envelope: Envelope, frames: list[bytes]) -> None:
+        head, listener, body = frames
+        inbox = self.inboxes.get(listener.decode(errors="replace"))
+        if inbox is None or inbox.rpc:
             self._counters.count("strays")
             return
-        if envelope.flags & _REPEATED and inbox.has_had(frames[1]):
+        if envelope.flags & _REPEATED and inbox.has_had(head):
             inbox.owe(1)  # it took credit, and no place
             self._counters.counts["had_already"] += 1
             return
-        self._put(inbox, envelope, frames[1], b"", frames[2])
-
-    def _published(self, frames: list[bytes], kind: Kind) -> Envelope | None:
-        envelope = None
-        if len(frames) == 3:
-            try:
-                envelope = decode(frames[1])
-            except Malformed:
-                pass
-        if envelope is None or envelope.kind != kind:
-            self._counters.count("malformed")
-            return None
-        return envelope
+        self._put(inbox, envelope, head, b"", body)
 
     # ------------------------------------------------------------ into inboxes
 

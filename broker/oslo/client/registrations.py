@@ -1,7 +1,8 @@
 """Local servers, in the thread of the sockets: registered with the node's proxy, and what comes for them (seed 003).
 
-One process has one control link for each of CALL, CAST and NOTIFY, one PULL for its casts, one SUB for fan-outs and
-one for notifications. All of them are IPC: servers listen on no network (seed 003, "ZMQ Proxy").
+One process has one control link for each of CALL, CAST and NOTIFY, one PULL for its casts and one SUB for fan-outs.
+Notifications come over their control link, as calls do. All of these sockets are IPC: servers listen on no network
+(seed 003, "ZMQ Proxy").
 What comes for them is ``delivery``'s.
 """
 
@@ -19,7 +20,7 @@ from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.inbox import CREDIT, ClientInbox, Post, ReceivedMessage
 from broker.oslo.client.subscriptions import ClientSubscriptions
 from broker.oslo.contract import Settings
-from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, listener_filter, not_repeated
+from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, not_repeated
 from broker.oslo.names import Pipeline, Reason, control_file, exit_file
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.pipe import Frames
@@ -66,8 +67,7 @@ class ListenerRegistrations:
         }
         delivery = self._delivery = Delivery(reactor, settings, counters, self._send)
         self._inboxes = delivery.inboxes
-        self._fanouts = ClientSubscriptions(reactor, settings, folder, Pipeline.FANOUT, delivery.fanout)
-        self._notices = ClientSubscriptions(reactor, settings, folder, Pipeline.NOTIFY, delivery.notice)
+        self._fanouts = ClientSubscriptions(reactor, settings, folder, delivery.fanout)
         self._closed = False
         self._credit_timer: Timer | None = None
 
@@ -80,8 +80,8 @@ class ListenerRegistrations:
             return
         inbox.begun_s = self._reactor.now()
         self._delivery.enter(inbox)
-        opening = Opening(inbox.listener, inbox.records, inbox.pool)
         if inbox.rpc:
+            opening = Opening(inbox.listener, inbox.records)
             record = inbox.records[0]
             key = (record.exchange, record.topic)
             inbox.missing = self._there({
@@ -94,9 +94,7 @@ class ListenerRegistrations:
             self._fanouts.subscribe(fanout_filter(*key), lambda opened: self._hears_fanouts(inbox, opened))
         else:
             inbox.missing = {Pipeline.NOTIFY}
-            opening = Opening(inbox.listener, inbox.records, inbox.pool, CREDIT)
-            data = listener_filter(inbox.listener)
-            self._notices.subscribe(data, lambda _opened: self._hears_notices(inbox, opening))
+            self._controls[Pipeline.NOTIFY].open(Opening(inbox.listener, inbox.records, inbox.pool, CREDIT))
             if self._credit_timer is None:
                 self._credit_timer = self._reactor.call_later(CREDIT_LOOK_S, self._look_at_credit)
 
@@ -112,10 +110,6 @@ class ListenerRegistrations:
         self._delivery.counts_from(opened.incarnation)
         inbox.fanouts_by = opened
         self._confirmed(inbox, Pipeline.FANOUT)
-
-    def _hears_notices(self, inbox: ClientInbox, opening: Opening) -> None:
-        if self._inboxes.get(inbox.listener) is inbox and inbox.listener not in self._ending:
-            self._controls[Pipeline.NOTIFY].open(opening)
 
     def _confirmed(self, inbox: ClientInbox, pipeline: Pipeline) -> None:
         inbox.missing.discard(pipeline)
@@ -265,8 +259,6 @@ class ListenerRegistrations:
         if not self._delivery.leave(inbox):
             return
         self._ending.pop(inbox.listener, None)
-        if not inbox.rpc:
-            self._notices.unsubscribe(listener_filter(inbox.listener))
 
     def relieved(self, inbox: ClientInbox) -> None:
         """It has room again."""
@@ -285,7 +277,6 @@ class ListenerRegistrations:
         for control in self._controls.values():
             self._counters.count("unflushed", control.shut(linger_ms))
         self._fanouts.close()
-        self._notices.close()
         self._delivery.close()
 
     def status(self) -> dict[str, Any]:

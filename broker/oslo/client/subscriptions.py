@@ -1,4 +1,4 @@
-"""The SUB socket of a process at one ``.pub`` file of its node: what it subscribes to, and since when that is in force.
+"""The SUB socket of a process for the fan-outs of its node: what it subscribes to, and since when that is in force.
 
 A subscription has no answer in ZeroMQ. So a token is subscribed to behind it: the proxy publishes ``[?token][OPENED]
 [JSON Opened]`` when it sees that, and by then what was subscribed to before is in force. A token that is not answered
@@ -44,13 +44,12 @@ class ClientSubscriptions:
         reactor: Reactor,
         settings: Settings,
         folder: TrustedFolder,
-        pipeline: Pipeline,
         receive: Callable[[list[bytes]], None],
     ) -> None:
         self._reactor = reactor
         self._settings = settings
         self._folder = folder
-        self._file = exit_file(pipeline)
+        self._file = exit_file(Pipeline.FANOUT)
         self._receive = receive
         self._filters: Counter[bytes] = Counter()
         self._tokens: dict[bytes, list[Confirmed]] = {}

@@ -17,7 +17,7 @@
     route_cache             what is known of each sender and address (pure)
     pending                 calls that wait for their replies (pure)
     absent_clients          callers that are gone: noticed, and told to who answers them
-    publishers              where fan-outs and notifications are published to local servers
+    publishers              where fan-outs are published to local servers
     subscriptions           who has subscribed to what there (pure)
     slow_consumers          subscribers that read nothing: cut off before too much waits for them
     pools                   who gets a notification, and what waits for whom (pure)

@@ -41,7 +41,6 @@ from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.tuning import PUBLISH_MSGS
 from broker.oslo.records import Opened, Opening, Record, to_json
 from broker.transport.curve import Certificate
 
@@ -98,16 +97,12 @@ class FanoutProxy:
             self._publisher = LocalPublisher(
                 reactor,
                 config,
-                Pipeline.FANOUT,
                 acl,
                 counters,
                 allows=self._allows,
                 first=self._first,
                 last=self._last,
                 answer=self._answer,
-                send_msgs=PUBLISH_MSGS,
-                send_bytes=config.queue_bytes,
-                still_s=config.lease_s,
             )
             undo.callback(self._publisher.close)
             self._registration = RegistrationSocket(

@@ -4,8 +4,8 @@
 
     record                  a message (``summaries`` says its topic and JSON), with its frames behind
     IN                      came and was taken, from a client or a server. DENIED: was refused or dropped at once
-    OUT                     was queued for a client or a server (``capture = both``); a fan-out, or a notification for a
-                            listener, is for whoever hears its filter
+    OUT                     was queued for a client or a server (``capture = both``); a fan-out is for whoever hears its
+                            filter
     link.up, .down          a server process, from its first listener to the end of its last; of fan-outs, a topic that
                             somebody hears
     oslo.announce, .withdraw    each of its listeners: exchange, topic, server, pool
@@ -243,7 +243,7 @@ class PipelineJournal:
         pipe.send = noted  # type: ignore[method-assign]  # of this one pipe
 
     def published(self, frames: Frames, heard: int = -1) -> None:
-        """A fan-out went to ``heard`` connections, or a notification to the listener of its filter (-1)."""
+        """A fan-out went to ``heard`` connections, or a notification to the listener before it (-1)."""
         if not (self._recording.both and self._recording.active):
             return
         envelope = decode(frames[1])
@@ -251,7 +251,7 @@ class PipelineJournal:
             return
         self.done()
         facts = facts_of(self._pipeline, envelope, frames[2]) | who(envelope.userid, envelope.rolemask)
-        number, via = self._listeners.get(frames[0][1:-1].decode("ascii", "replace"), 0), 0
+        number, via = self._listeners.get(frames[0].decode("ascii", "replace"), 0), 0
         if heard >= 0:
             number, via = self._topics.get(frames[0], 0), heard
             facts["delivered"] = heard

@@ -1,13 +1,12 @@
-"""The NOTIFY pipeline of a node: SUB towards clients (TCP 9503 and IPC), XPUB towards listeners (IPC).
+"""The NOTIFY pipeline of a node: SUB towards clients (TCP 9503 and IPC), ROUTER towards listeners (IPC).
 
 Seed 003, "PUB/SUB for Notifier". A client publishes a notification once to each node where it chose listeners, one
 for each pool; here every chosen one gets its copy, or another one of its pool where that no longer holds (``pools``)::
 
     client XPUB    [filter][envelope, listeners=(chosen on this node)][body]      SUB
-    proxy XPUB     [L listener NUL][envelope][body]                               SUB of the listener's process
+    proxy          [envelope][listener][body]                                     notify.ctl, the listener's process
 
-A listener registers at the control socket; before, its process subscribes to the listener's filter and has that
-confirmed (see ``publishers``). It is published to only as long as that subscription stands and within its credit::
+A listener registers at the control socket and is given its notifications there, within its credit::
 
     CREDIT (listener) word n    room for n more; as many of the oldest that it was given are confirmed
     REQUEUE (listener) + envelope and body of a notification    to the end of the queue of the pool's next listener;
@@ -18,8 +17,6 @@ only where it may send. Neither leaves the topics that it listens to.
 
 While the queue of a listener is nearly full and it still gives credit, nothing more is read, so that notifiers wait
 (``back_pressure``).
-
-Who hears a listener's filter: the process that opened it, nobody else.
 """
 
 from __future__ import annotations
@@ -32,19 +29,17 @@ import zmq
 from broker.identity import Credentials
 from broker.oslo.directory.announcer import Announcer
 from broker.oslo.frames import (
-    LISTENER_LETTER,
     NOTIFY_LETTER,
     Envelope,
     Flag,
     Kind,
     Malformed,
     decode,
-    listener_filter,
     notify_filter,
     read_filter,
     stamped,
 )
-from broker.oslo.names import LISTENER_CHARS, Pipeline, Reason
+from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.back_pressure import FULL, BackPressure
@@ -54,21 +49,17 @@ from broker.oslo.proxy.journal import PipelineJournal, journal_of
 from broker.oslo.proxy.kept_pools import KeptPools
 from broker.oslo.proxy.message_digest import STAMP, STAMP_BYTES, digest_of, message_of
 from broker.oslo.proxy.pools import Handout, Key, Pools
-from broker.oslo.proxy.publishers import LocalPublisher, Subscriber
 from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.reactor import Reactor
-from broker.oslo.records import Opened, Opening, Record, to_json
+from broker.oslo.reactor.pipe import Outcome
+from broker.oslo.records import Opened, Opening, Record
 from broker.transport.curve import Certificate
-from broker.transport.zeromq.origin import credentials
 
-UNLIMITED: Final = 0
-"""SNDHWM of the publishing socket: credit says how much waits there, and libzmq would drop what is above."""
 STRAGGLE_S: Final = 2.0
 """Between the end of a topic's last listener and that of the subscription: what was sent before its senders knew is
 counted here, while libzmq would drop it without a word."""
-_FILTER_BYTES: Final = len(LISTENER_LETTER) + LISTENER_CHARS + 1
 
 
 class NotifyProxy:
@@ -91,7 +82,6 @@ class NotifyProxy:
         self._reactor = reactor
         self._config = config
         self._acl = acl
-        self._filters: dict[str, bytes] = {}
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
         self._returns = True
@@ -118,19 +108,6 @@ class NotifyProxy:
             self._frontend = Frontend(reactor, config, Pipeline.NOTIFY, zmq.SUB, acl, came, counters)
             undo.callback(self._frontend.close)
             self._back_pressure = BackPressure(reactor, self._frontend, counters)
-            self._publisher = LocalPublisher(
-                reactor,
-                config,
-                Pipeline.NOTIFY,
-                acl,
-                counters,
-                allows=self._allows,
-                first=self._heard,
-                last=self._unheard,
-                answer=self._answer,
-                send_msgs=UNLIMITED,
-            )
-            undo.callback(self._publisher.close)
             self._registration = RegistrationSocket(
                 reactor,
                 config,
@@ -141,6 +118,7 @@ class NotifyProxy:
                 closed=self._closed,
                 other=self._said,
                 status=self.status,
+                credited=True,
             )
             undo.callback(self._registration.close)
             self._registration.journal = self._journal
@@ -176,7 +154,7 @@ class NotifyProxy:
         return self._registration.review()
 
     def stop(self, reason: str, *, returns: bool) -> None:
-        """See ``process.ProxyRoom``; what waits is still published within credit."""
+        """See ``process.ProxyRoom``; what waits is still given out within credit."""
         self._frontend.pause(STOPPING, on=returns)
         self._returns = returns
         if returns:
@@ -194,48 +172,17 @@ class NotifyProxy:
         self._announcer.close()
         self._back_pressure.close()
         self._frontend.close()
-        self._publisher.close(linger_ms)
         self._registration.close(linger_ms)
 
-    # ------------------------------------------------------------ listeners: subscriptions
-
-    def _allows(self, data: bytes, subscriber: Subscriber) -> bool | None:
-        listener = _listener(data)
-        if listener is None:
-            return None
-        member = self.pools.member(listener)
-        if member is not None:
-            return _is(subscriber, member.owner)
-        return all(
-            credentials(name) == credentials(subscriber.name) for name in self._publisher.heard.names(data)
-        )
-
-    def _heard(self, data: bytes) -> None:
-        listener = _listener(data)
-        if listener is not None:
-            self._publish(self.pools.attach(listener))
-
-    def _unheard(self, data: bytes) -> None:
-        listener = _listener(data)
-        if listener is not None:
-            self.pools.detach(listener)
-
-    # ------------------------------------------------------------ listeners: registrations
+    # ------------------------------------------------------------ listeners
 
     def _opened(self, link: ServerLink, opening: Opening) -> Opened:
         if any(record.pool != opening.pool for record in opening.records):
             raise CannotOpen(Reason.MALFORMED, f"saw a record of another pool, expected {opening.pool!r:.64}")
-        data = listener_filter(opening.listener)
-        for name in self._publisher.heard.names(data):
-            uid, _gid, pid = credentials(name)
-            if (uid, pid) != (link.credentials.userid, link.pid):
-                raise CannotOpen(Reason.DENIED, f"pid {pid} (uid {uid}) listens to this listener's filter")
         keys = [(record.exchange, record.topic) for record in opening.records]
         self._subscribe(self.pools.open(opening.listener, opening.pool, keys, opening.credit, link))
-        self._filters[opening.listener] = data
         self._records[opening.listener] = opening.records
-        if data in self._publisher.heard:
-            self._publish(self.pools.attach(opening.listener))
+        self._give(self.pools.attach(opening.listener))
         self._announcer.add(opening.records)
         self._kept.come(keys, opening.pool)
         return Opened(
@@ -251,8 +198,7 @@ class NotifyProxy:
             self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
         if member is not None:
             self._kept.come(member.keys, member.pool)
-        self._publish(handouts)
-        del self._filters[listener]
+        self._give(handouts)
         self._announcer.remove(self._records.pop(listener))
 
     def _subscribe(self, first: list[Key]) -> None:
@@ -273,9 +219,6 @@ class NotifyProxy:
             if not pipe.closed:
                 pipe.sock.setsockopt(option, data)
                 self._reactor.touch(pipe)
-
-    def _answer(self) -> bytes:
-        return to_json(Opened(self._config.node, self._announcer.incarnation))
 
     # ------------------------------------------------------------ messages
 
@@ -300,7 +243,7 @@ class NotifyProxy:
             head = stamped(head, who)
             message = message_of(key, envelope.id, head, body, digest_of(head, body))
             again = bool(envelope.flags & Flag.REPEATED)
-            self._publish(self.pools.take(message, envelope.listeners, again=again))
+            self._give(self.pools.take(message, envelope.listeners, again=again))
 
     def _read(self, head: bytes, whose: object) -> Envelope | None:
         try:
@@ -323,12 +266,18 @@ class NotifyProxy:
         self.counters.dropped("malformed", text, f"{key[0]}/{key[1]}", data[:64])
         return False
 
-    def _publish(self, handouts: list[Handout]) -> None:
-        for listener, frames in handouts:
-            message = (self._filters[listener], *frames)
-            if self._journal is not None:
-                self._journal.published(message)
-            self._publisher.publish(message)
+    def _give(self, handouts: list[Handout]) -> None:
+        send = self._registration.pipe.send
+        missed: list[Handout] = []
+        for handout in handouts:
+            member, (_key, _id, _stamp, (head, body), _size) = handout
+            listener = member.id.encode()
+            if send([member.owner.rid, head, listener, body]) <= Outcome.FULL:
+                missed.append(handout)
+            elif self._journal is not None:
+                self._journal.published((listener, head, body))
+        if missed:
+            self.pools.undo(missed)
         if self.pools.waited:
             self._slow_down()
 
@@ -360,7 +309,7 @@ class NotifyProxy:
             self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
 
     def _credited(self, listener: str, messages: int) -> None:
-        self._publish(self.pools.credit(listener, messages))
+        self._give(self.pools.credit(listener, messages))
         member = self.pools.member(listener)
         if member is not None and messages:
             member.moved_s = self._reactor.now()
@@ -387,9 +336,8 @@ class NotifyProxy:
                 self.counters.dropped("denied", "dropped what %s gave back: it may not send that", link)
                 return
         head = b"".join((head[: STAMP.start], stamp, head[STAMP.stop :]))
-        self._publish(
-            self.pools.requeue(listener, message_of(key, envelope.id, head, body, digest), link) or []
-        )
+        message = message_of(key, envelope.id, head, body, digest)
+        self._give(self.pools.requeue(listener, message, link) or [])
 
     # ------------------------------------------------------------ STATUS
 
@@ -401,7 +349,6 @@ class NotifyProxy:
             "incarnation": self._announcer.incarnation,
             "endpoint": self._frontend.endpoint,
             "entries": self._frontend.status(),
-            "exit": self._publisher.status(),
             **self._rejoin.status(),
             **self._registration.status(),
             "topics": {f"{exchange}/{topic}": number for (exchange, topic), number in self.pools.topics()},
@@ -411,16 +358,3 @@ class NotifyProxy:
             **self._kept.status(),
             "counts": {**self.counters.status(), **self.pools.counts, **self._kept.counts},
         }
-
-
-def _listener(data: bytes) -> str | None:
-    """The listener whose filter that is; None when it is none."""
-    if len(data) != _FILTER_BYTES or data[:1] != LISTENER_LETTER or data[-1:] != b"\0":
-        return None
-    name = data[1:-1]
-    return name.decode() if name.isalnum() else None
-
-
-def _is(subscriber: Subscriber, link: ServerLink) -> bool:
-    """Whether both are connections of one process."""
-    return (subscriber.uid, subscriber.pid) == (link.credentials.userid, link.pid)

@@ -41,16 +41,16 @@ class Notification(NamedTuple):
     stamp: bytes
     """What is remembered under ``id`` of who sent it and what it was; opaque here."""
     frames: Frames
-    """What the listener is given behind its filter."""
+    """Envelope and body."""
     size: int
     """Bytes of ``frames``."""
 
 
 class Handout(NamedTuple):
-    """To be published now."""
+    """To be sent now."""
 
-    listener: str
-    frames: Frames
+    member: Member
+    message: Notification
 
 
 class Ended(NamedTuple):
@@ -65,7 +65,7 @@ class Member:
     """A listener.
 
     Attributes:
-        attached: it is known to hear what is published for it; until then everything waits.
+        attached: it can be reached; else everything waits.
         credit: messages it has room for.
         flying, flying_bytes: handed out, not confirmed by credit yet.
         handed: id to stamp of the latest messages that were handed out, oldest first.
@@ -111,7 +111,7 @@ class Member:
 class Pools:
     """All listeners of one node's pipeline.
 
-    Methods that make room return what is to be published now, in order; the caller publishes all of it.
+    Methods that make room return what is to be sent now, in order; the caller sends all of it, or says ``undo``.
 
     Args:
         queue_msgs, queue_bytes: what may wait for one listener.
@@ -242,18 +242,23 @@ class Pools:
     # ------------------------------------------------------------ room
 
     def attach(self, listener: str) -> list[Handout]:
-        """The listener hears what is published for it from now on."""
+        """The listener can be reached from now on."""
         member = self._members.get(listener)
         if member is None:
             return []
         member.attached = True
         return self._drain(member)
 
-    def detach(self, listener: str) -> None:
-        """What is published for the listener would be heard by nobody: let it wait."""
-        member = self._members.get(listener)
-        if member is not None:
+    def undo(self, handouts: Sequence[Handout]) -> None:
+        """These could not be sent, their listeners are gone: let all that is for them wait, as it was before."""
+        for member, message in reversed(handouts):
             member.attached = False
+            member.credit += 1
+            member.flying_bytes -= member.flying.pop()
+            member.handed.pop(message.id, None)
+            member.queue.appendleft(message)
+            member.queue_bytes += message.size
+            self.counts["handed"] -= 1
 
     def credit(self, listener: str, messages: int) -> list[Handout]:
         """The listener has room for so many messages more: as many of the oldest it was given are confirmed."""
@@ -382,7 +387,7 @@ class Pools:
         if len(member.handed) > member.handed_max:
             del member.handed[next(iter(member.handed))]
         self.counts["handed"] += 1
-        return Handout(member.id, message.frames)
+        return Handout(member, message)
 
     def _drain(self, member: Member) -> list[Handout]:
         handouts: list[Handout] = []

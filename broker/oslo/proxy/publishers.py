@@ -5,14 +5,14 @@ or not, one by one (``ZMQ_XPUB_MANUAL``). A subscriber that also subscribes to `
 on it, ``[?token][OPENED][JSON Opened]``, when all it subscribed to before is in force.
 
 Not blocking (no ``ZMQ_XPUB_NODROP``): with it, one subscriber that does not read would stop what is published for all
-others. Without it, libzmq drops what is for that one alone, once ``SNDHWM`` messages wait for it. Whoever publishes
-here has to keep that from happening (credit) or let the subscriber notice it (numbers). libzmq counts messages, not
-bytes, and the limit cannot be changed later: doing so while a peer leaves ends the process with a segmentation fault
-(libzmq 4.3.5 tells the limit to the other end of the connection, which may be deleted by then). Several subscribers
-that do not read share what waits for them: libzmq keeps one copy of a message.
+others. Without it, libzmq drops what is for that one alone, once ``SNDHWM`` messages wait for it, and the subscriber
+notices that by the numbers of messages. libzmq counts messages, not bytes, and the limit cannot be changed later: doing
+so while a peer leaves ends the process with a segmentation fault (libzmq 4.3.5 tells the limit to the other end of the
+connection, which may be deleted by then). Several subscribers that do not read share what waits for them: libzmq keeps
+one copy of a message.
 
-So large messages may take more than the bytes that are asked for. Where nobody's credit bounds them, subscribers that
-read nothing are cut off (``slow_consumers``).
+So large messages may take more than the bytes that are asked for: subscribers that read nothing are cut off
+(``slow_consumers``).
 
 libzmq tells whose subscription it reports in a list beside the messages, which a peer that sends something else than
 subscriptions throws out of step until everything has been read. Subscriptions read in between are not granted; whoever
@@ -40,7 +40,7 @@ from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
 from broker.oslo.proxy.subscriptions import GrantedSubscriptions
 from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.binding import bind_local, guard
-from broker.oslo.reactor.tuning import tune_local
+from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
 from broker.transport.zeromq.address import remove_socket
 from broker.transport.zeromq.origin import credentials
 
@@ -96,17 +96,17 @@ class SubscriberAccess:
 
 
 class LocalPublisher:
-    """The publishing socket of one pipeline, bound when it is made; the reactor has to be open.
+    """The publishing socket of fan-outs, bound when it is made; the reactor has to be open.
+
+    libzmq holds ``PUBLISH_MSGS`` messages for one subscriber, or fewer: as many of ``TYPICAL_BYTES`` as a queue may
+    hold bytes. A subscriber that is frozen for a lease is cut off, and one that does not read while more than these
+    bytes are published.
 
     Args:
         allows: whether a subscriber may hear a filter; asked for everything but tokens. None: that is no filter here.
         first: somebody hears that filter from now on.
         last: nobody hears that filter any more.
         answer: the body of OPENED, for tokens; whatever is not in force yet has to be when it returns.
-        send_msgs: messages that libzmq holds for one subscriber; 0 any number.
-        send_bytes: bytes that it may hold, when messages are of ``TYPICAL_BYTES``: fewer messages then.
-        still_s: a subscriber that is frozen for so long is cut off, and one that does not read while more than
-            ``send_bytes`` are published; 0 neither.
 
     Attributes:
         heard: the subscriptions.
@@ -120,7 +120,6 @@ class LocalPublisher:
         self,
         reactor: Reactor,
         config: NodeConfig,
-        pipeline: Pipeline,
         acl: AccessControl,
         counters: Counters,
         *,
@@ -128,9 +127,6 @@ class LocalPublisher:
         first: Callable[[bytes], None],
         last: Callable[[bytes], None],
         answer: Callable[[], bytes],
-        send_msgs: int,
-        send_bytes: int = 0,
-        still_s: float = 0.0,
     ) -> None:
         if reactor.context is None:
             raise RuntimeError("an exit is opened before its reactor was")
@@ -146,19 +142,17 @@ class LocalPublisher:
         sock = reactor.context.socket(zmq.XPUB)
         self._release = guard(reactor, sock, self._keeper)
         try:
-            tune_local(sock, config.message_bytes_max, send_msgs=limit(send_msgs, send_bytes))
+            tune_local(sock, config.message_bytes_max, send_msgs=limit(config.queue_bytes))
             sock.set(zmq.XPUB_MANUAL, 1)
-            self._path = bind_local(sock, config.path(exit_file(pipeline)), config.ipc_group)
+            self._path = bind_local(sock, config.path(exit_file(Pipeline.FANOUT)), config.ipc_group)
         except BaseException:
             sock.close(0)
             self._release()
             raise
         self._sock = sock
-        self._slow_consumers: SlowConsumers | None = None
-        if still_s:
-            self._slow_consumers = SlowConsumers(
-                reactor, sock, self._path, still_s=still_s, bytes_max=send_bytes, cut=self._cut
-            )
+        self._slow_consumers = SlowConsumers(
+            reactor, sock, self._path, still_s=config.lease_s, bytes_max=config.queue_bytes, cut=self._cut
+        )
         self._pipe = Pipe(reactor, sock, self._came, origin="User-Id")
 
     # ------------------------------------------------------------ publishing
@@ -166,8 +160,7 @@ class LocalPublisher:
     def publish(self, frames: Sequence[bytes]) -> None:
         """Send to whoever hears the first frame; never waits."""
         self._pipe.send(frames)
-        if self._slow_consumers is not None:
-            self._slow_consumers.published(sum(map(len, frames)))
+        self._slow_consumers.published(sum(map(len, frames)))
 
     def _cut(self, pid: int) -> None:
         self._counters.dropped(
@@ -247,9 +240,8 @@ class LocalPublisher:
                 subscriber = self._keeper.subscriber(name)
                 if subscriber is not None and not self._allows(data, subscriber):
                     denied.add(subscriber.pid)
-        if self._slow_consumers is not None:
-            for pid in denied:
-                self._slow_consumers.shut_down(pid)
+        for pid in denied:
+            self._slow_consumers.shut_down(pid)
         return len(denied)
 
     # ------------------------------------------------------------ end
@@ -261,18 +253,15 @@ class LocalPublisher:
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; libzmq goes on sending for ``linger_ms``. Harmless twice."""
-        if self._slow_consumers is not None:
-            self._slow_consumers.close()
+        self._slow_consumers.close()
         self._pipe.close(linger_ms)
         self._release()
         remove_socket(self._path)
 
 
-def limit(send_msgs: int, send_bytes: int) -> int:
-    """How many messages may wait for one subscriber; 0 any number."""
-    if not send_bytes:
-        return send_msgs
-    return min(send_msgs, max(send_bytes // TYPICAL_BYTES, FEWEST_MSGS))
+def limit(send_bytes: int) -> int:
+    """How many messages may wait for one subscriber, of ``send_bytes`` in all when they are of usual size."""
+    return min(PUBLISH_MSGS, max(send_bytes // TYPICAL_BYTES, FEWEST_MSGS))
 
 
 def alive(name: str) -> bool:

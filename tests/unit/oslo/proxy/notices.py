@@ -3,7 +3,7 @@
 import msgspec
 import zmq
 
-from broker.oslo.frames import Kind, decode, encode, listener_filter, new_id, notify_filter
+from broker.oslo.frames import Kind, decode, encode, new_id, notify_filter
 from broker.oslo.records import Opened
 from tests.unit.oslo.proxy.publishing import Rig
 
@@ -15,16 +15,13 @@ Peer = zmq.Socket[bytes]
 
 
 class Listener:
-    """A SUB and a DEALER, as an application's process has them."""
+    """A DEALER, as an application's process has it."""
 
     def __init__(
         self, rig: Rig, listener: str, pool: str | None = None, credit: int = 100, *topics: str
     ) -> None:
         self.rig = rig
         self.id = listener
-        self.sub = rig.peer(zmq.SUB, "notify.pub")
-        self.sub.setsockopt(zmq.SUBSCRIBE, listener_filter(listener))
-        rig.confirmed(self.sub)
         self.registration = rig.peer(zmq.DEALER, "notify.ctl")
         names = [(EXCHANGE, topic) for topic in topics or (TOPIC,)]
         head, body = rig.open(self.registration, listener, names, pool, credit)
@@ -32,9 +29,12 @@ class Listener:
         self.opened = msgspec.json.decode(body, type=Opened)
 
     def next(self) -> str:
-        data, head, body = self.rig.receive(self.sub, f"a notification for {self.id[:1]}")
-        assert data == listener_filter(self.id)
-        self.head = head
+        while True:
+            self.head, *rest = self.rig.receive(self.registration, f"a notification for {self.id[:1]}")
+            if decode(self.head).kind != Kind.PULSE:
+                break
+        listener, body = rest
+        assert (decode(self.head).kind, listener.decode()) == (Kind.NOTIFY, self.id)
         return body.decode()
 
     def say(self, kind: int, *rest: bytes, word: int = 0) -> None:

@@ -46,7 +46,7 @@ def come(pools, listener, keys=(KEY,), pool=None, credit=100):
     """A listener opens and hears; what it is handed at once."""
     pools.open(listener, pool, keys, credit, "owner")
     pools.backlog.come(keys, pool)
-    return [bytes(handout.frames[1]) for handout in pools.attach(listener)]
+    return [bytes(handout.message.frames[1]) for handout in pools.attach(listener)]
 
 
 def leave(pools, listener):
@@ -61,7 +61,7 @@ def test_what_comes_while_nobody_is_there_is_handed_first_and_in_order(pools):
     assert pools.counts["lost_pool"] == 0
     assert come(pools, "b", credit=2) == [b"1", b"2"]
     assert pools.take(message(b"4"), ["b"]) == [], "nothing overtakes what was kept"
-    assert [each.frames[1] for each in pools.credit("b", 5)] == [b"3", b"4"]
+    assert [each.message.frames[1] for each in pools.credit("b", 5)] == [b"3", b"4"]
     assert pools.backlog.counts["backlog_given"] == 3
     assert len(pools.backlog) == pools.backlog.bytes == 0
 
@@ -113,7 +113,7 @@ def test_while_another_of_the_pool_is_here_nothing_is_kept(pools):
     come(pools, "b")
     leave(pools, "a")
     handed = pools.take(message(b"1"), [listener_of(None)])
-    assert [each.listener for each in handed] == ["b"]
+    assert [each.member.id for each in handed] == ["b"]
 
 
 def test_the_oldest_makes_room(pools):

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from broker.identity import Role
-from broker.oslo.frames import HEAD_BYTES, Kind, decode, encode, listener_filter, notify_filter
+from broker.oslo.frames import HEAD_BYTES, Kind, decode, encode, notify_filter
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import Rule
 from broker.oslo.proxy import back_pressure, notify
@@ -23,16 +23,10 @@ from tests.unit.oslo.proxy.publishing import Rig
 
 LISTENER = """
 import sys, time, zmq
-from broker.oslo.frames import Kind, encode, new_id, listener_filter
+from broker.oslo.frames import Kind, encode
 from broker.oslo.records import Opening, Record, to_json
 folder, listener, exchange, topic = sys.argv[1:]
 context = zmq.Context()
-sub = context.socket(zmq.SUB)
-sub.connect(f"ipc://{folder}/notify.pub")
-token = b"?" + new_id()
-sub.subscribe(listener_filter(listener))
-sub.subscribe(token)
-sub.recv_multipart()
 desk = context.socket(zmq.DEALER)
 desk.connect(f"ipc://{folder}/notify.ctl")
 desk.send_multipart([encode(Kind.OPEN), to_json(Opening(listener, (Record(exchange, topic, "", listener),), None, 2))])
@@ -61,7 +55,7 @@ def test_the_chosen_listener_gets_it_stamped(rig: Rig) -> None:
         assert (envelope.exchange, envelope.topic, envelope.listeners) == (EXCHANGE, TOPIC, (B,))
         local = Role.USER | Role.OWNER | Role.LOCAL
         assert envelope.rolemask == (local if where == "notify.in" else Role.USER)
-    rig.nothing_for(one.sub)
+    rig.nothing_for(one.registration)
 
 
 def test_every_pool_gets_one_copy(rig: Rig) -> None:
@@ -71,7 +65,7 @@ def test_every_pool_gets_one_copy(rig: Rig) -> None:
     publish(sender, "2", B, C)
     assert (one.next(), two.next(), three.next(), three.next()) == ("1", "2", "1", "2")
     for each in (one, two, three):
-        rig.nothing_for(each.sub, 0.02)
+        rig.nothing_for(each.registration, 0.02)
 
 
 def test_the_topic_is_wanted_and_announced_as_long_as_somebody_listens(
@@ -101,11 +95,11 @@ def test_credit_limits_what_is_published_and_the_rest_follows_in_order(rig: Rig)
     for number in range(6):
         publish(sender, str(number), A)
     assert [one.next(), one.next()] == ["0", "1"]
-    rig.nothing_for(one.sub)
+    rig.nothing_for(one.registration)
     assert rig.room.status()["waiting"] == 4
     one.say(Kind.CREDIT, b"", word=3)
     assert [one.next() for _ in range(3)] == ["2", "3", "4"]
-    rig.nothing_for(one.sub)
+    rig.nothing_for(one.registration)
     one.say(Kind.CREDIT, b"", word=1)
     assert one.next() == "5"
 
@@ -166,7 +160,7 @@ def test_the_end_of_a_listener_ends_the_pause_for_it(rundir: Path, monkeypatch: 
             publish(sender, str(number), A)
         publish(sender, "for another one", B)
         rig.until(lambda: rig.count("pauses") == 1, "a pause")
-        rig.nothing_for(well.sub)
+        rig.nothing_for(well.registration)
         one.close()
         assert well.next() == "for another one"
 
@@ -204,7 +198,7 @@ def test_a_killed_listener_gives_way_to_its_pool(rig: Rig) -> None:
         assert child.stdout is not None
         child.stdout.close()
     assert [two.next() for _ in range(3)] == ["2", "3", "4"]
-    rig.nothing_for(two.sub)
+    rig.nothing_for(two.registration)
     assert rig.count("unconfirmed") == 2
     rig.until(lambda: rig.room._announcer.state.records == (Record(EXCHANGE, TOPIC, "", B),))
 
@@ -238,67 +232,6 @@ def test_a_frozen_listener_gives_way_after_its_lease(rundir: Path) -> None:
             child.stdout.close()
 
 
-def test_nothing_is_published_while_the_subscription_is_away(rig: Rig) -> None:
-    one = Listener(rig, A)
-    sender = client(rig)
-    one.sub.setsockopt(zmq.UNSUBSCRIBE, listener_filter(A))
-    rig.until(lambda: rig.room.status()["members"][0]["attached"] is False)
-    publish(sender, "1", A)
-    rig.until(lambda: rig.room.status()["waiting"] == 1)
-    one.sub.setsockopt(zmq.SUBSCRIBE, listener_filter(A))
-    assert one.next() == "1"
-
-
-def test_nobody_else_hears_a_listeners_filter(rig: Rig) -> None:
-    one = Listener(rig, A)
-    code = (
-        "import sys, zmq\n"
-        "s = zmq.Context().socket(zmq.SUB)\n"
-        "s.connect(sys.argv[1])\n"
-        "for data in (bytes.fromhex(sys.argv[2]), b'', b'L', b'La'):\n"
-        "    s.subscribe(data)\n"
-        "s.recv_multipart()\n"
-        "print('heard', flush=True)\n"
-    )
-    command = [sys.executable, "-c", code, rig.config.path("notify.pub"), listener_filter(A).hex()]
-    spy = subprocess.Popen(command, stdout=subprocess.PIPE)
-    try:
-        rig.until(lambda: rig.count("subscription_denied") == 1 and rig.count("unknown_filter") == 3)
-        sender = client(rig)
-        publish(sender, "secret", A)
-        assert one.next() == "secret"
-        rig.turn(0.1)
-        assert spy.poll() is None
-    finally:
-        spy.kill()
-        out, _ = spy.communicate()
-    assert out == b""
-    rig.until(lambda: rig.room.status()["exit"]["filters"] == 1)
-    publish(sender, "more", A)
-    assert one.next() == "more"
-
-
-def test_a_filter_that_another_process_took_first_is_refused_to_its_listener(rig: Rig) -> None:
-    code = (
-        "import sys, time, zmq\n"
-        "s = zmq.Context().socket(zmq.SUB)\n"
-        "s.connect(sys.argv[1])\n"
-        "s.subscribe(bytes.fromhex(sys.argv[2]))\n"
-        "time.sleep(60)\n"
-    )
-    command = [sys.executable, "-c", code, rig.config.path("notify.pub"), listener_filter(A).hex()]
-    spy = subprocess.Popen(command)
-    try:
-        rig.until(lambda: rig.room.status()["exit"]["filters"] == 1)
-        registration = rig.peer(zmq.DEALER, "notify.ctl")
-        head, body = rig.open(registration, A, [(EXCHANGE, TOPIC)])
-        assert (head.kind, head.reason) == (Kind.REFUSED, Reason.DENIED)
-        assert str(spy.pid).encode() in body
-    finally:
-        spy.kill()
-        spy.wait()
-
-
 def test_an_opening_with_records_of_several_pools_is_refused(rig: Rig) -> None:
     registration = rig.peer(zmq.DEALER, "notify.ctl")
     opening = Opening(A, (Record(EXCHANGE, TOPIC, "", A, "billing"),), None, 1)
@@ -314,10 +247,10 @@ def test_opening_again_with_the_same_words_is_confirmed_and_changes_nothing(rig:
     publish(sender, "1", A)
     publish(sender, "2", A)
     rig.until(lambda: rig.room.status()["waiting"] == 1)
+    assert one.next() == "1"
     head, _body = rig.open(one.registration, A, [(EXCHANGE, TOPIC)], None, 1)
     assert head.kind == Kind.OPENED
     assert rig.room.status()["waiting"] == 1
-    assert one.next() == "1"
 
 
 def broken() -> list[tuple[list[bytes], str]]:
@@ -384,7 +317,7 @@ def test_nobody_gives_credit_for_others(rig: Rig) -> None:
     rig.until(lambda: rig.room.status()["waiting"] == 1)
     two.registration.send_multipart([encode(Kind.CREDIT, listeners=(A,), word=5), b""])
     rig.until(lambda: rig.count("credit_unknown") == 1)
-    rig.nothing_for(one.sub)
+    rig.nothing_for(one.registration)
 
 
 def test_what_arrives_just_after_the_last_listener_left_is_counted(rig: Rig) -> None:
@@ -412,7 +345,7 @@ def test_rules_decide_who_sends_and_who_listens(rundir: Path) -> None:
         assert rig.count("denied") == 1
         one.say(Kind.REQUEUE, note(A, topic="events.error"), b"smuggled")
         rig.until(lambda: rig.count("denied") == 2)
-        rig.nothing_for(one.sub)
+        rig.nothing_for(one.registration)
 
 
 def test_status_tells_socket_types_endpoints_counts_and_listeners(rig: Rig) -> None:
@@ -423,7 +356,7 @@ def test_status_tells_socket_types_endpoints_counts_and_listeners(rig: Rig) -> N
     told = rig.status(one.registration)
     assert [each["type"] for each in told["entries"]] == ["SUB", "SUB"]
     assert told["endpoint"].startswith("tcp://127.0.0.1:")
-    assert (told["exit"]["type"], told["control"]["type"]) == ("XPUB", "ROUTER")
+    assert told["control"]["type"] == "ROUTER"
     assert told["topics"] == {f"{EXCHANGE}/{TOPIC}": 1}
     member = told["members"][0]
     assert (member["listener"], member["pool"], member["credit"], member["unconfirmed"]) == (

@@ -16,7 +16,7 @@ def message(name: str, key: tuple[str, str] = KEY, size: int = 10, stamp: bytes 
 
 def bodies(handouts: list[Handout] | None) -> list[tuple[str, str]]:
     assert handouts is not None
-    return [(listener, frames[1].decode()) for listener, frames in handouts]
+    return [(member.id, message.frames[1].decode()) for member, message in handouts]
 
 
 def made(
@@ -93,17 +93,27 @@ def test_credit_is_limited_and_for_nobody_is_nothing() -> None:
     assert pools.credit("x", 5) == []
 
 
-def test_nothing_is_handed_out_before_the_listener_hears_it() -> None:
+def test_nothing_is_handed_out_before_the_listener_can_be_reached() -> None:
     pools = Pools(10, 1000)
     pools.open("a", None, [KEY], 5, ME)
     assert pools.take(message("1"), ["a"]) == []
     assert bodies(pools.attach("a")) == [("a", "1")]
-    pools.detach("a")
-    assert pools.take(message("2"), ["a"]) == []
-    assert pools.credit("a", 1) == []
-    assert bodies(pools.attach("a")) == [("a", "2")]
     assert pools.attach("x") == []
-    pools.detach("x")
+
+
+def test_what_could_not_be_sent_waits_as_before_and_goes_to_others() -> None:
+    pools = made("a", "b", credit=2)
+    kept = pools.take(message("1"), ["a"])
+    for name in "23":
+        kept += pools.take(message(name), ["a"])
+    assert bodies(kept) == [("a", "1"), ("a", "2")]
+    pools.undo(kept)
+    assert (pools.counts["handed"], pools.waiting()) == (0, 3)
+    assert pools.take(message("4"), ["a"]) == pools.credit("a", 1) == [], "it is gone"
+    handouts, _last = pools.close("a")
+    assert bodies(handouts) == [("b", "1"), ("b", "2")]
+    assert bodies(pools.credit("b", 2)) == [("b", "3"), ("b", "4")]
+    assert pools.counts["unconfirmed"] == 0
 
 
 def test_unconfirmed_bytes_are_limited_but_one_message_always_fits() -> None:

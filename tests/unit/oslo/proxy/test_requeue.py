@@ -94,8 +94,8 @@ def test_a_sender_cannot_be_forged_past_the_rules(rundir: Path) -> None:
         rig.until(lambda: rig.count("denied") == 1)
         one.say(Kind.REQUEUE, theirs, b"forged")
         rig.until(lambda: rig.count("denied") == 2)
-        rig.nothing_for(two.sub)
-        rig.nothing_for(one.sub, 0.02)
+        rig.nothing_for(two.registration)
+        rig.nothing_for(one.registration, 0.02)
         one.close()
         one.say(Kind.REQUEUE, with_address(theirs, "secret.info"), b"late")
         rig.until(lambda: rig.count("requeue_unknown") == 3)
@@ -108,10 +108,10 @@ def test_a_message_is_given_back_to_the_next_of_the_pool(rig: Rig) -> None:
     assert one.next() == "1"
     one.say(Kind.REQUEUE, one.head, b"1")
     rig.until(lambda: rig.count("requeued") == 1)
-    came = rig.until(lambda: [each for each in (one, two) if each.sub.poll(0)])
+    came = rig.until(lambda: [each for each in (one, two) if each.registration.poll(0)])
     assert [each.next() for each in came] == ["1"]
     one.close()
     one.say(Kind.REQUEUE, one.head, b"late")  # its process was still working on it
     assert two.next() == "late"
-    rig.nothing_for(three.sub)
-    rig.nothing_for(one.sub, 0.02)
+    rig.nothing_for(three.registration)
+    rig.nothing_for(one.registration, 0.02)
