@@ -21,7 +21,7 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     client.node_link.NodeLink.submit              sends it to the node's proxy (DEALER), or lets it wait
     [the proxy of the server's node]
     proxy.frontend.Frontend                       who sends, by the kernel's word or by the CURVE key (ROUTER)
-    proxy.call.CallProxy.asked                    may they, which server; stamps it, remembers whom to answer
+    proxy.call.CallProxy.came                     may they, which server; stamps it, remembers whom to answer
     proxy.registration.RegistrationSocket         to the process of that server (ROUTER)
     [the server's thread of the sockets]
     client.control_link.ControlLink.came          what comes from the proxy (DEALER)

@@ -285,6 +285,14 @@ def due_of(envelope: Envelope, now_s: float) -> float | None:
     return now_s + (ahead_ms if ahead_ms <= _DUE_MAX_MS else ahead_ms - _U32_MAX - 1) / 1000
 
 
+def overdue(frame: bytes, now_s: float) -> bool:
+    """Whether the deadline that ``dated`` put there has passed at ``now_s``."""
+    if not frame[_FLAGS_AT] & Flag.DUE.value:
+        return False
+    due_ms = int.from_bytes(frame[_TTL_AT:_WORD_AT])
+    return due_ms > 0 and 0 < (int(now_s * 1000) - due_ms) & _U32_MAX < _DUE_MAX_MS
+
+
 def refusal(number: bytes, reason: Reason) -> bytes:
     """The envelope of a REFUSED for the message ``number``; the body may say more."""
     return encode(Kind.REFUSED, reason=reason, id=number)

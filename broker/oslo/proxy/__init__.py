@@ -9,7 +9,7 @@
     registration_messages   these servers, and what they say then (pure)
     drops                   their listeners that are dropped, some in each turn
     rejoin                  after a restart nothing is read until local servers are registered again
-    registry                the registered servers of a pipeline, as the directory is told of them
+    pipeline                what all pipelines have in common; ``direct``: CALL and CAST
     acl                     who comes in, and what they may do (pure)
     reload                  keys, rules and certificate read again while it runs
     counters                what is counted

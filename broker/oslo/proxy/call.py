@@ -17,7 +17,7 @@ wants to know that they were taken (``Flag.CONFIRM``), or when the other way is 
 
 from __future__ import annotations
 
-from collections import Counter
+import contextlib
 from typing import Any, Final
 
 import zmq
@@ -26,7 +26,6 @@ from broker.identity import Credentials
 from broker.oslo.frames import (
     HEAD_BYTES,
     ID_BYTES,
-    Envelope,
     Flag,
     Kind,
     Malformed,
@@ -39,15 +38,10 @@ from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.absent_clients import GAVE_UP, GONE, AbsentClients
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.counters import Counters
-from broker.oslo.proxy.frontend import Frontend
-from broker.oslo.proxy.journal import ERRNO, PipelineJournal, journal_of
+from broker.oslo.proxy.direct import DirectRoom
 from broker.oslo.proxy.local_listeners import LocalListener
 from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
-from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
-from broker.oslo.proxy.registry import ListenerRegistry
-from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.proxy.route_cache import (
     BEGIN,
     ID_AT,
@@ -55,13 +49,11 @@ from broker.oslo.proxy.route_cache import (
     STAMP_END,
     TRIES_MAX,
     CachedRoute,
-    RouteCache,
     stamped_for,
 )
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames, Outcome
 from broker.oslo.records import Opened, Opening
-from broker.transport.curve import Certificate
 
 # times are read where they are used, not folded by the compiler: tests shorten them
 SWEEP_S: float = 1.0
@@ -83,100 +75,48 @@ _TO_SERVER: Final = 4
 """Frames of a message in a server's queue: the router's id, envelope, route, body; control messages have one less."""
 
 
-class CallProxy:
-    """One node's pipeline of calls.
-
-    Args:
-        reactor: whose sockets these are.
-        config: see ``node``.
-        acl: who may what.
-
-    Attributes:
-        recording: where messages are recorded, from ``open`` on; None nowhere.
-    """
+class CallProxy(DirectRoom[ServerLink]):
+    """One node's pipeline of calls; arguments and attributes as ``PipelineRoom``'s."""
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        self.counters = Counters(reactor, "call")
-        self._reactor = reactor
-        self._config = config
-        self._acl = acl
+        super().__init__(reactor, config, acl, Pipeline.CALL, zmq.ROUTER)
         self._pending = PendingReplies(config.pending_max)
         self._calls = self._pending.calls
         self._leaving = False
-        self._returns = True
-        self.recording: Recording | None = None
-        self._journal: PipelineJournal | None = None
 
-    def open(self) -> None:
-        """Bind everything and announce.
-
-        Raises:
-            ConfigError: a port or a file is in use, or see ``Frontend``.
-        """
-        reactor, config, acl = self._reactor, self._config, self._acl
-        journal = self._journal = journal_of(self.recording, Pipeline.CALL, config, self.counters)
-        asked, replied, sent_back = self.asked, self.replied, self._sent_back
-        if journal is not None:
-            asked = journal.frontend(1, asked)
-            replied, sent_back = journal.server(replied), journal.server(sent_back)
-        self._frontend = Frontend(
-            reactor, config, Pipeline.CALL, zmq.ROUTER, acl, asked, counters=self.counters
+    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
+        reactor = self._reactor
+        registration = RegistrationSocket(
+            reactor,
+            self._config,
+            Pipeline.CALL,
+            self._acl,
+            self.counters,
+            opened=self._opened,
+            closed=self._closed,
+            other=self._unexpected,
+            returned=self._returned,
+            gone=self._gone,
+            raw={
+                int(Kind.REPLY): self.replied,
+                int(Kind.BEAT): self.replied,
+                int(Kind.REFUSED): self._sent_back,
+            },
+            status=self.status,
+            journal=self._journal,
         )
-        try:
-            self._registration = RegistrationSocket(
-                reactor,
-                config,
-                Pipeline.CALL,
-                acl,
-                self.counters,
-                opened=self._opened,
-                closed=self._closed,
-                other=self._unexpected,
-                returned=self._returned,
-                gone=self._gone,
-                raw={
-                    int(Kind.REPLY): replied,
-                    int(Kind.BEAT): self.replied,
-                    int(Kind.REFUSED): sent_back,
-                },
-                status=self.status,
-            )
-        except BaseException:
-            self._frontend.close()
-            raise
-        self._registration.pipe.stale = self._stale
-        self._registration.pipe.flushed = self._flushed
-        self._registry: ListenerRegistry[ServerLink] = ListenerRegistry(
-            reactor, config, Pipeline.CALL, self._frontend.endpoint, self._frontend.key
-        )
-        self._routes: RouteCache[ServerLink] = RouteCache(acl, self._registry.locals)
-        self._known = self._routes.known
+        registration.pipe.stale = self._stale
+        registration.pipe.flushed = self._flushed
         self._pipes = self._frontend.pipes
-        self._absent = AbsentClients(
-            reactor, self._pipes, self._pending, self.counters, self._registration.send
-        )
-        if self._journal is not None:
-            self._registration.journal = self._journal
-            self._journal.watch(self._registration.pipe)
-            for index, pipe in enumerate(self._pipes):
-                self._journal.watch(pipe, index)
-        self._rejoin = Rejoin(
-            reactor, config.ipc_dir, Pipeline.CALL, self._registration.registered, self._rejoined
-        )
-        self._registration.changed = self._rejoin.changed
-        self._frontend.pause(REJOINING, on=True)
-        self._rejoin.begin()
+        self._absent = AbsentClients(reactor, self._pipes, self._pending, self.counters, registration.send)
         self._timer = reactor.call_later(SWEEP_S, self._sweep)
-
-    def _rejoined(self) -> None:
-        """The local servers are registered again, if there were any: clients may come."""
-        self._registry.begin()
-        self._frontend.pause(REJOINING, on=False)
+        undo.callback(self._timer.cancel)
+        return registration
 
     # ------------------------------------------------------------ from clients
 
-    def asked(self, frames: list[bytes], who: Credentials, index: int) -> None:
-        """A request of ``who``, its connection's id in front, came by frontend ``index``: give it to a server."""
+    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+        """A request: give it to a server."""
         if len(frames) != 3:
             self._bad("malformed", who, f"saw {len(frames) - 1} frames, expected envelope and body")
             return
@@ -231,13 +171,10 @@ class CallProxy:
                 return self._routes.meet(who, head)
         except Malformed as error:
             reason = Reason.MALFORMED
-            self._bad("unknown_version" if error.unknown_version else "malformed", who, str(error))
+            self._malformed(error, who)
         if readable:
             self._refuse(_INDEX[index] + frames[0] + head[ID_AT:HEAD_BYTES], head, reason)
         return None
-
-    def _bad(self, name: str, who: Credentials, text: str) -> None:
-        self.counters.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
 
     def _elsewhere(
         self,
@@ -253,9 +190,7 @@ class CallProxy:
         if head[_FLAGS_AT] & _REPEATED:
             self._refuse(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
             return
-        for local in self._registry.locals.others(
-            route_to.exchange, route_to.topic, route_to.server, TRIES_MAX
-        ):
+        for local in self.locals.others(route_to.exchange, route_to.topic, route_to.server, TRIES_MAX):
             if local is tried:
                 continue
             again = [local.target.rid, stamped_for(head, route_to, local), key[:-ID_BYTES], body]
@@ -287,8 +222,6 @@ class CallProxy:
     def _refuse(self, key: bytes, head: bytes, reason: Reason, text: str = "") -> None:
         """Tell the client, unless it is a cast that wants no answer; count it either way."""
         self.counters.count(f"refused_{reason.name.lower()}")
-        if self._journal is not None:
-            self._journal.refused(ERRNO[reason], key)
         if head[_KIND_AT] == _CALL or head[_FLAGS_AT] & _CONFIRM:
             self._answer(key, refusal(key[-ID_BYTES:], reason), (text or REASONS[reason]).encode())
 
@@ -338,33 +271,23 @@ class CallProxy:
         key = frames[2] + frames[1][ID_AT:]
         if self._fitting(link, key) is not None:
             self._pending.end(key)
-            self.counters.count("refused_busy")
+            self.counters.counts["refused_busy"] += 1
             self._answer(key, refusal(key[-ID_BYTES:], Reason.BUSY), REASONS[Reason.BUSY].encode())
 
     def _fitting(self, link: ServerLink, key: bytes) -> GivenCall | None:
         call = self._pending.fits(key, link)
         if call is None:
-            foreign = key in self._calls
-            name = "foreign_replies" if foreign else "late_replies"
-            self.counters.count(name)
-            if self._journal is not None:
-                self._journal.dropped(name)
+            self.counters.count("foreign_replies" if key in self._calls else "late_replies")
         return call
-
-    def _unexpected(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-        text = "dropped a message of %s: saw kind %d with %d frames"
-        self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
 
     # ------------------------------------------------------------ registrations
 
     def _opened(self, link: ServerLink, opening: Opening) -> Opened:
-        self._registry.enter(opening, link)
-        return Opened(
-            self._config.node, self._registry.incarnation, message_bytes_max=self._config.message_bytes_max
-        )
+        self._enter(opening, link)
+        return self._confirmation()
 
     def _closed(self, link: ServerLink, listener: str) -> None:
-        self._registry.remove(listener)
+        self._leave(listener)
         end = b"\0" + listener.encode()
         waiting = self._registration.sift(
             link, lambda frames: len(frames) == _TO_SERVER and frames[1].endswith(end)
@@ -388,9 +311,7 @@ class CallProxy:
         if envelope.flags & _REPEATED:  # the one that has ended may have had it before
             self._refuse(key, head, Reason.NO_ROUTE)
             return
-        for local in self._registry.locals.others(
-            envelope.exchange, envelope.topic, envelope.server, TRIES_MAX
-        ):
+        for local in self.locals.others(envelope.exchange, envelope.topic, envelope.server, TRIES_MAX):
             again = head[:HEAD_BYTES] + local.tail_for(envelope.server)
             outcome = self._registration.pipe.send([local.target.rid, again, route, body])
             if outcome > Outcome.FULL:
@@ -440,21 +361,8 @@ class CallProxy:
 
     # ------------------------------------------------------------ state and end
 
-    def status(self) -> dict[str, Any]:
-        """What STATUS answers."""
-        topics = Counter(f"{record.exchange}/{record.topic}" for record in self._registry.locals.records())
-        return {
-            "pipeline": "call",
-            "node": self._config.node,
-            "incarnation": self._registry.incarnation,
-            "endpoint": self._frontend.endpoint,
-            "entries": self._frontend.status(),
-            **self._registration.status(),
-            "topics": dict(topics),
-            "pending": len(self._pending),
-            **self._rejoin.status(),
-            "counts": self.counters.status(),
-        }
+    def _told(self) -> dict[str, Any]:
+        return {**super()._told(), "pending": len(self._pending)}
 
     @property
     def waiting(self) -> int:
@@ -462,31 +370,14 @@ class CallProxy:
         calls = len(self._calls) if self._leaving else 0
         return calls + self._registration.pipe.waiting + sum(pipe.waiting for pipe in self._pipes)
 
-    def renew(self, certificate: Certificate | None) -> int:
-        """See ``reload.Renewable``."""
-        self._known.clear()
-        try:
-            self._frontend.renew(certificate)
-        finally:
-            self._registry.change_key(self._frontend.key)
-        return self._registration.review()
-
     def stop(self, reason: str, *, returns: bool) -> None:
         """See ``process.ProxyRoom``; what comes now is refused, what waits is sent."""
-        self._frontend.pause(STOPPING, on=returns)
-        self._returns = returns
-        if returns:
-            self._registry.away()
-            return
-        self._leaving = True
-        self._known.clear()  # so that every message is looked at, and refused
-        self._registration.farewell(reason)
-        self._registry.leave()
+        super().stop(reason, returns=returns)
+        if not returns:
+            self._leaving = True
+            self._known.clear()  # so that every message is looked at, and refused
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close everything. Harmless twice."""
+        """See ``PipelineRoom.close``."""
         self._timer.cancel()
-        self._rejoin.close(forget=not self._returns)
-        self._registry.close()
-        self._frontend.close(linger_ms)
-        self._registration.close(linger_ms)
+        super().close(linger_ms)

@@ -15,8 +15,8 @@ it does move: CREDIT (listener) word n, n messages were taken.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,26 +24,21 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.identity import Credentials
-from broker.oslo.frames import HEAD_BYTES, Envelope, Flag, Kind, Malformed, dated, decode
+from broker.oslo.frames import HEAD_BYTES, Envelope, Flag, Kind, Malformed, dated, decode, overdue
 from broker.oslo.names import Pipeline, Reason, cast_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.back_pressure import FULL, PAUSE_MAX_S, BackPressure
-from broker.oslo.proxy.counters import Counters
-from broker.oslo.proxy.frontend import Frontend, status_of
-from broker.oslo.proxy.journal import PipelineJournal, journal_of
+from broker.oslo.proxy.direct import DirectRoom
+from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.local_listeners import LocalListener
-from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
-from broker.oslo.proxy.registry import ListenerRegistry
-from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
-from broker.oslo.proxy.route_cache import BEGIN, TRIES_MAX, CachedRoute, RouteCache, stamped_for
+from broker.oslo.proxy.route_cache import BEGIN, TRIES_MAX, CachedRoute, stamped_for
 from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.binding import bind_local, guard
 from broker.oslo.reactor.pipe import Frames, Outcome
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import Opened, Opening
-from broker.transport.curve import Certificate
 from broker.transport.zeromq.address import remove_socket
 from broker.transport.zeromq.origin import credentials
 
@@ -54,16 +49,6 @@ _REPEATED: Final = int(Flag.REPEATED)
 _FLAGS_AT: Final = 5
 _TTL: Final = slice(8, 12)
 _NO_TTL: Final = bytes(4)
-
-
-class ExpiringMessage(list[bytes]):
-    """Frames of a message that is worth nothing after ``due_s``, by the reactor's clock."""
-
-    __slots__ = ("due_s",)
-
-    def __init__(self, frames: list[bytes], due_s: float) -> None:
-        super().__init__(frames)
-        self.due_s = due_s
 
 
 class ServerPush:
@@ -122,73 +107,38 @@ class ServerPush:
         remove_socket(self._path)
 
 
-class CastProxy:
-    """One node's pipeline of casts; arguments and attributes as ``CallProxy``'s."""
+class CastProxy(DirectRoom[ServerPush]):
+    """One node's pipeline of casts; arguments and attributes as ``PipelineRoom``'s."""
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        self.counters = Counters(reactor, "cast")
-        self._reactor = reactor
-        self._config = config
-        self._acl = acl
+        super().__init__(reactor, config, acl, Pipeline.CAST, zmq.PULL)
         self._targets: dict[ServerLink, ServerPush] = {}
         self._sent_before = 0
         self._numbers = random.randrange(NUMBERS_MAX)  # servers of an earlier proxy still look for its files
-        self._returns = True
-        self.recording: Recording | None = None
-        self._journal: PipelineJournal | None = None
         self._held: list[tuple[float, LocalListener[ServerPush], CachedRoute[ServerPush], list[bytes]]] = []
         """Too large for what is left in the queue of its server, since when: tried before anything else is read."""
 
-    def open(self) -> None:
-        """Bind everything and announce.
-
-        Raises:
-            ConfigError: a port or a file is in use, or see ``Frontend``.
-        """
-        reactor, config, acl = self._reactor, self._config, self._acl
-        journal = self._journal = journal_of(self.recording, Pipeline.CAST, config, self.counters)
-        came = self._came
-        if journal is not None:
-            came = journal.frontend(0, came)
-        self._frontend = Frontend(reactor, config, Pipeline.CAST, zmq.PULL, acl, came, counters=self.counters)
-        try:
-            self._registration = RegistrationSocket(
-                reactor,
-                config,
-                Pipeline.CAST,
-                acl,
-                self.counters,
-                opened=self._opened,
-                closed=self._closed,
-                other=self._said,
-                gone=self._gone,
-                status=self.status,
-            )
-        except BaseException:
-            self._frontend.close()
-            raise
-        self._registration.journal = self._journal
-        self._registry: ListenerRegistry[ServerPush] = ListenerRegistry(
-            reactor, config, Pipeline.CAST, self._frontend.endpoint, self._frontend.key
+    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
+        self._back_pressure = BackPressure(self._reactor, self._frontend, self.counters, self._send_held)
+        undo.callback(self._back_pressure.close)
+        return RegistrationSocket(
+            self._reactor,
+            self._config,
+            Pipeline.CAST,
+            self._acl,
+            self.counters,
+            opened=self._opened,
+            closed=self._closed,
+            other=self._said,
+            gone=self._gone,
+            status=self.status,
+            journal=self._journal,
         )
-        self._routes: RouteCache[ServerPush] = RouteCache(acl, self._registry.locals)
-        self._known = self._routes.known
-        self._back_pressure = BackPressure(reactor, self._frontend, self.counters, self._send_held)
-        self._rejoin = Rejoin(
-            reactor, config.ipc_dir, Pipeline.CAST, self._registration.registered, self._rejoined
-        )
-        self._registration.changed = self._rejoin.changed
-        self._frontend.pause(REJOINING, on=True)
-        self._rejoin.begin()
-
-    def _rejoined(self) -> None:
-        """The local servers are registered again, if there were any: clients may come."""
-        self._registry.begin()
-        self._frontend.pause(REJOINING, on=False)
 
     # ------------------------------------------------------------ messages
 
-    def _came(self, frames: list[bytes], who: Credentials, _index: int) -> None:
+    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+        """A cast: give it to a server."""
         if len(frames) != 2:
             self._bad("malformed", who, f"saw {len(frames)} frames, expected envelope and body")
             return
@@ -221,9 +171,7 @@ class CastProxy:
         message = [stamped_for(head, route_to, local), body]
         if head[_TTL] != _NO_TTL:
             now_s = self._reactor.now()
-            due_s = now_s + int.from_bytes(head[_TTL]) / 1000
-            message[0] = dated(message[0], due_s, now_s)
-            message = ExpiringMessage(message, due_s)
+            message[0] = dated(message[0], now_s + int.from_bytes(head[_TTL]) / 1000, now_s)
         outcome = local.target.pipe.send(message)
         if outcome is not Outcome.SENT:
             self._waits(outcome, self._reactor.now(), local, route_to, message)
@@ -260,11 +208,8 @@ class CastProxy:
         try:
             return self._routes.meet(who, head)
         except Malformed as error:
-            self._bad("unknown_version" if error.unknown_version else "malformed", who, str(error))
+            self._malformed(error, who)
             return None
-
-    def _bad(self, name: str, who: Credentials, text: str) -> None:
-        self.counters.dropped(name, "dropped a message of uid %d: %s", who.userid, text)
 
     def _elsewhere(
         self,
@@ -280,7 +225,7 @@ class CastProxy:
             text = "no room at %.64s/%.64s for a cast that was sent again"
             self.counters.dropped("repeat_lost", text, exchange, topic)
             return
-        for local in self._registry.locals.others(exchange, topic, server, TRIES_MAX):
+        for local in self.locals.others(exchange, topic, server, TRIES_MAX):
             if local is tried:
                 continue
             here = True
@@ -296,7 +241,7 @@ class CastProxy:
             self.counters.dropped("no_route", "nobody listens at %.64s/%.64s any more", exchange, topic)
 
     def _stale(self, frames: Frames) -> bool:
-        if not isinstance(frames, ExpiringMessage) or frames.due_s >= self._reactor.now():
+        if not overdue(frames[0], self._reactor.now()):
             return False
         self.counters.count("expired")
         return True
@@ -307,13 +252,8 @@ class CastProxy:
         target = self._targets.get(link)
         if target is None:
             target = self._targets[link] = self._new_exit(link)
-        self._registry.enter(opening, target)
-        return Opened(
-            self._config.node,
-            self._registry.incarnation,
-            target.endpoint,
-            message_bytes_max=self._config.message_bytes_max,
-        )
+        self._enter(opening, target)
+        return self._confirmation(target.endpoint)
 
     def _new_exit(self, link: ServerLink) -> ServerPush:
         self._numbers = (self._numbers + 1) % NUMBERS_MAX
@@ -332,13 +272,12 @@ class CastProxy:
         self._back_pressure.ease(target)
 
     def _closed(self, link: ServerLink, listener: str) -> None:
-        self._registry.remove(listener)
+        self._leave(listener)
         end = b"\0" + listener.encode()
         for frames in self._targets[link].pipe.sift_all(lambda frames: frames[0].endswith(end)):
             if not self._stale(frames):
                 envelope = decode(frames[0])
-                message = frames if isinstance(frames, list) else list(frames)
-                self._elsewhere(None, envelope.exchange, envelope.topic, envelope.server, message)
+                self._elsewhere(None, envelope.exchange, envelope.topic, envelope.server, list(frames))
 
     def _gone(self, link: ServerLink) -> None:
         target = self._targets.pop(link, None)
@@ -352,28 +291,17 @@ class CastProxy:
         if envelope.kind == Kind.CREDIT and target is not None:
             self.counters.count("credits")
             self._moved(target)
-            return
-        text = "dropped a message of %s: saw kind %d with %d frames"
-        self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
+        else:
+            self._unexpected(link, envelope, rest)
 
     # ------------------------------------------------------------ state and end
 
-    def status(self) -> dict[str, Any]:
-        """What STATUS answers."""
-        topics = Counter(f"{record.exchange}/{record.topic}" for record in self._registry.locals.records())
-        return {
-            "pipeline": "cast",
-            "node": self._config.node,
-            "incarnation": self._registry.incarnation,
-            "endpoint": self._frontend.endpoint,
-            "entries": self._frontend.status(),
-            "exits": [status_of("PUSH", target.endpoint, target.pipe) for target in self._targets.values()],
-            **self._registration.status(),
-            "topics": dict(topics),
-            "back_pressure": self._back_pressure.status(),
-            **self._rejoin.status(),
-            "counts": {**self.counters.status(), "delivered": self._delivered()},
-        }
+    def _told(self) -> dict[str, Any]:
+        exits = [status_of("PUSH", target.endpoint, target.pipe) for target in self._targets.values()]
+        return {**super()._told(), "exits": exits, "back_pressure": self._back_pressure.status()}
+
+    def _counted(self) -> dict[str, int]:
+        return {**self.counters.status(), "delivered": self._delivered()}
 
     def _delivered(self) -> int:
         """Casts that were given to a server's process, whether it still runs or not."""
@@ -385,31 +313,9 @@ class CastProxy:
         queued = sum(target.pipe.waiting for target in self._targets.values())
         return queued + len(self._held) + self._registration.pipe.waiting
 
-    def renew(self, certificate: Certificate | None) -> int:
-        """See ``reload.Renewable``."""
-        self._known.clear()
-        try:
-            self._frontend.renew(certificate)
-        finally:
-            self._registry.change_key(self._frontend.key)
-        return self._registration.review()
-
-    def stop(self, reason: str, *, returns: bool) -> None:
-        """See ``process.ProxyRoom``; what is here is still sent."""
-        self._frontend.pause(STOPPING, on=returns)
-        self._returns = returns
-        if returns:
-            self._registry.away()
-            return
-        self._registration.farewell(reason)
-        self._registry.leave()
-
     def close(self, linger_ms: int = 0) -> None:
-        """Close everything. Harmless twice."""
-        self._rejoin.close(forget=not self._returns)
-        self._registry.close()
+        """See ``PipelineRoom.close``."""
         self._back_pressure.close()
-        self._frontend.close(linger_ms)
-        self._registration.close(linger_ms)
+        super().close(linger_ms)
         for target in self._targets.values():
             target.close(linger_ms)

@@ -22,7 +22,7 @@ class Counters:
 
     Attributes:
         counts: the counters; a name appears when it was counted first. The hot path adds here directly.
-        noticed: told the name of whatever is ``dropped``; None nobody.
+        noticed: told each name that is counted, but for those of the hot path; None nobody.
     """
 
     def __init__(self, reactor: Reactor | None = None, who: str = "") -> None:
@@ -35,12 +35,12 @@ class Counters:
     def count(self, name: str, n: int = 1) -> None:
         """Add ``n`` to the counter ``name``."""
         self.counts[name] += n
+        if self.noticed is not None:
+            self.noticed(name)
 
     def dropped(self, name: str, text: str, *values: object) -> None:
         """Count one under ``name`` and log ``text`` with ``values``, at most once in ``QUIET_S`` for each name."""
-        self.counts[name] += 1
-        if self.noticed is not None:
-            self.noticed(name)
+        self.count(name)
         if self._reactor is None:
             return
         now = self._reactor.now()

@@ -16,13 +16,11 @@ from typing import Any, Final
 import zmq
 
 from broker.identity import Credentials
-from broker.oslo.directory.announcer import Announcer
 from broker.oslo.frames import (
     FANOUT_LETTER,
     HEAD_BYTES,
     MAGIC,
     VERSION,
-    Envelope,
     Kind,
     Malformed,
     decode,
@@ -33,13 +31,9 @@ from broker.oslo.frames import (
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.counters import Counters
-from broker.oslo.proxy.frontend import Frontend
-from broker.oslo.proxy.journal import PipelineJournal, journal_of
+from broker.oslo.proxy.pipeline import PipelineRoom
 from broker.oslo.proxy.publishers import LocalPublisher, Subscriber
-from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
-from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opened, Opening, Record, to_json
 from broker.transport.curve import Certificate
@@ -54,117 +48,56 @@ _BEGIN: Final = MAGIC + bytes([VERSION, Kind.FANOUT])
 _BEGIN_BYTES: Final = len(_BEGIN)
 
 
-class FanoutProxy:
-    """The pipeline; nothing is opened before ``open``.
-
-    Args:
-        reactor: whose thread.
-        config: of the node.
-        acl: who may send and listen where.
-
-    Attributes:
-        recording: where messages are recorded, from ``open`` on; None nowhere.
-    """
+class FanoutProxy(PipelineRoom):
+    """One node's pipeline of fan-outs; arguments and attributes as ``PipelineRoom``'s."""
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        self.counters = Counters(reactor, Pipeline.FANOUT)
-        self._reactor = reactor
-        self._config = config
-        self._acl = acl
+        super().__init__(reactor, config, acl, Pipeline.FANOUT, zmq.XSUB)
         self._records: dict[bytes, Record] = {}
         self._numbers: dict[bytes, int] = {}
         self._passed: set[tuple[Credentials, bytes, bytes]] = set()
-        self._returns = True
-        self.recording: Recording | None = None
-        self._journal: PipelineJournal | None = None
 
-    # ------------------------------------------------------------ life
+    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
+        self._publisher = LocalPublisher(
+            self._reactor,
+            self._config,
+            self._acl,
+            self.counters,
+            allows=self._allows,
+            first=self._first,
+            last=self._last,
+            answer=self._answer,
+            journal=self._journal,
+        )
+        undo.callback(self._publisher.close)
+        self._publisher.changed = self._rejoin.changed
+        return RegistrationSocket(
+            self._reactor,
+            self._config,
+            Pipeline.FANOUT,
+            self._acl,
+            self.counters,
+            opened=_not_opened,
+            closed=_not_closed,
+            other=self._unexpected,
+            status=self.status,
+        )
 
-    def open(self) -> None:
-        """Bind everything and announce that nobody is here yet.
-
-        Raises:
-            ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
-        """
-        reactor, config, acl, counters = self._reactor, self._config, self._acl, self.counters
-        journal = self._journal = journal_of(self.recording, Pipeline.FANOUT, config, self.counters)
-        came = self._came
-        if journal is not None:
-            came = journal.frontend(1, came)
-        with contextlib.ExitStack() as undo:
-            self._frontend = Frontend(reactor, config, Pipeline.FANOUT, zmq.XSUB, acl, came, counters)
-            undo.callback(self._frontend.close)
-            self._publisher = LocalPublisher(
-                reactor,
-                config,
-                acl,
-                counters,
-                allows=self._allows,
-                first=self._first,
-                last=self._last,
-                answer=self._answer,
-            )
-            undo.callback(self._publisher.close)
-            self._registration = RegistrationSocket(
-                reactor,
-                config,
-                Pipeline.FANOUT,
-                acl,
-                counters,
-                opened=_not_opened,
-                closed=_not_closed,
-                other=self._unexpected,
-                status=self.status,
-            )
-            undo.callback(self._registration.close)
-            frontend = self._frontend
-            self._announcer = Announcer(
-                reactor, config, Pipeline.FANOUT, frontend.endpoint, frontend.key, held=True
-            )
-            self._rejoin = Rejoin(
-                reactor, config.ipc_dir, Pipeline.FANOUT, self._publisher.registered, self._rejoined
-            )
-            self._publisher.changed = self._rejoin.changed
-            frontend.pause(REJOINING, on=True)
-            self._rejoin.begin()
-            undo.pop_all()
-
-    def _rejoined(self) -> None:
-        """The local servers have subscribed again, if there were any: clients may come."""
-        self._announcer.begin()
-        self._frontend.pause(REJOINING, on=False)
-
-    @property
-    def waiting(self) -> int:
-        """Messages that wait to be sent."""
-        return self._registration.pipe.waiting
+    def _registered(self) -> dict[int, int]:
+        return self._publisher.registered()
 
     def renew(self, certificate: Certificate | None) -> int:
         """See ``reload.Renewable``."""
         self._passed.clear()
-        try:
-            self._frontend.renew(certificate)
-        finally:
-            self._announcer.change_key(self._frontend.key)
+        return super().renew(certificate)
+
+    def _review(self) -> int:
         return self._publisher.review()
 
-    def stop(self, reason: str, *, returns: bool) -> None:
-        """See ``process.ProxyRoom``; what still comes is published."""
-        self._frontend.pause(STOPPING, on=returns)
-        self._returns = returns
-        if returns:
-            self._announcer.away()
-            return
-        self._registration.farewell(reason)
-        self._announcer.leave()
-
     def close(self, linger_ms: int = 0) -> None:
-        """Close everything; libzmq goes on handing over for ``linger_ms``. Harmless twice."""
-        self._rejoin.close(forget=not self._returns)
-        self._announcer.close()
-        self._frontend.close()
+        """See ``PipelineRoom.close``."""
+        super().close(linger_ms)
         self._publisher.close(linger_ms)
-        self._registration.close(linger_ms)
 
     # ------------------------------------------------------------ servers
 
@@ -176,8 +109,6 @@ class FanoutProxy:
         address = _address(data)
         if address is not None:
             record = self._records[data] = Record(*address)
-            if self._journal is not None:
-                self._journal.heard(data, *address)
             for pipe in self._frontend.pipes:
                 pipe.send((b"\1" + data,))
             self._announcer.add((record,))
@@ -185,8 +116,6 @@ class FanoutProxy:
     def _last(self, data: bytes) -> None:
         record = self._records.pop(data, None)
         if record is not None:
-            if self._journal is not None:
-                self._journal.unheard(data, record.exchange, record.topic)
             for pipe in self._frontend.pipes:
                 pipe.send((b"\0" + data,))
             self._announcer.remove((record,))
@@ -204,7 +133,8 @@ class FanoutProxy:
 
     # ------------------------------------------------------------ messages
 
-    def _came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+        """A fan-out: number and publish it."""
         if len(frames) != 3:
             self.counters.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
             return
@@ -218,17 +148,12 @@ class FanoutProxy:
                     self._passed.clear()
                 self._passed.add(passed)
         if data not in self._records:
-            self.counters.counts["nobody"] += 1  # it was on its way when the last server left
-            if self._journal is not None:
-                self._journal.dropped("nobody")
+            self.counters.count("nobody")  # it was on its way when the last server left
             return
         number = self._numbers.get(data, 0) + 1
         self._numbers[data] = number
         self.counters.counts["published"] += 1
-        message = (data, numbered(stamped(head, who), number), body)
-        if self._journal is not None:
-            self._journal.published(message, self._publisher.heard.count(data))
-        self._publisher.publish(message)
+        self._publisher.publish((data, numbered(stamped(head, who), number), body))
 
     def _may_pass(self, data: bytes, head: bytes, who: Credentials) -> bool:
         try:
@@ -247,28 +172,15 @@ class FanoutProxy:
             return True
         return False
 
-    def _unexpected(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-        text = "dropped a message of %s: saw kind %d with %d frames"
-        self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
-
     # ------------------------------------------------------------ STATUS
 
-    def status(self) -> dict[str, Any]:
-        """What STATUS answers; ``topics``: connections of servers by topic."""
+    def _told(self) -> dict[str, Any]:
         return {
-            "pipeline": "fanout",
-            "node": self._config.node,
-            "incarnation": self._announcer.incarnation,
-            "endpoint": self._frontend.endpoint,
-            "entries": self._frontend.status(),
             "exit": self._publisher.status(),
-            **self._rejoin.status(),
-            **self._registration.status(),
             "topics": {
                 f"{record.exchange}/{record.topic}": self._publisher.heard.count(data)
                 for data, record in self._records.items()
             },
-            "counts": self.counters.status(),
         }
 
 

@@ -4,33 +4,36 @@
 
     record                  a message (``summaries`` says its topic and JSON), with its frames behind
     IN                      came and was taken, from a client or a server. DENIED: was refused or dropped at once
-    OUT                     was queued for a client or a server (``capture = both``); a fan-out is for whoever hears its
+    OUT                     was sent to a client or a server (``capture = both``); a fan-out is for whoever hears its
                             filter
     link.up, .down          a server process, from its first listener to the end of its last; of fan-outs, a topic that
                             somebody hears
     oslo.announce, .withdraw    each of its listeners: exchange, topic, server, pool
 
-Control messages (CREDIT, PULSE, BEAT and the like) are never recorded. Rooms are wired when they are opened, so that
-those without a journal do nothing more than before. What came is noted when its room is done with it, or when something
-else has to be noted before.
+Control messages (CREDIT, PULSE, BEAT and the like) are never recorded. The sockets of a pipeline are tapped when they
+are opened (``frontend``, ``server``, ``control``, ``watch``); what it does with a message is known by what it counts
+(``dropped``). So no pipeline knows its journal, and one without does nothing more than before. What came is noted when
+its pipeline is done with it, or when something else has to be noted before.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.identity import USERID_UNKNOWN, Credentials
 from broker.journal.layout import CURVE, DENIED, IN, LINK_DOWN, LINK_UP, OSLO, OUT, PLAIN, STATE, UNIX
-from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malformed, decode
-from broker.oslo.names import Pipeline, Reason
+from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malformed, decode, read_filter
+from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.registration_messages import ServerLink
 from broker.oslo.proxy.summaries import UNKNOWN, WHAT, facts_of, topic_of, who
 from broker.oslo.reactor import Pipe
-from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.pipe import Frames
+from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.records import Opening
 
 if TYPE_CHECKING:
@@ -40,16 +43,13 @@ ASKED_MAX: Final = 16_384
 """Calls whose topic is remembered for their replies; beyond it the oldest are forgotten."""
 CLIENTS_MAX: Final = 8192
 """Senders that have a number; then all are forgotten and get new ones."""
-ERRNO: Final = {
-    int(Reason.NO_ROUTE): errno.EHOSTUNREACH,
-    int(Reason.DENIED): errno.EPERM,
-    int(Reason.BUSY): errno.EAGAIN,
-    int(Reason.MALFORMED): errno.EPROTO,
-    int(Reason.EXPIRED): errno.ETIMEDOUT,
-    int(Reason.LEAVING): errno.ESHUTDOWN,
-}
-"""Of a refusal with that reason."""
 DROPPED: Final = {
+    "refused_no_route": errno.EHOSTUNREACH,
+    "refused_denied": errno.EPERM,
+    "refused_busy": errno.EAGAIN,
+    "refused_malformed": errno.EPROTO,
+    "refused_expired": errno.ETIMEDOUT,
+    "refused_leaving": errno.ESHUTDOWN,
     "denied": errno.EPERM,
     "malformed": errno.EPROTO,
     "unknown_version": errno.EPROTO,
@@ -62,7 +62,7 @@ DROPPED: Final = {
     "late_replies": errno.ESRCH,
     "foreign_replies": errno.EPERM,
 }
-"""Of a message that was dropped, by the name it is counted under."""
+"""Of a message that was refused or dropped, by the name it is counted under."""
 _ID: Final = slice(HEAD_BYTES - ID_BYTES, HEAD_BYTES)
 _KIND_AT: Final = 4
 
@@ -98,7 +98,7 @@ class _Pending:
 def journal_of(
     recording: Recording | None, pipeline: Pipeline, config: NodeConfig, counters: Counters
 ) -> PipelineJournal | None:
-    """The notes of one pipeline, which hear of what ``counters`` count as dropped; None when nothing is recorded."""
+    """The notes of one pipeline, which hear of what ``counters`` count; None when nothing is recorded."""
     if recording is None:
         return None
     made = PipelineJournal(recording, pipeline, int(bool(config.host)), CURVE if config.curve_cert else PLAIN)
@@ -129,8 +129,9 @@ class PipelineJournal:
 
     # ------------------------------------------------------------ what comes
 
-    def frontend(self, at: int, take: Callable[[list[bytes], Credentials, int], None]) -> Any:
-        """``take``, what an entry gives its messages to, with each of them noted. ``at``: where the envelope stands."""
+    def frontend(self, take: Callable[[list[bytes], Credentials, int], None]) -> Any:
+        """``take``, what an entry gives its messages to, with each of them noted."""
+        at = 0 if self._pipeline == Pipeline.CAST else 1
 
         def noted(frames: list[bytes], credentials: Credentials, index: int) -> None:
             if not self._recording.active:
@@ -161,22 +162,20 @@ class PipelineJournal:
 
         return noted
 
-    def gave_back(self, link: ServerLink, rest: list[bytes]) -> None:
-        """A listener gives back a notification, of which ``rest`` is envelope and body."""
-        if self._recording.active:
-            head = rest[0]
-            self._came(
-                self._server(link), head[:_KIND_AT] + bytes([Kind.REQUEUE]) + head[_KIND_AT + 1 :], rest, b""
-            )
+    def control(self, take: Callable[[ServerLink, Envelope, list[bytes]], None]) -> Any:
+        """The same of control messages: a notification that is given back is noted, its envelope and body behind it."""
 
-    def refused(self, errnum: int, key: bytes = b"") -> None:
-        """What came last is refused; ``key``: only if it is that call."""
-        pending = self._pending
-        if pending is not None and not pending.errnum and pending.key == key:
-            pending.errnum = errnum
+        def noted(link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+            if self._recording.active and envelope.kind == Kind.REQUEUE and len(rest) == 2:
+                head = rest[0][:_KIND_AT] + bytes([Kind.REQUEUE]) + rest[0][_KIND_AT + 1 :]
+                self._came(self._server(link), head, rest, b"")
+            take(link, envelope, rest)
+            self.done()
+
+        return noted
 
     def dropped(self, name: str) -> None:
-        """What came last was dropped and counted under ``name``."""
+        """Something was counted under ``name``: what came last, where that is a name of ``DROPPED``."""
         if self._pending is not None and not self._pending.errnum:
             self._pending.errnum = DROPPED.get(name, 0)
 
@@ -227,50 +226,43 @@ class PipelineJournal:
 
     # ------------------------------------------------------------ what goes
 
-    def watch(self, pipe: Pipe, index: int = -1) -> None:
-        """Note what ``pipe`` takes, where deliveries are wanted; ``index`` of an entry's pipe, -1 leads to servers."""
-        if not self._recording.both:
-            return
-        send = pipe.send
-        skip = 1 if hasattr(pipe, "waiting_for") else 0  # a ROUTER's frames begin with its peer's id
+    def watch(self, pipe: Pipe, index: int = -1, heard: Callable[[bytes], int] | None = None) -> None:
+        """Note what ``pipe`` sends, where deliveries are wanted.
 
-        def noted(frames: Frames) -> Outcome:
-            outcome = send(frames)
-            if outcome > Outcome.FULL and self._recording.active:
-                self._went(frames, skip, index)
-            return outcome
+        Args:
+            pipe: to be tapped.
+            index: of an entry's pipe; -1 leads to servers.
+            heard: how many connections hear a filter, where ``pipe`` publishes fan-outs.
+        """
+        if self._recording.both:
+            # the frames of a ROUTER begin with its peer's id, those of a publishing socket with the filter
+            skip = int(isinstance(pipe, RouterPipe) or heard is not None)
+            pipe.tap = partial(self._went, skip, index, heard)
 
-        pipe.send = noted  # type: ignore[method-assign]  # of this one pipe
-
-    def published(self, frames: Frames, heard: int = -1) -> None:
-        """A fan-out went to ``heard`` connections, or a notification to the listener before it (-1)."""
-        if not (self._recording.both and self._recording.active):
-            return
-        envelope = decode(frames[1])
-        if envelope.kind not in WHAT:  # somebody who subscribed is answered
-            return
-        self.done()
-        facts = facts_of(self._pipeline, envelope, frames[2]) | who(envelope.userid, envelope.rolemask)
-        number, via = self._listeners.get(frames[0].decode("ascii", "replace"), 0), 0
-        if heard >= 0:
-            number, via = self._topics.get(frames[0], 0), heard
-            facts["delivered"] = heard
-        self._message(facts, list(frames), direction=OUT, peer=number, via=via, claimed=envelope.userid)
-
-    def _went(self, frames: Frames, skip: int, index: int) -> None:
+    def _went(self, skip: int, index: int, heard: Callable[[bytes], int] | None, frames: Frames) -> None:
         head = frames[skip]
-        if head[_KIND_AT] not in WHAT or (index < 0 and head[_KIND_AT] in (Kind.REFUSED, Kind.TAKEN)):
+        kind = head[_KIND_AT]
+        if not self._recording.active or kind not in WHAT:
+            return
+        if index < 0 and kind in (Kind.REFUSED, Kind.TAKEN):
             return
         self.done()
         envelope = decode(head)
+        number = via = 0
+        wire = list(frames if heard is not None else frames[skip:])
         if index >= 0:
             asked = self._asked.pop(bytes([index]) + frames[0] + head[_ID], None)
             facts, number = self._answer(envelope, asked), asked.client if asked is not None else 0
         else:
             facts = facts_of(self._pipeline, envelope, frames[-1])
-            number = self._listeners.get(envelope.listener, 0)
+            if heard is not None:
+                number, via = self._topics.get(frames[0], 0), heard(frames[0])
+                facts["delivered"] = via
+            else:
+                listener = frames[2].decode() if kind == Kind.NOTIFY else envelope.listener
+                number = self._listeners.get(listener, 0)
         facts.update(who(envelope.userid, envelope.rolemask))
-        self._message(facts, list(frames[skip:]), direction=OUT, peer=number, claimed=envelope.userid)
+        self._message(facts, wire, direction=OUT, peer=number, via=via, claimed=envelope.userid)
 
     # ------------------------------------------------------------ who is there
 
@@ -321,26 +313,21 @@ class PipelineJournal:
             why = "silent for a lease" if link.lapsed else "its last listener ended"
             self._down(number, {"peer": name, "role": "server", "reason": why, **_uid(link)})
 
-    def heard(self, data: bytes, exchange: str, topic: str) -> None:
+    def heard(self, data: bytes) -> None:
         """Somebody hears that filter of fan-outs from now on."""
-        if self._recording.active and data not in self._topics:
+        address = read_filter(data)
+        if self._recording.active and address is not None and data not in self._topics:
+            exchange, topic = address
             name = f"servers of {exchange}/{topic}"
-            number = self._recording.peer(name, UNIX, "server", pipeline=self._pipeline)
-            self._topics[data] = number
-            facts = {
-                "peer": name,
-                "role": "server",
-                "pipeline": self._pipeline,
-                "exchange": exchange,
-                "topic": topic,
-            }
-            self._state(LINK_UP, number, facts)
+            number = self._topics[data] = self._recording.peer(name, UNIX, "server", pipeline=self._pipeline)
+            facts = {"peer": name, "role": "server", "pipeline": self._pipeline}
+            self._state(LINK_UP, number, {**facts, "exchange": exchange, "topic": topic})
 
-    def unheard(self, data: bytes, exchange: str, topic: str) -> None:
+    def unheard(self, data: bytes) -> None:
         """Nobody does any more."""
-        number = self._topics.pop(data, None)
-        if number is not None and self._recording.active:
-            name = f"servers of {exchange}/{topic}"
+        address, number = read_filter(data), self._topics.pop(data, None)
+        if number is not None and address is not None and self._recording.active:
+            name = f"servers of {address[0]}/{address[1]}"
             self._down(number, {"peer": name, "role": "server", "reason": "nobody hears it any more"})
 
     def _announced(self, topic: str, number: int, opening: Opening) -> None:

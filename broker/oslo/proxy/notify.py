@@ -22,12 +22,11 @@ While the queue of a listener is nearly full and it still gives credit, nothing 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+from typing import Any
 
 import zmq
 
 from broker.identity import Credentials
-from broker.oslo.directory.announcer import Announcer
 from broker.oslo.frames import (
     NOTIFY_LETTER,
     Envelope,
@@ -43,136 +42,68 @@ from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.back_pressure import FULL, BackPressure
-from broker.oslo.proxy.counters import Counters
-from broker.oslo.proxy.frontend import Frontend
-from broker.oslo.proxy.journal import PipelineJournal, journal_of
 from broker.oslo.proxy.kept_pools import KeptPools
 from broker.oslo.proxy.message_digest import STAMP, STAMP_BYTES, digest_of, message_of
+from broker.oslo.proxy.pipeline import PipelineRoom
 from broker.oslo.proxy.pools import Handout, Key, Pools
-from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
-from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Outcome
 from broker.oslo.records import Opened, Opening, Record
-from broker.transport.curve import Certificate
 
-STRAGGLE_S: Final = 2.0
+# read where it is used, not folded by the compiler: tests change it
+STRAGGLE_S: float = 2.0
 """Between the end of a topic's last listener and that of the subscription: what was sent before its senders knew is
 counted here, while libzmq would drop it without a word."""
 
 
-class NotifyProxy:
-    """The pipeline; nothing is opened before ``open``.
-
-    Args:
-        reactor: whose thread.
-        config: of the node.
-        acl: who may send and listen where.
+class NotifyProxy(PipelineRoom):
+    """One node's pipeline of notifications; arguments as ``PipelineRoom``'s.
 
     Attributes:
-        counters: counts of what went wrong; those of ``pools`` are told with them.
-        pools: the listeners and what waits for them.
-        recording: where messages are recorded, from ``open`` on; None nowhere.
+        pools: the listeners and what waits for them; its counts are told with those of ``counters``.
     """
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        self.counters = Counters(reactor, Pipeline.NOTIFY)
+        super().__init__(reactor, config, acl, Pipeline.NOTIFY, zmq.SUB)
         self.pools = Pools(config.queue_msgs, config.queue_bytes)
-        self._reactor = reactor
-        self._config = config
-        self._acl = acl
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
-        self._returns = True
-        self.recording: Recording | None = None
-        self._journal: PipelineJournal | None = None
 
-    # ------------------------------------------------------------ life
-
-    def open(self) -> None:
-        """Bind everything and announce that nobody is here yet.
-
-        Raises:
-            ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
-        """
-        reactor, config, acl, counters = self._reactor, self._config, self._acl, self.counters
-        journal = self._journal = journal_of(self.recording, Pipeline.NOTIFY, config, self.counters)
-        came = self._came
-        if journal is not None:
-            came = journal.frontend(1, came)
-        with contextlib.ExitStack() as undo:
-            self._kept = KeptPools(reactor, config, counters)
-            undo.callback(self._kept.close)
-            self.pools = Pools(config.queue_msgs, config.queue_bytes, self._kept.backlog)
-            self._frontend = Frontend(reactor, config, Pipeline.NOTIFY, zmq.SUB, acl, came, counters)
-            undo.callback(self._frontend.close)
-            self._back_pressure = BackPressure(reactor, self._frontend, counters)
-            self._registration = RegistrationSocket(
-                reactor,
-                config,
-                Pipeline.NOTIFY,
-                acl,
-                counters,
-                opened=self._opened,
-                closed=self._closed,
-                other=self._said,
-                status=self.status,
-                credited=True,
-            )
-            undo.callback(self._registration.close)
-            self._registration.journal = self._journal
-            frontend = self._frontend
-            self._announcer = Announcer(
-                reactor, config, Pipeline.NOTIFY, frontend.endpoint, frontend.key, held=True
-            )
-            self._kept.begin(self._announcer, self._subscribe, self._unsubscribe, self.pools)
-            self._rejoin = Rejoin(
-                reactor, config.ipc_dir, Pipeline.NOTIFY, self._registration.registered, self._rejoined
-            )
-            self._registration.changed = self._rejoin.changed
-            frontend.pause(REJOINING, on=True)
-            self._rejoin.begin()
-            undo.pop_all()
-
-    def _rejoined(self) -> None:
-        """The local listeners are registered again, if there were any: clients may come."""
-        self._announcer.begin()
-        self._frontend.pause(REJOINING, on=False)
+    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
+        reactor, config = self._reactor, self._config
+        self._kept = KeptPools(reactor, config, self.counters)
+        undo.callback(self._kept.close)
+        self.pools = Pools(config.queue_msgs, config.queue_bytes, self._kept.backlog)
+        self._back_pressure = BackPressure(reactor, self._frontend, self.counters)
+        undo.callback(self._back_pressure.close)
+        self._kept.begin(self._announcer, self._subscribe, self._unsubscribe, self.pools)
+        return RegistrationSocket(
+            reactor,
+            config,
+            Pipeline.NOTIFY,
+            self._acl,
+            self.counters,
+            opened=self._opened,
+            closed=self._closed,
+            other=self._said,
+            status=self.status,
+            credited=True,
+            journal=self._journal,
+        )
 
     @property
     def waiting(self) -> int:
         """Messages that wait to be sent."""
-        return self._registration.pipe.waiting + self.pools.waiting()
-
-    def renew(self, certificate: Certificate | None) -> int:
-        """See ``reload.Renewable``."""
-        try:
-            self._frontend.renew(certificate)
-        finally:
-            self._announcer.change_key(self._frontend.key)
-        return self._registration.review()
-
-    def stop(self, reason: str, *, returns: bool) -> None:
-        """See ``process.ProxyRoom``; what waits is still given out within credit."""
-        self._frontend.pause(STOPPING, on=returns)
-        self._returns = returns
-        if returns:
-            self._announcer.away()
-            return
-        self._registration.farewell(reason)
-        self._announcer.leave()
+        return super().waiting + self.pools.waiting()
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close everything; libzmq goes on handing over for ``linger_ms``. What waits is lost. Harmless twice."""
+        """See ``PipelineRoom.close``; what waits is lost, but for what a backlog keeps."""
         lost = self.pools.drop_all() + self._kept.close()
         if lost:
             self.counters.count("lost_at_close", lost)
-        self._rejoin.close(forget=not self._returns)
-        self._announcer.close()
         self._back_pressure.close()
-        self._frontend.close()
-        self._registration.close(linger_ms)
+        super().close(linger_ms)
 
     # ------------------------------------------------------------ listeners
 
@@ -185,9 +116,7 @@ class NotifyProxy:
         self._give(self.pools.attach(opening.listener))
         self._announcer.add(opening.records)
         self._kept.come(keys, opening.pool)
-        return Opened(
-            self._config.node, self._announcer.incarnation, message_bytes_max=self._config.message_bytes_max
-        )
+        return self._confirmation()
 
     def _closed(self, link: ServerLink, listener: str) -> None:
         member = self.pools.member(listener)
@@ -222,7 +151,8 @@ class NotifyProxy:
 
     # ------------------------------------------------------------ messages
 
-    def _came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+        """A notification: give it to the chosen listeners, or others of their pools."""
         if len(frames) != 3:
             self.counters.dropped("malformed", "dropped a message of %d frames, expected 3", len(frames))
             return
@@ -271,11 +201,8 @@ class NotifyProxy:
         missed: list[Handout] = []
         for handout in handouts:
             member, (_key, _id, _stamp, (head, body), _size) = handout
-            listener = member.id.encode()
-            if send([member.owner.rid, head, listener, body]) <= Outcome.FULL:
+            if send([member.owner.rid, head, member.id.encode(), body]) <= Outcome.FULL:
                 missed.append(handout)
-            elif self._journal is not None:
-                self._journal.published((listener, head, body))
         if missed:
             self.pools.undo(missed)
         if self.pools.waited:
@@ -299,14 +226,9 @@ class NotifyProxy:
             else:
                 self.counters.count("credit_unknown")  # it has just ended
         elif envelope.kind == Kind.REQUEUE and len(rest) == 2:
-            if self._journal is not None:
-                self._journal.gave_back(link, rest)
             self._requeued(link, envelope.listener, rest)
-            if self._journal is not None:
-                self._journal.done()
         else:
-            text = "dropped a message of %s: saw kind %d with %d frames"
-            self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
+            self._unexpected(link, envelope, rest)
 
     def _credited(self, listener: str, messages: int) -> None:
         self._give(self.pools.credit(listener, messages))
@@ -341,20 +263,14 @@ class NotifyProxy:
 
     # ------------------------------------------------------------ STATUS
 
-    def status(self) -> dict[str, Any]:
-        """What STATUS answers; ``topics``: listeners by topic, ``counts`` has those of ``Pools.COUNTED``, too."""
+    def _told(self) -> dict[str, Any]:
         return {
-            "pipeline": "notify",
-            "node": self._config.node,
-            "incarnation": self._announcer.incarnation,
-            "endpoint": self._frontend.endpoint,
-            "entries": self._frontend.status(),
-            **self._rejoin.status(),
-            **self._registration.status(),
             "topics": {f"{exchange}/{topic}": number for (exchange, topic), number in self.pools.topics()},
             "waiting": self.pools.waiting(),
             "members": self.pools.status(),
             "back_pressure": self._back_pressure.status(),
             **self._kept.status(),
-            "counts": {**self.counters.status(), **self.pools.counts, **self._kept.counts},
         }
+
+    def _counted(self) -> dict[str, int]:
+        return {**self.counters.status(), **self.pools.counts, **self._kept.counts}

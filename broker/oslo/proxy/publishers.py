@@ -25,7 +25,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zmq
 
@@ -43,6 +43,9 @@ from broker.oslo.reactor.binding import bind_local, guard
 from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
 from broker.transport.zeromq.address import remove_socket
 from broker.transport.zeromq.origin import credentials
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.journal import PipelineJournal
 
 FILTER_BYTES_MAX: Final = 2 * (NAME_BYTES_MAX + 1) + 1
 TOKEN_BYTES: Final = len(HANDSHAKE_LETTER) + ID_BYTES
@@ -107,6 +110,7 @@ class LocalPublisher:
         first: somebody hears that filter from now on.
         last: nobody hears that filter any more.
         answer: the body of OPENED, for tokens; whatever is not in force yet has to be when it returns.
+        journal: where what goes and who hears it is recorded; None nowhere.
 
     Attributes:
         heard: the subscriptions.
@@ -127,6 +131,7 @@ class LocalPublisher:
         first: Callable[[bytes], None],
         last: Callable[[bytes], None],
         answer: Callable[[], bytes],
+        journal: PipelineJournal | None = None,
     ) -> None:
         if reactor.context is None:
             raise RuntimeError("an exit is opened before its reactor was")
@@ -136,6 +141,7 @@ class LocalPublisher:
         self._first = first
         self._last = last
         self._answer = answer
+        self._journal = journal
         self._in_doubt = False
         self.heard = GrantedSubscriptions(alive)
         self.changed: Callable[[], None] | None = None
@@ -154,6 +160,8 @@ class LocalPublisher:
             reactor, sock, self._path, still_s=config.lease_s, bytes_max=config.queue_bytes, cut=self._cut
         )
         self._pipe = Pipe(reactor, sock, self._came, origin="User-Id")
+        if journal is not None:
+            journal.watch(self._pipe, heard=self.heard.count)
 
     # ------------------------------------------------------------ publishing
 
@@ -211,6 +219,8 @@ class LocalPublisher:
         else:
             self._counters.dropped("subscription_denied", "%.64s may not listen to %.64r", name, data[:64])
         if self.heard.add(data, name, subscriber.uid, granted=allowed):
+            if self._journal is not None:
+                self._journal.heard(data)
             self._first(data)
         if self.changed is not None:
             self.changed()
@@ -219,6 +229,8 @@ class LocalPublisher:
         if name and not self._in_doubt:
             self._sock.setsockopt(zmq.UNSUBSCRIBE, data)
         if self.heard.remove(data, name):
+            if self._journal is not None:
+                self._journal.unheard(data)
             self._last(data)
         if self.changed is not None:
             self.changed()

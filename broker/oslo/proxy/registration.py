@@ -85,12 +85,12 @@ class RegistrationSocket:
         raw: kinds whose messages are not read here: ``(link, frames)`` with all frames, the router's id first.
         status: body of STATUS; None: ``counters.status``.
         credited: what is sent is bounded by what links ask for, and never refused here.
+        journal: where what comes, what goes and who listens is recorded; None nowhere.
 
     Attributes:
         pipe: the ROUTER.
         links: by the router's id.
         leaving: nobody can register any more.
-        journal: listeners are recorded there; None: nowhere.
         changed: called when a listener has begun or ended; None: nobody wants to know.
 
     Raises:
@@ -113,19 +113,24 @@ class RegistrationSocket:
         raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
         status: Callable[[], Mapping[str, Any]] | None = None,
         credited: bool = False,
+        journal: PipelineJournal | None = None,
     ) -> None:
         if reactor.context is None:
             raise RuntimeError("a registration socket is opened before its reactor was")
         self.links: dict[bytes, ServerLink] = {}
         self.leaving = False
-        self.journal: PipelineJournal | None = None
         self.changed: Callable[[], None] | None = None
         self._reactor = reactor
         self._acl = acl
         self._counters = counters
         self._pipeline = pipeline
-        self._opened, self._closed, self._other = opened, closed, other
-        self._returned, self._gone, self._raw = returned, gone, dict(raw or {})
+        self._journal = journal
+        self._opened, self._closed = opened, closed
+        self._other = other if journal is None else journal.control(other)
+        self._returned, self._gone = returned, gone
+        self._raw = {
+            kind: take if journal is None else journal.server(take) for kind, take in (raw or {}).items()
+        }
         self._told = counters.status if status is None else status
         self._holders: dict[str, tuple[ServerLink, Opened]] = {}
         self._drops = ListenerDrops(reactor, self._drop, self._finished)
@@ -148,6 +153,8 @@ class RegistrationSocket:
             total_bytes=UNBOUNDED if credited else TOTAL_BYTES,
         )
         self.pipe.lost = self._lost
+        if journal is not None:
+            journal.watch(self.pipe)
         self._timer = reactor.call_later(self._sweep_s, self._sweep)
 
     # ------------------------------------------------------------ towards links
@@ -297,8 +304,8 @@ class RegistrationSocket:
         self._holders[opening.listener] = (link, status)
         self._records += len(opening.records)
         self._counters.count("opened")
-        if self.journal is not None:
-            self.journal.opened(link, opening)
+        if self._journal is not None:
+            self._journal.opened(link, opening)
         if self.changed is not None:
             self.changed()
         return status
@@ -326,8 +333,8 @@ class RegistrationSocket:
         self._holders = compact(self._holders)
         self._records -= len(opening.records)
         self._counters.count("closed")
-        if self.journal is not None:
-            self.journal.closed(link, opening)
+        if self._journal is not None:
+            self._journal.closed(link, opening)
         if self.changed is not None:
             self.changed()
         self._closed(link, listener)

@@ -81,6 +81,7 @@ class Pipe:
         flushed: called with each message that waited and has now been given to libzmq.
         ended: called once, when the socket has been closed.
         stale: asked before a message that waited is sent; True drops it, and whoever answers counts it.
+        tap: called with each message that was given to libzmq; None: nobody records them.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Pipe:
         self.flushed: Callable[[Frames], None] | None = None
         self.ended: Callable[[], None] | None = None
         self.stale: Callable[[Frames], bool] | None = None
+        self.tap: Callable[[Frames], None] | None = None
         self.closed = False
         self._reactor = reactor
         self._receive = receive
@@ -180,6 +182,8 @@ class Pipe:
         self._patience_s = RETRY_S
         self.sent += 1
         self.sent_bytes += size
+        if self.tap is not None:
+            self.tap(frames)
         return True
 
     def _flush(self) -> None:

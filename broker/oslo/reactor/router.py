@@ -140,6 +140,8 @@ class RouterPipe(Pipe):
         self._patience_s = RETRY_S
         self.sent += 1
         self.sent_bytes += sum(map(len, frames))
+        if self.tap is not None:
+            self.tap(frames)
         return True
 
     def _blocked(self) -> bool:

@@ -22,6 +22,7 @@ from broker.oslo.frames import (
     new_id,
     notify_filter,
     numbered,
+    overdue,
     read_filter,
     refusal,
     stamped,
@@ -178,6 +179,8 @@ def test_a_number_is_written_modulo_two_to_the_thirty_second():
 @pytest.mark.parametrize("left_s", [0.0, 0.25, 5.0, 86_400.0])
 def test_a_deadline_is_read_at_any_time_as_it_was_meant(now_s, left_s):
     frame = dated(CALL, now_s + left_s, now_s)
+    assert not overdue(frame, now_s + left_s - 0.002)
+    assert overdue(frame, now_s + left_s + 0.002)
     assert frame[:5] + frame[6:8] + frame[12:] == CALL[:5] + CALL[6:8] + CALL[12:]
     assert decode(frame).flags == Flag.MANDATORY | Flag.DUE
     for later_s in (0.0, 1.0, 3600.0):
@@ -187,6 +190,7 @@ def test_a_deadline_is_read_at_any_time_as_it_was_meant(now_s, left_s):
 
 def test_a_time_to_live_begins_when_it_is_read_and_none_never_ends():
     assert due_of(decode(CALL), 7.0) == 67.0
+    assert not overdue(CALL, 70.0), "a ttl is no deadline"
     assert due_of(decode(call(ttl_ms=0)), 7.0) is None
     assert due_of(decode(call(ttl_ms=0, flags=Flag.DUE)), 7.0) is None
     assert due_of(decode(dated(CALL, 40 * 86_400.0, 0.0)), 7.0) is None  # farther than can be told

@@ -96,6 +96,18 @@ def test_what_finds_no_peer_waits_and_goes_out_when_one_comes(hand):
     assert [said(peer) for _ in range(5)] == [[b"%d" % number] for number in range(5)]
 
 
+def test_a_tap_sees_what_was_sent_when_it_was(hand):
+    one, peer = stalled(hand)
+    seen = []
+    one.tap = seen.append
+    one.send([b"waits", b""])
+    assert seen == []
+    while said(peer) != [b"waits", b""]:
+        hand.turn(0.001)
+    one.send([b"next"])
+    assert seen == [[b"waits", b""], [b"next"]]
+
+
 def test_order_is_kept_between_what_waited_and_what_did_not(hand):
     one, peer = stalled(hand)
     outcomes, expected = set(), []

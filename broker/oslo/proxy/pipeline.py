@@ -1,0 +1,180 @@
+"""What the four pipelines of a node have in common: from their sockets to their end.
+
+::
+
+    frontend        what clients send, of one kind of socket
+    registration    where the servers of this node register
+    announcer       tells the directory who is here, once the former proxy's servers are back (``rejoin``)
+    journal         a tap on all of these sockets, where messages are recorded
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from typing import Any
+
+import zmq
+
+from broker.identity import Credentials
+from broker.oslo.directory.announcer import Announcer
+from broker.oslo.frames import Envelope
+from broker.oslo.names import Pipeline
+from broker.oslo.node import NodeConfig
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.frontend import Frontend
+from broker.oslo.proxy.journal import PipelineJournal, journal_of
+from broker.oslo.proxy.recording import Recording
+from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
+from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
+from broker.oslo.reactor import Reactor
+from broker.oslo.records import Opened
+from broker.transport.curve import Certificate
+
+
+class PipelineRoom(ABC):
+    """One pipeline of a node, see ``process.ProxyRoom``; nothing is opened before ``open``.
+
+    Args:
+        reactor: whose thread.
+        config: of the node.
+        acl: who may send and listen where.
+        pipeline: which one.
+        kind: of its frontend's sockets, such as ``zmq.SUB``.
+
+    Attributes:
+        counters: counts of what went wrong.
+        recording: where messages are recorded, from ``open`` on; None nowhere.
+    """
+
+    def __init__(
+        self, reactor: Reactor, config: NodeConfig, acl: AccessControl, pipeline: Pipeline, kind: int
+    ) -> None:
+        self.counters = Counters(reactor, pipeline)
+        self.recording: Recording | None = None
+        self._reactor = reactor
+        self._config = config
+        self._acl = acl
+        self._pipeline = pipeline
+        self._kind = kind
+        self._journal: PipelineJournal | None = None
+        self._returns = True
+
+    # ------------------------------------------------------------ each pipeline
+
+    @abstractmethod
+    def came(self, frames: list[bytes], who: Credentials, index: int) -> None:
+        """``who`` sent something, a ROUTER's with its connection's id in front, to frontend ``index``."""
+
+    @abstractmethod
+    def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
+        """Bind what is behind the frontend; returns where servers register."""
+
+    @abstractmethod
+    def _told(self) -> dict[str, Any]:
+        """What STATUS answers beside what it says of every pipeline."""
+
+    def _counted(self) -> dict[str, int]:
+        return self.counters.status()
+
+    def _registered(self) -> dict[int, int]:
+        """How much each process has registered, by pid."""
+        return self._registration.registered()
+
+    def _review(self) -> int:
+        """Drop the listeners that may not listen any more; returns how many."""
+        return self._registration.review()
+
+    # ------------------------------------------------------------ life
+
+    def open(self) -> None:
+        """Bind everything, and announce who is here as soon as the former proxy's servers are back.
+
+        Raises:
+            ConfigError: a port or file is in use, or a port would be open to other machines in plaintext.
+        """
+        reactor, config, pipeline = self._reactor, self._config, self._pipeline
+        journal = self._journal = journal_of(self.recording, pipeline, config, self.counters)
+        came = self.came if journal is None else journal.frontend(self.came)
+        with contextlib.ExitStack() as undo:
+            frontend = self._frontend = Frontend(
+                reactor, config, pipeline, self._kind, self._acl, came, self.counters
+            )
+            undo.callback(frontend.close)
+            if journal is not None and self._kind == zmq.ROUTER:
+                for index, pipe in enumerate(frontend.pipes):
+                    journal.watch(pipe, index)
+            self._announcer = Announcer(reactor, config, pipeline, frontend.endpoint, frontend.key, held=True)
+            undo.callback(self._announcer.close)
+            self._rejoin = Rejoin(reactor, config.ipc_dir, pipeline, self._registered, self._rejoined)
+            self._registration = self._open(undo)
+            self._registration.changed = self._rejoin.changed
+            undo.callback(self._registration.close)
+            frontend.pause(REJOINING, on=True)
+            self._rejoin.begin()
+            undo.pop_all()
+
+    def _rejoined(self) -> None:
+        """The local servers are registered again, if there were any: clients may come."""
+        self._announcer.begin()
+        self._frontend.pause(REJOINING, on=False)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait to be sent."""
+        return self._registration.pipe.waiting
+
+    def renew(self, certificate: Certificate | None) -> int:
+        """See ``reload.Renewable``."""
+        try:
+            self._frontend.renew(certificate)
+        finally:
+            self._announcer.change_key(self._frontend.key)
+        return self._review()
+
+    def stop(self, reason: str, *, returns: bool) -> None:
+        """See ``process.ProxyRoom``; what waits is still sent."""
+        self._frontend.pause(STOPPING, on=returns)
+        self._returns = returns
+        if returns:
+            self._announcer.away()
+        else:
+            self._registration.farewell(reason)
+            self._announcer.leave()
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close everything; libzmq goes on handing over for ``linger_ms``. Harmless twice."""
+        self._rejoin.close(forget=not self._returns)
+        self._announcer.close()
+        self._frontend.close(linger_ms)
+        self._registration.close(linger_ms)
+
+    # ------------------------------------------------------------ servers and STATUS
+
+    def _confirmation(self, endpoint: str = "") -> Opened:
+        """What a server is told whose listener begins."""
+        return Opened(
+            self._config.node,
+            self._announcer.incarnation,
+            endpoint,
+            message_bytes_max=self._config.message_bytes_max,
+        )
+
+    def _unexpected(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
+        text = "dropped a message of %s: saw kind %d with %d frames"
+        self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
+
+    def status(self) -> dict[str, Any]:
+        """What STATUS answers."""
+        return {
+            "pipeline": str(self._pipeline),
+            "node": self._config.node,
+            "incarnation": self._announcer.incarnation,
+            "endpoint": self._frontend.endpoint,
+            "entries": self._frontend.status(),
+            **self._rejoin.status(),
+            **self._registration.status(),
+            **self._told(),
+            "counts": self._counted(),
+        }
