@@ -149,11 +149,8 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         "cast",
     )
     """Rooms that run here. Default: all. Each depends on none of the others but the directory, which has to run
-    somewhere on the node."""
-
-    split: bool = False
-    """Give every room a process of its own. Default false: one process has less to switch between. true: one that hangs
-    or dies leaves the others alone."""
+    somewhere on the node. One that hangs or dies leaves others alone that run in processes of their own
+    (headgate-oslo-room@.service)."""
 
     ipc_dir: Text | None = None
     """Folder of the sockets for servers and clients of this node. Default: `/run/headgate-oslo` for root, else

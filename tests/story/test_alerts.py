@@ -24,7 +24,6 @@ from tests.live.rawweb import Web
 from tests.live.scrapes import RULES, Prometheus, page
 from tests.live.speaker import Speaker, provide, subscribe
 from tests.unit.cli.test_oslo_processes import proxy as oslo_proxy
-from tests.unit.cli.test_oslo_processes import rooms as oslo_rooms
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(120)]
 
@@ -302,15 +301,17 @@ def test_a_proxy_that_is_gone_and_one_that_keeps_its_former_rules(rundir):
 @pytest.mark.patient
 def test_a_room_that_hangs_and_a_directory_that_is_alone(rundir):
     settings = 'directories = ["tcp://127.0.0.1:1"]\n'
-    with watched_proxy(rundir, settings, "--split") as (process, prometheus):
+    with (
+        oslo_proxy(rundir, "--run", "call", log="call.log") as (call, _said),
+        watched_proxy(rundir, settings, "--run", "directory,cast,fanout,notify") as (_process, prometheus),
+    ):
         quiet(prometheus, "HeadgateOsloRoomSilent")
         assert prometheus.fires("HeadgateOsloDirectoryAlone")
-        pid = oslo_rooms(process.pid)[1]
-        os.kill(pid, signal.SIGSTOP)
+        os.kill(call.pid, signal.SIGSTOP)
         try:
             assert prometheus.fired("HeadgateOsloRoomSilent")
         finally:
-            os.kill(pid, signal.SIGCONT)
+            os.kill(call.pid, signal.SIGCONT)
 
 
 def test_messages_that_a_proxy_refuses_or_drops(rundir):

@@ -349,9 +349,10 @@ def test_two_brokers_of_nfp_do_not_share_a_journal(rundir):
 
 @pytest.mark.patient
 def test_rooms_of_their_own_have_journals_of_their_own(rundir):
-    words = ["oslo", "proxy", "--run", "directory,call,cast", "--split", "--host", ""]
-    words += ["--ipc-dir", f"{rundir}/o", "--journal", f"{rundir}/j"]
-    with headgate(*words), contextlib.ExitStack() as stack:
+    words = ["oslo", "proxy", "--host", "", "--ipc-dir", f"{rundir}/o", "--journal", f"{rundir}/j"]
+    with contextlib.ExitStack() as stack:
+        for room in ("directory", "call", "cast"):
+            stack.enter_context(headgate(*words, "--run", room))
         port = open_session(Settings(f"{rundir}/o"))
         stack.callback(port.close)
         intake = port.listen(Address(EXCHANGE, "t", "s"))

@@ -331,7 +331,7 @@ def test_what_runs_beside_rank_0_is_started_again_and_ends_with_it(rundir):
     with contextlib.ExitStack() as stack:
         file = rundir / "broker.toml"
         file.write_text(
-            f'[broker]\nrundir = "{rundir}/run"\n[oslo]\nipc_dir = "{rundir}/ipc"\nsplit = true\n'
+            f'[broker]\nrundir = "{rundir}/run"\n[oslo]\nipc_dir = "{rundir}/ipc"\n'
             'run = ["directory", "call"]\nhost = ""\nnotify = []\n'
         )
         log = rundir / "broker.log"
@@ -344,10 +344,10 @@ def test_what_runs_beside_rank_0_is_started_again_and_ends_with_it(rundir):
             eventually(lambda: rooms_of(h), ["call", "directory"])
             with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
                 pids = [int(word) for word in children.read().split()]
-            assert len(pids) == 3
-            os.kill(pids[1], signal.SIGKILL)
+            assert len(pids) == 2
+            os.kill(pids[0], signal.SIGKILL)
             eventually(
-                lambda: "the process for call ended with code -9: started again" in log.read_text(), True
+                lambda: "the process for proxy ended with code -9: started again" in log.read_text(), True
             )
             eventually(lambda: rooms_of(h), ["call", "directory"])
         process.kill()

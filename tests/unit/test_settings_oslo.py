@@ -4,6 +4,7 @@ import doctest
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from broker.cli import overrides, settings_text
 from broker.cli.oslo import plan
@@ -241,7 +242,7 @@ def test_a_proxy_is_told_everything():
         users = [3]
         """
     )
-    assert plan.node_config(section, ("call",)) == NodeConfig(
+    assert plan.node_config(structs.replace(section, run=("call",))) == NodeConfig(
         ipc_dir="/srv/oslo",
         ipc_group="g",
         node="n7",

@@ -1,4 +1,4 @@
-"""Processes beside this one: rooms of a node's proxy, and its face. Started, watched, started again, ended with us.
+"""Processes beside this one: a node's proxy, and its face. Started, watched, started again, ended with us.
 
 Each child is this program again (``room``): it reads its order, JSON, from its input, and writes one line to its output
 once it can be used. The kernel tells it when we are gone (``PR_SET_PDEATHSIG``), however that happens.
@@ -37,10 +37,9 @@ EX_CONFIG: Final = 78
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is told: ``rooms`` of the proxy, or, with ``face``, the Flux broker to be reachable on."""
+    """What a child is told: to be the proxy, or, with ``face``, the Flux broker to be reachable on."""
 
     section: OsloSection
-    rooms: tuple[str, ...] = ()
     face: str = ""
     parent: int = 0
     """Our pid: a child whose parent is somebody else has lost us already."""
@@ -50,7 +49,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """For people."""
-        return "face" if self.face else ",".join(self.rooms) if len(self.rooms) == 1 else "proxy"
+        return "face" if self.face else "proxy"
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -66,16 +65,10 @@ def orders(
     log_level: str = "warning",
     journal: JournalSection | None = None,
 ) -> list[Order]:
-    """The children that settings ask for: all rooms in one or each in its own, and the face where ``face`` names a
-    broker.
-    """
-    shares = [(room,) for room in section.run] if section.split else [section.run]
+    """The children that settings ask for: the proxy, and the face where ``face`` names a broker."""
     parent = os.getpid()
     kept = journal if journal is not None else JournalSection()
-    made = [
-        Order(section=section, rooms=rooms, parent=parent, log_level=log_level, journal=kept)
-        for rooms in shares
-    ]
+    made = [Order(section=section, parent=parent, log_level=log_level, journal=kept)]
     if face:
         made.append(Order(section=section, face=face, parent=parent, log_level=log_level))
     return made

@@ -71,8 +71,8 @@ def keepalive(section: OsloSection) -> tuple[bool, int, int, int]:
     )
 
 
-def node_config(section: OsloSection, rooms: Sequence[str] = ()) -> NodeConfig:
-    """What a proxy process is told that runs ``rooms``; () is what the section says."""
+def node_config(section: OsloSection) -> NodeConfig:
+    """What a proxy process is told."""
     keys = tuple(
         KeyEntry(
             entry.key,
@@ -94,7 +94,7 @@ def node_config(section: OsloSection, rooms: Sequence[str] = ()) -> NodeConfig:
         advertise=section.advertise or ("" if is_everywhere(section.host) else section.host),
         ports={pipeline: section.port_of(pipeline) for pipeline in Pipeline},
         directory_port=section.directory_port,
-        run=frozenset(rooms or section.run),
+        run=frozenset(section.run),
         directories=section.directories,
         redis=section.redis,
         curve_cert=section.curve_cert or "",

@@ -1,4 +1,4 @@
-"""``headgate oslo proxy``: the proxy of this node, in this process or in one of its own for each room.
+"""``headgate oslo proxy``: the proxy of this node, or those of its rooms that are to run here.
 
 This process becomes the proxy, so nothing is loaded that it does not need.
 """
@@ -30,7 +30,7 @@ examples:
   headgate oslo proxy                                   all rooms, for this machine only; prints the transport_url
   headgate oslo proxy --host '*' --curve-cert oslo.cert --directory tcp://controller:9500
   headgate oslo proxy --run call,directory --call-port 9601
-  headgate oslo proxy --split --redis redis://controller:6379/0
+  headgate oslo proxy --redis redis://controller:6379/0
   headgate oslo proxy --uri local:///run/headgate/local-0   and be reachable there: oslo.EXCHANGE.TOPIC.METHOD
   headgate oslo proxy --journal journal                 record what passes; headgate journal ls journal
   headgate oslo proxy --config broker.toml --set oslo.lease_s=10
@@ -54,7 +54,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--run", metavar="ROOMS", help=f"rooms that run here (default {','.join(plan.ROOMS)})")
-    add("--split", action="store_true", help="each in a process of its own, started again when it dies")
+    add("--split", action=_Split, nargs=0, help=argparse.SUPPRESS)
     add("--host", metavar="H", help="address of the ports (default 127.0.0.1; '*' all, '' none)")
     add("--advertise", metavar="H", help="what other nodes dial (default: the host, or the node's name)")
     add("-n", "--node", metavar="N", help="name of this node (default: the host name)")
@@ -77,6 +77,16 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
+class _Split(argparse.Action):
+    """What ran a process for each room: the service manager does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_given: object) -> None:
+        parser.error(
+            "--split: each room is a service of its own, headgate-oslo-room@ROOM.service (deploy/systemd), or"
+            " `headgate oslo proxy --run ROOM` under another service manager"
+        )
+
+
 def section_of(given: argparse.Namespace) -> OsloSection:
     """The settings that the options and the file ask for.
 
@@ -97,7 +107,6 @@ def section_of(given: argparse.Namespace) -> OsloSection:
     for name, values in (("directories", given.directory), ("redis", given.redis)):
         if values:
             named[name] = tuple(values)
-    named.update({"split": True} if given.split else {})
     named.update({"insecure": True} if given.insecure else {})
     return section_from(given, named)
 
@@ -120,8 +129,8 @@ def main(argv: list[str]) -> int:
             print("\n".join([*said(section, endpoints, given.uri or ""), "Ctrl-C ends it"]), flush=True)
 
     uri = given.uri if section.face else ""
-    if section.split or uri:
-        return asyncio.run(_serve(section, uri or "", level, ready, journal, read))
+    if uri:
+        return asyncio.run(_serve(section, uri, level, ready, journal, read))
 
     def reread() -> NodeConfig:
         return plan.node_config(read_again(section, read))

@@ -1,4 +1,4 @@
-"""A process that ``children`` keeps: rooms of a node's proxy, or its face. Not for people: it has no options.
+"""A process that ``children`` keeps: a node's proxy, or its face. Not for people: it has no options.
 
 Its input is an ``Order``; one line on its output says that it can be used, then its output is closed. At SIGHUP it
 reads its input again from the beginning. It ends with the process that started it.
@@ -57,11 +57,11 @@ def run(order: Order) -> int:
         return asyncio.run(serve(config, order.face, lambda: _say(Ready()), options))
     from broker.cli.oslo.proxy import run_here
 
-    told = plan.node_config(order.section, order.rooms)
-    journal = plan.journal_of(order.journal, order.rooms)
+    told = plan.node_config(order.section)
+    journal = plan.journal_of(order.journal, order.section.run)
 
     def reread() -> NodeConfig:
-        return plan.node_config(_given().section, order.rooms)
+        return plan.node_config(_given().section)
 
     metrics = order.section.metrics_listen or ""
     return run_here(told, lambda endpoints: _say(Ready(dict(endpoints))), journal, reread, metrics)

@@ -47,7 +47,8 @@ NUMBERS_MAX: Final = 1 << 32
 _CAST: Final = int(Kind.CAST)
 _REPEATED: Final = int(Flag.REPEATED)
 _FLAGS_AT: Final = 5
-_TTL: Final = slice(8, 12)
+_TTL_AT: Final = 8
+_TTL_END: Final = 12
 _NO_TTL: Final = bytes(4)
 
 
@@ -169,9 +170,9 @@ class CastProxy(DirectRoom[ServerPush]):
             )
             return
         message = [stamped_for(head, route_to, local), body]
-        if head[_TTL] != _NO_TTL:
+        if head[_TTL_AT:_TTL_END] != _NO_TTL:
             now_s = self._reactor.now()
-            message[0] = dated(message[0], now_s + int.from_bytes(head[_TTL]) / 1000, now_s)
+            message[0] = dated(message[0], now_s + int.from_bytes(head[_TTL_AT:_TTL_END]) / 1000, now_s)
         outcome = local.target.pipe.send(message)
         if outcome is not Outcome.SENT:
             self._waits(outcome, self._reactor.now(), local, route_to, message)

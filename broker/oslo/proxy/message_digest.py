@@ -6,19 +6,19 @@ import hashlib
 from typing import Final
 
 from broker.oslo.proxy.pools import Key, Notification
+from broker.oslo.proxy.route_cache import STAMP_AT, STAMP_END
 
-STAMP: Final = slice(16, 24)
-"""Where an envelope says who sent it."""
-STAMP_BYTES: Final = STAMP.stop - STAMP.start
+STAMP_BYTES: Final = STAMP_END - STAMP_AT
+"""Of an envelope: who sent it."""
 
 
 def message_of(key: Key, number: bytes, head: bytes, body: bytes, digest: bytes) -> Notification:
     """A notification as the pools keep it; ``digest`` as of ``digest_of``."""
-    return Notification(key, number, head[STAMP] + digest, (head, body), len(head) + len(body))
+    return Notification(key, number, head[STAMP_AT:STAMP_END] + digest, (head, body), len(head) + len(body))
 
 
 def digest_of(head: bytes, body: bytes) -> bytes:
     """What nobody can find another message for: a digest of all of it but for its stamp."""
-    digest = hashlib.sha256(head[: STAMP.start] + head[STAMP.stop :])
+    digest = hashlib.sha256(head[:STAMP_AT] + head[STAMP_END:])
     digest.update(body)
     return digest.digest()

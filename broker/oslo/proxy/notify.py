@@ -43,10 +43,11 @@ from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.back_pressure import FULL, BackPressure
 from broker.oslo.proxy.kept_pools import KeptPools
-from broker.oslo.proxy.message_digest import STAMP, STAMP_BYTES, digest_of, message_of
+from broker.oslo.proxy.message_digest import STAMP_BYTES, digest_of, message_of
 from broker.oslo.proxy.pipeline import PipelineRoom
 from broker.oslo.proxy.pools import Handout, Key, Pools
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
+from broker.oslo.proxy.route_cache import STAMP_AT, STAMP_END
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Outcome
 from broker.oslo.records import Opened, Opening, Record
@@ -257,7 +258,7 @@ class NotifyProxy(PipelineRoom):
             if not self._acl.may_send(link.credentials, *key):
                 self.counters.dropped("denied", "dropped what %s gave back: it may not send that", link)
                 return
-        head = b"".join((head[: STAMP.start], stamp, head[STAMP.stop :]))
+        head = b"".join((head[:STAMP_AT], stamp, head[STAMP_END:]))
         message = message_of(key, envelope.id, head, body, digest)
         self._give(self.pools.requeue(listener, message, link) or [])
 

@@ -1,4 +1,4 @@
-"""Proxies as processes: all rooms in one, one for each, watched; what ``status`` says of them."""
+"""Proxies as processes: all rooms in one, one for each, a child that is watched; what ``status`` says of them."""
 
 import asyncio
 import contextlib
@@ -27,15 +27,16 @@ from broker.transport import curve
 from tests.unit.cli.test_imports import FORBIDDEN, loaded
 
 ANY = {f"{room}_port": 0 for room in ("directory", "call", "fanout", "notify", "cast")}
+ROOMS = tuple(room.removesuffix("_port") for room in ANY)
 PORTS = [word for room in ANY for word in (f"--{room.replace('_', '-')}", "0")]
 PATIENCE_S = 20
 
 
 @contextlib.contextmanager
-def proxy(rundir, *words):
+def proxy(rundir, *words, log="proxy.log"):
     """``headgate oslo proxy`` with free ports; gives the process and what it printed."""
     argv = [sys.executable, "-X", "importtime", "-m", "broker.cli.main", "oslo", "proxy", *PORTS]
-    log = rundir / "proxy.log"
+    log = rundir / log
     with log.open("wb") as errors:
         process = subprocess.Popen(
             [*argv, "--ipc-dir", str(rundir / "ipc"), "--node", "n7", *words],
@@ -55,6 +56,16 @@ def proxy(rundir, *words):
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@contextlib.contextmanager
+def proxies(rundir, *words):
+    """One for each room, as ``headgate-oslo-room@ROOM`` runs them; gives the processes by room."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            room: stack.enter_context(proxy(rundir, "--run", room, *words, log=f"{room}.log"))[0]
+            for room in ROOMS
+        }
 
 
 def eventually(look, wanted=True):
@@ -177,49 +188,21 @@ def test_a_directory_elsewhere_is_asked_with_curve(rundir, capsys):
 # ---------------------------------------------------------------- a process for each room
 
 
-def rooms(pid):
-    """Pids of the rooms' processes, in the order of their start."""
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(word) for word in file.read().split()]
-
-
 @pytest.mark.patient
 def test_each_room_in_a_process_of_its_own(rundir, capsys):
-    with proxy(rundir, "--split") as (process, said):
-        assert "directory" in said[1]
-        assert "cast" in said[1]
-        first = rooms(process.pid)
-        assert len(first) == 5
-        os.kill(first[1], signal.SIGSTOP)
+    with proxies(rundir) as running:
+        os.kill(running["call"].pid, signal.SIGSTOP)
         code, told = status(rundir, capsys, "--timeout", "1.5")
         assert code == exits.FAILED
         assert "no answer from call" in told.err
-        os.kill(first[1], signal.SIGKILL)
-        eventually(lambda: status(rundir, capsys)[0], exits.OK)
-        second = rooms(process.pid)
-        assert len(set(first) & set(second)) == 4
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 0
-        for pid in second:
-            with pytest.raises(ProcessLookupError):
-                os.kill(pid, 0)
-        text = (rundir / "proxy.log").read_text()
-        assert "the process for call ended with code -9: started again in 0.1 s" in text
-        assert not loaded(text) & FORBIDDEN
-
-
-def test_rooms_end_with_their_parent(rundir):
-    with proxy(rundir, "--split", "--run", "call,directory") as (process, _said):
-        pids = rooms(process.pid)
-        ends = [os.pidfd_open(pid) for pid in pids]
-        process.kill()
-        process.wait()
-        try:
-            for end in ends:
-                assert select.select([end], [], [], PATIENCE_S)[0]
-        finally:
-            for end in ends:
-                os.close(end)
+        os.kill(running["call"].pid, signal.SIGKILL)
+        running["call"].wait()
+        with proxy(rundir, "--run", "call", log="again.log"):
+            eventually(lambda: status(rundir, capsys)[0], exits.OK)
+        for room in reversed(ROOMS):
+            running[room].send_signal(signal.SIGINT)
+            assert running[room].wait(PATIENCE_S) == (0 if room != "call" else -signal.SIGKILL)
+            assert not loaded((rundir / f"{room}.log").read_text()) & FORBIDDEN
 
 
 # ---------------------------------------------------------------- children
@@ -259,6 +242,26 @@ def test_a_face_without_its_broker_takes_the_proxy_with_it(rundir, capfd):
     run(work)
     assert f"headgate oslo face: cannot connect to local://{rundir}/none" in capfd.readouterr().err
     assert asking.statuses(f"{rundir}/ipc", 0.2) == {}
+
+
+def test_a_child_ends_with_its_parent(rundir):
+    code = (
+        "import asyncio, sys; from broker.cli.oslo.children import Children, orders;"
+        "from broker.settings import OsloSection\n"
+        "async def work():\n"
+        "    kept = Children(orders(OsloSection(ipc_dir=sys.argv[1], host='', run=('directory',))))\n"
+        "    await kept.start(); print(kept.children[0].pid, flush=True); await asyncio.sleep(60)\n"
+        "asyncio.run(work())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, f"{rundir}/ipc"], stdout=subprocess.PIPE) as parent:
+        try:
+            ended = os.pidfd_open(int(parent.stdout.readline()))
+        finally:
+            parent.kill()
+        try:
+            assert select.select([ended], [], [], PATIENCE_S)[0]
+        finally:
+            os.close(ended)
 
 
 def test_a_child_that_cannot_even_be_made(rundir, monkeypatch):

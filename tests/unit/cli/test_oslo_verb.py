@@ -68,14 +68,13 @@ def test_examples_in_the_text(module):
 def test_options_are_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = section(
-        "--run", "call,cast,directory", "--split", "--host", "127.0.0.9", "--advertise", "a.example", "--node", "n7",
+        "--run", "call,cast,directory", "--host", "127.0.0.9", "--advertise", "a.example", "--node", "n7",
         "--call-port", "9601", "--directory-port", "0", "--directory", "tcp://127.0.0.1:1", "--directory",
         "tcp://127.0.0.1:2", "--redis", "redis://r", "--ipc-dir", "ipc", "--ipc-group", "g", "--curve-cert", "c",
         "--set", "oslo.lease_s=10", "--set", "queue_msgs=5",
     )  # fmt: skip
     assert made == OsloSection(
         run=("call", "cast", "directory"),
-        split=True,
         host="127.0.0.9",
         advertise="a.example",
         node="n7",
@@ -354,11 +353,14 @@ def test_start_with_oslo_takes_the_section_or_the_defaults(tmp_path):
 
 def test_which_processes():
     def names(**settings):
-        return [
-            (order.name, order.rooms, order.face) for order in orders(OsloSection(**settings), "local:///a")
-        ]
+        return [(order.name, order.face) for order in orders(OsloSection(**settings), "local:///a")]
 
-    everything = ("directory", "call", "fanout", "notify", "cast")
-    assert names() == [("proxy", everything, ""), ("face", (), "local:///a")]
-    assert names(split=True) == [*((room, (room,), "") for room in everything), ("face", (), "local:///a")]
-    assert [order.name for order in orders(OsloSection(run=("call",)))] == ["call"]
+    assert names() == [("proxy", ""), ("face", "local:///a")]
+    assert [order.name for order in orders(OsloSection(run=("call",)))] == ["proxy"]
+
+
+def test_split_names_the_services_that_do_it(capsys):
+    with pytest.raises(SystemExit) as ended:
+        section("--split")
+    assert ended.value.code == 2
+    assert "headgate-oslo-room@ROOM.service" in capsys.readouterr().err
