@@ -22,6 +22,7 @@
     folder          the folder of the node's sockets, and whether it may be used
     publishing      fan-outs and notifications: publish once the node has subscribed
     publishing_link a publishing socket to one node, and what waits for its subscription
+    parts           what the senders share
     timeout_text    the words of a timeout
     registrations   local servers: what they listen to, how that is confirmed and ended
     delivery        what comes for them, and where it finds no room

@@ -16,29 +16,26 @@ from typing import Final
 
 from broker.oslo.client.cast_sender import CastSender
 from broker.oslo.client.chooser import Chooser
-from broker.oslo.client.counters import ClientCounters
-from broker.oslo.client.folder import TrustedFolder
-from broker.oslo.client.handoff import Handoff
 from broker.oslo.client.message_ids import MessageIds
 from broker.oslo.client.node_link import Cast, LinkHandlers, NodeLink
 from broker.oslo.client.node_links import NodeLinks
+from broker.oslo.client.parts import ClientParts
 from broker.oslo.client.pending_calls import PendingCall, PendingCalls
 from broker.oslo.client.retry_queue import RetryQueue
-from broker.oslo.client.routing import RoutingTable, Servers
+from broker.oslo.client.routing import Servers
 from broker.oslo.client.timeout_text import timeout_text
 from broker.oslo.contract import (
     CallTimeout,
     Closed,
     OsloFailure,
     Refused,
-    Settings,
     Undelivered,
     Unroutable,
 )
 from broker.oslo.directory.replica import Server
 from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, encode
 from broker.oslo.names import REASONS, Pipeline, Reason
-from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor import Timer
 from broker.oslo.reactor.pipe import Frames
 
 PENDING_MAX: Final = 65_536
@@ -62,30 +59,21 @@ class CallSender:
         call_links, cast_links: sockets to nodes.
     """
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        settings: Settings,
-        routes: RoutingTable,
-        folder: TrustedFolder,
-        handoff: Handoff,
-        counters: ClientCounters,
-    ) -> None:
+    def __init__(self, parts: ClientParts) -> None:
         self.calls = PendingCalls()
         self.ids = MessageIds()
-        self._reactor = reactor
-        self._settings = settings
-        self._routes = routes
-        self._handoff = handoff
-        self._counters = counters
+        self._reactor = parts.reactor
+        self._settings = parts.settings
+        self._routes = parts.routes
+        self._handoff = parts.handoff
+        self._counters = parts.counters
         self._chooser: Chooser[Server] = Chooser()
-        self._retries = RetryQueue(reactor, routes, self._place)
+        self._retries = RetryQueue(parts.reactor, parts.routes, self._place)
         self._alarm: Timer | None = None
         self._alarm_s = 0.0
         self._closed = False
         self.call_links: NodeLinks[PendingCall] = NodeLinks(
-            reactor,
-            settings,
+            parts,
             LinkHandlers(
                 Pipeline.CALL,
                 pack=self._packed_call,
@@ -95,22 +83,9 @@ class CallSender:
                 again=self._again,
                 in_use=self._awaits,
             ),
-            routes,
-            folder,
-            self._moved,
-            counters,
-        )
-        self._cast_sender = CastSender(
-            reactor,
-            settings,
-            routes,
-            folder,
-            handoff,
-            counters,
-            self._chooser,
-            self._cast_by_call,
             self._moved,
         )
+        self._cast_sender = CastSender(parts, self._chooser, self._cast_by_call, self._moved)
         self.cast = self._cast_sender.cast
         self.cast_links = self._cast_sender.links
 

@@ -6,19 +6,15 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.oslo.client.chooser import Chooser
-from broker.oslo.client.counters import ClientCounters
-from broker.oslo.client.folder import TrustedFolder
-from broker.oslo.client.handoff import Handoff
 from broker.oslo.client.message_ids import MessageIds
 from broker.oslo.client.node_link import Cast, LinkHandlers, NodeLink
 from broker.oslo.client.node_links import NodeLinks
-from broker.oslo.client.routing import RoutingTable
+from broker.oslo.client.parts import ClientParts
 from broker.oslo.client.sent_messages import SentMessages
-from broker.oslo.contract import Address, Settings
+from broker.oslo.contract import Address
 from broker.oslo.directory.replica import Server
 from broker.oslo.frames import NO_ID, Flag, Kind, encode
 from broker.oslo.names import Pipeline
-from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames
 
 _REPEATED: Final = int(Flag.REPEATED)
@@ -39,33 +35,24 @@ class CastSender:
 
     def __init__(
         self,
-        reactor: Reactor,
-        settings: Settings,
-        routes: RoutingTable,
-        folder: TrustedFolder,
-        handoff: Handoff,
-        counters: ClientCounters,
+        parts: ClientParts,
         chooser: Chooser[Server],
         by_call: Callable[[Cast], None],
         moved: Callable[[], None],
     ) -> None:
         self.closed = False
-        self._reactor = reactor
+        self._reactor = parts.reactor
         self._ids = MessageIds()
         self._sent: SentMessages[Cast] = SentMessages()
-        self._routes = routes
-        self._handoff = handoff
-        self._counters = counters
+        self._routes = parts.routes
+        self._handoff = parts.handoff
+        self._counters = parts.counters
         self._chooser = chooser
         self._by_call = by_call
         self.links: NodeLinks[Cast] = NodeLinks(
-            reactor,
-            settings,
+            parts,
             LinkHandlers(Pipeline.CAST, self._pack, self._posted, None, self._stalled, self._again),
-            routes,
-            folder,
             moved,
-            counters,
         )
 
     def cast(self, cast: Cast) -> None:

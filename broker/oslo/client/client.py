@@ -10,6 +10,7 @@ from broker.oslo.client.call_sender import CallSender
 from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.handoff import Handoff
+from broker.oslo.client.parts import ClientParts
 from broker.oslo.client.publishing import Fanouts, Notifications
 from broker.oslo.client.registrations import ListenerRegistrations
 from broker.oslo.client.routing import RoutingTable
@@ -44,9 +45,10 @@ class Client:
         self._flush_until_s = 0.0
         folder = TrustedFolder(reactor, settings.ipc_dir, self.counters.say)
         routes = self.routes = RoutingTable(reactor, settings, folder, self._directory_changed)
-        self.sender = CallSender(reactor, settings, routes, folder, self.handoff, self.counters)
-        self.fanouts = Fanouts(reactor, settings, routes, folder, self.handoff, self.counters)
-        self.notifications = Notifications(reactor, settings, routes, folder, self.handoff, self.counters)
+        parts = ClientParts(reactor, settings, routes, folder, self.handoff, self.counters)
+        self.sender = CallSender(parts)
+        self.fanouts = Fanouts(parts)
+        self.notifications = Notifications(parts)
         self.registrations = ListenerRegistrations(
             reactor, settings, folder, self.counters, self.post, routes.home_is, routes.lists
         )

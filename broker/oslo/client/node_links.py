@@ -14,13 +14,10 @@ from typing import Any, Final, Generic
 import zmq
 
 from broker.errors import HeadgateError
-from broker.oslo.client.counters import ClientCounters
-from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.node_link import DOWN_S, LinkHandlers, NodeLink, Parcel
-from broker.oslo.client.routing import RoutingTable
-from broker.oslo.contract import Settings
+from broker.oslo.client.parts import ClientParts
 from broker.oslo.names import Pipeline, entry_file
-from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor import Timer
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.oslo.records import State
 from broker.transport.curve import Certificate, CurveClient, generate, load
@@ -42,10 +39,9 @@ class NodeLinks(Generic[Parcel]):
     """The links of one pipeline.
 
     Args:
-        routes: what the directory says of a node's pipeline, and whether a node is the one whose folder we have.
-        folder: that one.
+        parts: of the client; ``routes`` says where a node's pipeline is, and whether a node is the one whose ``folder``
+            we have.
         changed: called when a link has room again, or is up or down.
-        counters: where lines are logged that would be repeated.
 
     Attributes:
         down, full: nodes, see the module; replaced, never changed, so that callers may read them.
@@ -54,28 +50,21 @@ class NodeLinks(Generic[Parcel]):
     """
 
     def __init__(
-        self,
-        reactor: Reactor,
-        settings: Settings,
-        handlers: LinkHandlers[Parcel],
-        routes: RoutingTable,
-        folder: TrustedFolder,
-        changed: Callable[[], None],
-        counters: ClientCounters,
+        self, parts: ClientParts, handlers: LinkHandlers[Parcel], changed: Callable[[], None]
     ) -> None:
-        self.reactor = reactor
-        self.settings = settings
+        self.reactor = parts.reactor
+        self.settings = parts.settings
         self.pipeline = handlers.pipeline
         self.down: frozenset[str] = frozenset()
         self.full: frozenset[str] = frozenset()
         self.bad: frozenset[str] = frozenset()
         self.blocking: frozenset[str] = frozenset()
         self._handlers = handlers
-        self._state = routes.state
-        self._is_home = routes.is_home
-        self._folder = folder
+        self._state = parts.routes.state
+        self._is_home = parts.routes.is_home
+        self._folder = parts.folder
         self._changed = changed
-        self._counters = counters
+        self._counters = parts.counters
         self._links: dict[str, NodeLink[Parcel]] = {}
         self._watched: dict[NodeLink[Parcel], None] = {}
         self._retired: set[NodeLink[Parcel]] = set()

@@ -16,19 +16,15 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from broker.oslo.client.chooser import PoolChooser
-from broker.oslo.client.counters import ClientCounters
-from broker.oslo.client.folder import TrustedFolder
-from broker.oslo.client.handoff import Handoff
 from broker.oslo.client.message_ids import MessageIds
 from broker.oslo.client.node_link import LinkHandlers, NodeLink
 from broker.oslo.client.node_links import NodeLinks
+from broker.oslo.client.parts import ClientParts
 from broker.oslo.client.publishing_link import Copy, PublishingLink
-from broker.oslo.client.routing import RoutingTable
 from broker.oslo.client.sent_messages import SentMessages
-from broker.oslo.contract import Settings
 from broker.oslo.frames import Kind, encode, fanout_filter, notify_filter
 from broker.oslo.names import CHOSEN_MAX, Pipeline
-from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor import Timer
 from broker.oslo.reactor.pipe import Frames
 
 FILTERS_MAX: Final = 16_384
@@ -65,20 +61,12 @@ class Publisher(ABC):
     pipeline: Pipeline
     what: str
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        settings: Settings,
-        routes: RoutingTable,
-        folder: TrustedFolder,
-        handoff: Handoff,
-        counters: ClientCounters,
-    ) -> None:
-        self._reactor = reactor
-        self._settings = settings
-        self._routes = routes
-        self._handoff = handoff
-        self._counters = counters
+    def __init__(self, parts: ClientParts) -> None:
+        self._reactor = parts.reactor
+        self._settings = parts.settings
+        self._routes = parts.routes
+        self._handoff = parts.handoff
+        self._counters = parts.counters
         self._ids = MessageIds()
         self._sent: SentMessages[Copy] = SentMessages()
         self._early: deque[Publication] = deque()
@@ -88,8 +76,7 @@ class Publisher(ABC):
         self._keys: dict[bytes, tuple[str, str]] = {}
         self._closed = False
         self.links: NodeLinks[Copy] = NodeLinks(
-            reactor,
-            settings,
+            parts,
             LinkHandlers(
                 self.pipeline,
                 pack=_frames,
@@ -99,10 +86,7 @@ class Publisher(ABC):
                 again=self._again,
                 link_class=partial(PublishingLink, unreached=self._not_reached),
             ),
-            routes,
-            folder,
-            handoff.wake,
-            counters,
+            parts.handoff.wake,
         )
 
     # ------------------------------------------------------------ each kind
@@ -306,16 +290,8 @@ class Notifications(Publisher):
     pipeline = Pipeline.NOTIFY
     what = "notifications"
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        settings: Settings,
-        routes: RoutingTable,
-        folder: TrustedFolder,
-        handoff: Handoff,
-        counters: ClientCounters,
-    ) -> None:
-        super().__init__(reactor, settings, routes, folder, handoff, counters)
+    def __init__(self, parts: ClientParts) -> None:
+        super().__init__(parts)
         self._chooser = PoolChooser()
         self._nodes: dict[tuple[str, str], tuple[object, tuple[str, ...]]] = {}
 
