@@ -13,7 +13,6 @@ one has had it.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -160,10 +159,11 @@ class Delivery:
 
     def fanout(self, frames: list[bytes]) -> None:
         """``[filter][envelope][body]`` of a fan-out, for all servers of its topic."""
-        data, envelope = frames[0], None
-        if len(frames) == 3:
-            with contextlib.suppress(Malformed):
-                envelope = decode(frames[1])
+        data = frames[0]
+        try:
+            envelope = decode(frames[1]) if len(frames) == 3 else None
+        except Malformed:
+            envelope = None
         if (
             envelope is None
             or envelope.kind != Kind.FANOUT
