@@ -26,9 +26,9 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     [the server's thread of the sockets]
     client.control_link.ControlLink.came          what comes from the proxy (DEALER)
     client.delivery.Delivery.message              whose inbox; whether it has had the call before
-    client.inbox.ClientInbox.put                  waits there until the server's thread polls
+    client.inbox.ClientInbox.put                  waits there until a thread of the server takes it
     [the server's threads]
-    driver.listener.ZmqListener.poll              what oslo.messaging's server polls: its executor runs the endpoint
+    driver.handing.Workers                        a thread of the server's executor takes it and runs the endpoint
     driver.incoming.ZmqIncoming.reply             the result, or the exception, becomes a body
     [the server's thread of the sockets]
     client.replies.Replies.send                   to the proxy; kept for a while, should it be asked for again

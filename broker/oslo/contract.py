@@ -124,14 +124,14 @@ class Inbox(Protocol):
     def get(self, timeout_s: float | None) -> IncomingMessage | None:
         """The next message; None after ``timeout_s`` (None: waits), or when stopped and empty, then at once."""
 
-    def hand_to(self, take: Callable[[IncomingMessage], None] | None, ready: Callable[[], bool]) -> None:
-        """Give each message to ``take`` at once, in the thread of the sockets, as long as ``ready`` says that it can
-        be taken; otherwise it waits for ``wake``. ``take`` must not wait for anything. None: from now on by ``get``;
-        who took before is not called any more.
-        """
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is here. From any thread."""
 
-    def wake(self) -> None:
-        """``ready`` may say something else now. From any thread."""
+    def notify(self, told: Callable[[], None]) -> None:
+        """Call ``told`` when something has come, in place of waking who waits in ``get``: in the thread of the sockets,
+        once for all that came in a turn of it. It must not wait for anything.
+        """
 
     def stop(self) -> None:
         """Take nothing more in: the directory forgets it, ``get`` drains what is here. Replies still go out."""

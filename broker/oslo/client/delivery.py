@@ -184,8 +184,8 @@ class Delivery:
                 self._counters.counts["had_already"] += 1
             elif inbox.full:
                 self._drop_full("fan-out", envelope)
-            elif self._put(inbox, envelope, frames[1], b"", frames[2]) is not None:
-                inbox.tell()  # now: what several servers have to do adds up, and too many threads would be woken
+            else:
+                self._put(inbox, envelope, frames[1], b"", frames[2])
 
     # ------------------------------------------------------------ notifications
 
@@ -242,9 +242,7 @@ class Delivery:
         if not inbox.put(item, now):
             return None
         self._counters.counts["received"] += 1
-        if inbox.full:
-            inbox.tell()  # whoever takes it makes room
-        elif not inbox.untold:
+        if not inbox.untold:
             inbox.untold = True
             self._reactor.call_soon(inbox.tell)
         return item

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from broker.oslo.client.message_ids import SeenMessages
 from broker.oslo.client.waiting import Waiter, new_waiter
-from broker.oslo.contract import Address, IncomingMessage
+from broker.oslo.contract import Address
 from broker.oslo.frames import Envelope, Kind, due_of
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor import natives
@@ -209,8 +209,7 @@ class ClientInbox:
         self._put_bytes = self._taken_bytes = 0
         self._uncredited = self._uncredited_bytes = 0
         self._seen = SeenMessages()
-        self._hand: Callable[[IncomingMessage], None] | None = None
-        self._is_ready: Callable[[], bool] = bool
+        self._told: Callable[[], None] | None = None
         self._stopping = self._stopped = self._closed = False
 
     # ------------------------------------------------------------ in the thread of the sockets
@@ -237,24 +236,13 @@ class ClientInbox:
         return True
 
     def tell(self) -> None:
-        """Something was put in: give it to whoever takes it in this thread, or wake those who wait for it."""
+        """Something was put in: say so to whoever wants to know, or wake those who wait for it."""
         self.untold = False
-        if self._hand is not None:
-            self._hand_over()
+        if self._told is not None:
+            self._told()
             return
         for _ in range(min(len(self._items), len(self._waiters))):
             self._wake_one()
-
-    def _hand_over(self) -> None:
-        """Give what is here to whoever takes it in this thread, as far as that one can."""
-        while self._items:
-            hand = self._hand
-            if hand is None or not self._is_ready():
-                return
-            item = self._take()
-            if item is None:
-                return
-            hand(item)
 
     def has_had(self, head: bytes) -> bool:
         """Whether the message with that envelope was put in before."""
@@ -273,21 +261,16 @@ class ClientInbox:
 
     # ------------------------------------------------------------ for the application
 
-    def hand_to(self, take: Callable[[IncomingMessage], None] | None, ready: Callable[[], bool]) -> None:
+    @property
+    def empty(self) -> bool:
         """See ``contract.Inbox``."""
-        self._is_ready = ready
-        self._hand = take
-        if take is not None:
-            self.wake()
-            return
-        passed = new_waiter()
-        if self.post(passed.set):  # who took until now has returned then
-            passed.wait(STOP_S)
+        return not self._items
 
-    def wake(self) -> None:
+    def notify(self, told: Callable[[], None]) -> None:
         """See ``contract.Inbox``."""
-        if self._items and self._hand is not None:
-            self.post(self._hand_over)
+        self._told = told
+        if self._items:
+            told()
 
     def get(self, timeout_s: float | None) -> ReceivedMessage | None:
         """See ``contract.Inbox``. In a forked child nothing comes: None, at once."""

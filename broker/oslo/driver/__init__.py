@@ -10,7 +10,7 @@
     incoming       one message at a server: reply, heartbeat, acknowledge, requeue
     window         how many messages a server may hold that it has not acknowledged
     listener       what a server polls
-    handing        how a server gets its messages: from the thread of the sockets, or by polling
+    handing        how a server gets its messages: threads of its executor take them, or one polls
     driver         ``ZmqDriver``, which oslo.messaging loads by its entry point
 
 An application changes its ``transport_url`` and nothing else (seed 003, "Impact on Existing APIs").

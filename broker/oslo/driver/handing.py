@@ -1,9 +1,12 @@
-"""How a server of oslo.messaging gets its messages: straight from the thread of the sockets, or by a thread that polls.
+"""How a server of oslo.messaging gets its messages: the threads of its executor take them, or a thread polls.
 
-A thread that polls costs each message two switches between threads. With the executor of real threads all that has to
-be done for a message is to put it into the executor's queue, which the thread of the sockets can do itself. Anything
-else may take long there, or must not run there at all: batches, executors that run the endpoint at once or in
-greenlets, callers that are no server of oslo.messaging. Those are polled for.
+A thread that polls puts each message into the executor's queue, which wakes a thread for it. With an endpoint that is
+quick, whoever was running takes that message, too, and the thread that was woken waits for the interpreter's lock to
+find nothing: more than all else that a cast takes at its server. So threads of the executor are asked for only as they
+have something to do (``Workers``), with the two names of oslo.messaging's server that its own callback uses.
+
+Whatever is not that very callback with the executor of real threads is polled for: batches, executors that run the
+endpoint at once or in greenlets, callers that are no server of oslo.messaging.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from oslo_messaging._drivers import base
+from oslo_messaging.server import MessageHandlingServer
 
-from broker.oslo.contract import Inbox, IncomingMessage
+from broker.oslo.contract import Inbox
+from broker.oslo.driver.incoming import ZmqIncoming
 from broker.oslo.driver.listener import ZmqListener
 from broker.oslo.reactor import natives
 
@@ -44,50 +49,110 @@ class ServerListener(base.PollStyleListenerAdapter):  # type: ignore[misc]
         super().__init__(listener, batch_size, batch_timeout)
         self._listener = listener
         self._inbox = inbox
-        self._direct = False
-        self._callback: Callable[[list[Any]], None] = _nobody
+        self._workers: Workers | None = None
 
     def start(self, on_incoming_callback: Callable[[list[Any]], None]) -> None:
         """Begin to hand messages over."""
-        self._direct = self.batch_size == 1 and only_queues(on_incoming_callback)
-        if not self._direct:
+        server = server_behind(on_incoming_callback)
+        if server is None or self.batch_size != 1:
             super().start(on_incoming_callback)
             return
         base.Listener.start(self, on_incoming_callback)
-        self._callback = on_incoming_callback
-        window = self._listener.window
-        window.relieved = self._inbox.wake
-        self._inbox.hand_to(self._came, lambda: window.has_room)
-
-    def _came(self, item: IncomingMessage) -> None:
-        """In the thread of the sockets."""
-        incoming = self._listener.read(item)
-        if incoming is None:
-            return
-        try:
-            self._callback([incoming])
-        except Exception:
-            log.exception("a message to %s could not be given to its server", item.address)
-            incoming.acknowledge()
-            incoming.reply(failure=sys.exc_info())  # nobody else answers its caller
+        self._workers = Workers(
+            server._work_executor.submit, server._process_incoming, self._listener, self._inbox
+        )
+        self._inbox.notify(self._workers.more)
 
     def stop(self) -> None:
         """Take nothing more; what is here is handed over."""
-        if not self._direct:
+        if self._workers is None:
             super().stop()
             return
         self._listener.stop()
-        self._inbox.hand_to(None, bool)
+        self._workers.close()
         while incoming := self._listener.poll():
-            self._callback(incoming)
+            self.on_incoming_callback(incoming)
         base.Listener.stop(self)
 
 
-def _nobody(_incoming: list[Any]) -> None:
-    """Never called: nothing is handed over before ``start``."""
+class Workers:
+    """The threads of an executor that take messages from an inbox.
+
+    Whoever takes one asks for another thread if there are more, and none is on its way. With an endpoint that waits for
+    something that thread begins at once, and so on, until all that the executor has are busy; with one that is quick
+    it begins when it has the interpreter's lock, and many messages are done by then.
+
+    Args:
+        submit: has something called by a thread of the executor.
+        process: what the server does with a message.
+        listener: reads it.
+        inbox: where it is.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[Callable[[], None]], object],
+        process: Callable[[list[ZmqIncoming]], None],
+        listener: ZmqListener,
+        inbox: Inbox,
+    ) -> None:
+        self._submit = submit
+        self._process = process
+        self._listener = listener
+        self._inbox = inbox
+        self._lock = natives.allocate_lock()
+        self._coming = self._closed = False
+
+    def more(self) -> None:
+        """Ask for a thread if a message waits and none is on its way. From any thread."""
+        if self._coming or self._inbox.empty:
+            return
+        with self._lock:
+            while not (self._coming or self._closed or self._inbox.empty):
+                self._coming = True
+                try:
+                    self._submit(self._work)
+                except Exception:
+                    self._coming = False
+                    log.exception("a message could not be given to its server")
+                    self._refuse()
+
+    def _work(self) -> None:
+        """In a thread of the executor: process what is here."""
+        self._coming = False  # what comes from now on asks for the next one; what is here is seen below
+        while (item := self._inbox.get(0)) is not None:
+            self.more()
+            incoming = self._listener.read(item)
+            if incoming is None:
+                continue
+            try:
+                self._process([incoming])
+            except Exception:  # as in the future that nobody of oslo.messaging looks at
+                log.exception("a message to %s failed in its server", item.address)
+
+    def _refuse(self) -> None:
+        """No thread is to be had: the next message is lost, and its caller is told, whom nobody else answers."""
+        item = self._inbox.get(0)
+        incoming = None if item is None else self._listener.read(item)
+        if incoming is not None:
+            incoming.acknowledge()
+            incoming.reply(failure=sys.exc_info())
+
+    def close(self) -> None:
+        """Ask for no thread any more: an executor that is shut down keeps whoever asks waiting for all of its work."""
+        with self._lock:
+            self._closed = True
 
 
-def only_queues(callback: Callable[[list[Any]], None]) -> bool:
-    """Whether ``callback`` does no more than to put a message into the queue of an executor of real threads."""
+def server_behind(callback: Callable[[list[Any]], None]) -> Any:
+    """The server whose callback that is, if it does no more than to put a message into the queue of an executor of real
+    threads; else None.
+    """
     server = getattr(callback, "__self__", None)
-    return getattr(server, "executor_type", None) == _EXECUTOR and not natives.threads_are_green()
+    if not isinstance(server, MessageHandlingServer) or natives.threads_are_green():
+        return None
+    own = getattr(callback, "__func__", None) is MessageHandlingServer._on_incoming
+    known = hasattr(server, "_process_incoming") and hasattr(
+        getattr(server, "_work_executor", None), "submit"
+    )
+    return server if own and known and server.executor_type == _EXECUTOR else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from typing import Final
 
 LEAST: Final = 64
@@ -32,8 +31,6 @@ class Window:
         self._room = threading.Event()
         self._waiting = False
         self._open = False
-        self.relieved: Callable[[], None] | None = None
-        """Called, from any thread, when half of it is free again; None: nobody wants to know."""
 
     def wait(self) -> None:
         """Return when fewer than ``limit`` are out; when none were, at once."""
@@ -43,11 +40,6 @@ class Window:
             if self._taken - self._given >= self._limit and not self._open:
                 self._room.wait(LOOK_S)
         self._waiting = False
-
-    @property
-    def has_room(self) -> bool:
-        """Whether one more may be handed out."""
-        return self._taken - self._given < self._limit
 
     def take(self) -> None:
         """One more is handed out."""
@@ -59,8 +51,6 @@ class Window:
         if self._waiting and self._taken - given <= self._low:
             self._waiting = False
             self._room.set()
-        if self.relieved is not None and self._taken - given == self._low:
-            self.relieved()
 
     def open(self) -> None:
         """Never wait again: what is left is drained."""

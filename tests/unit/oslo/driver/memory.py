@@ -52,27 +52,26 @@ class MemoryIntake:
         self._items: deque[MemoryItem] = deque()
         self._changed = threading.Condition()
         self._stopped = False
-        self.handed_to: tuple[Callable[[MemoryItem], None] | None, Callable[[], bool]] = (None, bool)
+        self.told: Callable[[], object] = bool
 
     def put(self, item: MemoryItem) -> None:
         item.back = self
         with self._changed:
             self._items.append(item)
             self._changed.notify()
-        self.wake()
+        self.told()
 
     def get(self, timeout_s: float | None) -> MemoryItem | None:
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._stopped, timeout_s)
             return self._items.popleft() if self._items else None
 
-    def hand_to(self, take: Callable[[MemoryItem], None] | None, ready: Callable[[], bool]) -> None:
-        self.handed_to = (take, ready)
+    @property
+    def empty(self) -> bool:
+        return not self._items
 
-    def wake(self) -> None:
-        take, ready = self.handed_to
-        while self._items and take is not None and ready():
-            take(self._items.popleft())
+    def notify(self, told: Callable[[], None]) -> None:
+        self.told = told
 
     def stop(self) -> None:
         self.calls.append("stop")

@@ -1,8 +1,10 @@
-"""Messages go straight to a server's executor where that only queues them; everybody else is polled for."""
+"""The threads of a server's executor take messages, as many as have something to do; everybody else is polled for."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from oslo_messaging.server import MessageHandlingServer
 
 from broker.oslo.contract import Address
 from broker.oslo.driver import handing
@@ -14,17 +16,42 @@ from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 PATIENCE_S = 10.0
 
 
-class Server:
-    """As oslo.messaging's: it says what executor it has, and takes what comes."""
+class Asked:
+    """An executor whose thread is the test: it runs what it was asked to when it is told so."""
 
-    def __init__(self, executor="threading"):
-        self.executor_type = executor
+    def __init__(self):
+        self.calls = []
+        self.error = None
+
+    def submit(self, call, *args):
+        if self.error is not None:
+            raise self.error
+        self.calls.append((call, args))
+
+    def run(self):
+        call, args = self.calls.pop(0)
+        call(*args)
+
+
+class Server(MessageHandlingServer):
+    """oslo.messaging's, its executor and what it does with a message apart."""
+
+    def __init__(self, executor=None, kind="threading"):
+        self.executor_type = kind
+        self._work_executor = Asked() if executor is None else executor
         self.came = []
         self.threads = set()
         self.more = threading.Condition()
         self.error = None
 
-    def on_incoming(self, incoming):
+    @property
+    def asked(self):
+        return self._work_executor
+
+    def _create_listener(self):
+        raise NotImplementedError
+
+    def _process_incoming(self, incoming):
         with self.more:
             self.threads.add(threading.current_thread())
             self.came += incoming
@@ -32,9 +59,16 @@ class Server:
             if self.error is not None:
                 raise self.error
 
-    def wait(self, n):
+    def wait_for(self, n):
         with self.more:
             assert self.more.wait_for(lambda: len(self.came) >= n, PATIENCE_S), len(self.came)
+
+
+class OwnWay(Server):
+    """One that does something of its own with what comes."""
+
+    def _on_incoming(self, incoming):
+        self._process_incoming(incoming)
 
 
 def item(number, *, wants_reply=False):
@@ -51,96 +85,127 @@ def inbox():
     return MemoryIntake([("e", "t")])
 
 
-def listener_of(inbox, window=4, size=1):
-    return ServerListener(ZmqListener(inbox, 1000, window), inbox, size, None)
+def listener_of(inbox, size=1):
+    return ServerListener(ZmqListener(inbox, 1000, 4), inbox, size, None)
 
 
-def test_an_executor_of_threads_is_handed_what_comes_in_the_thread_that_has_it(inbox):
+def test_one_thread_is_asked_for_however_much_comes_and_does_it_in_order(inbox):
     server, listener = Server(), listener_of(inbox)
-    listener.start(server.on_incoming)
-    for number in range(3):
+    listener.start(server._on_incoming)
+    for number in range(100):
         inbox.put(item(number))
-    assert numbers(server) == [0, 1, 2]
-    assert server.threads == {threading.current_thread()}
-    listener.stop()
-    listener.cleanup()
-
-
-def test_no_more_than_the_window_is_out(inbox):
-    server, listener = Server(), listener_of(inbox, window=4)
-    listener.start(server.on_incoming)
-    for number in range(10):
-        inbox.put(item(number))
-    assert numbers(server) == [0, 1, 2, 3]
-    server.came[0].acknowledge()
-    server.came[0].acknowledge()  # counts once
-    assert len(server.came) == 4
-    server.came[1].acknowledge()
-    assert numbers(server) == [0, 1, 2, 3, 4, 5]
-    for each in list(server.came)[2:]:
-        each.acknowledge()
-    assert numbers(server) == list(range(10))
+    assert len(server.asked.calls) == 1
+    server.asked.run()
+    assert numbers(server) == list(range(100))
+    assert len(server.asked.calls) == 1, "the first asks for one more, should it be kept waiting"
+    inbox.put(item(100))
+    assert len(server.asked.calls) == 1, "it is on its way"
+    server.asked.run()
+    assert numbers(server)[100:] == [100]
+    assert server.asked.calls == []
     listener.stop()
 
 
-def test_what_is_here_when_it_stops_is_handed_over(inbox):
-    server, listener = Server(), listener_of(inbox, window=2)
-    listener.start(server.on_incoming)
+def test_as_many_threads_as_there_are_messages_when_each_waits_for_something(inbox):
+    together = threading.Barrier(5)
+
+    class Waiting(Server):
+        def _process_incoming(self, incoming):
+            together.wait(PATIENCE_S)
+            super()._process_incoming(incoming)
+
+    with ThreadPoolExecutor(5) as executor:
+        server, listener = Waiting(executor), listener_of(inbox)
+        listener.start(server._on_incoming)
+        for number in range(10):
+            inbox.put(item(number))
+        server.wait_for(10)
+        assert len(server.threads) == 5
+        listener.stop()
+    assert sorted(numbers(server)) == list(range(10))
+
+
+def test_what_is_here_when_it_stops_is_handed_over_and_no_thread_is_asked_for_any_more(inbox):
+    server, listener = Server(), listener_of(inbox)
+    listener.start(server._on_incoming)
     for number in range(5):
         inbox.put(item(number))
-    assert len(server.came) == 2
     listener.stop()
-    assert numbers(server) == list(range(5))
     assert inbox.calls == ["stop"]
+    asked = len(server.asked.calls)
+    inbox.put(item(5))
+    assert len(server.asked.calls) == asked
+    while server.asked.calls:
+        server.asked.run()
+    assert sorted(numbers(server)) == list(range(6))
 
 
 def test_what_cannot_be_read_is_answered_and_the_next_one_comes(inbox):
     server, listener = Server(), listener_of(inbox)
-    listener.start(server.on_incoming)
+    listener.start(server._on_incoming)
     bad = MemoryItem(b"{", Address("e", "t", ""), wants_reply=True)
     inbox.put(bad)
     inbox.put(item(1))
+    server.asked.run()
     assert numbers(server) == [1]
     assert bad.replies.get(timeout=PATIENCE_S)
+    listener.stop()
 
 
-def test_a_server_that_cannot_take_costs_that_message_only(inbox, caplog):
-    server, listener = Server(), listener_of(inbox, window=1)
-    listener.start(server.on_incoming)
-    server.error = RuntimeError("can't start new thread")
-    inbox.put(call := item(0, wants_reply=True))
-    server.error = None
-    inbox.put(item(1))
+def test_a_server_that_fails_costs_that_message_only(inbox, caplog):
+    server, listener = Server(), listener_of(inbox)
+    listener.start(server._on_incoming)
+    server.error = RuntimeError("a bug")
+    for number in range(2):
+        inbox.put(item(number))
+    server.asked.run()
     assert numbers(server) == [0, 1]
+    assert "a bug" in caplog.text
+    listener.stop()
+
+
+def test_an_executor_that_cannot_take_costs_that_message_only(inbox, caplog):
+    server, listener = Server(), listener_of(inbox)
+    listener.start(server._on_incoming)
+    server.asked.error = RuntimeError("can't start new thread")
+    inbox.put(call := item(0, wants_reply=True))
     assert "could not be given to its server" in caplog.text
     assert b"can't start new thread" in call.replies.get(timeout=PATIENCE_S)
+    server.asked.error = None
+    inbox.put(item(1))
+    server.asked.run()
+    assert numbers(server) == [1]
+    listener.stop()
 
 
 @pytest.mark.parametrize(
     ("server", "size", "green"),
     [
-        (Server("eventlet"), 1, False),
-        (Server("blocking"), 1, False),
+        (Server(kind="eventlet"), 1, False),
+        (Server(kind="blocking"), 1, False),
         (Server(), 2, False),
         (Server(), 1, True),
+        (OwnWay(), 1, False),
     ],
-    ids=["eventlet", "blocking", "batches", "green threads"],
+    ids=["eventlet", "blocking", "batches", "green threads", "another callback"],
 )
 def test_everybody_else_is_polled_for(inbox, monkeypatch, server, size, green):
     monkeypatch.setattr(handing.natives, "threads_are_green", lambda: green)
+    assert size > 1 or handing.server_behind(server._on_incoming) is None
     listener = listener_of(inbox, size=size)
-    listener.start(server.on_incoming)
+    server.asked.submit = lambda call, incoming: call(incoming)
+    listener.start(server._on_incoming)
     for number in range(2):
         inbox.put(item(number))
-    server.wait(2)
+    server.wait_for(2)
     assert threading.current_thread() not in server.threads
     listener.stop()
 
 
 def test_a_callback_that_is_no_servers_is_polled_for(inbox):
     server, listener = Server(), listener_of(inbox)
-    listener.start(lambda incoming: server.on_incoming(incoming))
+    listener.start(lambda incoming: server._process_incoming(incoming))
     inbox.put(item(0))
-    server.wait(1)
+    server.wait_for(1)
     assert threading.current_thread() not in server.threads
     listener.stop()
