@@ -60,6 +60,8 @@ PAYLOADS: Final = 1
 """Flag of a segment: payloads were captured."""
 BOTH_ENDS: Final = 2
 """Flag of a segment: deliveries were captured, too (``capture = both``)."""
+CAPTURES: Final = ("in", "both")
+"""What is captured, without that flag and with it."""
 
 JUMP_MAX: Final = 1 << 32
 """Where a block is looked for behind damage and headers do not lead on, its number is at most so far ahead."""

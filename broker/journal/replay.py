@@ -312,7 +312,7 @@ def refused_then(records: Iterable[Record]) -> frozenset[int]:
             continue
         denied = record.direction == "denied" and record.reason == errno.EPERM
         answered = record.direction == "in" and record.type == "response"
-        if denied or (answered and record.aux1 == errno.EPERM):
+        if denied or (answered and record.errnum == errno.EPERM):
             refused.add(open_ones.pop())
         if answered or not open_ones:
             del waiting[key]

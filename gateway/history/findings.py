@@ -1,12 +1,13 @@
-"""What went wrong: messages that were refused, lost or out of order, readers that were too slow."""
+"""What went wrong: messages that were refused, failed, were lost or out of order, readers that were too slow."""
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from gateway.history.grouping import Newest, counted, grouped, stepped
+from gateway.history.grouping import Newest, counted, grouped, series, stepped
 from gateway.history.scope import Scope
 from gateway.history.tables import Reading, Warehouse, arrow, seconds
 
@@ -25,6 +26,11 @@ _ORDER: Final = (
     "last_ts",
 )
 _FAULTS: Final = ("out_of_order", "missing")
+_FAILED: Final = ("topic", "errno", "kind")
+ERRORS_S: Final = 60
+"""Windows of the table of errors."""
+ERRNOS: Final = 7
+"""Errors that have a line of their own."""
 _SLOW: Final = ("rank", "peer", "what", "events", "bytes", "reason")
 
 
@@ -54,6 +60,31 @@ def denied(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 50
             for key, n in users.most_common(limit)
         ],
         "newest": newest.rows(),
+    }
+
+
+def errors(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 50) -> dict[str, Any]:
+    """What failed otherwise, per step and errno, and by topic, errno and kind; refusals for want of rights are not
+    among it.
+    """
+    step = scope.step(ERRORS_S)
+    totals: Counter[str] = Counter()
+    cells: Counter[tuple[str, int]] = Counter()
+    by: Counter[tuple[Any, ...]] = Counter()
+    batches = (
+        stepped(each, scope, step) for each in warehouse.read("errors", [*_FAILED, "n"], scope, reading)
+    )
+    for row in grouped(batches, ["at", *_FAILED], ["n"]):
+        name = errno.errorcode.get(row["errno"], str(row["errno"]))
+        totals[name] += row["n"] or 0
+        cells[name, row["at"]] += row["n"] or 0
+        by[tuple(row[each] for each in _FAILED)] += row["n"] or 0
+    return {
+        "step_s": step,
+        "times": scope.times(step),
+        "total": totals.total(),
+        "series": series(totals, cells, scope.steps(step), ERRNOS),
+        "by": [dict(zip((*_FAILED, "n"), (*key, n), strict=True)) for key, n in by.most_common(limit)],
     }
 
 

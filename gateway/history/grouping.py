@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -90,6 +91,17 @@ class Newest:
 def counted(table: Any) -> Any:
     """The batch with a column ``one`` that counts its rows."""
     return table.append_column("one", arrow().array([1] * table.num_rows, arrow().int64()))
+
+
+def series(
+    totals: Counter[str], cells: Counter[tuple[str, int]], length: int, most: int
+) -> list[dict[str, Any]]:
+    """Lines of a chart, the largest first: of ``most`` names, and of all others together as ``other``."""
+    top = [name for name, _ in totals.most_common(most)]
+    found = {name: [0] * length for name in top}
+    for (name, at), n in cells.items():
+        found.setdefault(name if name in top else "other", [0] * length)[at] += n
+    return [{"name": name, "total": sum(values), "n": values} for name, values in found.items()]
 
 
 def spread(rows: Iterable[dict[str, Any]], value: str, length: int, *, missing: Any = 0) -> list[Any]:

@@ -1,56 +1,59 @@
-"""How long calls took until their first response; from the table ``rpc_latency`` (windows of 60 s, per topic).
+"""How long calls took until their first response, and where in the tree the time went; from the histograms of
+``rpc_latency`` and the sums of ``tree_latency`` (windows of 60 s, per topic).
 
-Percentiles of several windows cannot be put together exactly. Where a row of an answer covers more than one window,
-``p50_ns`` is their mean, weighted by calls; ``p95_ns`` and ``p99_ns`` are those of the worst window, ``max_ns`` is
-exact. A step of 60 s with one rank and one topic is the window itself.
+Histograms add up, so that a percentile of any time, topics or ranks together is one of all their calls; it is the end
+of a bucket, at most a sixteenth above the exact one. ``max_ns`` is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any, Final
 
 from gateway.history.grouping import grouped, spread, stepped
 from gateway.history.scope import Scope
-from gateway.history.tables import Reading, Warehouse, arrow
+from gateway.history.tables import Reading, Warehouse
 
 WINDOW_S: Final = 60
 TOPICS: Final = 6
 """Topics that have a line of their own: those with most calls."""
 CAUSES: Final = (
     "unmatched_no_response",
+    "not_captured",
     "unmatched_no_request",
     "unmatched_noresponse",
     "unmatched_untagged",
     "reused_tags",
 )
-"""Columns that count what could not be matched."""
-_WORST: Final = ("p95_ns", "p99_ns", "max_ns")
+"""Columns that count what could not be matched, or not be seen."""
+PERCENTILES: Final = {"p50_ns": 50, "p95_ns": 95, "p99_ns": 99}
+_ROW: Final = (*PERCENTILES, "max_ns")
 
 
 def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 50) -> dict[str, Any]:
     """Percentiles per step of all calls together, lines of the busiest topics, a table of all topics."""
     step = scope.step(WINDOW_S)
     length = scope.steps(step)
-    rows = grouped(
-        (stepped(batch, scope, step) for batch in _read(warehouse, scope, reading)),
-        ["topic", "at"],
-        ["n", "weighted", *CAUSES],
-        _WORST,
-    )
-    topics = _folded(rows, "topic")
-    steps = _folded(rows, "at")
+    columns = ["topic", "le_ns", "n", "max_ns", *CAUSES]
+    batches = (stepped(each, scope, step) for each in warehouse.read("rpc_latency", columns, scope, reading))
+    rows = grouped(batches, ["topic", "at", "le_ns"], ["n", *CAUSES], ["max_ns"])
+    topics = folded(rows, "topic")
+    steps = folded(rows, "at")
     busiest = [row["topic"] for row in topics[:TOPICS]]
     return {
         "step_s": step,
         "times": scope.times(step),
         "n": spread(steps, "n", length),
-        **{name: spread(steps, name, length, missing=None) for name in ("p50_ns", *_WORST)},
+        **{name: spread(steps, name, length, missing=None) for name in _ROW},
         "lines": [
             {
                 "topic": topic,
                 "p95_ns": spread(
-                    [row for row in rows if row["topic"] == topic], "p95_ns", length, missing=None
+                    folded([row for row in rows if row["topic"] == topic], "at"),
+                    "p95_ns",
+                    length,
+                    missing=None,
                 ),
             }
             for topic in busiest
@@ -60,28 +63,70 @@ def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int =
     }
 
 
-def _read(warehouse: Warehouse, scope: Scope, reading: Reading) -> Iterator[Any]:
-    """Batches with ``weighted``, the median times its calls, so that medians can be added up."""
-    pa, compute = arrow(), arrow("compute")
-    for batch in warehouse.read("rpc_latency", ["topic", "n", "p50_ns", *_WORST, *CAUSES], scope, reading):
-        p50 = batch.column("p50_ns").cast(pa.float64())
-        yield batch.append_column("weighted", compute.multiply(p50, batch.column("n").cast(pa.float64())))
-
-
-def _folded(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+def folded(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """One row per value of ``key``, the one with most calls first."""
     found: dict[Any, dict[str, Any]] = {}
+    buckets: dict[Any, Counter[int]] = defaultdict(Counter)
     for row in rows:
         entry = found.setdefault(
-            row[key], {key: row[key], "n": 0, "weighted": 0.0, **dict.fromkeys(CAUSES, 0)}
+            row[key], {key: row[key], "n": 0, "max_ns": None, **dict.fromkeys(CAUSES, 0)}
         )
-        for name in ("n", "weighted", *CAUSES):
+        for name in ("n", *CAUSES):
             entry[name] += row[name] or 0
-        for name in _WORST:
-            entry[name] = max(
-                (each for each in (entry.get(name), row[name]) if each is not None), default=None
-            )
-    for entry in found.values():
-        weighted = entry.pop("weighted")
-        entry["p50_ns"] = round(weighted / entry["n"]) if entry["n"] else None
+        if row["le_ns"] is not None:
+            buckets[row[key]][row["le_ns"]] += row["n"] or 0
+            entry["max_ns"] = max(entry["max_ns"] or 0, row["max_ns"] or 0)
+    for value, entry in found.items():
+        entry |= {
+            name: percentile(buckets[value], share, entry["max_ns"]) for name, share in PERCENTILES.items()
+        }
     return sorted(found.values(), key=lambda entry: (-entry["n"], str(entry[key])))
+
+
+def percentile(buckets: Counter[int], percent: int, longest: int | None) -> int | None:
+    """The end of the bucket that this percentile lies in, or the longest time of all; None of nothing.
+
+    >>> percentile(Counter({31: 98, 1023: 2}), 50, 900), percentile(Counter({31: 98, 1023: 2}), 99, 900)
+    (31, 900)
+    """
+    wanted, seen = -(-buckets.total() * percent // 100), 0
+    for end in sorted(buckets):
+        seen += buckets[end]
+        if seen >= wanted:
+            return end if longest is None else min(end, longest)
+    return None
+
+
+def tree(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 50) -> dict[str, Any]:
+    """Where the time goes: ``steps`` from a broker to the next one, and from the last one into a service, each with
+    its calls, the mean time that it takes of them, and its share of all; the one that takes most first.
+
+    A step to the next broker is what a call takes here less what it takes there, each by its own clock. ``mean_ns`` is
+    None where nobody recorded that: its journal is not in the warehouse, or a built-in service's answers are not.
+    """
+    everywhere = Scope(scope.since, scope.until, scope.service)
+    batches = warehouse.read("tree_latency", ["rank", "source", "target", "n", "sum_ns"], everywhere, reading)
+    up: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    down: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for row in grouped(batches, ["rank", "source", "target"], ["n", "sum_ns"]):
+        here, sums = f"rank {row['rank']}", {"n": row["n"] or 0, "ns": row["sum_ns"] or 0}
+        up[here, str(row["target"])].update(sums)
+        down[str(row["source"]), here].update(sums)
+    steps: list[dict[str, Any]] = [
+        {"from": here, "to": there, "n": sums["n"], "mean_ns": _mean(sums, down.get((here, there)), there)}
+        for (here, there), sums in up.items()
+        if scope.rank in (None, int(here.removeprefix("rank ")))
+    ]
+    whole = sum(step["n"] * (step["mean_ns"] or 0) for step in steps)
+    for step in steps:
+        known = step["mean_ns"] is not None and whole
+        step["share"] = step["n"] * step["mean_ns"] / whole if known else None
+    return {"steps": sorted(steps, key=lambda step: -(step["share"] or 0))[:limit]}
+
+
+def _mean(here: Counter[str], there: Counter[str] | None, name: str) -> int | None:
+    """The mean time of a step: all of it where it leads into a service, else what the next broker does not have."""
+    mine = here["ns"] / max(here["n"], 1)
+    if not name.startswith("rank "):
+        return round(mine)
+    return None if not there or not there["n"] else max(0, round(mine - there["ns"] / there["n"]))

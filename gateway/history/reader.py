@@ -24,7 +24,7 @@ from gateway.history.scope import DAY_S, LEAST_S, Scope
 from gateway.history.tables import WIDEST_S, Absent, Budget, Reading, Warehouse, arrow
 
 WAITING_MAX: Final = 16
-"""Questions that may wait for the one that is being read; a page asks nine at once."""
+"""Questions that may wait for the one that is being read; a page asks eleven at once."""
 KEPT: Final = 64
 """Answers that are remembered."""
 KEPT_BYTES: Final = 16 * 2**20
@@ -34,10 +34,12 @@ LIMIT: Final = 50
 
 _Query = Callable[..., dict[str, Any]]
 QUESTIONS: Final[dict[str, tuple[_Query, tuple[str, ...]]]] = {
-    "summary": (summary.summary, ("traffic",)),
+    "summary": (summary.summary, ("traffic", "errors")),
     "traffic": (traffic.over_time, ("traffic",)),
     "latency": (latency.over_time, ("rpc_latency",)),
-    "talkers": (traffic.talkers, ("traffic", "user_usage")),
+    "tree": (latency.tree, ("tree_latency",)),
+    "talkers": (traffic.talkers, ("traffic", "errors", "user_usage")),
+    "errors": (findings.errors, ("errors",)),
     "denied": (findings.denied, ("denied",)),
     "order": (findings.order, ("order_check", "event_gaps")),
     "slow": (findings.slow, ("slow",)),

@@ -24,6 +24,8 @@ from broker.errors import HeadgateError
 from gateway.history.scope import DAY_S, STEPS_S, Scope, start_of
 
 PARTITION: Final = re.compile(r"dt=(\d{4}-\d\d-\d\d)")
+NEVER: Final = "1000-01-01"
+"""Partition of a file without rows: it is there for readers that know no schema."""
 BATCH_ROWS: Final = 65536
 """Rows decoded at a time."""
 ROWS_MAX: Final = 8_000_000
@@ -149,6 +151,13 @@ class Warehouse:
                 f"there is no warehouse at {self.directory} yet: "
                 f"headgate pipeline batch --journal DIR --warehouse {self.directory} makes one"
             )
+        for table, column in FORMER.items():
+            if any(_has(file, column) for file in self.files(table, self.days(table)[:1])[-1:]):
+                raise Absent(
+                    f"{self.directory}: an older version made its tables, which count a message at each broker that it "
+                    "passed; make the warehouse anew from its journal: headgate pipeline batch --journal DIR "
+                    "--warehouse NEW"
+                )
 
     def tables(self) -> list[str]:
         """Names of the tables that are there, those of the machinery left out."""
@@ -161,7 +170,7 @@ class Warehouse:
     def days(self, table: str) -> list[str]:
         """Dates of a table's partitions, newest first."""
         names = (PARTITION.fullmatch(entry.name) for entry in _entries(os.path.join(self.directory, table)))
-        return sorted((found[1] for found in names if found), reverse=True)[:DAYS_KEPT]
+        return sorted((found[1] for found in names if found and found[1] != NEVER), reverse=True)[:DAYS_KEPT]
 
     def files(self, table: str, days: Iterable[str]) -> list[File]:
         """The files of these partitions, newest partition first."""
@@ -272,6 +281,8 @@ class Warehouse:
 TIMES: Final = {
     "traffic": "window",
     "rpc_latency": "window",
+    "tree_latency": "window",
+    "errors": "window",
     "denied": "ts",
     "event_gaps": "ts",
     "order_check": "last_ts",
@@ -281,11 +292,13 @@ TIMES: Final = {
     "user_usage": "",
 }
 """Table -> the column that says when; "" has none: its rows are of a whole day."""
-WIDTHS: Final = {"traffic": 10, "rpc_latency": 60}
+WIDTHS: Final = {"traffic": 10, "rpc_latency": 60, "tree_latency": 60, "errors": 60}
 """Tables whose time is the begin of a window -> its seconds."""
 WIDEST_S: Final = max(WIDTHS.values())
 EXACT: Final = ("traffic", "denied", "event_gaps", "job_outcomes", "notifications", "slow")
 """Tables that tell when something was; the others are wider windows of the same messages."""
+FORMER: Final = {"traffic": "errors", "rpc_latency": "p50_ns"}
+"""Columns of tables that counted every broker that a message passed: such a warehouse is not read."""
 EDGES_MAX: Final = 8192
 """Files whose first and last time are remembered."""
 
@@ -332,6 +345,14 @@ def _parquet(folder: str, day: str) -> list[File]:
 
 
 # ---------------------------------------------------------------- one file
+
+
+def _has(file: File, column: str) -> bool:
+    """Whether a file has that column; False of one that cannot be read, which is told where it is."""
+    try:
+        return column in arrow("parquet").read_schema(file.path).names
+    except (OSError, arrow().ArrowException):
+        return False
 
 
 def _edge_of(file: File, column: str, width: int) -> tuple[int, int] | None:

@@ -1,7 +1,7 @@
-"""Messages over time, and who sends most of them; from the table ``traffic`` (windows of 10 s).
+"""Messages over time, and who sends most of them; from the tables ``traffic`` (windows of 10 s) and ``errors``.
 
-What is counted: messages as they came in (``direction`` in), of the kinds that carry something (flux, nfp, oslo); an
-answer by direction counts all. Errors are responses with an error number and messages that were denied.
+What is counted: messages of the kinds that carry something (flux, nfp, oslo), each once, as it came in or was refused
+at the door; an answer by direction counts deliveries, too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ BYS: Final[tuple[str, ...]] = get_args(By)
 SERIES: Final = 8
 """Lines of a chart; what else there is goes into ``other``."""
 _COLUMNS: Final = ("rank", "direction", "kind", "service", "topic", "type", "transport", "userid")
-_NUMBERS: Final = ("n", "payload_bytes", "wire_bytes", "errors")
+_NUMBERS: Final = ("n", "payload_bytes", "wire_bytes")
 
 
 def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, by: str = "type") -> dict[str, Any]:
-    """Messages, bytes and errors per step, one series per value of ``by``, the largest first."""
+    """Messages and bytes per step, one series per value of ``by``, the largest first."""
     step = scope.step(10)
     length = scope.steps(step)
     batches = (
@@ -32,7 +32,7 @@ def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, by: str = "t
         for batch in _read(warehouse, scope, reading, {"direction", "kind", "type", by})
     )
     rows = grouped(batches, ["name", "at", "direction"], _NUMBERS)
-    carried = [row for row in rows if by == "direction" or row["direction"] == "in"]
+    carried = [row for row in rows if by == "direction" or row["direction"] != "out"]
     sizes: Counter[str] = Counter()
     for row in carried:
         sizes[row["name"]] += row["n"] or 0
@@ -40,11 +40,7 @@ def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, by: str = "t
     series = [_series(name, [row for row in carried if row["name"] == name], length) for name in top]
     if rest := [row for row in carried if row["name"] not in top]:
         series.append(_series("other", rest, length))
-    errors = [0] * length
-    for row in rows:
-        if row["direction"] != "out":
-            errors[row["at"]] += row["errors"] or 0
-    return {"by": by, "step_s": step, "times": scope.times(step), "series": series, "errors": errors}
+    return {"by": by, "step_s": step, "times": scope.times(step), "series": series}
 
 
 def talkers(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 20) -> dict[str, Any]:
@@ -54,9 +50,11 @@ def talkers(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 2
         ["userid", "topic", "service", "type", "direction"],
         _NUMBERS,
     )
+    names = ["userid", "topic", "service"]
+    failed = grouped(warehouse.read("errors", [*names, "n"], scope, reading), names, ["n"])
     found: dict[str, Any] = {}
-    for name in ("userid", "topic", "service"):
-        found[f"by_{name}"] = _ranked(rows, name)[:limit]
+    for name in names:
+        found[f"by_{name}"] = _ranked(rows, failed, name)[:limit]
     return {**found, "usage": _usage(warehouse, scope, reading)[:limit]}
 
 
@@ -80,12 +78,13 @@ def totals(warehouse: Warehouse, scope: Scope, reading: Reading) -> dict[str, An
     for row in rows:
         if row["service"]:
             services[row["service"]] += row["n"] or 0
-    came = [row for row in inside if row["direction"] == "in"]
+    came = [row for row in inside if row["direction"] != "out"]
+    failed = grouped(warehouse.read("errors", ["n"], scope, reading), [], ["n"])
     return {
         "messages": _sum(came, "n"),
         "payload_bytes": _sum(came, "payload_bytes"),
         "wire_bytes": _sum(came, "wire_bytes"),
-        "errors": _sum([row for row in inside if row["direction"] != "out"], "errors"),
+        "errors": _sum(failed, "n"),
         "services": [name for name, _ in services.most_common(200)],
         "ranks": sorted({row["rank"] for row in rows if row["rank"] is not None})[:1000],
     }
@@ -120,16 +119,18 @@ def _series(name: str, rows: list[dict[str, Any]], length: int) -> dict[str, Any
     return {"name": name, "total": sum(n), "n": n, "bytes": size}
 
 
-def _ranked(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+def _ranked(rows: list[dict[str, Any]], failed: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     found: dict[Any, dict[str, Any]] = {}
+
+    def entry_of(row: dict[str, Any]) -> dict[str, Any]:
+        zero = dict.fromkeys(("n", "requests", "responses", "events", "bytes", "errors"), 0)
+        return found.setdefault(row[name], {name: row[name], **zero})
+
+    for row in failed:
+        entry_of(row)["errors"] += row["n"] or 0
     for row in rows:
-        entry = found.setdefault(
-            row[name],
-            {name: row[name], "n": 0, "requests": 0, "responses": 0, "events": 0, "bytes": 0, "errors": 0},
-        )
+        entry = entry_of(row)
         if row["direction"] != "out":
-            entry["errors"] += row["errors"] or 0
-        if row["direction"] == "in":
             entry["n"] += row["n"] or 0
             entry["bytes"] += row["wire_bytes"] or 0
             if f"{row['type']}s" in entry:
@@ -140,7 +141,7 @@ def _ranked(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 def _usage(warehouse: Warehouse, scope: Scope, reading: Reading) -> list[dict[str, Any]]:
     """``user_usage`` of the days the scope touches; it knows no rank and no service."""
     days = Scope(scope.since, scope.until).whole_days()
-    names = ("requests", "responses", "events", "denied", "payload_bytes", "wire_bytes", "rpc_ns")
+    names = ("requests", "responses", "events", "denied", "errors", "payload_bytes", "wire_bytes", "rpc_ns")
     rows = grouped(warehouse.read("user_usage", ["userid", *names], days, reading), ["userid"], names)
     return sorted(rows, key=lambda row: -(row["wire_bytes"] or 0))
 

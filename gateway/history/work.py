@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from gateway.history.grouping import Newest, counted, grouped, stepped
+from gateway.history.grouping import Newest, counted, grouped, series, stepped
 from gateway.history.scope import Scope
 from gateway.history.tables import Reading, Warehouse, arrow, seconds
 
@@ -35,7 +35,7 @@ def jobs(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 50) 
         "step_s": step,
         "times": scope.times(step),
         "total": sum(statuses.values()),
-        "series": _series(statuses, cells, scope.steps(step)),
+        "series": series(statuses, cells, scope.steps(step), STATUSES),
         "tasks": [_task(each) for each in sorted(tasks.values(), key=lambda each: -each["n"])[:limit]],
         "newest": [{**row, "t_done": seconds(row["t_done"])} for row in newest.rows()],
     }
@@ -63,19 +63,10 @@ def notifications(warehouse: Warehouse, scope: Scope, reading: Reading, limit: i
         "step_s": step,
         "times": scope.times(step),
         "total": sum(priorities.values()),
-        "series": _series(priorities, cells, scope.steps(step)),
+        "series": series(priorities, cells, scope.steps(step), STATUSES),
         "by": [dict(zip(("event_type", "publisher_id"), key, strict=True)) | sums for key, sums in ranked],
         "newest": newest.rows(),
     }
-
-
-def _series(totals: Counter[str], cells: Counter[tuple[str, int]], length: int) -> list[dict[str, Any]]:
-    """One line per name, the most frequent first."""
-    top = [name for name, _ in totals.most_common(STATUSES)]
-    found = {name: [0] * length for name in top}
-    for (name, at), n in cells.items():
-        found.setdefault(name if name in top else "other", [0] * length)[at] += n
-    return [{"name": name, "total": sum(values), "n": values} for name, values in found.items()]
 
 
 def _timed(batch: Any) -> Any:

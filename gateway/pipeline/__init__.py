@@ -21,3 +21,31 @@
 
 ``python -m gateway.pipeline VERB ...`` is ``headgate pipeline VERB ...``, for ``spark-submit``.
 """
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def views(spark: SparkSession, warehouse: str | os.PathLike[str]) -> list[str]:
+    """Every table of a warehouse as a temporary view of its name, for SQL; also those without rows. Returns the names.
+
+    Args:
+        spark: where.
+        warehouse: its directory.
+
+    Raises:
+        PipelineError: there is no such directory, or it is of a version that is not read.
+    """
+    from gateway.pipeline.describe import existing
+    from gateway.pipeline.schema import TABLES
+
+    house = existing(warehouse)
+    house.check()
+    for name in TABLES:
+        house.read(spark, name).createOrReplaceTempView(name)
+    return list(TABLES)

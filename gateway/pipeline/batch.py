@@ -19,8 +19,9 @@ from gateway.pipeline import runs
 from gateway.pipeline.follow import OPEN
 from gateway.pipeline.schema import GOLD, MESSAGES, table_named
 from gateway.pipeline.session import plain_errors
-from gateway.pipeline.tables import increment, matching
+from gateway.pipeline.tables import calls, increment
 from gateway.pipeline.tables.catalogue import BUILD, FROM_CALLS, REACH
+from gateway.pipeline.tables.endpoints import resolved
 from gateway.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -125,15 +126,14 @@ def _calls(
     spark: SparkSession, warehouse: Warehouse, dates: list[str], since_ns: int | None
 ) -> Iterator[DataFrame]:
     """The calls of those dates, matched once; without the open ones where a stream will add them."""
-    paths = [str(path) for path in warehouse.files(MESSAGES.name, dates)]
-    with matching.matched(spark, paths, warehouse.read(spark, MESSAGES.name, dates)) as found:
-        if since_ns is not None:
-            found = found.where(~increment.is_open() | (fn.col("req_ns") < since_ns))
-        found = found.persist()
-        try:
-            yield found
-        finally:
-            found.unpersist()
+    found = calls.calls(calls.legs(resolved(warehouse.read(spark, MESSAGES.name, dates))))
+    if since_ns is not None:
+        found = found.where(~increment.is_open() | (fn.col("req_ns") < since_ns))
+    found = found.persist()
+    try:
+        yield found
+    finally:
+        found.unpersist()
 
 
 def _open_since(spark: SparkSession, warehouse: Warehouse) -> int:

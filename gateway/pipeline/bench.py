@@ -8,16 +8,14 @@ Spark is here because a cluster takes the same job. Figures are comparable withi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.pipeline import schema
 from gateway.pipeline.errors import Missing, PipelineError
 from gateway.pipeline.tables import sql
-from gateway.pipeline.tables.matching import matched
-from gateway.pipeline.tables.rpc_latency import of_calls
+from gateway.pipeline.tables.rpc_latency import rpc_latency
 from gateway.pipeline.tables.traffic import traffic
 
 if TYPE_CHECKING:
@@ -29,13 +27,15 @@ QUERIES: Final = {"rpc_latency": sql.LATENCY, "traffic": sql.TRAFFIC}
 _CHECKED: Final = {
     "rpc_latency": (
         "n",
+        "sum_ns",
         "max_ns",
         "unmatched_no_response",
+        "not_captured",
         "unmatched_no_request",
         "unmatched_noresponse",
         "reused_tags",
     ),
-    "traffic": ("n", "payload_bytes", "wire_bytes", "errors"),
+    "traffic": ("n", "payload_bytes", "wire_bytes"),
 }
 ROUNDS: Final = 3
 THREADS: Final = 2
@@ -122,8 +122,7 @@ def _one(spark: SparkSession, warehouse: Warehouse, name: str, base: Any, rounds
         base.execute(f"CREATE OR REPLACE TEMP TABLE made AS {query}")
 
     def spark_turn() -> None:
-        with made(spark, warehouse, name) as table:
-            table.write.format("noop").mode("overwrite").save()
+        made(spark, warehouse, name).write.format("noop").mode("overwrite").save()
 
     spark_s, duckdb_s = [], []
     for _turn in range(rounds + 1):
@@ -132,8 +131,7 @@ def _one(spark: SparkSession, warehouse: Warehouse, name: str, base: Any, rounds
     columns = _CHECKED[name]
     sums = ", ".join(f"sum({column})::BIGINT" for column in columns)
     theirs = base.execute(f"SELECT count(*), {sums} FROM made").fetchone()  # noqa: S608 - our own names
-    with made(spark, warehouse, name) as table:
-        rows = table.toArrow().select(list(columns))
+    rows = made(spark, warehouse, name).toArrow().select(list(columns))
     ours = (rows.num_rows, *(sum(filter(None, rows[column].to_pylist())) for column in columns))
     if ours != tuple(theirs):
         raise PipelineError(f"{name}: Spark made {ours}, DuckDB {tuple(theirs)} (rows, {', '.join(columns)})")
@@ -141,16 +139,9 @@ def _one(spark: SparkSession, warehouse: Warehouse, name: str, base: Any, rounds
     return Timing(name, min(spark_s[1:]), min(duckdb_s[1:]), total, rows.num_rows)
 
 
-@contextmanager
-def made(spark: SparkSession, warehouse: Warehouse, name: str) -> Iterator[DataFrame]:
+def made(spark: SparkSession, warehouse: Warehouse, name: str) -> DataFrame:
     """The table, as ``batch`` makes it."""
-    bronze = warehouse.read(spark, schema.MESSAGES.name)
-    if name == "traffic":
-        yield traffic(bronze)
-        return
-    paths = [str(path) for path in warehouse.files(schema.MESSAGES.name)]
-    with matched(spark, paths, bronze, origins=False) as found:
-        yield of_calls(found, bronze)
+    return {"traffic": traffic, "rpc_latency": rpc_latency}[name](warehouse.read(spark, schema.MESSAGES.name))
 
 
 def _seconds(turn: Callable[[], None]) -> float:

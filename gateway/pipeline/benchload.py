@@ -83,7 +83,7 @@ def _columns(calls: int) -> dict[str, np.ndarray]:
         "tag": (tag, tag[which], np.zeros(events, np.int64)),
         "topic": (topic, topic[which], np.full(events, TOPICS)),
         "flags": (flags, np.zeros(len(which), np.int64), np.zeros(events, np.int64)),
-        "aux1": (np.full(calls, 0xFFFFFFFF), ends, np.arange(1, events + 1)),
+        "word": (np.full(calls, 0xFFFFFFFF), ends, np.arange(1, events + 1)),
     }
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     order = np.argsort(columns["ts_ns"], kind="stable")
@@ -123,8 +123,11 @@ def _rows(columns: dict[str, np.ndarray], seq: np.ndarray) -> dict[str, Any]:
         "rank": np.zeros(size, np.int64),
         "writer": pa.repeat("rank0", size),
         "run": pa.repeat("0123456789abcdef" * 2, size),
+        "capture": pa.repeat("in", size),
         "peer": peers.take(pa.array(sender)),
         "peer_id": sender + 1,
+        "role": pa.repeat("client", size),
+        "via_role": pa.array(["client", "client", ""]).take(pa.array(what)),
         "via_id": np.zeros(size, np.int64),
         "transport": pa.array(["unix", "curve", "websocket"]).take(pa.array(client % 3)),
         "direction": pa.repeat("in", size),
@@ -135,7 +138,10 @@ def _rows(columns: dict[str, np.ndarray], seq: np.ndarray) -> dict[str, Any]:
         "userid": np.where(what == _RESPONSE, 500, 1000 + client % 50),
         "claimed": np.full(size, 0xFFFFFFFF),
         "rolemask": np.full(size, 2),
-        "aux1": columns["aux1"],
+        **{
+            name: pa.array(columns["word"], mask=what != kind)
+            for name, kind in (("nodeid", _REQUEST), ("errnum", _RESPONSE), ("event_seq", _EVENT))
+        },
         "matchtag": columns["tag"],
         "topic": topic,
         "service": pc.list_element(pc.split_pattern(topic, ".", max_splits=1), 0),

@@ -171,7 +171,7 @@ def _merge(table: str, group: Sequence[str], directory: Path) -> int:
     pieces: list[pa.Table] = []
     for path in map(Path, group):
         found = pq.ParquetFile(path)
-        known.refuse_newer(found.metadata.metadata, str(path))
+        known.refuse_foreign(found.metadata.metadata, str(path))
         sources += sources_of(path) or [path.stem]
         pieces.append(_shaped(found.read(), known))
     whole = pa.concat_tables(pieces, promote_options="default")

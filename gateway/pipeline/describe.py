@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from datetime import datetime
@@ -52,14 +53,25 @@ def held(warehouse: Warehouse, name: str) -> Held:
     return Held(name, version, tuple(sorted(versions)), len(files), rows, size, first, last)
 
 
+def existing(directory: str | os.PathLike[str]) -> Warehouse:
+    """The warehouse in a directory.
+
+    Raises:
+        PipelineError: there is no such directory.
+    """
+    house = Warehouse(os.fspath(directory))
+    if not house.root.is_dir():
+        raise PipelineError(f"{house.root}: no such directory; `headgate pipeline ingest` makes one")
+    return house
+
+
 def describe(warehouse: Warehouse) -> dict[str, Any]:
     """All of it, as JSON values; ``age_s`` of the last run tells how fresh it is.
 
     Raises:
         PipelineError: there is no such directory, or a file of it cannot be read.
     """
-    if not warehouse.root.is_dir():
-        raise PipelineError(f"{warehouse.root}: no such directory; `headgate pipeline ingest` makes one")
+    existing(warehouse.root)
     last = runs.last(warehouse)
     return {
         "warehouse": str(warehouse.root),

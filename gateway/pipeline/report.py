@@ -136,7 +136,9 @@ def page(found: dict[str, Answer]) -> str:
     blocks = (
         _traffic(found["traffic"]),
         _latency(found["latency"]),
+        _tree(found["tree"]),
         _talkers(found["talkers"]),
+        _errors(found["errors"]),
         _denied(found["denied"]),
         _order(found["order"]),
         _slow(found["slow"]),
@@ -190,24 +192,20 @@ def _sums(summary: Answer) -> str:
 
 
 def _traffic(found: Answer) -> str:
-    errors = [Line("errors", "bad", found["errors"])]
     empty = "No messages in this time."
     note = f"messages/s in, {span(found['step_s'])} a step"
     return _block(
         _chart("Traffic", note, found, traffic_lines(found), rate, empty),
-        _chart("Errors", "per step", found, errors, short, "No errors in this time.", bars=True),
     )
 
 
 def _latency(found: Answer) -> str:
-    note = (
-        f"until the first answer; {duration(0)}: recorded together with it; "
-        "several minutes in a step: the worst one"
-    )
+    note = f"until the first answer; {duration(0)}: recorded together with it"
     columns: Columns = {
         "topic": _name("topic"), "calls": lambda row: short(row["n"]),
         **{name: _ns(key) for key, name, _ in PERCENTILES},
         "unanswered": lambda row: short(row["unmatched_no_response"]),
+        "not captured": lambda row: short(row["not_captured"]),
     }  # fmt: skip
     empty = "No calls in this time."
     return _block(
@@ -230,6 +228,30 @@ def _talkers(found: Answer) -> str:
         for name, title in titles.items()
     ]
     return _block(*tables, kind="wide")
+
+
+def _tree(found: Answer) -> str:
+    columns: Columns = {
+        "from": _key("from"), "to": lambda row: SERVED.get(row["to"], text(row["to"])),
+        "calls": lambda row: short(row["n"]),
+        "mean": _ns("mean_ns"), "share": lambda row: NOT_SAID if row["share"] is None else f"{row['share']:.0%}",
+    }  # fmt: skip
+    return _block(
+        _table("Where in the tree the time goes", columns, found["steps"], "No answered calls in this time."),
+        kind="wide",
+    )
+
+
+def _errors(found: Answer) -> str:
+    columns: Columns = {
+        "topic": _name("topic"), "why": lambda row: error(row["errno"]), "what": _key("kind"),
+        "errors": lambda row: short(row["n"]),
+    }  # fmt: skip
+    empty = "No errors in this time."
+    return _block(
+        _chart("Errors", "per step, by errno", found, stacked_lines(found), short, empty, bars=True),
+        _table("Errors by topic", columns, found["by"], empty),
+    )
 
 
 def _denied(found: Answer) -> str:
@@ -331,6 +353,8 @@ LEFT: Final = frozenset(
     ["topic", "userid", "service", "time", "why", "from", "to", "type", "what", "who", "task", "outcome"]
 ) | {"publisher", "ended", "job"}
 """Columns of words; all others are numbers and set right."""
+SERVED: Final = {"own": "a built-in service", "client": "a client's service"}
+"""Where the last step of a call leads."""
 KINDS: Final = {"time": "slim", "ended": "slim", "userid": "slim", "why": "slim", "topic": "broad"}
 """Columns of words that are not broken, and those that need more room than others."""
 

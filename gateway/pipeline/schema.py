@@ -1,9 +1,10 @@
 """Every table of the warehouse: its columns, their types and meaning, its version.
 
 Evolution is add-only: a column is never renamed, retyped or removed; one that is added later stands at the end with
-the version that brought it (``@2``), and files written before give null there. A table's version is the highest of
-its columns. Files carry ``headgate.table`` and ``headgate.v``; the partition column ``dt`` is in the path
-(``dt=2026-01-31``), not in them.
+the version that brought it (``@3``), and files written before give null there. A table's version is the highest of
+its columns. Where that could not be held, the table begins anew: ``oldest`` is the first version that is still read,
+and files before it are refused with what to do about them. Files carry ``headgate.table`` and ``headgate.v``; the
+partition column ``dt`` is in the path (``dt=2026-01-31``), not in them.
 
 pyarrow is imported where it is asked for; the names and types are plain Python.
 """
@@ -27,6 +28,10 @@ VERSION_KEY: Final = "headgate.v"
 _SPARK_KEY: Final = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK: Final = {"long": "bigint"}
 """Where Spark's name of a type differs from ours."""
+ANEW: Final = (
+    "make the warehouse anew from its journal: headgate pipeline batch --journal DIR --warehouse NEW"
+)
+"""What to do with files of a version that is not read any more."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +66,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table. All columns may be null for Spark and Arrow; ``doc`` of a column says when."""
+    """One table. All columns may be null for Spark and Arrow; ``doc`` of a column says when. ``oldest``: the first
+    version that is read.
+    """
 
     name: str
     doc: str
     columns: tuple[Column, ...]
+    oldest: int = 1
 
     @property
     def version(self) -> int:
         """The highest version of a column."""
-        return max(column.since for column in self.columns)
+        return max(self.oldest, *(column.since for column in self.columns))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,8 +106,8 @@ class Table:
         ]
         return pa.schema(fields, metadata=self.metadata)
 
-    def refuse_newer(self, metadata: Mapping[bytes, bytes] | None, path: str) -> None:
-        """Raise when a file says that it is of another table or of a version that is not known here.
+    def refuse_foreign(self, metadata: Mapping[bytes, bytes] | None, path: str) -> None:
+        """Raise when a file says that it is of another table or of a version that is not read here.
 
         Raises:
             PipelineError: with the file, the version seen and the one known.
@@ -111,6 +119,10 @@ class Table:
         if seen is not None and seen > self.version:
             raise PipelineError(
                 f"{path}: version {seen} of table {self.name}; this program knows up to {self.version}"
+            )
+        if seen is not None and seen < self.oldest:
+            raise PipelineError(
+                f"{path}: version {seen} of table {self.name}; this program reads from {self.oldest} on: {ANEW}"
             )
 
 
@@ -125,16 +137,16 @@ def version_of(metadata: Mapping[bytes, bytes] | None) -> int | None:
     return max(seen, default=None)
 
 
-def _columns(text: str) -> Iterator[Column]:
+def _columns(text: str, oldest: int) -> Iterator[Column]:
     """Lines ``NAME TYPE[@VERSION] WHAT``."""
     for line in filter(None, map(str.strip, text.splitlines())):
         name, kind, doc = line.split(None, 2)
         kind, _, since = kind.partition("@")
-        yield Column(name, kind, doc, int(since or 1))
+        yield Column(name, kind, doc, int(since or oldest))
 
 
-def _table(name: str, doc: str, text: str) -> Table:
-    return Table(name, doc, tuple(_columns(text)))
+def _table(name: str, doc: str, text: str, oldest: int = 1) -> Table:
+    return Table(name, doc, tuple(_columns(text, oldest)), oldest)
 
 
 MESSAGES: Final = _table(
@@ -147,10 +159,13 @@ MESSAGES: Final = _table(
     rank          long      rank that recorded it
     writer        string    name of the writer
     run           string    uuid of the writer's run, 32 hex digits
+    capture       string    in, both: what the writer was told to record
     peer          string    who sent it (in, denied) or whom it is for (out)
     peer_id       long      number of that peer in this run
+    role          string    of that peer: client, web, worker, server; child, parent: brokers of the tree; own: this one
     via           string    the other end; empty where there is none
     via_id        long      its number; 0 where there is none
+    via_role      string    its role
     transport     string    curve, unix, websocket, plain, inproc, none
     direction     string    in, out, denied
     reason        int       errno of a denied one, else 0
@@ -160,7 +175,9 @@ MESSAGES: Final = _table(
     userid        long      stamped; of nfp, oslo and state what detail says
     claimed       long      userid before it was stamped; 4294967295: none
     rolemask      long      stamped; null unless flux
-    aux1          long      nodeid, errnum or sequence; null unless flux
+    nodeid        long      rank that a request asks for; null of all else
+    errnum        long      of a response, 0: none; null of all else
+    event_seq     long      number of an event, 0: not numbered yet; null of all else
     matchtag      long      null unless flux
     topic         string    empty of a message without one
     service       string    topic up to the first dot
@@ -172,6 +189,7 @@ MESSAGES: Final = _table(
     detail        string    JSON of nfp, oslo and state; else null
     dt            date      partition
     """,
+    oldest=2,
 )
 
 PAYLOAD: Final = Column("payload", "binary", "only where it was asked for; null where it was not captured")
@@ -179,7 +197,8 @@ PAYLOAD: Final = Column("payload", "binary", "only where it was asked for; null 
 
 TRAFFIC: Final = _table(
     "traffic",
-    "Messages by windows of 10 s; a stream adds rows, so add up.",
+    "Messages by windows of 10 s, each once: where it entered the tree (in) or was refused at the door (denied), and "
+    "where it left (out). A stream adds rows, so add up.",
     """
     window        timestamp begin of 10 s
     rank          long      rank that recorded
@@ -194,18 +213,36 @@ TRAFFIC: Final = _table(
     n             long      messages
     payload_bytes long      their payloads
     wire_bytes    long      all their parts
-    errors        long      responses with an errnum, and denied ones
+    dt            date      partition
+    """,
+    oldest=2,
+)
+
+TREE_TRAFFIC: Final = _table(
+    "tree_traffic",
+    "Messages between the brokers of the tree by windows of 10 s; a stream adds rows, so add up.",
+    """
+    window        timestamp begin of 10 s
+    rank          long      rank that recorded
+    peer          string    its neighbour
+    role          string    child, parent
+    direction     string    in, out
+    type          string    request, response, event
+    service       string    topic up to the first dot
+    n             long      messages
+    payload_bytes long      their payloads
+    wire_bytes    long      all their parts
     dt            date      partition
     """,
 )
 
 RPC: Final = _table(
     "rpc",
-    "Requests with the responses that were found for them.",
+    "Calls, each once, where it entered the tree, with the responses that were found for it.",
     """
     req_ts        timestamp when the request passed
     ts_ns         long      the same, ns
-    rank          long      rank that recorded both
+    rank          long      rank where it entered
     origin        string    who asked
     matchtag      long      of the request
     topic         string    whole topic
@@ -216,46 +253,88 @@ RPC: Final = _table(
     errnum        long      of the last response
     n_responses   long      how many responses
     streaming     boolean   the request asked for many
+    outcome       string    answered; unanswered; reused: its tag was taken; not captured: see rpc_latency
     dt            date      partition, of the request
     """,
+    oldest=2,
 )
 
 RPC_LATENCY: Final = _table(
     "rpc_latency",
-    "Latency of calls by minute, rank and topic, and what could not be matched, by cause.",
+    "Latency of calls where they entered the tree, as a histogram by minute, rank and topic, and what could not be "
+    "matched, by cause. Rows add up: the p-th percentile of any of them together is the smallest le_ns up to which n "
+    "sums up to p % of all. A stream adds rows.",
     """
     window                timestamp begin of 60 s
-    rank                  long rank that recorded
+    rank                  long rank where they entered
     topic                 string whole topic
     service               string topic up to the first dot
+    le_ns                 long until the first response, at most: the end of a bucket; null: there was none
     n                     long calls with a response
-    p50_ns                long until the first response: median
-    p95_ns                long 95 %
-    p99_ns                long 99 %
+    sum_ns                long of their latencies
     max_ns                long the longest
     unmatched_no_response long requests without a response
+    not_captured          long requests of built-in services, whose answers capture = in does not see
     unmatched_no_request  long responses without a request
     unmatched_noresponse  long requests that asked for none
     unmatched_untagged    long with matchtag 0 or without an origin
     reused_tags           long requests whose tag was still open
     dt                    date partition
     """,
+    oldest=2,
+)
+
+TREE_LATENCY: Final = _table(
+    "tree_latency",
+    "Where in the tree the time goes: answered calls at every broker that they passed, by minute and by the links that "
+    "they came and went by. Of a step to the next broker that is sum_ns of this one less sum_ns of the next. A stream "
+    "adds rows, so add up.",
+    """
+    window        timestamp begin of 60 s
+    rank          long      rank that recorded
+    source        string    whence they came: a neighbour in the tree, or the role of who asked
+    target        string    where they went: a neighbour in the tree; client: who serves it; own: a built-in service
+    topic         string    whole topic
+    service       string    topic up to the first dot
+    n             long      calls with a response
+    sum_ns        long      of the times until the first one came to this broker
+    max_ns        long      the longest
+    dt            date      partition
+    """,
 )
 
 DENIED: Final = _table(
     "denied",
-    "What was refused.",
+    "What was refused for want of rights (EPERM, EACCES).",
     """
     ts            timestamp when
     rank          long      rank that refused
     transport     string    as in messages
     peer          string    who
-    claimed       long      userid it claimed
-    userid        long      userid it was given
-    rolemask      long      roles it was given
+    claimed       long      userid it claimed; null of an answer
+    userid        long      userid it was given; null of an answer
+    rolemask      long      roles it was given; null of an answer
     topic         string    of the request; null of a link
     errno         int       POSIX number
-    kind          string    request, link, web
+    kind          string    request, link, web; answer: a client's service said so
+    dt            date      partition
+    """,
+    oldest=2,
+)
+
+ERRORS: Final = _table(
+    "errors",
+    "What failed otherwise, by errno: calls where they entered the tree, each once, requests that were no call, and "
+    "links. A stream adds rows, so add up.",
+    """
+    window        timestamp begin of 60 s; of a call: when it was made
+    rank          long      rank where it entered, or that refused
+    topic         string    whole topic; null of a link
+    service       string    topic up to the first dot
+    errno         int       POSIX number
+    kind          string    answer; refused before it was a call: request, link, web
+    userid        long      who asked
+    n             long      how many
     dt            date      partition
     """,
 )
@@ -297,18 +376,20 @@ ORDER_CHECK: Final = _table(
 
 USER_USAGE: Final = _table(
     "user_usage",
-    "What each user did in a day; a stream adds rows, so add up.",
+    "What each user did in a day, counted where it entered the tree; a stream adds rows, so add up.",
     """
     dt            date      partition
     userid        long      who
     requests      long      that came in
     responses     long      that came in
     events        long      that came in
-    denied        long      refused
+    denied        long      refused for want of rights
+    errors        long      failed otherwise
     payload_bytes long      of what came in
     wire_bytes    long      of what came in
     rpc_ns        long      sum of the latencies of the calls
     """,
+    oldest=2,
 )
 
 JOB_OUTCOMES: Final = _table(
@@ -319,7 +400,7 @@ JOB_OUTCOMES: Final = _table(
     service       string    whose workers did it
     task          string    what was asked
     client        string    who asked
-    status        string    the last one seen
+    status        string    the last one seen: COMPLETED; FAILED when a worker's part of it did; EXPIRED, CANCELLED
     attempts      long      the highest attempt seen
     workers       int       how many took part
     t_submit      timestamp when it was posted
@@ -379,7 +460,8 @@ RUNS: Final = _table(
 )
 
 GOLD: Final = (
-    TRAFFIC, RPC, RPC_LATENCY, DENIED, EVENT_GAPS, ORDER_CHECK, USER_USAGE, JOB_OUTCOMES, NOTIFICATIONS, SLOW,
+    TRAFFIC, TREE_TRAFFIC, RPC, RPC_LATENCY, TREE_LATENCY, DENIED, ERRORS, EVENT_GAPS, ORDER_CHECK, USER_USAGE,
+    JOB_OUTCOMES, NOTIFICATIONS, SLOW,
 )  # fmt: skip
 TABLES: Final = {table.name: table for table in (MESSAGES, *GOLD, RUNS)}
 """Every table by name."""
@@ -402,9 +484,8 @@ def markdown(tables: tuple[Table, ...] = (MESSAGES, *GOLD, RUNS)) -> str:
     for table in tables:
         lines += [f"### {table.name}", "", f"{table.doc} Version {table.version}.", ""]
         lines += ["| column | type | meaning |", "|---|---|---|"]
-        lines += [
-            f"| {column.name} | {column.type} | {column.doc}{'' if column.since == 1 else f' (since {column.since})'} |"
-            for column in table.columns
-        ]
+        for column in table.columns:
+            later = "" if column.since == table.oldest else f" (since {column.since})"
+            lines.append(f"| {column.name} | {column.type} | {column.doc}{later} |")
         lines.append("")
     return "\n".join(lines)

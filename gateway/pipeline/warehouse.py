@@ -45,6 +45,8 @@ MANIFESTS: Final = "_ingested"
 STAGING: Final = ".staging"
 CHECKPOINT: Final = "_checkpoint"
 _LOCK: Final = ".lock"
+NEVER: Final = "1000-01-01"
+"""A date that no record can have, for times in ns begin in 1677: that of files without rows."""
 _PARTITION: Final = re.compile(r"dt=(-?\d{4}-\d{2}-\d{2})")
 _BATCH: Final = re.compile(r"batch-(\d{10,})-")
 _AT_FDCWD: Final = -100
@@ -80,7 +82,7 @@ class Warehouse:
         """The dates that a table has, in order."""
         with contextlib.suppress(FileNotFoundError):
             found = [_PARTITION.fullmatch(name) for name in os.listdir(self.table(table))]
-            return sorted(match.group(1) for match in found if match)
+            return sorted(match.group(1) for match in found if match and match.group(1) != NEVER)
         return []
 
     def files(self, table: str, dates: Iterable[str] | None = None) -> list[Path]:
@@ -139,7 +141,7 @@ class Warehouse:
             return shape.empty_table().select(list(columns or known.names))
         dated = ds.partitioning(pa.schema([(schema.PARTITION, pa.date32())]), flavor="hive")
         for path in paths:
-            known.refuse_newer(_metadata(path), str(path))
+            known.refuse_foreign(_metadata(path), str(path))
         found = ds.dataset(
             list(map(str, paths)),
             schema=shape,
@@ -148,6 +150,16 @@ class Warehouse:
             partition_base_dir=str(self.table(table)),
         )
         return found.to_table(columns=list(columns or known.names))
+
+    def check(self) -> None:
+        """See whether the newest file of each table is of a version that is read here.
+
+        Raises:
+            PipelineError: it is not; the text says what to do.
+        """
+        for known in schema.TABLES.values():
+            for path in self.files(known.name, self.dates(known.name)[-1:])[-1:]:
+                known.refuse_foreign(_metadata(path), str(path))
 
     # ---------------------------------------------------------------- writing
 
@@ -173,9 +185,18 @@ class Warehouse:
             os.truncate(handle, 0)
             os.pwrite(handle, f"{job}, process {os.getpid()}".encode(), 0)
             shutil.rmtree(self.root / STAGING, ignore_errors=True)  # of a job that was killed
+            self.check()
+            self._declare()
             yield
         finally:
             os.close(handle)
+
+    def _declare(self) -> None:
+        """A file without rows for each table: a reader that knows no schema finds one where nothing happened yet."""
+        for known in schema.TABLES.values():
+            path = self.partition(known.name, NEVER) / "empty.parquet"
+            if not path.exists():
+                write_file(path, known.arrow().empty_table())
 
     def write_rows(self, table: str, rows: pa.Table, name: str) -> list[Path]:
         """Put ``rows`` (with ``dt``) into a file ``NAME.parquet`` in each of their dates; replaces that of the same

@@ -17,7 +17,7 @@ from tests.live.warehouse import ONCE, WHEN
 
 UTC = {"timezone_id": "UTC", "locale": "en-GB"}
 LONG = "0f1f0f8f-74ef-4854-aeb6-9f5a77e6d55d"
-CHARTS = ("traffic", "latency", "denied", "slow", "jobs", "notifications")
+CHARTS = ("traffic", "latency", "errors", "denied", "slow", "jobs", "notifications")
 
 
 @pytest.fixture(scope="module")

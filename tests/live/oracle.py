@@ -14,7 +14,8 @@ Row = dict[str, Any]
 S = 10**9
 WRAP = 0xFFFFFFFF
 FINAL = {"COMPLETED", "FAILED", "EXPIRED", "CANCELLED", "JOB NOT FOUND"}
-PERCENTILES = {"p50_ns": 50, "p95_ns": 95, "p99_ns": 99}
+BROKERS = ("child", "parent")
+POLICY = (1, 13)
 
 
 def at(ns: int) -> datetime:
@@ -61,14 +62,32 @@ class Call:
     def take(self, row: Row) -> bool:
         """A response; True when it was the last."""
         (self.came if row["direction"] == "in" else self.went).append(row)
-        return bool(row["aux1"]) or not self.streaming
+        return bool(errnum(row)) or not self.streaming
 
     @property
     def counted(self) -> list[Row]:
         """Those that came in; of those that went out an errnum that never came in; or all, when nothing came."""
         if not self.came:
             return self.went
-        return self.came + [row for row in self.went if row["aux1"]]
+        return self.came + [row for row in self.went if errnum(row)]
+
+    @property
+    def entered(self) -> bool:
+        return self.row["role"] not in BROKERS
+
+    @property
+    def unseen(self) -> bool:
+        """A built-in service was asked, and what it answers is not recorded."""
+        return not self.counted and self.row["via_role"] == "own" and self.row["capture"] == "in"
+
+    @property
+    def errnum(self) -> int | None:
+        return max((errnum(row) for row in self.came + self.went), default=None)
+
+
+def errnum(row: Row) -> int:
+    """Of a response; or of a request that a built-in service refused, which says the same."""
+    return row["reason"] if row["type"] == "request" else row["errnum"]
 
 
 def matched(rows: list[Row]) -> tuple[list[Call], list[Row]]:
@@ -80,9 +99,9 @@ def matched(rows: list[Row]) -> tuple[list[Call], list[Row]]:
         if row["kind"] != "flux" or row["type"] == "event" or not row["matchtag"] or row["origin"] is None:
             continue
         key = (row["rank"], row["run"], row["origin"], row["matchtag"])
-        if row["type"] == "request":
-            if row["direction"] == "out" or row["flags"] & 0x04:
-                continue
+        if row["type"] == "request" and (row["direction"] == "out" or row["flags"] & 0x04):
+            continue
+        if row["type"] == "request" and (row["direction"] == "in" or not row["via_id"]):
             if key in opened:
                 opened[key].reused = True
             opened[key] = Call(row)
@@ -115,105 +134,201 @@ def rpc(rows: list[Row]) -> list[Row]:
             **{name: call.row[name] for name in ("ts_ns", "rank", "origin", "matchtag", "topic", "userid")},
             "lat_ns": first_latency(call),
             "last_ns": lasted(call, max),
-            "errnum": max((row["aux1"] for row in call.came + call.went), default=None),
+            "errnum": call.errnum,
             "n_responses": len(call.counted),
             "streaming": call.streaming,
+            "outcome": outcome(call),
             "dt": day(call.row["ts_ns"]),
         }
         for call in matched(rows)[0]
+        if call.entered
     ]
+
+
+def outcome(call: Call) -> str:
+    if call.counted:
+        return "answered"
+    return "not captured" if call.unseen else "reused" if call.reused else "unanswered"
+
+
+def bucket_end(ns: int) -> int:
+    return ns | ((1 << max(0, ns.bit_length() - 5)) - 1)
 
 
 def rpc_latency(rows: list[Row]) -> list[Row]:
     latencies: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     counts: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
 
-    def key(row: Row) -> tuple[Any, ...]:
-        return row["ts_ns"] // (60 * S), row["rank"], row["topic"]
+    def count(row: Row, why: str, latency: int | None = None) -> None:
+        end = None if latency is None else bucket_end(latency)
+        place = (row["ts_ns"] // (60 * S), row["rank"], row["topic"], end)
+        counts[place][why] += 1
+        if latency is not None:
+            latencies[place].append(latency)
 
     calls, orphans = matched(rows)
     for call in calls:
-        latency = first_latency(call)
-        if latency is not None:
-            latencies[key(call.row)].append(latency)
-        counts[key(call.row)]["reused_tags"] += call.reused
-        counts[key(call.row)]["unmatched_no_response"] += latency is None and not call.reused
+        if call.entered:
+            cut = call.reused and not call.unseen
+            said = {"not captured": "not_captured", "unanswered": "unmatched_no_response"}.get(
+                outcome(call), ""
+            )
+            count(call.row, "reused_tags" if cut else said, first_latency(call))
     for row in orphans:
-        counts[key(row)]["unmatched_no_request"] += 1
+        if row["via_role"] not in BROKERS:
+            count(row, "unmatched_no_request")
     for row in rows:
-        if row["type"] == "request" and row["direction"] == "in":
+        if row["type"] == "request" and row["direction"] == "in" and row["role"] not in BROKERS:
             if row["flags"] & 0x04:
-                counts[key(row)]["unmatched_noresponse"] += 1
+                count(row, "unmatched_noresponse")
             elif not row["matchtag"] or row["origin"] is None:
-                counts[key(row)]["unmatched_untagged"] += 1
-    table = []
-    for place in counts:
-        ordered = sorted(latencies[place])
-        n = len(ordered)
-        table.append(
-            {
-                "window": at(place[0] * 60 * S),
-                "rank": place[1],
-                "topic": place[2],
-                "n": n,
-                **{name: ordered[-(-n * p // 100) - 1] if n else None for name, p in PERCENTILES.items()},
-                "max_ns": ordered[-1] if n else None,
-                **{f"unmatched_{why}": counts[place][f"unmatched_{why}"] for why in WHYS},
-                "reused_tags": counts[place]["reused_tags"],
-                "dt": day(place[0] * 60 * S),
-            }
-        )
-    return table
+                count(row, "unmatched_untagged")
+    return [
+        {
+            "window": at(place[0] * 60 * S),
+            **dict(zip(("rank", "topic", "le_ns"), place[1:], strict=True)),
+            "n": len(latencies[place]),
+            "sum_ns": sum(latencies[place]),
+            "max_ns": max(latencies[place], default=None),
+            **{why: counts[place][why] for why in WHYS},
+            "dt": day(place[0] * 60 * S),
+        }
+        for place in counts
+    ]
 
 
-WHYS = ("no_response", "no_request", "noresponse", "untagged")
+WHYS = (
+    "unmatched_no_response", "not_captured", "unmatched_no_request", "unmatched_noresponse", "unmatched_untagged",
+    "reused_tags",
+)  # fmt: skip
 
 
-def failed(row: Row) -> bool:
-    return row["direction"] == "denied" or (row["type"] == "response" and row["aux1"] != 0)
+def tree_latency(rows: list[Row]) -> list[Row]:
+    took: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for call in matched(rows)[0]:
+        latency, row = first_latency(call), call.row
+        if latency is not None:
+            ends = (
+                row["peer"] if row["role"] in BROKERS else row["role"],
+                row["via"] if row["via_role"] in BROKERS else row["via_role"],
+            )
+            took[row["ts_ns"] // (60 * S), row["rank"], *ends, row["topic"]].append(latency)
+    return [
+        {
+            "window": at(window * 60 * S),
+            **dict(zip(("rank", "source", "target", "topic"), rest, strict=True)),
+            "n": len(each),
+            "sum_ns": sum(each),
+            "max_ns": max(each),
+            "dt": day(window * 60 * S),
+        }
+        for (window, *rest), each in took.items()
+    ]
 
 
-def traffic(rows: list[Row]) -> list[Row]:
-    names = ("rank", "writer", "transport", "direction", "kind", "topic", "type", "userid")
-    sums: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+def passes_on(row: Row) -> bool:
+    """From one broker of the tree to another."""
+    return row["kind"] == "flux" and row["direction"] != "denied" and row["role"] in BROKERS
+
+
+def summed(rows: list[Row], names: tuple[str, ...]) -> list[Row]:
+    sums: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
     for row in rows:
         total = sums[(row["ts_ns"] // (10 * S), *(row[name] for name in names))]
-        for place, value in enumerate((1, row["payload_len"], row["wire_len"], failed(row))):
+        for place, value in enumerate((1, row["payload_len"], row["wire_len"])):
             total[place] += value
     return [
         {
             "window": at(window * 10 * S),
             **dict(zip(names, rest, strict=True)),
-            **dict(zip(("n", "payload_bytes", "wire_bytes", "errors"), total, strict=True)),
+            **dict(zip(("n", "payload_bytes", "wire_bytes"), total, strict=True)),
             "dt": day(window * 10 * S),
         }
         for (window, *rest), total in sums.items()
     ]
 
 
-def denied(rows: list[Row]) -> list[Row]:
+def refused_inside(row: Row) -> bool:
+    """It had come in, here or at another broker, before it was refused."""
+    inside = row["role"] in BROKERS or (row["via_id"] and row["role"] != "web")
+    return bool(row["kind"] == "flux" and row["direction"] == "denied" and inside)
+
+
+def traffic(rows: list[Row]) -> list[Row]:
+    names = ("rank", "writer", "transport", "direction", "kind", "topic", "type", "userid")
+    return summed([row for row in rows if not passes_on(row) and not refused_inside(row)], names)
+
+
+def tree_traffic(rows: list[Row]) -> list[Row]:
+    named = [row | {"service": row["topic"].partition(".")[0]} for row in rows if passes_on(row)]
+    return summed(named, ("rank", "peer", "role", "direction", "type", "service"))
+
+
+def refusals(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """(record, what it says of whom)."""
     table = []
     for row in rows:
         kept = {name: row[name] for name in ("ts", "rank", "transport", "claimed", "rolemask", "dt")}
         if row["direction"] == "denied":
             kind = "web" if row["transport"] == "websocket" else "request"
             same = {name: row[name] for name in ("peer", "userid", "topic")}
-            table.append(kept | same | {"errno": row["reason"], "kind": kind})
+            table.append((row, kept | same | {"errno": row["reason"], "kind": kind}))
         elif row["kind"] == "state" and row["topic"] == "denied.link":
             facts = json.loads(row["detail"])
             who = {"peer": facts["address"], "userid": facts["uid"], "topic": None}
-            table.append(kept | who | {"errno": facts["errno"], "kind": "link"})
+            table.append((row, kept | who | {"errno": facts["errno"], "kind": "link"}))
     return table
+
+
+def denied(rows: list[Row]) -> list[Row]:
+    table = [said for _, said in refusals(rows) if said["errno"] in POLICY]
+    for row in rows:
+        if row["direction"] == "in" and row["errnum"] in POLICY and row["role"] not in BROKERS:
+            kept = {name: row[name] for name in ("ts", "rank", "transport", "topic", "dt")}
+            nobody = dict.fromkeys(("claimed", "userid", "rolemask"))
+            table.append(kept | nobody | {"peer": row["via"], "errno": row["errnum"], "kind": "answer"})
+    return table
+
+
+def errors(rows: list[Row]) -> list[Row]:
+    found = [
+        (call["ts_ns"], call["rank"], call["topic"], call["errnum"], "answer", call["userid"])
+        for call in rpc(rows)
+        if call["errnum"] and not (call["streaming"] and call["errnum"] == 61)
+    ]
+    for row, said in refusals(rows):
+        call = (
+            row["type"] == "request"
+            and row["matchtag"]
+            and row["origin"] is not None
+            and not row["flags"] & 0x04
+        )
+        own_client = not row["via_id"] and row["role"] not in BROKERS
+        notice = (said["topic"] or "").endswith(".disconnect")
+        if (own_client or not call) and not notice:
+            found.append(
+                (row["ts_ns"], row["rank"], *(said[name] for name in ("topic", "errno", "kind", "userid")))
+            )
+    counts = Counter((ns // (60 * S), *rest) for ns, *rest in found if rest[2] not in POLICY)
+    return [
+        {
+            "window": at(window * 60 * S),
+            **dict(zip(("rank", "topic", "errno", "kind", "userid"), rest, strict=True)),
+            "n": n,
+            "dt": day(window * 60 * S),
+        }
+        for (window, *rest), n in counts.items()
+    ]
 
 
 def event_gaps(rows: list[Row]) -> list[Row]:
     last: dict[tuple[Any, ...], int] = {}
     table = []
     for row in in_order(rows):
-        if row["type"] != "event" or row["direction"] != "in" or not row["aux1"]:
+        if row["type"] != "event" or row["direction"] != "in" or not row["event_seq"]:
             continue
         stream = (row["rank"], row["run"], row["peer_id"] if row["rank"] else None)
-        before, now = last.get(stream), row["aux1"]
+        before, now = last.get(stream), row["event_seq"]
         last[stream] = now
         if before is None or now == before % WRAP + 1:
             continue
@@ -240,7 +355,7 @@ def order_check(rows: list[Row]) -> list[Row]:
     names: dict[tuple[Any, ...], str | None] = {}
     for row in rows:
         event, came = row["type"] == "event", row["direction"] == "in"
-        if (event and not row["aux1"]) or (not event and row["origin"] is None):
+        if (event and not row["event_seq"]) or (not event and row["origin"] is None):
             continue
         place = 0 if event else row["via_id"] if came else row["peer_id"]
         pair = (row["rank"], row["run"], None if event else row["origin"], place, row["type"])
@@ -284,23 +399,28 @@ def order_check(rows: list[Row]) -> list[Row]:
 
 
 def identity(row: Row) -> Any:
-    return row["aux1"], row["topic"], None if row["type"] == "event" else row["matchtag"]
+    word = next((row[name] for name in ("nodeid", "errnum", "event_seq") if row[name] is not None), None)
+    return word, row["topic"], None if row["type"] == "event" else row["matchtag"]
 
 
 def user_usage(rows: list[Row]) -> list[Row]:
-    fields = ("requests", "responses", "events", "denied", "payload_bytes", "wire_bytes", "rpc_ns")
+    fields = ("requests", "responses", "events", "denied", "errors", "payload_bytes", "wire_bytes", "rpc_ns")
     sums: dict[Any, Counter[str]] = defaultdict(Counter)
-    for row in (row for row in rows if row["direction"] != "out"):
-        who = sums[row["dt"], row["userid"]]
-        if row["direction"] == "denied":
-            who["denied"] += 1
-        else:
+    for row in rows:
+        if row["direction"] == "in" and not passes_on(row):
+            who = sums[row["dt"], row["userid"]]
             who["payload_bytes"] += row["payload_len"]
             who["wire_bytes"] += row["wire_len"]
             if row["kind"] == "flux":
                 who[row["type"] + "s"] += 1
-    for call in matched(rows)[0]:
-        sums[day(call.row["ts_ns"]), call.row["userid"]]["rpc_ns"] += first_latency(call) or 0
+    for row, said in refusals(rows):
+        if said["errno"] in POLICY:
+            sums[row["dt"], said["userid"]]["denied"] += 1
+    for row in errors(rows):
+        sums[row["dt"], row["userid"]]["errors"] += row["n"]
+    for call in rpc(rows):
+        if call["lat_ns"] is not None:
+            sums[call["dt"], call["userid"]]["rpc_ns"] += call["lat_ns"]
     return [
         {"dt": dt, "userid": userid, **{name: who[name] for name in fields}}
         for (dt, userid), who in sums.items()
@@ -371,6 +491,7 @@ def slow(rows: list[Row]) -> list[Row]:
 TABLES: dict[str, Callable[[list[Row]], list[Row]]] = {
     build.__name__: build
     for build in (
-        traffic, rpc, rpc_latency, denied, event_gaps, order_check, user_usage, job_outcomes, notifications, slow,
+        traffic, tree_traffic, rpc, rpc_latency, tree_latency, denied, errors, event_gaps, order_check, user_usage,
+        job_outcomes, notifications, slow,
     )
 }  # fmt: skip

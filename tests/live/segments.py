@@ -154,6 +154,7 @@ class Rec:
             "rank": rank,
             "writer": writer,
             "run": run.hex(),
+            "capture": "in",
             "peer_id": self.peer,
             "via_id": self.via,
             "transport": TRANSPORT_NAMES[self.transport],
@@ -165,7 +166,10 @@ class Rec:
             "userid": word[0] if flux else _uid(detail),
             "claimed": self.claimed,
             "rolemask": word[1] if flux else None,
-            "aux1": word[2] if flux else None,
+            **{
+                name: word[2] if flux and proto[2] == kind else None
+                for name, kind in (("nodeid", 1), ("errnum", 2), ("event_seq", 4))
+            },
             "matchtag": word[3] if flux else None,
             "topic": topic,
             "service": topic.partition(".")[0],

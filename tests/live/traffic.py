@@ -21,8 +21,10 @@ MIDNIGHT_NS = 1_772_409_600 * 10**9
 S = 10**9
 NORESPONSE, PRIVATE, STREAMING = 0x04, 0x20, 0x40
 WRAP = 0xFFFFFFFF
-RANKS_APART = 10
-"""Ranks one history may use."""
+PROVIDERS = {"kvs": ("own", "broker"), "job": ("client", "provider-90"), "plain": ("parent", "rank 901")}
+"""Service -> role and name of who serves it, peers from 90 on: the broker itself, a client, whoever is upstream."""
+CLIENTS = {1: ("client", "client-1"), 2: ("client", "client-2"), 3: ("child", "rank 903")}
+"""Who asks: the third one is a broker below, which passes on what its own clients ask."""
 
 Row = dict[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,6 +61,7 @@ class Writer:
             "rank": self.rank,
             "writer": self.name,
             "run": self.run,
+            "capture": "both" if self.both else "in",
         }
         row |= {
             "transport": "unix",
@@ -87,43 +90,72 @@ class Writer:
             "type": type_name,
             "flags": 0,
             "rolemask": 1,
-            "aux1": 0,
             "matchtag": 0,
             "userid": 1000 + client % 3,
         }
-        known |= {"peer": f"client-{client}", "peer_id": client, "payload_len": client * 7}
+        role, name = CLIENTS.get(client, ("client", f"client-{client}"))
+        known |= {"peer": name, "peer_id": client, "role": role, "payload_len": client * 7}
         return self.add(**known | values)
 
     def request(self, client: int, tag: int, topic: str, flags: int = 0, **values: Any) -> None:
-        """Accepted, and delivered to the provider 90."""
-        known: Row = {"matchtag": tag, "topic": topic, "flags": flags, "aux1": WRAP}
+        """Accepted, and delivered to whoever serves it; or denied by the broker."""
+        known: Row = {"matchtag": tag, "topic": topic, "flags": flags, "nodeid": WRAP}
         known |= {"origin": f"o{client}", "routes": 1}
         if values.get("direction") == "denied":
             self.message("request", client, **known | {"origin": None, "routes": 0} | values)
             return
-        sent = self.message("request", client, via="provider-90", via_id=90, **known | values)
+        sent = self.message("request", client, **known | values | other_end(topic, "via"))
         if self.both and sent["origin"] is not None:
-            out = {"direction": "out", "peer": "provider-90", "peer_id": 90, "via": None, "via_id": 0}
+            out = {"direction": "out", **other_end(topic, "peer")}
             self.message("request", client, **known | values | out)
+
+    def forbid(self, client: int, tag: int, topic: str, errnum: int) -> None:
+        """The built-in service that was asked says that this client may not."""
+        known: Row = {"matchtag": tag, "topic": topic, "nodeid": WRAP, "origin": f"o{client}", "routes": 1}
+        self.message(
+            "request",
+            client,
+            direction="denied",
+            reason=errnum,
+            claimed=client,
+            **known | other_end(topic, "via"),
+        )
+        self.response(client, tag, topic, errnum, came=False)
 
     def response(self, client: int, tag: int, topic: str, errnum: int = 0, came: bool = True) -> None:
         """Of the provider, in and out again; or one that the broker made itself (``came`` False), which only
         went out.
         """
-        known: Row = {"matchtag": tag, "topic": topic, "aux1": errnum, "userid": 500}
+        known: Row = {"matchtag": tag, "topic": topic, "errnum": errnum, "userid": 500}
+        role, name = CLIENTS.get(client, ("client", f"client-{client}"))
         if came:
-            origin = {"origin": f"o{client}", "routes": 1, "via": f"client-{client}", "via_id": client}
-            self.message("response", 90, **known | origin)
+            origin = {"origin": f"o{client}", "routes": 1, "via": name, "via_id": client, "via_role": role}
+            self.message("response", 90, **known | origin | other_end(topic, "peer"))
         if self.both:
             self.message("response", client, direction="out", **known)
 
     def event(self, client: int, topic: str, sequence: int, flags: int = 0) -> None:
-        known: Row = {"topic": topic, "flags": flags, "aux1": sequence, "userid": 1000 + client % 3}
+        known: Row = {"topic": topic, "flags": flags, "event_seq": sequence, "userid": 1000 + client % 3}
         self.message("event", client, **known)
         if self.both:
             self.message(
-                "event", 0, direction="out", delivered=client, via_id=0, peer=None, **known | {"peer_id": 0}
+                "event",
+                0,
+                direction="out",
+                delivered=client,
+                via_id=0,
+                peer=None,
+                role=None,
+                **known | {"peer_id": 0},
             )
+
+
+def other_end(topic: str, name: str) -> Row:
+    """Who serves a topic, as the peer of a record or as its other end (``name``: peer or via)."""
+    role, said = PROVIDERS[topic.partition(".")[0]]
+    return {name: said, f"{name}_id": 90 + list(PROVIDERS).index(topic.partition(".")[0])} | {
+        "role" if name == "peer" else "via_role": role
+    }
 
 
 Step = tuple[Any, ...]
@@ -131,15 +163,17 @@ Step = tuple[Any, ...]
 _CLIENTS = st.integers(1, 3)
 _TAGS = st.integers(0, 3)
 _TOPICS = st.sampled_from(["kvs.get", "kvs.put", "job.list", "plain"])
+_REFUSED = st.one_of(_TOPICS, st.just("job.disconnect"))
 _FLAGS = st.sampled_from([0, 0, 0, STREAMING, STREAMING, NORESPONSE])
-_ERRORS = st.sampled_from([0, 0, 0, 2, 61])
+_ERRORS = st.sampled_from([0, 0, 0, 0, 1, 2, 61])
 STEPS: st.SearchStrategy[list[Step]] = st.lists(
     st.one_of(
         st.tuples(st.just("request"), _CLIENTS, _TAGS, _TOPICS, _FLAGS),
         st.tuples(st.just("response"), _CLIENTS, _TAGS, _TOPICS, _ERRORS),
         st.tuples(st.just("response"), _CLIENTS, _TAGS, _TOPICS, _ERRORS),
         st.tuples(st.just("gave up"), _CLIENTS, _TAGS, _TOPICS, st.sampled_from([0, 113])),
-        st.tuples(st.just("denied"), _CLIENTS, _TAGS, _TOPICS, st.sampled_from([1, 38, 255])),
+        st.tuples(st.just("denied"), _CLIENTS, _TAGS, _REFUSED, st.sampled_from([1, 38, 255])),
+        st.tuples(st.just("forbidden"), _CLIENTS, _TAGS, st.just("kvs.get"), st.sampled_from([1, 13])),
         st.tuples(st.just("unknown"), _CLIENTS, _TAGS, _TOPICS),
         st.tuples(
             st.just("event"),
@@ -182,7 +216,12 @@ class Player:
         self.to.request(client, tag, topic, flags)
 
     def response(self, client: int, tag: int, topic: str, errnum: int) -> None:
-        self.to.response(client, tag, topic, errnum)
+        self.to.response(client, tag, topic, errnum, came=not topic.startswith("kvs."))
+
+    def forbidden(self, client: int, tag: int, topic: str, errnum: int) -> None:
+        """In, and denied by the service."""
+        self.to.request(client, tag, topic)
+        self.to.forbid(client, tag, topic, errnum)
 
     def gave_up(self, client: int, tag: int, topic: str, errnum: int) -> None:
         self.to.response(client, tag, topic, errnum, came=False)
@@ -193,7 +232,7 @@ class Player:
             client, tag, topic, direction="denied", reason=reason, transport=transport, claimed=client
         )
         if self.to.both:
-            self.to.message("response", client, direction="out", matchtag=tag, topic=topic, aux1=reason)
+            self.to.message("response", client, direction="out", matchtag=tag, topic=topic, errnum=reason)
 
     def unknown(self, client: int, tag: int, topic: str) -> None:
         """A request whose origin did not fit."""
@@ -233,7 +272,12 @@ class Player:
             "drop": {"peer": f"client-{client}", "events": client, "since_ns": 1},
             "gap": {"records": 3, "first": 1, "last": 3, "cause": "the writer died"},
             "link.down": {"peer": "x", "reason": "gone", "cause": "ended", "discarded": client - 1},
-            "denied.link": {"address": "10.0.0.1", "uid": client, "errno": 13, "reason": "unknown key"},
+            "denied.link": {
+                "address": "10.0.0.1",
+                "uid": client,
+                "errno": (13, 71)[client == 2],
+                "reason": "no",
+            },
             "link.up": {"peer": "x"},
         }[topic]
         self.to.state(topic, facts, peer=f"client-{client}", peer_id=client if topic == "drop" else 0)
@@ -273,6 +317,64 @@ def several(drawn: list[tuple[bool, int, list[Step]]]) -> list[Row]:
     return rows
 
 
+TREE = {3: 1, 1: 0, 2: 0}
+"""Rank -> its parent, in a tree of four; a client of rank 0 serves ``job``."""
+STEP_NS = 1_000_000
+"""How long each step of a call takes in ``tree``: from a broker to the next one, and in the service."""
+
+
+def tree(calls: int, base: int = 0, both: bool = False, clients: tuple[int, ...] = (2, 3)) -> list[Row]:
+    """Calls of a client at each of these ranks, one behind the other, as all brokers that they pass record them.
+
+    Args:
+        calls: of each client. base: is added to ranks, so that several trees fit into one table.
+        both: deliveries are recorded, too. clients: the ranks that they are at.
+    """
+    writers = {rank: Writer(rank=base + rank, both=both) for rank in range(4)}
+    for number in range(calls):
+        for rank in clients:
+            way = [rank]
+            while way[-1]:
+                way.append(TREE[way[-1]])
+            for writer in writers.values():  # their clocks do not agree
+                writer.now_ns = MIDNIGHT_NS + number * S + rank * S // 10 + writer.rank * 7 * S
+            _pass(writers, way, base, number % 100 + 1, 2 if number % 10 == 9 else 0)
+    return [row for writer in writers.values() for row in writer.rows]
+
+
+def _pass(writers: dict[int, Writer], way: list[int], base: int, tag: int, errnum: int) -> None:
+    """One call along ``way``, answered by the service at the end of it."""
+    asked: Row = {
+        "type": "request",
+        "topic": "job.list",
+        "matchtag": tag,
+        "flags": 0,
+        "nodeid": WRAP,
+        "rolemask": 1,
+    }
+    asked |= {"userid": 1000 + way[0], "origin": f"at{way[0]}", "payload_len": 10}
+    for step, rank in enumerate([*way, *reversed(way)]):
+        hop = step if step < len(way) else 2 * len(way) - 1 - step
+        below = ("child", f"rank {base + way[hop - 1]}", 1 + way[hop - 1]) if hop else ("client", "asker", 50)
+        above = ("parent", f"rank {base + way[hop + 1]}", 60) if rank else ("client", "server", 51)
+        values = asked | {"routes": hop + 1}
+        if step >= len(way):
+            below, above = above, below
+            values |= {"type": "response", "errnum": errnum, "nodeid": None, "userid": 500}
+        writer = writers[rank]
+        passed = writer.now_ns + step * STEP_NS
+        writer.now_ns, before = passed, writer.now_ns
+        for direction, (one, other) in {"in": (below, above), "out": (above, below)}.items():
+            if direction == "in" or writer.both:
+                writer.add(
+                    direction=direction,
+                    **values,
+                    **dict(zip(("role", "peer", "peer_id"), one, strict=True)),
+                    **dict(zip(("via_role", "via", "via_id"), other, strict=True)),
+                )
+        writer.now_ns = before
+
+
 def busy(calls: int, clients: int = 50, seed: int = 1, *, streaming: float = 0.05) -> Iterator[Row]:
     """An orderly load: calls in flight at the same time, answered out of order, tags used again and again."""
     rng = random.Random(seed)
@@ -284,7 +386,7 @@ def busy(calls: int, clients: int = 50, seed: int = 1, *, streaming: float = 0.0
         client = rng.randrange(1, clients + 1)
         tags[client] = tags[client] % 1024 + 1
         stream = rng.random() < streaming
-        call = (client, tags[client], rng.choice(["kvs.get", "kvs.put", "job.list"]), stream)
+        call = (client, tags[client], rng.choice(["job.get", "job.put", "job.list"]), stream)
         writer.request(*call[:3], STREAMING if stream else 0)
         flying.append(call)
         while len(flying) > 20:

@@ -23,6 +23,10 @@ LAST = FIRST + 2 * DAY_S
 SPIKE = FIRST + DAY_S + DAY_S // 2
 """Noon of the second day."""
 SPIKE_S = 300
+CAUSES = (
+    "unmatched_no_response", "not_captured", "unmatched_no_request", "unmatched_noresponse", "unmatched_untagged",
+    "reused_tags",
+)  # fmt: skip
 EVERY_S = 600
 """Between two windows of traffic: a real one would have a window each ten seconds."""
 SERVICES = {"store": ("store.get", "store.put"), "job": ("job.submit", "job.list"), "log": ("log.append",)}
@@ -71,31 +75,31 @@ def traffic() -> Iterable[Row]:
                     shared = {
                         "_when": when, "window": at(when), "rank": rank, "writer": f"rank{rank}",
                         "transport": "unix" if rank else "websocket", "direction": "in", "kind": "flux",
-                        "service": service, "topic": topic, "userid": USERS[(number + rank) % 3], "errors": 0,
+                        "service": service, "topic": topic, "userid": USERS[(number + rank) % 3],
                     }  # fmt: skip
                     sizes = {"n": n, "payload_bytes": n * 200, "wire_bytes": n * 260}
                     yield shared | sizes | {"type": "request"}
-                    yield shared | sizes | {"type": "response", "errors": 2 if spiking(when) else 0}
+                    yield shared | sizes | {"type": "response"}
                     yield shared | sizes | {"type": "response", "direction": "out"}
             yield {
                 "_when": when, "window": at(when), "rank": rank, "writer": f"rank{rank}", "transport": "curve",
                 "direction": "in", "kind": "flux", "service": "heartbeat", "topic": "heartbeat.pulse",
-                "type": "event", "userid": 1001, "n": 300, "payload_bytes": 6000, "wire_bytes": 18000, "errors": 0,
+                "type": "event", "userid": 1001, "n": 300, "payload_bytes": 6000, "wire_bytes": 18000,
             }  # fmt: skip
         yield {
             "_when": when, "window": at(when), "rank": 0, "writer": "nfp", "transport": "curve", "direction": "in",
             "kind": "nfp", "service": "nfp", "topic": "nfp.net.post", "type": None, "userid": None, "n": 4,
-            "payload_bytes": 900, "wire_bytes": 1200, "errors": 0,
+            "payload_bytes": 900, "wire_bytes": 1200,
         }  # fmt: skip
         yield {
             "_when": when, "window": at(when), "rank": 0, "writer": "rank0", "transport": "none", "direction": "in",
             "kind": "state", "service": "link", "topic": "link.up", "type": None, "userid": None, "n": 1,
-            "payload_bytes": 90, "wire_bytes": 120, "errors": 0,
+            "payload_bytes": 90, "wire_bytes": 120,
         }  # fmt: skip
 
 
 def latency() -> Iterable[Row]:
-    """A row for each ten minutes and topic, and each minute of the spike."""
+    """A bucket for the median and one for the longest of each ten minutes and topic, and each minute of the spike."""
     minutes = [*range(FIRST, LAST, EVERY_S), *range(SPIKE + 60, SPIKE + SPIKE_S, 60)]
     for when in minutes:
         for rank in (0, 1):
@@ -103,12 +107,47 @@ def latency() -> Iterable[Row]:
                 for topic in topics:
                     slow = 50 if spiking(when) and service == "store" else 1
                     p50 = round(NS_PER_MS * (0.4 + load(when) + 0.1 * rank) * slow)
-                    yield {
-                        "_when": when, "window": at(when), "rank": rank, "topic": topic, "service": service,
-                        "n": round(200 * load(when)), "p50_ns": p50, "p95_ns": p50 * 3, "p99_ns": p50 * 6,
-                        "max_ns": p50 * 9, "unmatched_no_response": int(spiking(when)), "unmatched_no_request": 0,
-                        "unmatched_noresponse": 2, "unmatched_untagged": 0, "reused_tags": 0,
-                    }  # fmt: skip
+                    shared = {
+                        "_when": when,
+                        "window": at(when),
+                        "rank": rank,
+                        "topic": topic,
+                        "service": service,
+                    }
+                    zero = dict.fromkeys(CAUSES, 0) | {"n": 0, "sum_ns": 0}
+                    for le_ns, n in ((p50, round(194 * load(when))), (p50 * 9, round(6 * load(when)))):
+                        yield shared | zero | {"le_ns": le_ns, "n": n, "sum_ns": le_ns * n, "max_ns": le_ns}
+                    yield shared | zero | {"unmatched_no_response": int(spiking(when)), "unmatched_noresponse": 2,
+                                           "not_captured": 3 if service == "log" else 0}  # fmt: skip
+
+
+def tree() -> Iterable[Row]:
+    """Clients at both ranks call a service at rank 0, which takes 1 ms; what is between takes 3 ms."""
+    for when in range(FIRST, LAST, EVERY_S):
+        for rank, source, target, ms in (
+            (0, "client", "client", 1),
+            (0, "rank 1", "client", 1),
+            (1, "client", "rank 0", 4),
+        ):
+            yield {
+                "_when": when, "window": at(when), "rank": rank, "source": source, "target": target,
+                "topic": "store.get", "service": "store", "n": 10, "sum_ns": 10 * ms * NS_PER_MS,
+                "max_ns": 2 * ms * NS_PER_MS,
+            }  # fmt: skip
+
+
+def errors() -> Iterable[Row]:
+    """Calls that found nothing while the service was slow, a service that is not there, and a link."""
+    for when in range(SPIKE, SPIKE + SPIKE_S, 60):
+        for topic, errnum, kind, n in (
+            ("store.get", 2, "answer", 5),
+            ("nobody.here", 38, "request", 2),
+            (None, 71, "link", 1),
+        ):
+            yield {
+                "_when": when, "window": at(when), "rank": 0, "topic": topic, "errno": errnum, "kind": kind, "n": n,
+                "service": None if topic is None else topic.partition(".")[0], "userid": 1001,
+            }  # fmt: skip
 
 
 def denied() -> Iterable[Row]:
@@ -188,8 +227,8 @@ def usage() -> Iterable[Row]:
         for userid in USERS:
             yield {
                 "_when": FIRST + day * DAY_S, "userid": userid, "requests": 10_000 * (userid - 1000), "responses": 5000,
-                "events": 900, "denied": 40 * day, "payload_bytes": 10**6, "wire_bytes": 10**6 * (userid - 1000),
-                "rpc_ns": 60 * 10**9,
+                "events": 900, "denied": 40 * day, "errors": 5 * day, "payload_bytes": 10**6,
+                "wire_bytes": 10**6 * (userid - 1000), "rpc_ns": 60 * 10**9,
             }  # fmt: skip
 
 
@@ -207,7 +246,8 @@ def runs(finished_at: float) -> Iterable[Row]:
 def rich(directory: Path, *, finished_at: float = LAST + 120) -> Path:
     """All tables; the pipeline ended last at ``finished_at``."""
     for table, rows in {
-        "traffic": traffic(), "rpc_latency": latency(), "denied": denied(), "order_check": order(),
+        "traffic": traffic(), "rpc_latency": latency(), "tree_latency": tree(), "errors": errors(), "denied": denied(),
+        "order_check": order(),
         "event_gaps": event_gaps(), "slow": slow(), "job_outcomes": jobs(), "notifications": notifications(),
         "user_usage": usage(), "_runs": runs(finished_at),
     }.items():  # fmt: skip
@@ -230,8 +270,12 @@ ONCE = {
     "order_check": {"first_ts": at(BEGIN + 1), "last_ts": at(WHEN), "rank": 0, "type": "request", "n": 4,
                     "origin": "a", "peer": "b", "out_of_order": 0, "missing": 0},
     "traffic": {"window": at(BEGIN), "rank": 0, "direction": "in", "kind": "flux", "service": "broker",
-                "topic": "broker.ping", "type": "request", "userid": 1, "n": 9, "wire_bytes": 90, "errors": 0},
+                "topic": "broker.ping", "type": "request", "userid": 1, "n": 9, "wire_bytes": 90},
     "rpc_latency": {"window": at(BEGIN // 60 * 60), "rank": 0, "topic": "broker.ping", "service": "broker", "n": 9,
-                    "p50_ns": 0, "p95_ns": 0, "p99_ns": 0, "max_ns": 40_000},
+                    "le_ns": 40_959, "sum_ns": 90_000, "max_ns": 40_000},
+    "tree_latency": {"window": at(BEGIN // 60 * 60), "rank": 0, "source": "client", "target": "own", "n": 9,
+                     "topic": "broker.ping", "service": "broker", "sum_ns": 90_000, "max_ns": 40_000},
+    "errors": {"window": at(BEGIN // 60 * 60), "rank": 0, "topic": "broker.ping", "service": "broker", "errno": 2,
+               "kind": "answer", "userid": 1, "n": 1},
     "user_usage": {"userid": 1, "requests": 9, "wire_bytes": 90},
 }  # fmt: skip

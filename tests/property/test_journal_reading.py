@@ -100,7 +100,9 @@ def notes(draw: Any) -> Rec:
 
 
 DICTIONARIES = st.builds(
-    lambda number, role: peer(number, f"päir {number}", role=role), st.integers(1, 5), st.text(max_size=8)
+    lambda number, text: peer(number, f"päir {number}", role=f"röle {number}", uuid=text),
+    st.integers(1, 5),
+    st.text(max_size=8),
 )
 RECORDS = st.lists(st.one_of(flux_records(), flux_records(), notes(), DICTIONARIES), max_size=24)
 
@@ -154,9 +156,10 @@ def test_columns_records_and_what_went_in_agree(
                 assert row["dt"] == each.ts // (86_400 * 10**9)
                 segment = Segment(path)
                 assert row["peer"] == peers.name(segment, each.peer)
-                assert row["via"] == (
-                    "" if expected["delivered"] is not None else peers.name(segment, each.via)
-                )
+                via = 0 if expected["delivered"] is not None else each.via
+                assert row["via"] == peers.name(segment, via)
+                assert row["role"] == peers.role(segment, each.peer)
+                assert row["via_role"] == peers.role(segment, via)
                 assert tuple(record.parts()) == each.kept()
 
 
@@ -184,6 +187,23 @@ def test_only_what_is_wanted_is_made(tmp_path: Path) -> None:
     assert list(decode([block], Peers(), wanted={"topic", "seq"})) == ["seq", "topic"]
     with pytest.raises(ValueError, match="column 'payload'"):
         decode([block], Peers(), wanted={"payload"})
+
+
+def test_roles_are_told_of_both_ends_and_the_capture_of_the_segment(tmp_path: Path) -> None:
+    who = [peer(1, "unix:1", role="client"), peer(2, "rank 3", role="child")]
+    path = write(
+        tmp_path,
+        "rank0",
+        [note(T0, "a.b", {}, peer=1, via=2), note(T0, "a.b", {}, peer=9)],
+        peers=who,
+        flags=2,
+    )
+    peers = Peers()
+    peers.learn_before(path, path.stat().st_size)
+    columns = decode([list(walk(path))[-1]], peers)
+    told = [[value(columns[name], row) for name in ("role", "via_role", "capture")] for row in range(2)]
+    assert told == [[each.role, each.via_role, each.capture] for each in records(path)]
+    assert told == [["client", "child", "both"], ["", "", "both"]]
 
 
 def test_a_batch_is_of_one_segment(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ import json
 import os
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from gateway import pipeline
 from gateway.pipeline import compact, describe, runs, schema, verify
 from gateway.pipeline.errors import Busy, PipelineError
 from gateway.pipeline.ingest import ingest, manifests
@@ -200,14 +203,15 @@ def test_a_column_that_is_new_is_null_in_older_files(
     grown = schema.Table(
         "messages",
         schema.MESSAGES.doc,
-        (*schema.MESSAGES.columns, schema.Column("colour", "string", "of the message", 2)),
+        (*schema.MESSAGES.columns, schema.Column("colour", "string", "of the message", 3)),
+        schema.MESSAGES.oldest,
     )
     monkeypatch.setitem(schema.TABLES, "messages", grown)
-    assert grown.version == 2
+    assert grown.version == 3
     assert warehouse.scan("messages", ["seq", "colour"])["colour"].null_count == 5
     assert [row.colour for row in warehouse.read(spark, "messages").select("colour").collect()] == [None] * 5
     older = schema.version_of(pq.read_metadata(warehouse.files("messages")[0]).metadata)
-    assert older == 1
+    assert older == 2
 
 
 def test_a_file_of_a_newer_version_is_refused_in_words(spark, journal: Path, warehouse: Warehouse) -> None:
@@ -216,8 +220,51 @@ def test_a_file_of_a_newer_version_is_refused_in_words(spark, journal: Path, war
     (path,) = warehouse.files("messages")
     rows = pq.read_table(path)
     pq.write_table(rows.replace_schema_metadata({"headgate.table": "messages", "headgate.v": "9"}), path)
-    with pytest.raises(PipelineError, match="version 9 of table messages; this program knows up to 1"):
+    with pytest.raises(PipelineError, match="version 9 of table messages; this program knows up to 2"):
         warehouse.scan("messages")
+
+
+def test_a_warehouse_of_an_older_version_is_refused_before_anything_is_written(
+    spark, journal: Path, warehouse: Warehouse
+) -> None:
+    segments.write(journal, "rank0", said(5), peers=PEERS)
+    ingest(spark, journal, warehouse)
+    (path,) = warehouse.files("messages")
+    rows = pq.read_table(path)
+    pq.write_table(rows.replace_schema_metadata({"headgate.table": "messages", "headgate.v": "1"}), path)
+    said_of_it = (
+        "version 1 of table messages; this program reads from 2 on: make the warehouse anew from its journal"
+    )
+    with pytest.raises(PipelineError, match=said_of_it), warehouse.lock("ingest"):
+        pass
+    with pytest.raises(PipelineError, match=said_of_it):
+        pipeline.views(spark, warehouse.root)
+
+
+def test_tables_without_rows_are_read_by_whoever_knows_no_schema(
+    spark, journal: Path, warehouse: Warehouse
+) -> None:
+    segments.write(journal, "rank0", said(5), peers=PEERS)
+    with warehouse.lock("ingest"):
+        ingest(spark, journal, warehouse)
+    with duckdb.connect() as base:
+        for table in schema.TABLES.values():
+            place = str(warehouse.table(table.name))
+            found = base.execute(f"FROM read_parquet('{place}/**/*.parquet', hive_partitioning = true)")
+            assert {each[0] for each in found.description} == set(table.names)
+            assert len(found.fetchall()) == {"messages": 5, "_runs": 1}.get(table.name, 0)
+            read = ds.dataset(place, format="parquet", partitioning="hive")
+            assert set(read.schema.names) == set(table.names)
+            assert set(spark.read.parquet(place).columns) == set(table.names)
+            assert bool(warehouse.dates(table.name)) == (table.name in ("messages", "_runs"))
+
+
+def test_views_are_the_tables(spark, journal: Path, warehouse: Warehouse) -> None:
+    segments.write(journal, "rank0", said(5), peers=PEERS)
+    ingest(spark, journal, warehouse)
+    assert pipeline.views(spark, warehouse.root) == list(schema.TABLES)
+    assert spark.sql("SELECT count(*) FROM messages JOIN slow USING (rank)").first()[0] == 0
+    assert spark.sql("SELECT sum(rows_out) FROM _runs").first()[0] == 5
 
 
 def test_gold_is_swapped_whole_dates_and_no_others(spark, warehouse: Warehouse) -> None:
@@ -259,7 +306,7 @@ def test_describe_says_what_there_is(spark, journal: Path, warehouse: Warehouse)
     ingest(spark, journal, warehouse)
     told = describe.describe(warehouse)
     (messages,) = [each for each in told["tables"] if each["table"] == "messages"]
-    assert (messages["rows"], messages["files"], messages["versions"]) == (5, 1, (1,))
+    assert (messages["rows"], messages["files"], messages["versions"]) == (5, 1, (2,))
     assert told["last_run"]["job"] == "ingest"
     assert 0 <= told["last_run"]["age_s"] < 60
     assert list(manifests(warehouse)) == ["rank0-00000000000000000000"]

@@ -1,6 +1,7 @@
 """What the README tells people to do about what passed works as written: capture, tables, charts."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from tests.story.test_readme import block
 from tests.story.test_readme_nfp import program, until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(420)
+PAGE = (Path(__file__).parents[2] / "gateway/pipeline/README.md").read_text()
+"""Of the pipeline: its pieces of Python are one notebook."""
 SESSION = """
 headgate rpc attr.get '{"name": "size"}'
 headgate rpc --rank 3 attr.get '{"name": "rank"}'
@@ -54,6 +57,14 @@ def test_capture_tables_charts(recorded: Path, env: dict[str, str]) -> None:
     out = run(recorded, env, "headgate pipeline describe --warehouse warehouse")
     for table in ("traffic", "rpc_latency", "_runs"):
         assert table in out
+    (recorded / "notebook.py").write_text(
+        "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+    )
+    out = run(recorded, env, "python notebook.py")
+    assert re.search(r"attr\.get *\|1 ", out), (
+        out
+    )  # the other one was answered where it entered: not captured
+    assert re.search(r"\|rank 0\|rank 1\|", out), out
 
 
 def test_the_picture_is_there() -> None:

@@ -64,12 +64,12 @@ def test_a_late_date_sets_its_neighbours_right(spark: Any, tmp_path: Path) -> No
 
     writer = traffic.Writer(rank=1, now_ns=traffic.MIDNIGHT_NS - traffic.S)
     for tag in (1, 2, 3):
-        writer.request(1, tag, "a.b")
+        writer.request(1, tag, "job.b")
     writer.event(1, "hb", 1)
     before = list(writer.rows)
     writer.now_ns += 2 * traffic.S
     for tag in (1, 2):
-        writer.response(1, tag, "a.b")
+        writer.response(1, tag, "job.b")
     writer.event(1, "hb", 3)
     warehouse = Warehouse(tmp_path / "w")
     names = ("rpc", "rpc_latency", "event_gaps", "user_usage")
@@ -93,11 +93,11 @@ def test_what_a_stream_has_open_is_left_to_it(spark: Any, tmp_path: Path) -> Non
 
     writer = traffic.Writer(rank=1, now_ns=traffic.MIDNIGHT_NS + traffic.S)
     for tag in (1, 2):
-        writer.request(1, tag, "a.b")
-    writer.response(1, 1, "a.b")
+        writer.request(1, tag, "job.b")
+    writer.response(1, 1, "job.b")
     writer.event(1, "hb", 1)
     first = list(writer.rows)
-    writer.response(1, 2, "a.b")
+    writer.response(1, 2, "job.b")
     writer.event(1, "hb", 3)
     warehouse = Warehouse(tmp_path / "w")
     with warehouse.lock("test"):

@@ -71,7 +71,7 @@ def test_calls_are_those_the_clients_made(warehouse: Any, session: Captured) -> 
         (row["rank"], row["topic"], row["matchtag"], row["errnum"])
         for row in warehouse.scan("rpc").to_pylist()
     )
-    refused = [row for row in warehouse.scan("denied").to_pylist() if row["topic"] == "nobody.here"]
+    unserved = [row for row in warehouse.scan("errors").to_pylist() if row["topic"] == "nobody.here"]
     for rank in range(2):
         got = session.said("flux", end=f"unix{rank}", did="received", type="response")
         assert len(got) == 3 * TIMES
@@ -79,9 +79,19 @@ def test_calls_are_those_the_clients_made(warehouse: Any, session: Captured) -> 
             topic, errnum = each.facts["topic"], each.facts["errnum"]
             if (rank, topic) != (0, "nobody.here"):  # refused at once: it never was a call of rank 0
                 assert calls[rank, topic, each.facts["matchtag"], errnum] >= 1
-    assert Counter(row["errno"] for row in refused) == {errno.ENOSYS: 2 * TIMES}, (
-        "rank 1's were sent on to rank 0"
-    )
+    counted = Counter((row["rank"], row["errno"]) for row in unserved for _ in range(row["n"]))
+    assert counted == {(rank, errno.ENOSYS): TIMES for rank in range(2)}
+    assert {row["errno"] for row in warehouse.scan("denied").to_pylist()} <= {errno.EPERM, errno.EACCES}
+
+
+def test_where_the_time_goes_adds_up(warehouse: Any) -> None:
+    """What rank 1 passes on to rank 0 takes at least as long there as at rank 0."""
+    steps = warehouse.scan("tree_latency").to_pylist()
+    up = [row for row in steps if (row["rank"], row["target"]) == (1, "rank 0")]
+    root = [row for row in steps if (row["rank"], row["source"]) == (0, "rank 1")]
+    assert {row["source"] for row in up} == {"client"}
+    assert sum(row["n"] for row in root) > 0
+    assert sum(row["sum_ns"] for row in root) <= sum(row["sum_ns"] for row in up)
 
 
 def test_jobs_and_notifications_are_those_that_were(warehouse: Any, session: Captured) -> None:

@@ -18,7 +18,9 @@ LONG = [
 """A stream of responses through all batches, still open at the end, under a clock that steps back."""
 _SUMS = (
     "n",
+    "sum_ns",
     "unmatched_no_response",
+    "not_captured",
     "unmatched_no_request",
     "unmatched_noresponse",
     "unmatched_untagged",
@@ -61,6 +63,7 @@ def streamed(
     still = calls.calls(left.calls)
     made["rpc"] += rpc.of_calls(still).toArrow().to_pylist()
     made["rpc_latency"] += rpc_latency.of_samples(rpc_latency.samples(still)).toArrow().to_pylist()
+    made["tree_latency"] += rpc_latency.at_brokers(still).toArrow().to_pylist()
     made["open"] = rpc.of_calls(still).toArrow().to_pylist()
     return made
 
@@ -93,9 +96,12 @@ def added(
         (
             "traffic",
             ("window", "rank", "writer", "direction", "topic", "type", "userid"),
-            ("n", "payload_bytes", "errors"),
+            ("n", "payload_bytes", "wire_bytes"),
         ),
-        ("rpc_latency", ("window", "rank", "topic"), _SUMS),
+        ("tree_traffic", ("window", "rank", "peer", "direction", "type", "service"), ("n", "wire_bytes")),
+        ("rpc_latency", ("window", "rank", "topic", "le_ns"), _SUMS),
+        ("tree_latency", ("window", "rank", "source", "target", "topic"), ("n", "sum_ns")),
+        ("errors", ("window", "rank", "topic", "errno", "kind", "userid"), ("n",)),
     ],
 )
 def test_counts_add_up(
@@ -109,7 +115,7 @@ def test_counts_add_up(
 
 
 def test_usage_adds_up_but_for_open_calls(streamed: dict[str, list[Any]], rows: list[traffic.Row]) -> None:
-    sums = ("requests", "responses", "events", "denied", "payload_bytes", "wire_bytes", "rpc_ns")
+    sums = ("requests", "responses", "events", "denied", "errors", "payload_bytes", "wire_bytes", "rpc_ns")
     open_calls = [dict.fromkeys(sums, 0) | {"rpc_ns": row["lat_ns"] or 0} | row for row in streamed["open"]]
     assert added(streamed["user_usage"] + open_calls, ("dt", "userid"), sums) == added(
         oracle.user_usage(rows), ("dt", "userid"), sums

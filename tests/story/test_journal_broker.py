@@ -158,12 +158,12 @@ def check_events(journal, rank):
         accepted = journal.of(direction="in", type="event", topic=topic)
         fresh = [each for each in accepted if (each.transport == "unix") == here]
         if rank == 1 and here:
-            assert [each.aux1 for each in fresh] == [0] * EVENTS
+            assert [each.event_seq for each in fresh] == [0] * EVENTS
             back = [each for each in accepted if each.transport == "curve"]
             assert len(back) == EVENTS
             fresh += back
         assert len(fresh) == (2 if rank == 1 and here else 1) * EVENTS
-    sequences = [each.aux1 for each in journal.of(direction="in", type="event") if each.aux1]
+    sequences = [each.event_seq for each in journal.of(direction="in", type="event") if each.event_seq]
     assert all(after == before + 1 for before, after in pairwise(sequences))
 
 
@@ -180,7 +180,7 @@ def check_deliveries(journal):
     assert len(news) == 2 * EVENTS
     assert {each.delivered for each in news} == {2}  # the listener, and rank 1
     refused = [
-        each for each in journal.of(direction="out", type="response", topic="nobody.home") if each.aux1
+        each for each in journal.of(direction="out", type="response", topic="nobody.home") if each.errnum
     ]
     assert len(refused) == 41
 

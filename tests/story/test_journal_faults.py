@@ -83,7 +83,7 @@ def test_the_writer_is_killed_under_load(rundir):
         for kind in ("request", "response"):
             seen = tags(journal.of(direction=direction, type=kind, topic="svc.echo"))
             missing += some_once(seen, 1, caller.done)
-        sequences = [each.aux1 for each in journal.of(direction=direction, type="event", topic="load")]
+        sequences = [each.event_seq for each in journal.of(direction=direction, type="event", topic="load")]
         assert sequences == sorted(set(sequences))
         missing += publisher.sent - len(sequences)
     assert missing <= lost

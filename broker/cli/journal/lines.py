@@ -89,14 +89,14 @@ def _user(record: Record) -> str:
 
 def _facts(record: Record) -> list[str]:
     facts = []
-    if record.type == "request" and record.aux1 != NODEID_ANY:
-        facts.append(f"rank={record.aux1}")
+    if record.nodeid not in (None, NODEID_ANY):
+        facts.append(f"rank={record.nodeid}")
     if record.type in ("request", "response") and record.matchtag:
         facts.append(f"tag={record.matchtag}")
-    if record.type == "response" and record.aux1:
-        facts.append(error_name(record.aux1))
+    if record.errnum:
+        facts.append(error_name(record.errnum))
     if record.type == "event":
-        facts.append(f"seq={record.aux1}")
+        facts.append(f"seq={record.event_seq}")
     if record.delivered is not None:
         facts.append(f"delivered={record.delivered}")
     if record.reason:

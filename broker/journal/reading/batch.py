@@ -8,13 +8,22 @@ from typing import Final
 import numpy as np
 
 from broker.errors import DecodeError
-from broker.journal.layout import DIRECTION_NAMES, KIND_NAMES, OTHER, STRIPPED, TRANSPORT_NAMES, TYPE_NAMES
+from broker.journal.layout import (
+    BOTH_ENDS,
+    CAPTURES,
+    DIRECTION_NAMES,
+    KIND_NAMES,
+    OTHER,
+    STRIPPED,
+    TRANSPORT_NAMES,
+    TYPE_NAMES,
+)
 from broker.journal.reading.bodies import PROTO_PART_BYTES, part_at
 from broker.journal.reading.dots import first_dots
 from broker.journal.reading.entries import Entries
 from broker.journal.reading.records import UNNUMBERED_SEQ, uid_of
 from broker.journal.reading.shapes import Array, Coded, Column, Maybe, Text, signed
-from broker.wire.message import PAYLOAD
+from broker.wire.message import EVENT, PAYLOAD, REQUEST, RESPONSE
 
 _DAY_NS: Final = 86_400 * 10**9
 _CODE_WINDOW: Final = 4096
@@ -70,6 +79,11 @@ class Batch(Entries):
         """Of the segment."""
         return self._constant(self._blocks[0].segment.run if self._blocks else "")
 
+    @property
+    def capture(self) -> Coded:
+        """in, both: of the segment."""
+        return self._constant(CAPTURES[bool(self._blocks and self._blocks[0].segment.flags & BOTH_ENDS)])
+
     @cached_property
     def peer_id(self) -> Array:
         """Numbers of peers."""
@@ -83,25 +97,40 @@ class Batch(Entries):
     @property
     def peer(self) -> Coded:
         """Names of peers."""
-        return self._named(self.peer_id)
+        return self._told(self.peer_id, "name")
+
+    @property
+    def role(self) -> Coded:
+        """Their roles."""
+        return self._told(self.peer_id, "role")
 
     @property
     def via(self) -> Coded:
         """Names of the other ends."""
-        if (self._ways & 1).any() and (counting := self._counting).any():
-            return self._named(np.where(counting, 0, self.via_id))
-        return self._named(self.via_id)
+        return self._told(self._other_ends, "name")
 
-    def _named(self, numbers: Array) -> Coded:
+    @property
+    def via_role(self) -> Coded:
+        """Their roles."""
+        return self._told(self._other_ends, "role")
+
+    @cached_property
+    def _other_ends(self) -> Array:
+        """Numbers of the other ends, 0 where the field counts deliveries."""
+        if (self._ways & 1).any() and (counting := self._counting).any():
+            return np.where(counting, 0, self.via_id)
+        return self.via_id
+
+    def _told(self, numbers: Array, what: str) -> Coded:
         if self._n == 0:
             return Coded(numbers, ("",))
         segment = self._blocks[0].segment
         low, high = int(numbers.min()), int(numbers.max())
         if high - low < _CODE_WINDOW:
-            first, names = self._peers.window(segment, low, high)
-            return Coded(numbers - first, names)
+            first, texts = self._peers.window(segment, low, high, what)
+            return Coded(numbers - first, texts)
         distinct, codes = np.unique(numbers, return_inverse=True)
-        return Coded(codes, self._peers.names(segment, distinct.tolist()))
+        return Coded(codes, self._peers.told(segment, distinct.tolist(), what))
 
     @property
     def transport(self) -> Coded:
@@ -173,9 +202,26 @@ class Batch(Entries):
         return self._of_flux(self._big(6, high=True))
 
     @property
-    def aux1(self) -> Column:
-        """nodeid, errnum, sequence."""
-        return self._of_flux(self._big(6, high=False))
+    def nodeid(self) -> Maybe:
+        """Of requests."""
+        return self._first_word(REQUEST)
+
+    @property
+    def errnum(self) -> Maybe:
+        """Of responses."""
+        return self._first_word(RESPONSE)
+
+    @property
+    def event_seq(self) -> Maybe:
+        """Of events."""
+        return self._first_word(EVENT)
+
+    def _first_word(self, kind: int) -> Maybe:
+        return Maybe(self._first_words, self._flux & (self._types == kind))
+
+    @cached_property
+    def _first_words(self) -> Array:
+        return self._big(6, high=False)
 
     @property
     def matchtag(self) -> Column:

@@ -29,7 +29,7 @@ class Peers:
     def __init__(self) -> None:
         self._runs: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
         self._most: dict[tuple[str, str], int] = {}
-        self._windows: dict[tuple[str, str, int, int], list[str]] = {}
+        self._windows: dict[tuple[str, str, int, int, str], list[str]] = {}
 
     def learn(self, block: Block) -> bool:
         """Take what the DICTIONARY records of ``block`` say; returns whether it holds any.
@@ -67,20 +67,24 @@ class Peers:
 
     def name(self, segment: Segment, number: int) -> str:
         """Its name; ``#NUMBER`` where none is known, empty for 0 (nobody)."""
-        return self.names(segment, (number,))[0]
+        return self.told(segment, (number,), "name")[0]
 
-    def names(self, segment: Segment, numbers: Sequence[int]) -> list[str]:
-        """The same for many."""
+    def role(self, segment: Segment, number: int) -> str:
+        """Its role; empty where none is known, and for 0."""
+        return self.told(segment, (number,), "role")[0]
+
+    def told(self, segment: Segment, numbers: Sequence[int], what: str) -> list[str]:
+        """The same for many; ``what``: name or role."""
         known = self._runs.get((segment.writer, segment.run), {})
-        return [_name(known.get(number, {}), number) if number else "" for number in numbers]
+        return [_text(known.get(number, {}), number, what) if number else "" for number in numbers]
 
     def scheme(self, segment: Segment, number: int) -> str:
         """The scheme of its address; ``other`` where none is known."""
         scheme, mark, _ = str(self.facts(segment, number).get("address", "")).partition("://")
         return scheme if mark and scheme else TRANSPORT_NAMES[OTHER]
 
-    def window(self, segment: Segment, low: int, high: int) -> tuple[int, list[str]]:
-        """Names of all numbers from ``low`` to ``high`` and some around them: the number of the first, and a list.
+    def window(self, segment: Segment, low: int, high: int, what: str) -> tuple[int, list[str]]:
+        """What ``told`` says of the numbers from ``low`` to ``high`` and some around: the first number, and a list.
 
         It is the same list, not to be changed, as long as nothing was learned and the numbers are near those of before:
         who makes something of it may keep that.
@@ -88,17 +92,17 @@ class Peers:
         low -= low % _STEP
         most = self._most.get((segment.writer, segment.run), 0)
         high = max(high, min(high - high % _STEP + _STEP - 1, most))
-        key = (segment.writer, segment.run, low, high)
-        if (names := self._windows.get(key)) is None:
+        key = (segment.writer, segment.run, low, high, what)
+        if (found := self._windows.get(key)) is None:
             if len(self._windows) >= _WINDOWS:
                 self._windows.clear()
-            names = self._windows[key] = self.names(segment, range(low, high + 1))
-        return low, names
+            found = self._windows[key] = self.told(segment, range(low, high + 1), what)
+        return low, found
 
 
-def _name(facts: dict[str, Any], number: int) -> str:
-    name = facts.get("name")
-    return name if isinstance(name, str) else f"#{number}"
+def _text(facts: dict[str, Any], number: int, what: str) -> str:
+    text = facts.get(what)
+    return text if isinstance(text, str) else f"#{number}" if what == "name" else ""
 
 
 def _facts(body: bytes | memoryview) -> dict[str, Any]:

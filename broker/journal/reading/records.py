@@ -19,6 +19,8 @@ import msgspec
 
 from broker.errors import DecodeError
 from broker.journal.layout import (
+    BOTH_ENDS,
+    CAPTURES,
     DICTIONARY,
     DIRECTION_NAMES,
     ENTRY,
@@ -36,7 +38,7 @@ from broker.journal.reading.bodies import Place, located, overflows, part_at, wi
 from broker.journal.reading.peers import Peers
 from broker.journal.reading.segments import Segment, segments
 from broker.wire.decoding import from_parts
-from broker.wire.message import EVENT, PAYLOAD, Message
+from broker.wire.message import EVENT, PAYLOAD, REQUEST, RESPONSE, Message
 from broker.wire.parts import split_parts
 
 _WORDS: Final = Layout(">BBBBIIII")
@@ -55,11 +57,16 @@ class Record(msgspec.Struct, kw_only=True, gc=False):
     rank: int
     writer: str
     run: str
+    capture: str
+    """in, both: what its writer was told to record."""
     peer: str
     """Who sent it, or whom it was for (OUT); empty for nobody, ``#NUMBER`` where the journal does not say."""
     peer_id: int
+    role: str
+    """Of that peer: client, child, parent, own, web, worker, server."""
     via: str
     via_id: int
+    via_role: str
     transport: str
     direction: str
     reason: int
@@ -69,8 +76,12 @@ class Record(msgspec.Struct, kw_only=True, gc=False):
     userid: int | None
     claimed: int
     rolemask: int | None
-    aux1: int | None
-    """nodeid, errnum or sequence."""
+    nodeid: int | None
+    """Of a request."""
+    errnum: int | None
+    """Of a response."""
+    event_seq: int | None
+    """Number of an event."""
     matchtag: int | None
     topic: str
     service: str
@@ -147,7 +158,7 @@ def _record(
     transport, direction, reason, payload_len, claimed, proto, via = fields[10:]
     body = bytes(bodies[offset : offset + length])
     flux, stripped = kind == FLUX, bool(direction & STRIPPED)
-    _magic, _version, kind_of, flags, userid, rolemask, aux1, matchtag = _WORDS.unpack(proto)  # type: ignore[arg-type]
+    _magic, _version, kind_of, flags, userid, rolemask, word, matchtag = _WORDS.unpack(proto)  # type: ignore[arg-type]
     place = Place(topic_at, topic_len, origin_at, origin_len, routes)
     if overflows(*place):
         place = located(body, kind, flags)
@@ -155,16 +166,20 @@ def _record(
     topic = _text(body, place.topic_at, place.topic_len)
     detail = None if flux else detail_of(body, place)
     segment, way = block.segment, direction & ~STRIPPED
+    other_end = 0 if _counts(flux, kind_of, way) else via
     return Record(
         seq=seq,
         ts_ns=ts,
         rank=block.rank,
         writer=segment.writer,
         run=segment.run,
+        capture=CAPTURES[bool(segment.flags & BOTH_ENDS)],
         peer=peers.name(segment, peer),
         peer_id=peer,
-        via=peers.name(segment, via) if not _counts(flux, kind_of, way) else "",
+        role=peers.role(segment, peer),
+        via=peers.name(segment, other_end),
         via_id=via,
+        via_role=peers.role(segment, other_end),
         transport=peers.scheme(segment, peer)
         if transport == OTHER
         else TRANSPORT_NAMES.get(transport, f"#{transport}"),
@@ -176,7 +191,9 @@ def _record(
         userid=userid if flux else uid_of(detail),
         claimed=claimed,
         rolemask=rolemask if flux else None,
-        aux1=aux1 if flux else None,
+        nodeid=word if flux and kind_of == REQUEST else None,
+        errnum=word if flux and kind_of == RESPONSE else None,
+        event_seq=word if flux and kind_of == EVENT else None,
         matchtag=matchtag if flux else None,
         topic=topic,
         service=topic.partition(".")[0],

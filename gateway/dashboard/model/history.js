@@ -4,7 +4,7 @@
  */
 
 /** Questions in the order in which a page wants their answers. */
-export const QUESTIONS = ['traffic', 'latency', 'talkers', 'denied', 'order', 'slow', 'jobs', 'notifications'];
+export const QUESTIONS = ['traffic', 'latency', 'tree', 'talkers', 'errors', 'denied', 'order', 'slow', 'jobs', 'notifications'];
 export const HOUR = 3600;
 export const ALL = 'all';
 const DAY_H = 24;

@@ -34,7 +34,7 @@ export class History {
     this.fresh = h('p', { class: 'count history-fresh', role: 'status' });
     this.sums = h('dl', { class: 'history-sums' });
     this.blocks = [
-      blocks.traffic(), blocks.latencies(), blocks.talkers(), blocks.denied(), blocks.order(), blocks.slow(), blocks.jobs(),
+      blocks.traffic(), blocks.latencies(), blocks.tree(), blocks.talkers(), blocks.errors(), blocks.denied(), blocks.order(), blocks.slow(), blocks.jobs(),
       blocks.notifications(), blocks.runs(),
     ];
     this.body = h('div', { class: 'history-body' }, this.sums, this.blocks.map(({ element }) => element));

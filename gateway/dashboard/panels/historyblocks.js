@@ -21,6 +21,7 @@ const BRIEF = 29;
 const BRIEF_TOPIC = 48;
 const RESOLVED_NS = 100_000;
 const FINE_S = 3 * 3600;
+const SERVED = { own: 'a built-in service', client: "a client's service" };
 const ERRNO = { 1: 'EPERM', 2: 'ENOENT', 11: 'EAGAIN', 13: 'EACCES', 22: 'EINVAL', 38: 'ENOSYS', 71: 'EPROTO', 113: 'EHOSTUNREACH' };
 
 /** A batch of messages is dated as one: what takes less than it does is not told apart. */
@@ -72,17 +73,34 @@ export function traffic() {
   const chart = new Chart('Traffic', 'messages/s in', {
     format: rate, empty: 'No messages in this time.',
   });
-  const errors = new Chart('Errors', 'per step: answers with an error, refused messages', {
-    bars: true, format: short, empty: 'No errors in this time.',
-  });
-  return block('traffic', [chart.element, errors.element], (answer) => {
-    chart.draw(series(answer, (n) => n / answer.step_s));
-    errors.draw(lined(answer, [{ name: 'errors', tone: 'bad', values: answer.errors }]));
+  return block('traffic', [chart.element], (answer) => chart.draw(series(answer, (n) => n / answer.step_s)));
+}
+
+/** Where in the tree the time goes. */
+export function tree() {
+  const table = new Table('Where in the tree the time goes', [
+    column('from'), column('to', (row) => SERVED[row.to] ?? row.to), count('calls', (row) => row.n),
+    { name: 'mean', number: true, text: (row) => ms(row.mean_ns) },
+    { name: 'share', number: true, text: (row) => (row.share === null ? '–' : `${Math.round(row.share * 100)} %`) },
+  ], 'No answered calls in this time.');
+  return block('tree', [table.element], (answer) => table.draw(answer.steps.slice(0, 12)));
+}
+
+export function errors() {
+  const empty = 'No errors in this time.';
+  const chart = new Chart('Errors', 'per step, by errno', { bars: true, format: short, empty });
+  const table = new Table('Errors by topic', [
+    column('topic'), { name: 'why', text: (row) => errno(row.errno) }, column('what', (row) => row.kind),
+    count('errors', (row) => row.n, () => 'bad'),
+  ], empty);
+  return block('errors', [chart.element, table.element], (answer) => {
+    chart.draw(series(answer));
+    table.draw(answer.by.slice(0, 12));
   });
 }
 
 export function latencies() {
-  const chart = new Chart('Latency', 'until the first answer; < 0.1 ms: recorded together with it; several minutes in a step: the worst one', {
+  const chart = new Chart('Latency', 'until the first answer; < 0.1 ms: recorded together with it', {
     zeros: true, format: (value) => (value ? latency(value) : '0'), read: (value) => took(value * 1e6), empty: 'No calls in this time.',
   });
   const table = new Table('Calls by topic', [
@@ -90,6 +108,7 @@ export function latencies() {
     { name: 'median', number: true, text: (row) => ms(row.p50_ns) }, { name: '95 %', number: true, text: (row) => ms(row.p95_ns) },
     { name: '99 %', number: true, text: (row) => ms(row.p99_ns) }, { name: 'longest', number: true, text: (row) => ms(row.max_ns) },
     count('unanswered', (row) => row.unmatched_no_response, (row) => wrong(row.unmatched_no_response)),
+    count('not captured', (row) => row.not_captured),
   ], 'No calls in this time.');
   return block('latency', [chart.element, table.element], (answer) => {
     const names = [['p50_ns', 'median', 'ok'], ['p95_ns', '95 %', 'request'], ['p99_ns', '99 %', 'response'], ['max_ns', 'longest', 'bad']];

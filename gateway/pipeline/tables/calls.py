@@ -4,12 +4,15 @@ Key of a call is (rank, run, origin, matchtag). The rows of a key are walked by 
 in which the broker handled them; times only date them. A request opens a call. A response belongs to the call
 that is open; it ends it when the call asked for one response, or with an errnum. A response while none is open
 is an *orphan*. A request while a call is open takes its tag: the earlier one is *reused*, and what comes is the
-later one's. Denied requests open calls, too, so that their answers are not taken for somebody else's; they are
-no calls.
+later one's. Requests that a broker denied open calls, too, so that their answers are not taken for somebody else's;
+they are no calls. What a built-in service denied (``via`` is this broker) had come in: that is an answer.
 
 What came in counts. With ``capture = both`` a response has an echo where it went out, which is passed over; but
 an answer that the broker itself made (it refused, or the provider went away) is seen only there, and so it
-counts where nothing came in.
+counts where nothing came in. With ``capture = in`` the answers of built-in services are not seen at all: such a call
+is *unseen* until something is.
+
+A call passes several brokers, each of which tells of it: ``entered`` says where it did that first.
 
 In one window and one grouping: each row knows the last request of its key; ``part`` grows at each request and
 behind each row that ends a call, so that the rows of a call share one, and rows of a part that no request began
@@ -24,7 +27,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
-from gateway.pipeline.tables.shape import NORESPONSE, STREAMING
+from gateway.pipeline.tables.shape import NORESPONSE, STREAMING, of_broker
 
 REQUEST: Final = 1
 REFUSED: Final = 2
@@ -43,20 +46,26 @@ FIELDS: Final = (
     "topic",
     "userid",
     "streaming",
+    "entered",
+    "source",
+    "target",
+    "unseen",
 )
 """A call, or an orphan (``what`` = CAME_IN): first columns of what ``calls`` gives. Then: first_ns, last_ns, errnum,
-n_responses, reused."""
+n_responses, reused. ``source`` and ``target`` name the neighbours in the tree, of others the role."""
 
 
 def tracked() -> Column:
     """Rows that calls are made of: with a tag, with an origin, wanting a response."""
-    request = (
-        (fn.col("type") == "request")
-        & (fn.col("direction") != "out")
-        & (fn.col("flags").bitwiseAND(NORESPONSE) == 0)
-    )
+    request = (fn.col("type") == "request") & (fn.col("direction") != "out")
     response = (fn.col("type") == "response") & (fn.col("direction") != "denied")
-    return (request | response) & (fn.col("matchtag") != 0) & fn.col("origin").isNotNull()
+    return (request | response) & answerable()
+
+
+def answerable() -> Column:
+    """A message with a tag and an origin that wants a response, or is one."""
+    wanted = (fn.col("type") == "response") | (fn.col("flags").bitwiseAND(NORESPONSE) == 0)
+    return wanted & (fn.col("matchtag") != 0) & fn.col("origin").isNotNull()
 
 
 def what() -> Column:
@@ -65,7 +74,7 @@ def what() -> Column:
     came = fn.col("direction") == "in"
     return (
         fn.when(first & came, REQUEST)
-        .when(first, REFUSED)
+        .when(first & (fn.col("via_id") == 0), REFUSED)
         .when(came, CAME_IN)
         .otherwise(WENT_OUT)
         .cast("byte")
@@ -77,6 +86,8 @@ def legs(resolved: DataFrame) -> DataFrame:
     stands for.
     """
     answer = fn.col("type") == "response"
+    asker = fn.when(answer & (fn.col("direction") == "in"), fn.col("via_role")).otherwise(fn.col("role"))
+    unseen = ~answer & (fn.col("via_role") == "own") & (fn.col("capture") == "in")
     return resolved.where(tracked()).select(
         "rank",
         "run",
@@ -88,9 +99,22 @@ def legs(resolved: DataFrame) -> DataFrame:
         "userid",
         what().alias("what"),
         ((fn.col("flags").bitwiseAND(STREAMING) != 0) & ~answer).alias("streaming"),
-        fn.when(answer, fn.col("aux1")).otherwise(0).alias("errnum"),
+        fn.when(answer, fn.col("errnum"))
+        .when(what() == WENT_OUT, fn.col("reason"))
+        .otherwise(0)
+        .cast("bigint")
+        .alias("errnum"),
+        (~of_broker(asker)).alias("entered"),
+        _end("role", "peer").alias("source"),
+        _end("via_role", "via").alias("target"),
+        fn.coalesce(unseen, fn.lit(False)).alias("unseen"),
         fn.lit(1).cast("bigint").alias("weight"),
     )
+
+
+def _end(role: str, name: str) -> Column:
+    """What a call is said to come from, or to go to: few, however many clients there are."""
+    return fn.when(of_broker(fn.col(role)), fn.col(name)).otherwise(fn.col(role))
 
 
 def parted(legs: DataFrame) -> DataFrame:
@@ -139,6 +163,9 @@ def calls(legs: DataFrame) -> DataFrame:
             fn.max(fn.when(asks, fn.col("ts_ns"))).alias("req_ns"),
             fn.max(fn.when(asks, fn.col("userid"))).alias("userid"),
             fn.max("streaming").alias("streaming"),
+            fn.coalesce(fn.max(fn.when(asks, fn.col("entered"))), fn.max("entered")).alias("entered"),
+            *(fn.max(fn.when(asks, fn.col(name))).alias(name) for name in ("source", "target")),
+            fn.max("unseen").alias("asked_unseen"),
             fn.min(fn.when(~asks, fn.col("ts_ns"))).alias("first_ns"),
             fn.max(fn.when(came | out_failed, fn.col("ts_ns"))).alias("last_seen"),
             fn.max(fn.when(~asks, fn.col("ts_ns"))).alias("last_any"),
@@ -150,7 +177,8 @@ def calls(legs: DataFrame) -> DataFrame:
         )
         .withColumn("n_responses", fn.when(n_in > 0, n_in + fn.col("n_failed")).otherwise(n_out))
         .withColumn("last_ns", fn.when(n_in > 0, fn.col("last_seen")).otherwise(fn.col("last_any")))
-        .withColumn("reused", (fn.coalesce("taken", fn.lit(0)) == 1) & ~ended())
+        .withColumn("unseen", fn.col("asked_unseen") & (fn.col("n_responses") == 0))
+        .withColumn("reused", (fn.coalesce("taken", fn.lit(0)) == 1) & ~ended() & ~fn.col("unseen"))
         .select(*FIELDS, "first_ns", "last_ns", "errnum", "n_responses", "reused")
     )
 

@@ -21,7 +21,9 @@ WRAP: Final = 0xFFFFFFFF
 
 def numbered(bronze: DataFrame) -> DataFrame:
     """Events that came in with a number; ``source`` names their sequence within a run."""
-    events = bronze.where((fn.col("type") == "event") & (fn.col("direction") == "in") & (fn.col("aux1") > 0))
+    events = bronze.where(
+        (fn.col("type") == "event") & (fn.col("direction") == "in") & (fn.col("event_seq") > 0)
+    )
     return events.withColumn("source", fn.when(fn.col("rank") == 0, fn.lit(0)).otherwise(fn.col("peer_id")))
 
 
@@ -33,8 +35,8 @@ def event_gaps(bronze: DataFrame) -> DataFrame:
     step = (fn.col("next_seq") - fn.col("prev_seq") + WRAP) % WRAP
     steps = (
         numbered(bronze)
-        .withColumn("next_seq", fn.col("aux1"))
-        .withColumn("prev_seq", fn.lag("aux1").over(order))
+        .withColumn("next_seq", fn.col("event_seq"))
+        .withColumn("prev_seq", fn.lag("event_seq").over(order))
         .where(fn.col("prev_seq").isNotNull())
         .withColumn("step", step)
         .where(fn.col("step") != 1)

@@ -7,8 +7,8 @@ the last event of each sequence, the rows of open jobs, the final row of those t
 follows is known to be late), and the hop of each peer. What is carried is kept by batch id (``Kept``): a batch
 that is done again starts from the same.
 
-``traffic``, ``user_usage`` and ``rpc_latency`` get several rows for one key this way: counts add up, of the
-percentiles each row has those of its own calls; ``batch`` makes one exact row of them. ``order_check`` compares
+Tables of sums (``traffic``, ``rpc_latency``, ``errors`` and the like) get several rows for one key this way: they add
+up, percentiles included, and ``batch`` makes one row of them. ``order_check`` compares
 two ends of a broker that need not lie in one batch: only ``batch`` makes it.
 """
 
@@ -27,11 +27,11 @@ from pyspark.sql import functions as fn
 
 from gateway.pipeline.schema import MESSAGES
 from gateway.pipeline.tables import calls, endpoints, event_gaps, job_outcomes, rpc, rpc_latency, user_usage
-from gateway.pipeline.tables.denied import denied
+from gateway.pipeline.tables.denied import denied, of_rpc
 from gateway.pipeline.tables.notifications import notifications
-from gateway.pipeline.tables.shape import fact
+from gateway.pipeline.tables.shape import POLICY, fact, of_broker
 from gateway.pipeline.tables.slow import slow
-from gateway.pipeline.tables.traffic import traffic
+from gateway.pipeline.tables.traffic import traffic, tree_traffic
 from gateway.pipeline.warehouse import batch_name, write_file
 
 EXPIRES_S: Final = 86_400.0
@@ -41,9 +41,10 @@ KEEP_BATCHES: Final = 3
 _KEY: Final = ("rank", "run", "origin", "matchtag")
 LEGS_DDL: Final = (
     "rank bigint, run string, origin string, matchtag bigint, seq bigint, ts_ns bigint, topic string, userid bigint, "
-    "what tinyint, streaming boolean, errnum bigint, weight bigint"
+    "what tinyint, streaming boolean, errnum bigint, entered boolean, source string, target string, unseen boolean, "
+    "weight bigint"
 )
-_EVENT: Final = ("rank", "writer", "run", "peer", "peer_id", "type", "direction", "aux1", "seq", "ts_ns")
+_EVENT: Final = ("rank", "writer", "run", "peer", "peer_id", "type", "direction", "event_seq", "seq", "ts_ns")
 _JOB: Final = ("kind", "detail", "ts_ns", "writer", "seq")
 """What ``event_gaps`` and ``job_outcomes`` look at; the rest of a row is not carried."""
 _DDL: Final = {
@@ -94,6 +95,8 @@ def increment(rows: DataFrame, before: Carried) -> Iterator[tuple[dict[str, Data
     tables["rpc"] = rpc.of_calls(settled)
     samples = rpc_latency.samples(settled).unionByName(rpc_latency.untracked(rows))
     tables["rpc_latency"] = rpc_latency.of_samples(samples)
+    tables["tree_latency"] = rpc_latency.at_brokers(settled)
+    tables["errors"] = of_rpc(tables["rpc"], rows)
     tables["user_usage"] = user_usage.with_calls(rows, tables["rpc"])
     if held["events"]:
         events = events.unionByName(rows.select(*events.columns))
@@ -109,7 +112,9 @@ def increment(rows: DataFrame, before: Carried) -> Iterator[tuple[dict[str, Data
         found.unpersist()
 
 
-_OF_ROWS: Final = {"traffic": traffic, "denied": denied, "notifications": notifications, "slow": slow}
+_OF_ROWS: Final = {
+    "traffic": traffic, "tree_traffic": tree_traffic, "denied": denied, "notifications": notifications, "slow": slow,
+}  # fmt: skip
 """Tables that need nothing but the rows of the batch."""
 
 
@@ -119,7 +124,10 @@ def _held(rows: DataFrame) -> Row:
     return rows.agg(
         fn.max("ts_ns").alias("newest_ns"),
         fn.count("*").alias("traffic"),
-        fn.count_if((direction == "denied") | (kind == "state")).alias("denied"),
+        fn.count_if(of_broker()).alias("tree_traffic"),
+        fn.count_if((direction == "denied") | (kind == "state") | fn.col("errnum").isin(*POLICY)).alias(
+            "denied"
+        ),
         fn.count_if(kind == "oslo").alias("notifications"),
         fn.count_if(kind == "state").alias("slow"),
         fn.count_if(direction != "in").alias("others"),
@@ -129,8 +137,8 @@ def _held(rows: DataFrame) -> Row:
 
 
 def is_open() -> Column:
-    """Of what ``calls.calls`` gives: a call that waits for a response."""
-    return (fn.col("what") == calls.REQUEST) & ~calls.ended() & ~fn.col("reused")
+    """Of what ``calls.calls`` gives: a call that waits for a response that could be seen."""
+    return (fn.col("what") == calls.REQUEST) & ~calls.ended() & ~fn.col("reused") & ~fn.col("unseen")
 
 
 def open_legs(legs: DataFrame, opened: DataFrame) -> DataFrame:
@@ -140,7 +148,7 @@ def open_legs(legs: DataFrame, opened: DataFrame) -> DataFrame:
     waiting = opened.select(*_KEY, fn.col("call").alias("from_seq"))
     theirs = legs.join(waiting, list(_KEY)).where(fn.col("seq") >= fn.col("from_seq"))
     asked = fn.col("what") <= calls.REFUSED
-    same = ("streaming", "errnum", "topic", "userid")
+    same = ("streaming", "errnum", "topic", "userid", "entered", "source", "target", "unseen")
     few = (
         theirs.where(~asked)
         .groupBy(*_KEY, "what")

@@ -2,7 +2,7 @@
 delivery)?
 
 Only of runs that captured deliveries. The j-th message that came in with some identity (origin, destination,
-type, matchtag, errnum or sequence, topic) is the j-th that went out with it; what is compared is the order of
+type, matchtag, nodeid, errnum or sequence, topic) is the j-th that went out with it; what is compared is the order of
 different ones. An event goes out to many at once, in one record: its destination is empty, its identity is its
 sequence.
 """
@@ -19,7 +19,7 @@ from gateway.pipeline.tables.endpoints import resolved
 from gateway.pipeline.tables.shape import conform, day, moment
 
 PAIR: Final = ("rank", "run", "origin", "dest", "type")
-_IDENTITY: Final = (*PAIR, "matchtag", "aux1", "topic", "nth")
+_IDENTITY: Final = (*PAIR, "matchtag", "word", "topic", "nth")
 
 
 def order_check(bronze: DataFrame) -> DataFrame:
@@ -59,7 +59,7 @@ def _sides(bronze: DataFrame) -> DataFrame:
     """Each message as it came in or went out, with its destination and which one of its identity it is."""
     rows = resolved(bronze)
     event, arrived = fn.col("type") == "event", fn.col("direction") == "in"
-    rows = rows.where((event & (fn.col("aux1") > 0)) | (~event & fn.col("origin").isNotNull())).select(
+    rows = rows.where((event & (fn.col("event_seq") > 0)) | (~event & fn.col("origin").isNotNull())).select(
         "rank",
         "run",
         fn.when(~event, fn.col("origin")).alias("origin"),
@@ -67,13 +67,13 @@ def _sides(bronze: DataFrame) -> DataFrame:
         fn.when(~event & arrived, fn.col("via")).when(~event, fn.col("peer")).alias("peer"),
         "type",
         fn.when(event, 0).otherwise(fn.col("matchtag")).alias("matchtag"),
-        "aux1",
+        fn.coalesce("nodeid", "errnum", "event_seq").alias("word"),
         "topic",
         "seq",
         "ts_ns",
         arrived.alias("arrived"),
     )
-    nth = Window.partitionBy(*PAIR, "matchtag", "aux1", "topic", "arrived").orderBy("seq")
+    nth = Window.partitionBy(*PAIR, "matchtag", "word", "topic", "arrived").orderBy("seq")
     return rows.withColumn("nth", fn.row_number().over(nth))
 
 

@@ -1,4 +1,4 @@
-"""rpc: every call that wanted a response, with what came of it."""
+"""rpc: every call that wanted a response, where it entered the tree, with what came of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.pipeline.tables.shape import conform, day, moment, service
 
 
 def rpc(bronze: DataFrame) -> DataFrame:
-    """One row for each tagged request that came in; without a response ``n_responses`` is 0, latencies and
+    """One row for each tagged request that a client made; without a response ``n_responses`` is 0, latencies and
     errnum null.
 
     A clock that stepped back between request and response makes a latency 0, not negative.
@@ -23,14 +23,21 @@ def rpc(bronze: DataFrame) -> DataFrame:
 def of_calls(calls: DataFrame) -> DataFrame:
     """The table from what ``calls.calls`` gives."""
     answered = fn.col("n_responses") > 0
+    outcome = (
+        fn.when(answered, "answered")
+        .when(fn.col("unseen"), "not captured")
+        .when(fn.col("reused"), "reused")
+        .otherwise("unanswered")
+    )
     return conform(
-        calls.where(fn.col("what") == REQUEST)
+        calls.where((fn.col("what") == REQUEST) & fn.col("entered"))
         .withColumn("ts_ns", fn.col("req_ns"))
         .withColumn("req_ts", moment())
         .withColumn("service", service())
         .withColumn("lat_ns", since("first_ns"))
         .withColumn("last_ns", since("last_ns"))
         .withColumn("errnum", fn.when(answered, fn.col("errnum")))
+        .withColumn("outcome", outcome)
         .withColumn("dt", day()),
         RPC,
     )

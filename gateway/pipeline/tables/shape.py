@@ -1,4 +1,4 @@
-"""What all tables share: the columns as the schema has them, time in windows, the names in bronze rows."""
+"""What all tables share: the columns as the schema has them, time in windows and buckets, the names in bronze rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from gateway.pipeline.schema import Table
 NORESPONSE: Final = 0x04
 STREAMING: Final = 0x40
 """Flags of PROTO (RFC 3, "Message Flags")."""
+ENODATA: Final = 61
+"""How a stream of responses ends well (RFC 6)."""
+POLICY: Final = (1, 13)
+"""Refused for want of rights: EPERM, EACCES."""
 DAY_NS: Final = 86_400 * 10**9
+BUCKET_BITS: Final = 5
+"""Digits of a latency (binary) that its bucket keeps: 16 buckets an octave, each at most 1/16 of its begin wide."""
 
 
 def conform(rows: DataFrame, table: Table) -> DataFrame:
@@ -39,6 +45,18 @@ def bucket(seconds: int, ns: str = "ts_ns") -> Column:
 def begin(bucket: str, seconds: int) -> Column:
     """Begin of a window, as a timestamp."""
     return fn.expr(f"timestamp_seconds({bucket} * {seconds})")
+
+
+def bucket_end(ns: Column) -> Column:
+    """The largest time in ns of the bucket that a time lies in: all of its bits behind the first few are set."""
+    rest = fn.greatest(fn.length(fn.bin(ns)) - BUCKET_BITS, fn.lit(0))
+    return ns.bitwiseOR(fn.call_function("shiftleft", fn.lit(1).cast("bigint"), rest) - 1)
+
+
+def of_broker(role: Column | None = None) -> Column:
+    """A role (the peer's unless said) is that of another broker of the tree, not of somebody who enters it there."""
+    given = fn.col("role") if role is None else role
+    return fn.coalesce(given.isin("child", "parent"), fn.lit(False))
 
 
 def service(topic: str = "topic") -> Column:

@@ -1,4 +1,6 @@
-"""traffic: how much passed, by windows of 10 s and everything that one filters by."""
+"""traffic: how much passed, by windows of 10 s and everything that one filters by; tree_traffic: what of it the brokers
+said to each other.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +9,38 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
-from gateway.pipeline.schema import TRAFFIC
-from gateway.pipeline.tables.shape import begin, bucket, conform, day, service
+from gateway.pipeline.schema import TRAFFIC, TREE_TRAFFIC, Table
+from gateway.pipeline.tables.shape import begin, bucket, conform, day, of_broker, service
 
 WINDOW_S: Final = 10
 _KEYS: Final = ("rank", "writer", "transport", "direction", "kind", "topic", "type", "userid")
 
 
 def traffic(bronze: DataFrame) -> DataFrame:
-    """Messages, bytes and errors; additive: rows of two disjoint parts of bronze may be added up.
+    """Messages and bytes; additive: rows of two disjoint parts of bronze may be added up.
 
-    An error is a response with an errnum, or a denied message.
+    What another broker of the tree sent, or is sent, is counted where it entered or leaves; what was refused further on
+    than at the door had come in.
     """
-    failed = (fn.col("type") == "response") & (fn.col("aux1") != 0)
-    grouped = bronze.groupBy(bucket(WINDOW_S).alias("bucket"), *_KEYS).agg(
+    inside = (fn.col("direction") == "denied") & (fn.col("via_id") != 0) & (fn.col("role") != "web")
+    counted = (fn.col("kind") == "flux") & (of_broker() | fn.coalesce(inside, fn.lit(False)))
+    return _windows(bronze.where(~counted), _KEYS, TRAFFIC)
+
+
+def tree_traffic(bronze: DataFrame) -> DataFrame:
+    """Messages and bytes that came from a neighbour in the tree, or went there; additive, too."""
+    between = bronze.where((fn.col("kind") == "flux") & (fn.col("direction") != "denied") & of_broker())
+    named = between.withColumn("service", service())
+    return _windows(named, ("rank", "peer", "role", "direction", "type", "service"), TREE_TRAFFIC)
+
+
+def _windows(rows: DataFrame, keys: tuple[str, ...], table: Table) -> DataFrame:
+    grouped = rows.groupBy(bucket(WINDOW_S).alias("bucket"), *keys).agg(
         fn.count("*").alias("n"),
         fn.sum("payload_len").alias("payload_bytes"),
         fn.sum("wire_len").alias("wire_bytes"),
-        fn.count_if(failed | (fn.col("direction") == "denied")).alias("errors"),
     )
-    return conform(
-        grouped.withColumn("window", begin("bucket", WINDOW_S))
-        .withColumn("service", service())
-        .withColumn("dt", day(f"bucket * {WINDOW_S * 10**9}")),
-        TRAFFIC,
+    dated = grouped.withColumn("window", begin("bucket", WINDOW_S)).withColumn(
+        "dt", day(f"bucket * {WINDOW_S * 10**9}")
     )
+    return conform(dated if "service" in keys else dated.withColumn("service", service()), table)

@@ -59,7 +59,8 @@ def test_the_page_is_whole_and_alone(house, tmp_path):
     assert "prefers-color-scheme: dark" in text
     assert page.tags.count("svg") == 7
     words = " ".join(page.words)
-    for said in ("Traffic", "Latency", "Top users", "Denied access", "secret.read", "client-4", "web-2", "backup",
+    for said in ("Traffic", "Latency", "Top users", "Denied access", "Errors by topic", "ENOSYS", "not captured",
+                 "Where in the tree the time goes", "a client's service", "secret.read", "client-4", "web-2", "backup",
                  "compute.instance.create.end", "2 out of order, 1 missing", "ingest"):  # fmt: skip
         assert said in words, said
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -96,7 +97,7 @@ def test_names_from_outside_are_text(tmp_path):
     when = wh.FIRST + 60
     wh.write(tmp_path, "traffic", [{
         "_when": when, "window": wh.at(when), "rank": 0, "direction": "in", "kind": "flux", "service": evil,
-        "topic": evil, "type": evil, "n": 3, "errors": 0}])  # fmt: skip
+        "topic": evil, "type": evil, "n": 3}])  # fmt: skip
     wh.write(
         tmp_path,
         "denied",

@@ -156,10 +156,12 @@ def test_the_columns_that_are_asked_for_stand_in_the_schema():
 
     asked = {
         "traffic": (*traffic._COLUMNS, *traffic._NUMBERS), "denied": findings._DENIED, "slow": findings._SLOW,
-        "rpc_latency": ("topic", "n", "p50_ns", *latency._WORST, *latency.CAUSES, "rank", "service"),
+        "rpc_latency": ("topic", "le_ns", "n", "max_ns", *latency.CAUSES, "rank", "service"),
+            "tree_latency": ("rank", "source", "target", "n", "sum_ns", "service"),
+            "errors": (*findings._FAILED, "n", "userid", "rank", "service"),
         "order_check": findings._ORDER, "event_gaps": findings._GAPS, "job_outcomes": work._JOB,
         "notifications": work._NOTE, "_runs": (*summary._RUN, "started_at", "finished_at"),
-        "user_usage": ("userid", "rpc_ns"),
+        "user_usage": ("userid", "rpc_ns", "errors"),
     }  # fmt: skip
     for table, columns in asked.items():
         assert set(columns) <= set(TABLES[table].names), table

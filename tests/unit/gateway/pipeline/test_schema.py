@@ -6,14 +6,15 @@ from gateway.pipeline import schema
 from gateway.pipeline.errors import PipelineError
 
 BINDING = (
-    "seq ts ts_ns rank writer run peer peer_id via via_id transport direction reason kind type flags userid claimed "
-    "rolemask aux1 matchtag topic service origin routes payload_len wire_len delivered detail dt"
+    "seq ts ts_ns rank writer run capture peer peer_id role via via_id via_role transport direction reason kind type "
+    "flags userid claimed rolemask nodeid errnum event_seq matchtag topic service origin routes payload_len wire_len "
+    "delivered detail dt"
 )
 
 
 def test_bronze_has_its_columns_in_the_fixed_order() -> None:
     assert schema.MESSAGES.names == tuple(BINDING.split())
-    assert schema.MESSAGES.version == 1
+    assert schema.MESSAGES.version == 2
 
 
 @pytest.mark.parametrize("table", schema.TABLES.values(), ids=lambda table: table.name)
@@ -32,10 +33,14 @@ def test_versions_are_read_from_our_key_and_from_sparks() -> None:
     field = '{"fields":[{"metadata":{"headgate.v":1}},{"metadata":{"headgate.v":"2"}},{"metadata":{}}]}'
     assert schema.version_of({b"org.apache.spark.sql.parquet.row.metadata": field.encode()}) == 2
     assert schema.version_of({}) is None
-    with pytest.raises(PipelineError, match="f: version 2 of table traffic; this program knows up to 1"):
-        schema.TRAFFIC.refuse_newer({b"headgate.v": b"2", b"headgate.table": b"traffic"}, "f")
+    with pytest.raises(PipelineError, match="f: version 3 of table traffic; this program knows up to 2"):
+        schema.TRAFFIC.refuse_foreign({b"headgate.v": b"3", b"headgate.table": b"traffic"}, "f")
+    with pytest.raises(
+        PipelineError, match="f: version 1 of table traffic; this program reads from 2 on: make the"
+    ):
+        schema.TRAFFIC.refuse_foreign({b"headgate.v": b"1", b"headgate.table": b"traffic"}, "f")
     with pytest.raises(PipelineError, match="f: a file of table rpc; expected traffic"):
-        schema.TRAFFIC.refuse_newer({b"headgate.table": b"rpc"}, "f")
+        schema.TRAFFIC.refuse_foreign({b"headgate.table": b"rpc"}, "f")
 
 
 def test_a_table_that_is_not_there() -> None:

@@ -6,7 +6,19 @@ import pytest
 
 from tests.live import warehouse as wh
 
-NAMES = ("summary", "traffic", "latency", "talkers", "denied", "order", "slow", "jobs", "notifications")
+NAMES = (
+    "summary",
+    "traffic",
+    "latency",
+    "tree",
+    "talkers",
+    "errors",
+    "denied",
+    "order",
+    "slow",
+    "jobs",
+    "notifications",
+)
 ALL = f"since={wh.FIRST}&until={wh.LAST}"
 
 
