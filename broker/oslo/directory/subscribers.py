@@ -86,7 +86,7 @@ class DirectorySubscribers:
             outbox_bytes=OUTBOX_BYTES,
             total_bytes=OUTBOXES_BYTES,
         )
-        self.pipe.unreachable = self._lost
+        self.pipe.lost = self._lost
         self._reactor = reactor
         self._welcome = wire.encode(DirectoryKind.WELCOME, welcome)
         self._lease_s = welcome.lease_s
@@ -206,6 +206,6 @@ class DirectorySubscribers:
             if outcome is Outcome.GONE:
                 return  # and ``_lost`` is called
 
-    def _lost(self, rid: bytes) -> None:
+    def _lost(self, rid: bytes, _waited: Sequence[object]) -> None:
         if self._peers.pop(rid, None) is not None:
             self.counts["lost"] += 1

@@ -20,7 +20,7 @@
     publishers              where fan-outs are published to local servers
     subscriptions           who has subscribed to what there (pure)
     slow_consumers          subscribers that read nothing: cut off before too much waits for them
-    pools                   who gets a notification, and what waits for whom (pure)
+    pools                   who gets a notification, and what waits for whom (pure); ``pool_member``: one listener
     backlog                 what is kept for listeners of notifications that are away (pure); ``backlog_store``: on disk
     kept_pools              the backlog of a node, opened and announced
     message_digest          what a notification is known by when it is given back

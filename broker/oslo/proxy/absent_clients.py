@@ -60,9 +60,9 @@ class AbsentClients:
         self._probed_s = self._begun_s = reactor.now()
         for index, pipe in enumerate(pipes):
             assert isinstance(pipe, RouterPipe)
-            pipe.unreachable = partial(self._gone, bytes([index]))
+            pipe.lost = partial(self._gone, bytes([index]))
 
-    def _gone(self, index: bytes, rid: bytes) -> None:
+    def _gone(self, index: bytes, rid: bytes, _waited: list[Frames]) -> None:
         """Nobody waits for its replies any more."""
         forgotten = self._pending.forget_client(index + rid)
         if forgotten:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from broker.oslo.names import BACKLOG_LETTER, LISTENER_CHARS
 from broker.oslo.node import BacklogConfig
-from broker.oslo.proxy.pools import Key, Notification
+from broker.oslo.proxy.pool_member import Key, Notification
 
 SHELVES_MAX: Final = 1_024
 """Pools of topics that are kept; a further one is not. Pools with a name for each process would take all of them."""

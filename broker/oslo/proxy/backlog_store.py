@@ -17,7 +17,7 @@ from typing import Final
 from broker.errors import ConfigError
 from broker.oslo.proxy.backlog import Backlog, Kept, Shelf
 from broker.oslo.proxy.counters import Counters
-from broker.oslo.proxy.pools import Notification
+from broker.oslo.proxy.pool_member import Notification
 from broker.oslo.reactor import Reactor
 
 BUSY_S: Final = 0.1

@@ -10,7 +10,8 @@ from broker.oslo.directory.announcer import Announcer
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.backlog import Backlog, Shelf, listener_of
 from broker.oslo.proxy.counters import Counters
-from broker.oslo.proxy.pools import Key, Pools
+from broker.oslo.proxy.pool_member import Key
+from broker.oslo.proxy.pools import Pools
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.records import Record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from broker.oslo.proxy.pools import Key, Notification
+from broker.oslo.proxy.pool_member import Key, Notification
 from broker.oslo.proxy.route_cache import STAMP_AT, STAMP_END
 
 STAMP_BYTES: Final = STAMP_END - STAMP_AT

@@ -45,7 +45,8 @@ from broker.oslo.proxy.back_pressure import FULL, BackPressure
 from broker.oslo.proxy.kept_pools import KeptPools
 from broker.oslo.proxy.message_digest import STAMP_BYTES, digest_of, message_of
 from broker.oslo.proxy.pipeline import PipelineRoom
-from broker.oslo.proxy.pools import Handout, Key, Pools
+from broker.oslo.proxy.pool_member import Handout, Key
+from broker.oslo.proxy.pools import Pools
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.route_cache import STAMP_AT, STAMP_END
 from broker.oslo.reactor import Reactor

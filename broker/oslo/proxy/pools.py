@@ -3,9 +3,8 @@
 Listeners of one pool share what comes to a topic; every pool gets its own copy. The sender has chosen one listener for
 each pool from what it knows of the directory; here that choice is checked, and made anew where it no longer holds.
 
-What waits for a listener is bounded in messages and bytes. It is handed out within the listener's **window**: as many
-messages as it gave credit for, and no more unconfirmed bytes than its queue may hold (one message always fits). What
-was handed out is not handed out again by us: when its listener ends, nobody can tell what became of it.
+What waits for a listener is handed out within its window (``pool_member``), and not handed out again by us: when its
+listener ends, nobody can tell what became of it.
 
 Where nobody of a pool is here, a backlog may keep what is for it: its next listener is handed that first (``backlog``).
 
@@ -18,39 +17,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from broker.oslo.proxy.pool_member import Handout, Key, Member, Notification
+
 if TYPE_CHECKING:
     from broker.oslo.proxy.backlog import Backlog
 
-CREDIT_MAX: Final = 10_000
-"""Messages a listener can have room for at once: the default size of an application's inbox."""
 ENDED_MAX: Final = 4_096
 """Ended listeners whose pool is remembered: senders learn of an end with the directory's delay."""
-HANDED_SPARE: Final = 1_024
-"""Stamps remembered beyond a listener's window: those of messages it is working on, which it may give back."""
-
-Key = tuple[str, str]
-"""Exchange and topic, the latter with its priority at the end."""
-Frames = Sequence[bytes]
-
-
-class Notification(NamedTuple):
-    """One notification as it waits here."""
-
-    key: Key
-    id: bytes
-    stamp: bytes
-    """What is remembered under ``id`` of who sent it and what it was; opaque here."""
-    frames: Frames
-    """Envelope and body."""
-    size: int
-    """Bytes of ``frames``."""
-
-
-class Handout(NamedTuple):
-    """To be sent now."""
-
-    member: Member
-    message: Notification
 
 
 class Ended(NamedTuple):
@@ -59,53 +32,6 @@ class Ended(NamedTuple):
     pool: str | None
     keys: tuple[Key, ...]
     owner: Any
-
-
-class Member:
-    """A listener.
-
-    Attributes:
-        attached: it can be reached; else everything waits.
-        credit: messages it has room for.
-        flying, flying_bytes: handed out, not confirmed by credit yet.
-        handed: id to stamp of the latest messages that were handed out, oldest first.
-        moved_s: kept by whoever has a clock, see ``back_pressure.Queue``.
-    """
-
-    __slots__ = (
-        "attached", "credit", "flying", "flying_bytes", "handed", "handed_max", "id", "keys", "limits", "moved_s",
-        "owner", "pool", "queue", "queue_bytes",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        listener: str,
-        pool: str | None,
-        keys: Iterable[Key],
-        credit: int,
-        owner: Any,
-        limits: tuple[int, int],
-    ) -> None:
-        self.id = listener
-        self.limits = limits
-        self.moved_s = 0.0
-        self.pool = pool
-        self.keys = tuple(dict.fromkeys(keys))
-        self.credit = min(credit, CREDIT_MAX)
-        self.owner = owner
-        self.attached = False
-        self.queue: deque[Notification] = deque()
-        self.queue_bytes = 0
-        self.flying: deque[int] = deque()
-        self.flying_bytes = 0
-        self.handed: dict[bytes, bytes] = {}
-        self.handed_max = self.credit + HANDED_SPARE
-
-    @property
-    def filled(self) -> float:
-        """The part of its queue that is in use, of messages or bytes, whichever is more."""
-        msgs_max, bytes_max = self.limits
-        return max(len(self.queue) / max(msgs_max, 1), self.queue_bytes / max(bytes_max, 1))
 
 
 class Pools:
@@ -139,8 +65,7 @@ class Pools:
         self._backlog = backlog
         self.counts: dict[str, int] = dict.fromkeys(self.COUNTED, 0)
         self.waited: set[Member] = set()
-        self._msgs_max = queue_msgs
-        self._bytes_max = queue_bytes
+        self._limits = (queue_msgs, queue_bytes)
         self._members: dict[str, Member] = {}
         self._groups: dict[tuple[Key, str | None], deque[str]] = {}
         self._keys: dict[Key, int] = {}
@@ -201,8 +126,7 @@ class Pools:
         if listener in self._members:
             raise ValueError(f"listener {listener[:64]!r} is open already")
         self._ended.pop(listener, None)
-        limits = (self._msgs_max, self._bytes_max)
-        member = self._members[listener] = Member(listener, pool, keys, max(credit, 0), owner, limits)
+        member = self._members[listener] = Member(listener, pool, keys, max(credit, 0), owner, self._limits)
         first = [key for key in member.keys if key not in self._keys]
         for key in member.keys:
             self._keys[key] = self._keys.get(key, 0) + 1
@@ -252,12 +176,7 @@ class Pools:
     def undo(self, handouts: Sequence[Handout]) -> None:
         """These could not be sent, their listeners are gone: let all that is for them wait, as it was before."""
         for member, message in reversed(handouts):
-            member.attached = False
-            member.credit += 1
-            member.flying_bytes -= member.flying.pop()
-            member.handed.pop(message.id, None)
-            member.queue.appendleft(message)
-            member.queue_bytes += message.size
+            member.take_back(message)
             self.counts["handed"] -= 1
 
     def credit(self, listener: str, messages: int) -> list[Handout]:
@@ -265,9 +184,7 @@ class Pools:
         member = self._members.get(listener)
         if member is None:
             return []
-        member.credit = min(member.credit + messages, CREDIT_MAX)
-        for _ in range(min(messages, len(member.flying))):
-            member.flying_bytes -= member.flying.popleft()
+        member.confirm(messages)
         return self._drain(member)
 
     # ------------------------------------------------------------ messages
@@ -296,10 +213,10 @@ class Pools:
                 self.counts["doubled"] += 1
                 continue
             served.add(pool)
-            if again and (member is None or message.key not in member.keys or not self._has_room(member)):
-                self.counts["lost_again"] += 1
-                continue
-            if member is None or message.key not in member.keys or not self._has_room(member):
+            if member is None or message.key not in member.keys or not member.has_room:
+                if again:
+                    self.counts["lost_again"] += 1
+                    continue
                 member = self._another(message, pool)
                 if member is None:
                     continue
@@ -343,12 +260,6 @@ class Pools:
 
     # ------------------------------------------------------------ inside
 
-    def _has_room(self, member: Member) -> bool:
-        """The one that makes it full still fits."""
-        if not member.queue:
-            return True
-        return len(member.queue) < self._msgs_max and member.queue_bytes < self._bytes_max
-
     def _another(self, message: Notification, pool: str | None) -> Member | None:
         """The next listener of the pool and topic in turn that has room; None, and counted, when nobody has."""
         group = self._groups.get((message.key, pool))
@@ -359,51 +270,35 @@ class Pools:
         for _ in range(len(group)):
             member = self._members[group[0]]
             group.rotate(-1)
-            if self._has_room(member):
+            if member.has_room:
                 return member
         self.counts["lost_full"] += 1
         return None
 
     def _append(self, member: Member, message: Notification, handouts: list[Handout]) -> None:
-        if not member.queue and self._window_open(member, message.size):
+        if not member.queue and member.is_open(message.size):
             handouts.append(self._hand_out(member, message))
         else:
-            member.queue.append(message)
-            member.queue_bytes += message.size
+            member.wait(message)
             self.waited.add(member)
 
-    def _window_open(self, member: Member, size: int) -> bool:
-        return (
-            member.attached
-            and member.credit > 0
-            and (not member.flying or member.flying_bytes + size <= self._bytes_max)
-        )
-
     def _hand_out(self, member: Member, message: Notification) -> Handout:
-        member.credit -= 1
-        member.flying.append(message.size)
-        member.flying_bytes += message.size
-        member.handed[message.id] = message.stamp
-        if len(member.handed) > member.handed_max:
-            del member.handed[next(iter(member.handed))]
         self.counts["handed"] += 1
-        return Handout(member, message)
+        return member.hand_out(message)
 
     def _drain(self, member: Member) -> list[Handout]:
         handouts: list[Handout] = []
         if self._backlog is not None and not self._drain_backlog(self._backlog, member, handouts):
             return handouts
-        while member.queue and self._window_open(member, member.queue[0].size):
-            message = member.queue.popleft()
-            member.queue_bytes -= message.size
-            handouts.append(self._hand_out(member, message))
+        while member.queue and member.is_open(member.queue[0].size):
+            handouts.append(self._hand_out(member, member.next_waiting()))
         return handouts
 
     def _drain_backlog(self, backlog: Backlog, member: Member, handouts: list[Handout]) -> bool:
         """Hand out what was kept for ``member``'s pool while it was away; False: some of it has to wait."""
         while (head := backlog.head(member.keys, member.pool)) is not None:
             number, message = head
-            if not self._window_open(member, message.size):
+            if not member.is_open(message.size):
                 return False
             backlog.give(number)
             handouts.append(self._hand_out(member, message))
@@ -429,8 +324,7 @@ class Pools:
         for message in reversed(ended.queue):
             member = self._another(message, ended.pool)
             if member is not None:
-                member.queue.appendleft(message)
-                member.queue_bytes += message.size
+                member.wait_first(message)
                 touched[member.id] = member
                 self.counts["moved"] += 1
         self.waited.update(touched.values())

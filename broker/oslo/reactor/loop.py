@@ -78,7 +78,7 @@ class Timer:
 class Reactor:
     """Descriptors, timers and calls, in one thread.
 
-    Only ``call_threadsafe`` and ``stop_threadsafe`` may be used by other threads. Nothing is opened before ``run``,
+    Only ``call_threadsafe`` may be used by other threads. Nothing is opened before ``run``,
     except by ``open``, so that the object may be made anywhere.
 
     Args:
@@ -134,10 +134,6 @@ class Reactor:
     def stop(self) -> None:
         """Leave ``run`` at the end of this turn."""
         self._stopping = True
-
-    def stop_threadsafe(self) -> None:
-        """As ``stop``, from another thread or a signal handler."""
-        self.call_threadsafe(self.stop)
 
     def close(self) -> None:
         """End the context, when its sockets have lingered, and everything else. Harmless twice.

@@ -77,7 +77,6 @@ class Pipe:
         sent, received: messages.
         sent_bytes, received_bytes: their frames, apart from each other.
         refused: messages that found no room.
-        room: called when an outbox that was full is empty again; not by a ROUTER.
         flushed: called with each message that waited and has now been given to libzmq.
         ended: called once, when the socket has been closed.
         stale: asked before a message that waited is sent; True drops it, and whoever answers counts it.
@@ -96,7 +95,6 @@ class Pipe:
     ) -> None:
         self.sock = sock
         self.sent = self.received = self.sent_bytes = self.received_bytes = self.refused = 0
-        self.room: Callable[[], None] | None = None
         self.flushed: Callable[[Frames], None] | None = None
         self.ended: Callable[[], None] | None = None
         self.stale: Callable[[Frames], bool] | None = None
@@ -110,7 +108,6 @@ class Pipe:
         self._outbox = Outbox()
         self._msgs_max = outbox_msgs
         self._bytes_max = outbox_bytes
-        self._was_full = False
         self._paused = False
         self._retry: Timer | None = None
         self._patience_s = RETRY_S
@@ -160,7 +157,6 @@ class Pipe:
 
     def _full(self) -> Outcome:
         self.refused += 1
-        self._was_full = True
         return Outcome.FULL
 
     def _write(self, frames: Frames) -> bool:
@@ -190,10 +186,6 @@ class Pipe:
         """Send what waits, up to a budget."""
         if not self._flush_box(self._outbox):
             self._try_later()
-        elif self._was_full and not self.closed:
-            self._was_full = False
-            if self.room is not None:
-                self.room()
 
     def _flush_box(self, outbox: Outbox) -> bool:
         """False while something is left in it."""

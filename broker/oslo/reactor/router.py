@@ -33,8 +33,7 @@ class RouterPipe(Pipe):
     ``total_bytes``, a peer may still have its equal share of them: those that hold more than that are refused first.
 
     Attributes:
-        unreachable: called with the id of a peer that is gone, when something was for it.
-        lost: the same, with what waited for it, oldest first; without it that is dropped.
+        lost: called with the id of a peer that is gone, when something was for it, and what waited, oldest first.
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class RouterPipe(Pipe):
         super().__init__(
             reactor, sock, receive, origin=origin, outbox_msgs=outbox_msgs, outbox_bytes=outbox_bytes
         )
-        self.unreachable: Callable[[bytes], None] | None = None
         self.lost: Callable[[bytes, list[Frames]], None] | None = None
         self._outboxes: dict[bytes, Outbox] = {}
         self._tally = Tally()
@@ -117,8 +115,6 @@ class RouterPipe(Pipe):
         waited = self.sift(peer, lambda _frames: True)
         if self.lost is not None:
             self._reactor.call_soon(self.lost, peer, waited)
-        if self.unreachable is not None:
-            self._reactor.call_soon(self.unreachable, peer)
         return Outcome.GONE
 
     def _write(self, frames: Frames) -> bool:

@@ -10,7 +10,8 @@ from broker.oslo.node import BacklogConfig
 from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, Shelf, listener_of
 from broker.oslo.proxy.backlog_store import BacklogFile
 from broker.oslo.proxy.counters import Counters
-from broker.oslo.proxy.pools import Notification, Pools
+from broker.oslo.proxy.pool_member import Notification
+from broker.oslo.proxy.pools import Pools
 from broker.oslo.reactor import Reactor
 
 KEY, OTHER = ("x", "n.info"), ("x", "n.error")

@@ -69,7 +69,7 @@ def test_calls_from_before_the_run_are_made_in_order():
     reactor, made = Reactor(), []
     for number in range(5):
         reactor.call_threadsafe(made.append, number)
-    reactor.stop_threadsafe()
+    reactor.call_threadsafe(reactor.stop)
     assert joined(running(reactor))
     assert made == [0, 1, 2, 3, 4]
 
@@ -96,7 +96,7 @@ def test_no_call_of_many_threads_is_lost_or_waits_for_the_next_one():
         asker.start()
     for asker in askers:
         asker.join()
-    reactor.stop_threadsafe()
+    reactor.call_threadsafe(reactor.stop)
     assert joined(thread)
     assert wrong == []
     assert len(made) == 6 * 300
@@ -115,7 +115,7 @@ def test_an_idle_loop_sleeps(hand):
 def test_a_signal_handler_may_stop_it():
     reactor = Reactor()
     reactor.open()
-    before = signal.signal(signal.SIGUSR1, lambda *_: reactor.stop_threadsafe())
+    before = signal.signal(signal.SIGUSR1, lambda *_: reactor.call_threadsafe(reactor.stop))
     killer = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1))
     try:
         killer.start()
@@ -493,7 +493,7 @@ def test_threads_that_ring_while_it_ends_write_into_no_other_file():
         ringers = [threading.Thread(target=ring) for _ in range(3)]
         for ringer in ringers:
             ringer.start()
-        reactor.stop_threadsafe()
+        reactor.call_threadsafe(reactor.stop)
         assert joined(thread)
         files += [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(5)]
         over.set()

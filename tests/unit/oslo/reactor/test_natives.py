@@ -72,7 +72,7 @@ def check():
         time.sleep(0.01)
     assert came == [[b"hello", b"there"]]
     assert idents[0] != natives._original("_thread").get_ident(), "it was a greenlet"
-    reactor.stop_threadsafe()
+    reactor.call_threadsafe(reactor.stop)
     while thread.is_alive():
         assert time.monotonic() < deadline
         time.sleep(0.01)

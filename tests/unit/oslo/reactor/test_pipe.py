@@ -144,21 +144,6 @@ def test_an_outbox_is_bounded_in_bytes_but_for_the_first(hand):
     assert [one.send([b"x" * 20, b"x" * 20]) for _ in range(3)] == [Outcome.QUEUED] * 2 + [Outcome.FULL]
 
 
-def test_room_is_told_once_when_a_full_outbox_is_empty_again(hand):
-    sock, where = hand.bound(zmq.PUSH, IMMEDIATE=1)
-    one = Pipe(hand.reactor, sock, outbox_msgs=2)
-    told = []
-    one.room = lambda: told.append(one.send([b"from room"]))
-    for _ in range(4):
-        one.send([b"x"])
-    peer = hand.peer(zmq.PULL, where)
-    hand.until(lambda: told)
-    assert told == [Outcome.SENT]
-    assert [said(peer) for _ in range(3)] == [[b"x"], [b"x"], [b"from room"]]
-    hand.turn()
-    assert len(told) == 1
-
-
 def test_what_waited_is_told_when_it_is_sent_and_what_is_stale_is_not_sent(hand):
     sock, where = hand.bound(zmq.PUSH, IMMEDIATE=1)
     one = Pipe(hand.reactor, sock)

@@ -128,7 +128,7 @@ def test_a_peer_that_goes_in_the_middle_of_a_message_damages_no_other(hand, monk
 
 def test_a_peer_that_was_never_there_is_gone(hand):
     house, told = House(hand), []
-    house.pipe.unreachable = told.append
+    house.pipe.lost = lambda peer, _frames: told.append(peer)
     for name in (b"nobody", b"", b"\0\0\0\0\1"):
         assert house.pipe.send([name, b"x"]) is Outcome.GONE
     hand.turn()
@@ -171,9 +171,8 @@ def test_order_is_kept_when_a_peer_reads_again(hand):
 
 
 def test_what_waits_for_a_peer_that_ends_is_told_and_freed(hand):
-    house, lost, gone = House(hand), [], []
+    house, lost = House(hand), []
     house.pipe.lost = lambda peer, frames: lost.append((peer, frames))
-    house.pipe.unreachable = gone.append
     deaf = house.stall(b"deaf")
     house.pipe.forget_peer(b"deaf")
     assert house.pipe.send([b"deaf", b"1", BODY]) is Outcome.QUEUED
@@ -181,7 +180,6 @@ def test_what_waits_for_a_peer_that_ends_is_told_and_freed(hand):
     deaf.close(0)
     hand.until(lambda: lost)
     assert lost == [(b"deaf", [[b"deaf", b"1", BODY], [b"deaf", b"2", BODY]])]
-    assert gone == [b"deaf"]
     assert house.pipe.waiting == 0
     assert not house.pipe._outboxes
     assert house.pipe._tally.bytes == 0
