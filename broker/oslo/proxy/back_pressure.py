@@ -15,7 +15,6 @@ What is for such a one and finds its queue full is lost, as far as no other serv
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from broker.oslo.proxy.counters import Counters
@@ -58,7 +57,6 @@ class BackPressure:
         reactor: whose clock and timers.
         frontend: what is paused.
         counters: ``pauses``; ``pauses_still`` and ``pauses_slow``: requests for a pause that ended without room.
-        released: called when the last one has room, before anything is read again.
 
     Attributes:
         on: the entry is paused.
@@ -69,13 +67,11 @@ class BackPressure:
         reactor: Reactor,
         frontend: Pausable,
         counters: Counters,
-        released: Callable[[], None] | None = None,
     ) -> None:
         self.on = False
         self._reactor = reactor
         self._frontend = frontend
         self._counters = counters
-        self._released = released
         self._asking: dict[Queue, float] = {}
         self._slow: set[Queue] = set()
         self._timer: Timer | None = None
@@ -122,11 +118,7 @@ class BackPressure:
         self._timer = self._reactor.call_later(LOOK_S, self._look) if self._asking else None
 
     def _release(self) -> None:
-        if self._asking or not self.on:
-            return
-        if self._released is not None:
-            self._released()
-        if not self._asking:  # what was released may have filled it again
+        if self.on and not self._asking:
             self.on = False
             self._frontend.pause(WHY, on=False)
 

@@ -28,7 +28,7 @@ from broker.oslo.frames import HEAD_BYTES, Envelope, Flag, Kind, Malformed, date
 from broker.oslo.names import Pipeline, Reason, cast_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.back_pressure import FULL, PAUSE_MAX_S, BackPressure
+from broker.oslo.proxy.back_pressure import FULL, BackPressure
 from broker.oslo.proxy.direct import DirectRoom
 from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.local_listeners import LocalListener
@@ -116,11 +116,9 @@ class CastProxy(DirectRoom[ServerPush]):
         self._targets: dict[ServerLink, ServerPush] = {}
         self._sent_before = 0
         self._numbers = random.randrange(NUMBERS_MAX)  # servers of an earlier proxy still look for its files
-        self._held: list[tuple[float, LocalListener[ServerPush], CachedRoute[ServerPush], list[bytes]]] = []
-        """Too large for what is left in the queue of its server, since when: tried before anything else is read."""
 
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
-        self._back_pressure = BackPressure(self._reactor, self._frontend, self.counters, self._send_held)
+        self._back_pressure = BackPressure(self._reactor, self._frontend, self.counters)
         undo.callback(self._back_pressure.close)
         return RegistrationSocket(
             self._reactor,
@@ -174,36 +172,17 @@ class CastProxy(DirectRoom[ServerPush]):
             now_s = self._reactor.now()
             message[0] = dated(message[0], now_s + int.from_bytes(head[_TTL_AT:_TTL_END]) / 1000, now_s)
         outcome = local.target.pipe.send(message)
-        if outcome is not Outcome.SENT:
-            self._waits(outcome, self._reactor.now(), local, route_to, message)
-
-    def _waits(
-        self,
-        outcome: Outcome,
-        since_s: float,
-        local: LocalListener[ServerPush],
-        route_to: CachedRoute[ServerPush],
-        message: list[bytes],
-    ) -> None:
-        """It was not sent at once: slow the senders down before its queue is full."""
-        target, now_s = local.target, self._reactor.now()
         if outcome is Outcome.QUEUED:
-            if target.pipe.waiting == 1:
-                target.moved_s = now_s
-            if target.filled >= FULL:
-                self._back_pressure.press(target)
-        elif local.alive and now_s - since_s <= PAUSE_MAX_S and self._back_pressure.press(target):
-            self._held.append((since_s, local, route_to, message))
-        else:
+            self._waits(local.target)
+        elif outcome is not Outcome.SENT:
             self._elsewhere(local, route_to.exchange, route_to.topic, route_to.server, message)
 
-    def _send_held(self) -> None:
-        held, self._held = self._held, []
-        for since_s, local, route_to, message in held:
-            if not self._stale(message):
-                outcome = local.target.pipe.send(message) if local.alive else Outcome.FULL
-                if outcome is not Outcome.SENT:
-                    self._waits(outcome, since_s, local, route_to, message)
+    def _waits(self, target: ServerPush) -> None:
+        """Something was not sent at once: slow the senders down before its queue is full."""
+        if target.pipe.waiting == 1:
+            target.moved_s = self._reactor.now()
+        if target.filled >= FULL:
+            self._back_pressure.press(target)
 
     def _meet(self, head: bytes, who: Credentials) -> CachedRoute[ServerPush] | None:
         try:
@@ -312,7 +291,7 @@ class CastProxy(DirectRoom[ServerPush]):
     def waiting(self) -> int:
         """Messages that wait to be sent."""
         queued = sum(target.pipe.waiting for target in self._targets.values())
-        return queued + len(self._held) + self._registration.pipe.waiting
+        return queued + self._registration.pipe.waiting
 
     def close(self, linger_ms: int = 0) -> None:
         """See ``PipelineRoom.close``."""

@@ -51,9 +51,9 @@ class Outbox:
         """Bytes that it holds, ``MESSAGE_COST`` counted in."""
         return self.bytes + MESSAGE_COST * len(self._entries)
 
-    def fits(self, size: int, msgs_max: int, bytes_max: int) -> bool:
-        """True when a message of ``size`` bytes may wait here: the first one may be of any size."""
-        return not self._entries or (len(self._entries) < msgs_max and self.bytes + size <= bytes_max)
+    def has_room(self, msgs_max: int, bytes_max: int) -> bool:
+        """True when one more message may wait here: the one that makes it full may be of any size."""
+        return not self._entries or (len(self._entries) < msgs_max and self.bytes < bytes_max)
 
     def put(self, frames: Frames, size: int) -> None:
         """Add a message whose frames have ``size`` bytes."""

@@ -71,7 +71,7 @@ class Pipe:
         receive: called for each message; None: nothing is read. What it raises is reported and costs that message.
         origin: property of the connection that ``receive`` is given, such as ``Peer-Address`` or ``User-Id``; "" none.
         outbox_msgs: messages that may wait.
-        outbox_bytes: bytes that may wait.
+        outbox_bytes: bytes that may wait; the message that makes it full still fits.
 
     Attributes:
         sent, received: messages.
@@ -139,7 +139,7 @@ class Pipe:
             if self._write(frames):
                 return Outcome.SENT
         size = sum(map(len, frames))
-        if not self._outbox.fits(size, self._msgs_max, self._bytes_max):
+        if not self._outbox.has_room(self._msgs_max, self._bytes_max):
             return self._full()
         if not self._outbox:
             self._stalls()

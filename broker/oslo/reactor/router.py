@@ -79,7 +79,7 @@ class RouterPipe(Pipe):
                 return self._lost(peer, error)
             outbox = Outbox(self._tally)
         size = sum(map(len, frames))
-        if not outbox.fits(size, self._msgs_max, self._bytes_max) or self._exceeds_share(outbox, size):
+        if not outbox.has_room(self._msgs_max, self._bytes_max) or self._exceeds_share(outbox, size):
             return self._full()
         outbox.put(frames, size)
         self._outboxes[peer] = outbox

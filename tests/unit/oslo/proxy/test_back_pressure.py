@@ -27,10 +27,8 @@ class Hand:
         self.due: list[tuple[float, Any, tuple[Any, ...]]] = []
         self.pipes = [SimpleNamespace(closed=False, paused=False) for _ in range(2)]
         self.counters = Counters()
-        self.releases = 0
-        self.refills: list[Queue] = []
         reactor = SimpleNamespace(now=lambda: self.now_s, call_soon=self.soon, call_later=self.later)
-        self.back_pressure = BackPressure(reactor, self, self.counters, self.released)  # type: ignore[arg-type]
+        self.back_pressure = BackPressure(reactor, self, self.counters)  # type: ignore[arg-type]
 
     def pause(self, _why: str, *, on: bool) -> None:
         for pipe in self.pipes:
@@ -43,12 +41,6 @@ class Hand:
         frontend = (self.now_s + delay_s, call, args)
         self.due.append(frontend)
         return SimpleNamespace(cancel=lambda: self.due.remove(frontend))
-
-    def released(self) -> None:
-        assert self.paused, "it is called before anything is read"
-        self.releases += 1
-        while self.refills:
-            self.back_pressure.press(self.refills.pop())
 
     def wait(self, seconds: float) -> None:
         until_s = self.now_s + seconds
@@ -85,7 +77,7 @@ def test_a_queue_that_moves_pauses_the_entry_until_it_has_room(hand: Hand) -> No
     hand.back_pressure.ease(queue)
     hand.wait(0)
     assert not hand.paused
-    assert (hand.releases, hand.counters.status()) == (1, {"pauses": 1})
+    assert hand.counters.status() == {"pauses": 1}
     hand.wait(1)
     assert not hand.due, "no timer stays"
 
@@ -149,20 +141,6 @@ def test_all_that_ask_for_it_have_to_be_content(hand: Hand) -> None:
     hand.wait(0)
     assert not hand.paused
     assert hand.counters.status() == {"pauses": 1}
-
-
-def test_what_is_released_may_fill_it_again_and_then_nothing_is_read(hand: Hand) -> None:
-    queue = Queue()
-    hand.back_pressure.press(queue)
-    hand.refills = [queue]
-    hand.back_pressure.forget(queue)
-    hand.wait(0)
-    assert hand.paused
-    assert hand.counters.status() == {"pauses": 1}
-    hand.back_pressure.forget(queue)
-    hand.wait(0)
-    assert not hand.paused
-    assert hand.releases == 2
 
 
 def test_after_the_end_nothing_is_due(hand: Hand) -> None:

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from broker.oslo.reactor.outbox import MESSAGE_COST, Outbox, Tally
 
 
-def test_the_first_message_may_be_of_any_size():
+def test_the_message_that_makes_it_full_still_fits():
     outbox = Outbox()
-    assert outbox.fits(10**9, 1, 10)
-    outbox.put([b"x" * 8], 8)
-    assert outbox.fits(2, 2, 10)
-    assert not outbox.fits(3, 2, 10)
-    assert not outbox.fits(1, 1, 10)
+    assert outbox.has_room(0, 0)
+    outbox.put([b"x" * 9], 9)
+    assert outbox.has_room(2, 10)
+    assert not outbox.has_room(2, 9)
+    assert not outbox.has_room(1, 10)
 
 
 def test_what_is_sifted_keeps_its_order_on_both_sides():

@@ -135,13 +135,13 @@ def test_an_outbox_is_bounded_in_messages(hand):
     assert (one.waiting, one.refused) == (3, 2)
 
 
-def test_an_outbox_is_bounded_in_bytes_but_for_the_first(hand):
+def test_an_outbox_is_bounded_in_bytes_but_for_the_message_that_makes_it_full(hand):
     sock, _ = hand.bound(zmq.PUSH)
     one = Pipe(hand.reactor, sock, outbox_bytes=100)
     assert one.send([b"x" * 1000]) is Outcome.QUEUED
     assert one.send([b"x"]) is Outcome.FULL
     assert one.take_back() == [[b"x" * 1000]]
-    assert [one.send([b"x" * 20, b"x" * 20]) for _ in range(3)] == [Outcome.QUEUED] * 2 + [Outcome.FULL]
+    assert [one.send([b"x" * 20, b"x" * 20]) for _ in range(4)] == [Outcome.QUEUED] * 3 + [Outcome.FULL]
 
 
 def test_what_waited_is_told_when_it_is_sent_and_what_is_stale_is_not_sent(hand):
