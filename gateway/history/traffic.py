@@ -127,7 +127,8 @@ def _ranked(rows: list[dict[str, Any]], failed: list[dict[str, Any]], name: str)
         return found.setdefault(row[name], {name: row[name], **zero})
 
     for row in failed:
-        entry_of(row)["errors"] += row["n"] or 0
+        if row[name] is not None or name == "userid":  # a link that was refused has no topic
+            entry_of(row)["errors"] += row["n"] or 0
     for row in rows:
         entry = entry_of(row)
         if row["direction"] != "out":

@@ -134,9 +134,8 @@ def _replace(output: str, text: str) -> None:
 def page(found: dict[str, Answer]) -> str:
     """The answers of all questions as HTML."""
     blocks = (
-        _traffic(found["traffic"]),
+        _traffic(found["traffic"], found["tree"]),
         _latency(found["latency"]),
-        _tree(found["tree"]),
         _talkers(found["talkers"]),
         _errors(found["errors"]),
         _denied(found["denied"]),
@@ -191,11 +190,16 @@ def _sums(summary: Answer) -> str:
     )
 
 
-def _traffic(found: Answer) -> str:
-    empty = "No messages in this time."
+def _traffic(found: Answer, tree: Answer) -> str:
     note = f"messages/s in, {span(found['step_s'])} a step"
+    columns: Columns = {
+        "from": _key("from"), "to": lambda row: SERVED.get(row["to"], text(row["to"])),
+        "calls": lambda row: short(row["n"]), "mean": _ns("mean_ns"),
+        "share": lambda row: NOT_SAID if row["share"] is None else f"{row['share']:.0%}",
+    }  # fmt: skip
     return _block(
-        _chart("Traffic", note, found, traffic_lines(found), rate, empty),
+        _chart("Traffic", note, found, traffic_lines(found), rate, "No messages in this time."),
+        _table("Where in the tree the time goes", columns, tree["steps"], "No answered calls in this time."),
     )
 
 
@@ -228,18 +232,6 @@ def _talkers(found: Answer) -> str:
         for name, title in titles.items()
     ]
     return _block(*tables, kind="wide")
-
-
-def _tree(found: Answer) -> str:
-    columns: Columns = {
-        "from": _key("from"), "to": lambda row: SERVED.get(row["to"], text(row["to"])),
-        "calls": lambda row: short(row["n"]),
-        "mean": _ns("mean_ns"), "share": lambda row: NOT_SAID if row["share"] is None else f"{row['share']:.0%}",
-    }  # fmt: skip
-    return _block(
-        _table("Where in the tree the time goes", columns, found["steps"], "No answered calls in this time."),
-        kind="wide",
-    )
 
 
 def _errors(found: Answer) -> str:

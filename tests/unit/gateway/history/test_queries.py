@@ -93,9 +93,9 @@ def test_talkers_are_ranked_by_what_they_sent(house, chosen):
 def test_talkers_errors_and_the_summary_agree(house):
     failed = list(wh.errors())
     by_topic = {row["topic"]: row["errors"] for row in ask(house, "talkers")["by_topic"] if row["errors"]}
-    assert by_topic == dict(Counter(row["topic"] for row in failed for _ in range(row["n"])))
+    assert by_topic == dict(Counter(row["topic"] for row in failed if row["topic"] for _ in range(row["n"])))
     found = ask(house, "errors")
-    assert found["total"] == sum(by_topic.values()) == ask(house, "summary")["errors"]
+    assert found["total"] == sum(row["n"] for row in failed) == ask(house, "summary")["errors"]
     assert {each["name"]: each["total"] for each in found["series"]} == {
         "ENOENT": 25,
         "ENOSYS": 10,
