@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.exposition import Sample
-from broker.journal.recorder import Recorder
+
+if TYPE_CHECKING:  # a broker that records nothing does not load it
+    from broker.journal.recorder import Recorder
 
 
 def samples(recorder: Recorder, family: str = "journal") -> list[Sample]:
