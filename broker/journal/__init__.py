@@ -9,6 +9,7 @@
 ``ration``    how many refusals a second are worth a record each
 ``child``     that process, seen from its master: socket pair, process, one descriptor
 ``recorder``  chunks to the process that writes; bounded, never waiting; what it sheds is counted
+``samples``   what a recorder has to tell, as Prometheus is told
 ``writer/``   that process: chunks -> blocks -> segments; rotation, retention, recovery, a full disk
 ``reading/``  segments -> blocks -> records (plain Python) or columns (numpy); verification, following
 ``replay``    a captured session sent again
