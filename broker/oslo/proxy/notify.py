@@ -8,7 +8,8 @@ for each pool; here every chosen one gets its copy, or another one of its pool w
 
 A listener registers at the control socket and is given its notifications there, within its credit::
 
-    CREDIT (listener) word n    room for n more; as many of the oldest that it was given are confirmed
+    CREDIT (listener) word n    room for n more; as many of the oldest that it was given are confirmed. Counts only
+                               once its process has read so much that its outbox is within the limits of a queue
     REQUEUE (listener) + envelope and body of a notification    to the end of the queue of the pool's next listener;
                                                                gives no credit of its own
 
@@ -50,7 +51,7 @@ from broker.oslo.proxy.pools import Pools
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.route_cache import STAMP_AT, STAMP_END
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.pipe import Outcome
+from broker.oslo.reactor.pipe import Frames, Outcome
 from broker.oslo.records import Opened, Opening, Record
 
 # read where it is used, not folded by the compiler: tests change it
@@ -71,6 +72,7 @@ class NotifyProxy(PipelineRoom):
         self.pools = Pools(config.queue_msgs, config.queue_bytes)
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
+        self._held: dict[str, int] = {}
 
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
         reactor, config = self._reactor, self._config
@@ -80,7 +82,7 @@ class NotifyProxy(PipelineRoom):
         self._back_pressure = BackPressure(reactor, self._frontend, self.counters)
         undo.callback(self._back_pressure.close)
         self._kept.begin(self._announcer, self._subscribe, self._unsubscribe, self.pools)
-        return RegistrationSocket(
+        registration = RegistrationSocket(
             reactor,
             config,
             Pipeline.NOTIFY,
@@ -90,9 +92,10 @@ class NotifyProxy(PipelineRoom):
             closed=self._closed,
             other=self._said,
             status=self.status,
-            credited=True,
             journal=self._journal,
         )
+        registration.pipe.flushed = self._flushed
+        return registration
 
     @property
     def waiting(self) -> int:
@@ -112,6 +115,8 @@ class NotifyProxy(PipelineRoom):
     def _opened(self, link: ServerLink, opening: Opening) -> Opened:
         if any(record.pool != opening.pool for record in opening.records):
             raise CannotOpen(Reason.MALFORMED, f"saw a record of another pool, expected {opening.pool!r:.64}")
+        if not self._registration.pipe.has_room_for(link.rid):
+            raise CannotOpen(Reason.BUSY, "saw a process that does not read what it is sent")
         keys = [(record.exchange, record.topic) for record in opening.records]
         self._subscribe(self.pools.open(opening.listener, opening.pool, keys, opening.credit, link))
         self._records[opening.listener] = opening.records
@@ -121,6 +126,7 @@ class NotifyProxy(PipelineRoom):
         return self._confirmation()
 
     def _closed(self, link: ServerLink, listener: str) -> None:
+        self._held.pop(listener, None)
         member = self.pools.member(listener)
         if member is not None:
             self._back_pressure.forget(member)
@@ -199,7 +205,7 @@ class NotifyProxy(PipelineRoom):
         return False
 
     def _give(self, handouts: list[Handout]) -> None:
-        send = self._registration.pipe.send
+        send = self._registration.pipe.send_credited
         missed: list[Handout] = []
         for handout in handouts:
             member, (_key, _id, _stamp, (head, body), _size) = handout
@@ -224,7 +230,7 @@ class NotifyProxy(PipelineRoom):
     def _said(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
         if envelope.kind == Kind.CREDIT:
             if envelope.listener in link.listeners:
-                self._credited(envelope.listener, envelope.word)
+                self._credited(link, envelope.listener, envelope.word)
             else:
                 self.counters.count("credit_unknown")  # it has just ended
         elif envelope.kind == Kind.REQUEUE and len(rest) == 2:
@@ -232,7 +238,19 @@ class NotifyProxy(PipelineRoom):
         else:
             self._unexpected(link, envelope, rest)
 
-    def _credited(self, listener: str, messages: int) -> None:
+    def _flushed(self, frames: Frames) -> None:
+        link = self._registration.links.get(frames[0]) if self._held else None
+        if link is not None and self._registration.pipe.has_room_for(link.rid):
+            for listener in link.listeners:
+                if listener in self._held:
+                    self._credited(link, listener, 0)
+
+    def _credited(self, link: ServerLink, listener: str, messages: int) -> None:
+        """Whoever gives credit has read what it was given; what still waits for its process says otherwise."""
+        messages += self._held.pop(listener, 0)
+        if not self._registration.pipe.has_room_for(link.rid):
+            self._held[listener] = messages
+            return
         self._give(self.pools.credit(listener, messages))
         member = self.pools.member(listener)
         if member is not None and messages:

@@ -44,7 +44,7 @@ from broker.oslo.proxy.registration_messages import CannotOpen, ServerLink, read
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.binding import bind_local
 from broker.oslo.reactor.pipe import Frames, Outcome
-from broker.oslo.reactor.router import TOTAL_BYTES, RouterPipe
+from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import RECORDS_MAX, Opened, Opening, to_json
 from broker.transport.zeromq.address import remove_socket
@@ -57,7 +57,6 @@ __all__ = ["CannotOpen", "RegistrationSocket", "ServerLink"]
 # read where it is used, not folded by the compiler: tests change it
 LINKS_MAX: int = 4096
 """Server processes of one node, each with a descriptor or two here."""
-UNBOUNDED: Final = 1 << 62
 SWEEPS: Final = 5
 """Looks at each link within one lease."""
 _BEGIN: Final = MAGIC + bytes([VERSION])
@@ -84,7 +83,6 @@ class RegistrationSocket:
         gone: a link has ended for good, after ``closed`` for each of its listeners.
         raw: kinds whose messages are not read here: ``(link, frames)`` with all frames, the router's id first.
         status: body of STATUS; None: ``counters.status``.
-        credited: what is sent is bounded by what links ask for, and never refused here.
         journal: where what comes, what goes and who listens is recorded; None nowhere.
 
     Attributes:
@@ -112,7 +110,6 @@ class RegistrationSocket:
         gone: Callable[[ServerLink], None] | None = None,
         raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
         status: Callable[[], Mapping[str, Any]] | None = None,
-        credited: bool = False,
         journal: PipelineJournal | None = None,
     ) -> None:
         if reactor.context is None:
@@ -148,9 +145,8 @@ class RegistrationSocket:
             sock,
             self._take,
             origin="Peer-Address",
-            outbox_msgs=UNBOUNDED if credited else config.queue_msgs,
-            outbox_bytes=UNBOUNDED if credited else config.queue_bytes,
-            total_bytes=UNBOUNDED if credited else TOTAL_BYTES,
+            outbox_msgs=config.queue_msgs,
+            outbox_bytes=config.queue_bytes,
         )
         self.pipe.lost = self._lost
         if journal is not None:

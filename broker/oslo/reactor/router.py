@@ -64,8 +64,20 @@ class RouterPipe(Pipe):
         """Messages in the outbox of ``peer``."""
         return len(self._outboxes.get(peer, ()))
 
+    def has_room_for(self, peer: bytes) -> bool:
+        """Whether one more message for ``peer`` may wait, by its own limits."""
+        outbox = self._outboxes.get(peer)
+        return outbox is None or outbox.has_room(self._msgs_max, self._bytes_max)
+
     def send(self, frames: Frames) -> Outcome:
         """See ``Pipe.send``; GONE: no such peer."""
+        return self._put(frames, bounded=True)
+
+    def send_credited(self, frames: Frames) -> Outcome:
+        """As ``send``, and never full: whoever calls it gives the peer no more than it bounds itself."""
+        return self._put(frames, bounded=False)
+
+    def _put(self, frames: Frames, *, bounded: bool) -> Outcome:
         if self.closed:
             return self._full()
         peer = frames[0]
@@ -79,7 +91,8 @@ class RouterPipe(Pipe):
                 return self._lost(peer, error)
             outbox = Outbox(self._tally)
         size = sum(map(len, frames))
-        if not outbox.has_room(self._msgs_max, self._bytes_max) or self._exceeds_share(outbox, size):
+        has_room = outbox.has_room(self._msgs_max, self._bytes_max) and not self._exceeds_share(outbox, size)
+        if bounded and not has_room:
             return self._full()
         outbox.put(frames, size)
         self._outboxes[peer] = outbox

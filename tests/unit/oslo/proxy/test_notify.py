@@ -380,3 +380,40 @@ def test_leaving_counts_what_is_lost_and_frees_the_files(rundir: Path) -> None:
         rig.room.close()
         assert rig.room.counters.status()["lost_at_close"] == 1
         assert not list(rundir.iterdir())
+
+
+def test_whoever_asks_and_does_not_read_fills_no_memory(rundir: Path) -> None:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=10) as rig:
+        pipe = rig.room._registration.pipe
+        mute = rig.peer(zmq.DEALER, "notify.ctl", SNDHWM=0, RCVHWM=1)
+        sent = 0
+        while not pipe.refused:
+            assert sent < 50_000
+            for _ in range(100):
+                mute.send_multipart([encode(Kind.STATUS), b""])
+            sent += 100
+            rig.turn()
+            assert pipe.waiting <= 10
+
+
+def test_credit_counts_once_what_was_given_before_has_been_read(rundir: Path) -> None:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir, queue_msgs=50) as rig:
+        rig.context.setsockopt(zmq.RCVHWM, 1)
+        one = Listener(rig, A, None, 20)
+        pipe, sender = rig.room._registration.pipe, client(rig)
+        member = rig.room.pools.member(A)
+        body = "x" * 100_000
+        for _ in range(20):  # credit for what it has not read
+            for _ in range(20):
+                publish(sender, body, A)
+            one.say(Kind.CREDIT, b"", word=20)
+            rig.turn(0.005)
+        assert pipe.waiting <= 50 + 40
+        assert member.queue, "they wait for credit"
+        head, answer = rig.open(rig.peer(zmq.DEALER, "notify.ctl"), B, [(EXCHANGE, TOPIC)])
+        assert head.kind == Kind.OPENED, answer
+        given = rig.count("handed")
+        for _ in range(given):
+            assert one.next() == body
+        rig.until(lambda: rig.count("handed") > given, "the credit that was held")
+        assert one.next() == body
