@@ -22,6 +22,7 @@ from oslo_messaging.server import MessageHandlingServer
 from broker.oslo.contract import Inbox
 from broker.oslo.driver.incoming import ZmqIncoming
 from broker.oslo.driver.listener import ZmqListener
+from broker.oslo.driver.window import LEAST
 from broker.oslo.reactor import natives
 
 log = logging.getLogger(__name__)
@@ -58,8 +59,10 @@ class ServerListener(base.PollStyleListenerAdapter):  # type: ignore[misc]
             super().start(on_incoming_callback)
             return
         base.Listener.start(self, on_incoming_callback)
+        executor = server._work_executor
+        threads = getattr(executor, "_max_workers", LEAST)
         self._workers = Workers(
-            server._work_executor.submit, server._process_incoming, self._listener, self._inbox
+            executor.submit, server._process_incoming, self._listener, self._inbox, threads
         )
         self._inbox.notify(self._workers.more)
 
@@ -70,8 +73,6 @@ class ServerListener(base.PollStyleListenerAdapter):  # type: ignore[misc]
             return
         self._listener.stop()
         self._workers.close()
-        while incoming := self._listener.poll():
-            self.on_incoming_callback(incoming)
         base.Listener.stop(self)
 
 
@@ -87,6 +88,7 @@ class Workers:
         process: what the server does with a message.
         listener: reads it.
         inbox: where it is.
+        threads: that the executor has at most.
     """
 
     def __init__(
@@ -95,11 +97,13 @@ class Workers:
         process: Callable[[list[ZmqIncoming]], None],
         listener: ZmqListener,
         inbox: Inbox,
+        threads: int,
     ) -> None:
         self._submit = submit
         self._process = process
         self._listener = listener
         self._inbox = inbox
+        self._threads = threads
         self._lock = natives.allocate_lock()
         self._coming = self._closed = False
 
@@ -108,14 +112,18 @@ class Workers:
         if self._coming or self._inbox.empty:
             return
         with self._lock:
-            while not (self._coming or self._closed or self._inbox.empty):
-                self._coming = True
-                try:
-                    self._submit(self._work)
-                except Exception:
-                    self._coming = False
-                    log.exception("a message could not be given to its server")
-                    self._refuse()
+            self._ask()
+
+    def _ask(self) -> None:
+        """Ask for a thread if a message waits and none is on its way. Under the lock."""
+        while not (self._coming or self._closed or self._inbox.empty):
+            self._coming = True
+            try:
+                self._submit(self._work)
+            except Exception:
+                self._coming = False
+                log.exception("a message could not be given to its server")
+                self._refuse()
 
     def _work(self) -> None:
         """In a thread of the executor: process what is here."""
@@ -139,8 +147,13 @@ class Workers:
             incoming.reply(failure=sys.exc_info())
 
     def close(self) -> None:
-        """Ask for no thread any more: an executor that is shut down keeps whoever asks waiting for all of its work."""
+        """Ask for the threads that what is here needs, then for none any more: an executor that is shut down keeps
+        whoever asks waiting for all of its work.
+        """
         with self._lock:
+            for _ in range(self._threads):
+                self._coming = False
+                self._ask()
             self._closed = True
 
 

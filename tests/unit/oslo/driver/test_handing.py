@@ -137,7 +137,58 @@ def test_what_is_here_when_it_stops_is_handed_over_and_no_thread_is_asked_for_an
     assert len(server.asked.calls) == asked
     while server.asked.calls:
         server.asked.run()
-    assert sorted(numbers(server)) == list(range(6))
+    assert numbers(server) == list(range(6))
+
+
+def test_one_thread_goes_on_in_order_while_it_stops(inbox):
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Server):
+        def _process_incoming(self, incoming):
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+            super()._process_incoming(incoming)
+
+    class GoesOn(ThreadPoolExecutor):
+        def submit(self, *call):
+            try:
+                return super().submit(*call)
+            finally:
+                if stopping:
+                    go_on.set()
+                    server.wait_for(2)
+
+    stopping = False
+    with GoesOn(1) as executor:
+        server, listener = Slow(executor), listener_of(inbox)
+        listener.start(server._on_incoming)
+        for number in range(10):
+            inbox.put(item(number))
+        assert begun.wait(PATIENCE_S)
+        stopping = True
+        listener.stop()
+    assert numbers(server) == list(range(10))
+
+
+def test_all_threads_take_part_in_what_is_here_when_it_stops(inbox):
+    together, begun = threading.Barrier(3), threading.Event()
+
+    class Waiting(Server):
+        def _process_incoming(self, incoming):
+            begun.set()
+            together.wait(PATIENCE_S)
+            super()._process_incoming(incoming)
+
+    with ThreadPoolExecutor(3) as executor:
+        server, listener = Waiting(executor), listener_of(inbox)
+        inbox.put(item(0))
+        listener.start(server._on_incoming)
+        inbox.put(item(1))
+        assert begun.wait(PATIENCE_S)
+        for number in range(2, 9):
+            inbox.put(item(number))
+        listener.stop()
+    assert sorted(numbers(server)) == list(range(9))
 
 
 def test_what_cannot_be_read_is_answered_and_the_next_one_comes(inbox):
