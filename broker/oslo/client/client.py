@@ -24,7 +24,8 @@ FLUSH_LOOK_S: Final = 0.005
 class Client:
     """One set of sockets, shared by all sessions of equal settings.
 
-    ``post``, ``handoff``, ``routing`` (its lookups) and ``over`` are for any thread; all else is for the reactor's.
+    ``post``, ``end_inboxes``, ``handoff``, ``routing`` (its lookups) and ``over`` are for any thread; all else is for
+    the reactor's.
 
     Attributes:
         users: sessions; under the lock of the process's state.
@@ -63,6 +64,12 @@ class Client:
     def is_ours(self) -> bool:
         """Whether the caller is the thread of the sockets, which must not wait for itself."""
         return natives.thread_id() == self.thread
+
+    def end_inboxes(self) -> None:
+        """The process ends: what its servers have not taken is dropped and counted, without waiting for anything."""
+        for inbox in self.registrations.inboxes:
+            inbox.cut_off()
+            inbox.close()
 
     # ------------------------------------------------------------ in the thread of the sockets
 

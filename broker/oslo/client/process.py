@@ -202,6 +202,7 @@ def _at_exit() -> None:
         for core in mine.cores:
             for client in list(core.clients.values()):
                 client.users = 1
+                client.end_inboxes()  # threads of servers are joined after this: they must find nothing more to do
                 ended = NativeWaiter()
                 if core.leave(client, ended):
                     ending.append((client, ended))

@@ -265,6 +265,11 @@ class ListenerRegistrations:
         self._delivery.relieved(inbox)
 
     @property
+    def inboxes(self) -> list[ClientInbox]:
+        """Those that are registered. From any thread."""
+        return list(self._inboxes.values())
+
+    @property
     def waiting(self) -> int:
         """Replies and control messages that may still leave."""
         return sum(each.pipe.waiting for each in self._controls.values() if each.pipe is not None)

@@ -277,3 +277,22 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 """)  # fmt: skip
     assert {inbox.get(PATIENCE_S).body for _ in range(2)} == {b"parent", b"child"}
+
+
+def test_what_a_server_has_not_taken_when_its_process_ends_is_dropped_and_counted(node, folder):
+    lines = run(
+        folder,
+        """
+import atexit
+def after():
+    said(f"{inbox.get(0)} {client.counters.counts['dropped']}")
+atexit.register(after)
+inbox, client = port.listen(server), port._client
+for number in range(5):
+    port.cast(where, b"", mandatory=True)
+assert inbox.get(10) is not None
+while len(inbox._items) < 4:
+    time.sleep(0.01)
+""",
+    )
+    assert lines == ["None 4"]
