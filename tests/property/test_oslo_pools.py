@@ -59,7 +59,7 @@ class PoolsMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------ inside
 
     def published(self, handouts: list[Handout]) -> None:
-        for member, message in handouts:
+        for member, message, _kept in handouts:
             here = self.known[member.id]
             number = int(message.id)
             assert here.attached, "nobody hears that"
@@ -121,7 +121,9 @@ class PoolsMachine(RuleBasedStateMachine):
         self.published(handouts)
         assert set(last) == set(here.keys) - {key for each in self.known.values() for key in each.keys}
         for each, before in others.items():
-            now = [message.id for member, message in handouts if member.id == each] + self.waiting_of(each)
+            now = [message.id for member, message, _kept in handouts if member.id == each] + self.waiting_of(
+                each
+            )
             moved = now[: len(now) - len(before)]
             assert now[len(moved) :] == before, "not in front of what it had waiting"
             assert is_part(moved, waited), "moved out of order"
@@ -134,7 +136,7 @@ class PoolsMachine(RuleBasedStateMachine):
         waited = self.waiting_of(listener)
         handouts = self.pools.attach(listener)
         self.published(handouts)
-        assert [message.id for _member, message in handouts] == waited[: len(handouts)]
+        assert [message.id for _member, message, _kept in handouts] == waited[: len(handouts)]
 
     @rule(listener=listeners, messages=st.integers(0, 5))
     def credit(self, listener: str, messages: int) -> None:
@@ -144,8 +146,8 @@ class PoolsMachine(RuleBasedStateMachine):
         waited = self.waiting_of(listener)
         handouts = self.pools.credit(listener, messages)
         self.published(handouts)
-        assert [message.id for _member, message in handouts] == waited[: len(handouts)], "out of order"
-        assert all(member.id == listener for member, _message in handouts)
+        assert [message.id for _member, message, _kept in handouts] == waited[: len(handouts)], "out of order"
+        assert all(member.id == listener for member, _message, _kept in handouts)
 
     # ------------------------------------------------------------ messages
 
@@ -171,7 +173,7 @@ class PoolsMachine(RuleBasedStateMachine):
         empty = {each for each in self.known if not self.waiting_of(each)}
         handouts = self.pools.take(message, chosen)
         self.published(handouts)
-        assert empty.issuperset(member.id for member, _message in handouts), "overtook what waited"
+        assert empty.issuperset(member.id for member, _message, _kept in handouts), "overtook what waited"
         copies = len(handouts) + self.pools.waiting() - waiting
         lost = sum(self.pools.counts[name] for name in LOSSES) - lost
         assert copies + lost == len(meant) + strangers, "a copy vanished or appeared"

@@ -54,7 +54,7 @@ class Store(Protocol):
     """Where a backlog survives its process; nothing is raised, what fails is the store's affair."""
 
     def put(self, number: int, kept: Kept) -> None:
-        """``number`` is greater than all before."""
+        """``number`` is that of no other message, and greater than those of older ones."""
 
     def forget(self, number: int) -> None:
         """That message is not kept any more."""
@@ -212,17 +212,28 @@ class Backlog:
         heads = [shelf[0] for key in keys if (shelf := self._shelves.get(Shelf(key, pool)))]
         return (number := min(heads), self._kept[number].message) if heads else None
 
-    def give(self, number: int) -> None:
-        """That message is given to a listener."""
-        self._remove(number)
+    def give(self, number: int) -> tuple[int, Kept]:
+        """That message is given to a listener; returns what ``restore`` takes."""
         self.counts["backlog_given"] += 1
+        return number, self._remove(number)
 
-    def _remove(self, number: int) -> None:
+    def restore(self, given: Iterable[tuple[int, Kept]]) -> None:
+        """What was just given could not be sent: it is kept again, in its place."""
+        for number, kept in sorted(given, reverse=True):
+            self._kept[number] = kept
+            self._shelves[kept.shelf].appendleft(number)
+            self.bytes += kept.message.size
+            self.counts["backlog_given"] -= 1
+            self._store.put(number, kept)
+        self._kept = dict(sorted(self._kept.items()))
+
+    def _remove(self, number: int) -> Kept:
         """It is the oldest of its shelf."""
         kept = self._kept.pop(number)
         self.bytes -= kept.message.size
         self._shelves[kept.shelf].popleft()
         self._store.forget(number)
+        return kept
 
     def status(self) -> dict[str, Any]:
         """For STATUS: what is kept, for whom."""

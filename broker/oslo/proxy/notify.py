@@ -208,7 +208,7 @@ class NotifyProxy(PipelineRoom):
         send = self._registration.pipe.send_credited
         missed: list[Handout] = []
         for handout in handouts:
-            member, (_key, _id, _stamp, (head, body), _size) = handout
+            member, (_key, _id, _stamp, (head, body), _size), _kept = handout
             if send([member.owner.rid, head, member.id.encode(), body]) <= Outcome.FULL:
                 missed.append(handout)
         if missed:

@@ -38,6 +38,8 @@ class Handout(NamedTuple):
 
     member: Member
     message: Notification
+    kept: Any
+    """What the backlog gave it as; None: it did not come from there."""
 
 
 class Member:
@@ -116,7 +118,7 @@ class Member:
         self.queue_bytes -= message.size
         return message
 
-    def hand_out(self, message: Notification) -> Handout:
+    def hand_out(self, message: Notification, kept: Any) -> Handout:
         """``message`` is on its way: to be confirmed, and remembered for a while."""
         self.credit -= 1
         self.flying.append(message.size)
@@ -124,15 +126,14 @@ class Member:
         self.handed[message.id] = message.stamp
         if len(self.handed) > self.handed_max:
             del self.handed[next(iter(self.handed))]
-        return Handout(self, message)
+        return Handout(self, message, kept)
 
     def take_back(self, message: Notification) -> None:
-        """The latest that was handed out could not be sent: it waits as before, and so does all else."""
+        """The latest that was handed out could not be sent: it can have nothing more, all else waits."""
         self.attached = False
         self.credit += 1
         self.flying_bytes -= self.flying.pop()
         self.handed.pop(message.id, None)
-        self.wait_first(message)
 
     def confirm(self, messages: int) -> None:
         """Give it credit for so many more; as many of the oldest that it was given are confirmed."""

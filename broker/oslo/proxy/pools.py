@@ -175,9 +175,14 @@ class Pools:
 
     def undo(self, handouts: Sequence[Handout]) -> None:
         """These could not be sent, their listeners are gone: let all that is for them wait, as it was before."""
-        for member, message in reversed(handouts):
+        for member, message, kept in reversed(handouts):
             member.take_back(message)
+            if kept is None:
+                member.wait_first(message)
             self.counts["handed"] -= 1
+        given = [handout.kept for handout in handouts if handout.kept is not None]
+        if given and self._backlog is not None:
+            self._backlog.restore(given)
 
     def credit(self, listener: str, messages: int) -> list[Handout]:
         """The listener has room for so many messages more: as many of the oldest it was given are confirmed."""
@@ -282,9 +287,9 @@ class Pools:
             member.wait(message)
             self.waited.add(member)
 
-    def _hand_out(self, member: Member, message: Notification) -> Handout:
+    def _hand_out(self, member: Member, message: Notification, kept: Any = None) -> Handout:
         self.counts["handed"] += 1
-        return member.hand_out(message)
+        return member.hand_out(message, kept)
 
     def _drain(self, member: Member) -> list[Handout]:
         handouts: list[Handout] = []
@@ -300,8 +305,7 @@ class Pools:
             number, message = head
             if not member.is_open(message.size):
                 return False
-            backlog.give(number)
-            handouts.append(self._hand_out(member, message))
+            handouts.append(self._hand_out(member, message, backlog.give(number)))
         return True
 
     def _keep(self, backlog: Backlog, ended: Member) -> None:

@@ -76,6 +76,24 @@ def test_what_waited_for_the_last_listener_is_kept_in_order(pools):
     assert come(pools, "b") == [b"2", b"3", b"4"]
 
 
+def test_what_cannot_be_sent_is_kept_in_its_place_as_long_as_before(pools, clock):
+    come(pools, "a")
+    leave(pools, "a")
+    for body in (b"1", b"2", b"3", b"4", b"5"):  # as many as are kept
+        pools.take(message(body), ["a"])
+    clock.now_s += 40
+    pools.open("b", None, (KEY,), 3, "owner")
+    pools.undo(pools.attach("b"))  # its process ended before it was heard
+    pools.take(message(b"6"), ["b"])
+    assert pools.counts["handed"] == pools.backlog.counts["backlog_given"] == 0
+    leave(pools, "b")
+    assert (pools.backlog.counts["backlog_full"], pools.backlog.bytes) == (1, 5)
+    assert come(pools, "c", credit=2) == [b"2", b"3"]
+    clock.now_s += 40
+    pools.backlog.expire(lambda _shelf: True)
+    assert [each.message.frames[1] for each in pools.credit("c", 5)] == [b"6"]
+
+
 def test_what_waits_when_the_proxy_ends_is_kept_where_a_backlog_is(pools):
     keys = (KEY, ("x", "audit"))
     come(pools, "a", keys, credit=1)
@@ -201,6 +219,23 @@ def test_it_survives_the_proxy(tmp_path, clock):
     assert [each.message.frames[1] for each in second.backlog._kept.values()] == [b"2", b"3", b"4"]
     second.file.close()
     second.reactor.close()
+
+
+def test_what_is_kept_again_is_on_disk_again(tmp_path, clock):
+    path = tmp_path / "backlog"
+    disk = Disk(path, clock)
+    disk.backlog.come([KEY, OTHER], None)
+    for body, key in ((b"1", OTHER), (b"2", KEY), (b"3", OTHER), (b"4", KEY)):
+        disk.backlog.put(message(body, key), None)
+    pools = Pools(100, 10_000, disk.backlog)
+    pools.open("a", None, (KEY,), 10, "owner")
+    pools.undo(pools.attach("a"))
+    assert [each.message.frames[1] for each in disk.backlog._kept.values()] == [b"1", b"2", b"3", b"4"]
+    disk.kill()
+    again = Disk(path, clock)
+    assert [each.message.frames[1] for each in again.backlog._kept.values()] == [b"1", b"2", b"3", b"4"]
+    again.file.close()
+    again.reactor.close()
 
 
 def test_a_full_disk_costs_no_message_and_hands_nothing_out_twice(tmp_path, clock):

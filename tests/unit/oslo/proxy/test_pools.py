@@ -17,7 +17,7 @@ def message(name: str, key: tuple[str, str] = KEY, size: int = 10, stamp: bytes 
 
 def bodies(handouts: list[Handout] | None) -> list[tuple[str, str]]:
     assert handouts is not None
-    return [(member.id, message.frames[1].decode()) for member, message in handouts]
+    return [(member.id, message.frames[1].decode()) for member, message, _kept in handouts]
 
 
 def made(
