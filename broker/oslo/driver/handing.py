@@ -12,6 +12,7 @@ endpoint at once or in greenlets, callers that are no server of oslo.messaging.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -106,6 +107,8 @@ class Workers:
         self._threads = threads
         self._lock = natives.allocate_lock()
         self._coming = self._closed = False
+        self._works = 0  # calls of ``_work`` that were asked for and have not ended
+        self._pid = os.getpid()
 
     def more(self) -> None:
         """Ask for a thread if a message waits and none is on its way. From any thread."""
@@ -118,16 +121,35 @@ class Workers:
         """Ask for a thread if a message waits and none is on its way. Under the lock."""
         while not (self._coming or self._closed or self._inbox.empty):
             self._coming = True
+            self._works += 1
             try:
                 self._submit(self._work)
             except Exception:
                 self._coming = False
+                self._works -= 1
+                if self._works:
+                    return  # they take it, too
                 log.exception("a message could not be given to its server")
                 self._refuse()
 
     def _work(self) -> None:
         """In a thread of the executor: process what is here."""
         self._coming = False  # what comes from now on asks for the next one; what is here is seen below
+        while not self._done():
+            self._take()
+
+    def _done(self) -> bool:
+        """Whether a call of ``_work`` may end; one that does is relied on by nobody who asks for a thread in vain."""
+        if os.getpid() != self._pid:
+            return True
+        with self._lock:
+            if self._inbox.empty:
+                self._works -= 1
+                return True
+        return False
+
+    def _take(self) -> None:
+        """Process what is here."""
         while (item := self._inbox.get(0)) is not None:
             self.more()
             incoming = self._listener.read(item)
@@ -139,7 +161,9 @@ class Workers:
                 log.exception("a message to %s failed in its server", item.address)
 
     def _refuse(self) -> None:
-        """No thread is to be had: the next message is lost, and its caller is told, whom nobody else answers."""
+        """No thread is to be had and none runs: the next message is lost, and its caller, whom nobody else answers, is
+        told.
+        """
         item = self._inbox.get(0)
         incoming = None if item is None else self._listener.read(item)
         if incoming is not None:
@@ -150,6 +174,9 @@ class Workers:
         """Ask for the threads that what is here needs, then for none any more: an executor that is shut down keeps
         whoever asks waiting for all of its work.
         """
+        if os.getpid() != self._pid:  # whoever held the lock at the fork is not here to give it back
+            self._closed = True
+            return
         with self._lock:
             for _ in range(self._threads):
                 self._coming = False

@@ -1,5 +1,7 @@
 """The threads of a server's executor take messages, as many as have something to do; everybody else is polled for."""
 
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +10,7 @@ from oslo_messaging.server import MessageHandlingServer
 
 from broker.oslo.contract import Address
 from broker.oslo.driver import handing
-from broker.oslo.driver.handing import ServerListener
+from broker.oslo.driver.handing import ServerListener, Workers
 from broker.oslo.driver.listener import ZmqListener
 from broker.oslo.driver.serialization import request_body
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
@@ -227,6 +229,42 @@ def test_an_executor_that_cannot_take_costs_that_message_only(inbox, caplog):
     server.asked.run()
     assert numbers(server) == [1]
     listener.stop()
+
+
+def test_no_message_is_lost_for_want_of_a_thread_while_another_one_runs(inbox):
+    calls = [item(number, wants_reply=True) for number in range(1, 4)]
+
+    class Starved(Server):
+        def _process_incoming(self, incoming):
+            super()._process_incoming(incoming)
+            self.asked.error = RuntimeError("can't start new thread")
+            while calls and len(self.came) == 1:
+                inbox.put(calls.pop(0))
+
+    server, listener = Starved(), listener_of(inbox)
+    listener.start(server._on_incoming)
+    inbox.put(item(0))
+    server.asked.run()
+    assert numbers(server) == [0, 1, 2, 3]
+    inbox.put(last := item(4, wants_reply=True))
+    assert "reply" in last.told, "nobody runs any more"
+    listener.stop()
+
+
+def test_a_child_that_was_forked_while_a_thread_was_asked_for_can_stop(inbox):
+    children = []
+
+    def submit(_call):
+        children.append(child := os.fork())
+        if child == 0:
+            signal.alarm(2)
+            workers.close()
+            os._exit(0)
+
+    workers = Workers(submit, lambda _incoming: None, ZmqListener(inbox, 1000, 4), inbox, 1)
+    inbox.put(item(0))
+    workers.more()
+    assert [os.waitpid(child, 0)[1] for child in children] == [0]
 
 
 @pytest.mark.parametrize(
