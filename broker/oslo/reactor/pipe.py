@@ -80,7 +80,7 @@ class Pipe:
         flushed: called with each message that waited and has now been given to libzmq.
         ended: called once, when the socket has been closed.
         stale: asked before a message that waited is sent; True drops it, and whoever answers counts it.
-        tap: called with each message that was given to libzmq; None: nobody records them.
+        tap: called with each message that was given to libzmq; what it raises is reported. None: nobody records them.
     """
 
     def __init__(
@@ -179,8 +179,15 @@ class Pipe:
         self.sent += 1
         self.sent_bytes += size
         if self.tap is not None:
-            self.tap(frames)
+            self._show(self.tap, frames)
         return True
+
+    def _show(self, tap: Callable[[Frames], None], frames: Frames) -> None:
+        """It was sent, whatever ``tap`` raises: or it would wait, or be its sender's, and be sent again."""
+        try:
+            tap(frames)
+        except Exception as error:
+            self._reactor.report(error)
 
     def _flush(self) -> None:
         """Send what waits, up to a budget."""

@@ -150,7 +150,7 @@ class RouterPipe(Pipe):
         self.sent += 1
         self.sent_bytes += sum(map(len, frames))
         if self.tap is not None:
-            self.tap(frames)
+            self._show(self.tap, frames)
         return True
 
     def _blocked(self) -> bool:

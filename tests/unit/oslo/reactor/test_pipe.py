@@ -10,7 +10,7 @@ from broker.oslo.reactor import Pipe, pipe
 from broker.oslo.reactor.bundle import FRAMES_MAX, pack
 from broker.oslo.reactor.pipe import DRAIN_MSGS, Outcome
 from broker.oslo.reactor.reading import NO_BUNDLE
-from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, disconnects, received
+from tests.unit.oslo.reactor.turns import PATIENCE_S, Broken, by_hand, disconnects, received
 
 SMALL = {"SNDHWM": 1, "RCVHWM": 1, "SNDBUF": 4096, "RCVBUF": 4096}
 """Options with which little fits between two sockets."""
@@ -106,6 +106,18 @@ def test_a_tap_sees_what_was_sent_when_it_was(hand):
         hand.turn(0.001)
     one.send([b"next"])
     assert seen == [[b"waits", b""], [b"next"]]
+
+
+def test_a_tap_that_raises_has_nothing_sent_twice(hand):
+    one, peer = stalled(hand)
+    one.tap = Broken().tap
+    assert one.send([b"waits"]) is Outcome.QUEUED
+    while said(peer) != [b"waits"]:
+        hand.turn(0.001)
+    hand.until(lambda: not one.waiting)
+    assert one.send([b"next"]) is Outcome.SENT
+    assert said(peer) == [b"next"]
+    assert ["no disk" in text for text in hand.taken_errors()] == [True, True]
 
 
 def test_order_is_kept_between_what_waited_and_what_did_not(hand):

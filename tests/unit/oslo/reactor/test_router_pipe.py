@@ -8,7 +8,7 @@ from broker.oslo.reactor.outbox import MESSAGE_COST
 from broker.oslo.reactor.pipe import Outcome
 from broker.oslo.reactor.router import RouterPipe
 from tests.live.oslo_wire import hear
-from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand, disconnects, received
+from tests.unit.oslo.reactor.turns import PATIENCE_S, Broken, by_hand, disconnects, received
 
 BODY = b"x" * 100_000
 HWM = {"SNDHWM": 2, "RCVHWM": 2, "SNDBUF": 4096, "RCVBUF": 4096}
@@ -284,3 +284,12 @@ def test_closing_with_queues_is_harmless(hand):
     assert house.pipe.send([b"deaf", b"x"]) is Outcome.FULL
     assert house.pipe.take_back()
     hand.turn()
+
+
+def test_a_tap_that_raises_has_nothing_sent_twice(hand):
+    house = House(hand)
+    a = house.peer(b"a")
+    house.pipe.tap = Broken().tap
+    assert house.pipe.send([b"a", b"once"]) is Outcome.SENT
+    assert house.tells(a) == b"once"
+    assert ["no disk" in text for text in hand.taken_errors()] == [True]

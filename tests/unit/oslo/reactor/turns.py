@@ -12,6 +12,13 @@ from broker.oslo.reactor import Reactor
 PATIENCE_S = 10.0
 
 
+class Broken:
+    """Raises whatever it is shown."""
+
+    def tap(self, frames: object) -> None:
+        raise OSError("no disk")
+
+
 class Hand:
     """A reactor in the test's own thread; what it reports is kept, and has to be taken out."""
 
