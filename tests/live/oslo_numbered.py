@@ -105,6 +105,9 @@ def send():
 serve() if told["do"] == "serve" else send()
 """
 
+SILENCE_S = 10.0
+"""Nothing more comes then: a proxy that was started again reads nothing for up to three seconds."""
+
 
 class Side:
     """One process: its lines are read as they come."""
@@ -184,7 +187,7 @@ class Numbered:
         sender = self.senders[kind]
         until(lambda: "sent" in sender.lines, patience_s, f"the end of {kind}")
         before, quiet_s = -1, time.monotonic()
-        while time.monotonic() < quiet_s + 1.5:
+        while time.monotonic() < quiet_s + SILENCE_S:
             ran = self._ran(kind)
             if sum(map(len, ran)) != before:
                 before, quiet_s = sum(map(len, ran)), time.monotonic()

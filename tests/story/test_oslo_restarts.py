@@ -9,6 +9,7 @@ import pytest
 
 from broker.identity import Role
 from broker.transport import curve
+from tests.conftest import crowding
 from tests.live.oslo import Proxy, nodes, until
 from tests.live.oslo_numbered import KINDS, Numbered
 from tests.live.redis_server import redis_server
@@ -68,7 +69,8 @@ def test_calls_in_flight_are_answered_through_the_next_proxy(
         answers, served = numbered.answers(), numbered.answered()
         assert Counter(what for what, _when in answers.values()) == {"ok": count}, numbered.failures()
         assert (arrived.lost, arrived.doubled) == ([], [])
-        assert max(when - served[number] for number, (_what, when) in answers.items()) < 2.0
+        longest_s = max(when - served[number] for number, (_what, when) in answers.items())
+        assert longest_s < 2.0 * crowding(), "on a busy machine all takes longer"
 
 
 @pytest.mark.parametrize("kind", KINDS)
