@@ -135,8 +135,14 @@ class Workers:
     def _work(self) -> None:
         """In a thread of the executor: process what is here."""
         self._coming = False  # what comes from now on asks for the next one; what is here is seen below
-        while not self._done():
-            self._take()
+        try:
+            while not self._done():
+                self._take()
+        except BaseException:  # an endpoint that ends its thread leaves the rest to another one
+            with self._lock:
+                self._works -= 1
+                self._ask()
+            raise
 
     def _done(self) -> bool:
         """Whether a call of ``_work`` may end; one that does is relied on by nobody who asks for a thread in vain."""

@@ -251,6 +251,27 @@ def test_no_message_is_lost_for_want_of_a_thread_while_another_one_runs(inbox):
     listener.stop()
 
 
+def test_an_endpoint_that_ends_its_thread_leaves_the_rest_to_another_one(inbox):
+    class Ending(Server):
+        def _process_incoming(self, incoming):
+            super()._process_incoming(incoming)
+            if len(self.came) == 1:
+                raise SystemExit
+
+    server, listener = Ending(), listener_of(inbox)
+    listener.start(server._on_incoming)
+    inbox.put(item(0))
+    inbox.put(item(1))
+    with pytest.raises(SystemExit):
+        server.asked.run()
+    server.asked.run()
+    assert numbers(server) == [0, 1]
+    server.asked.error = RuntimeError("can't start new thread")
+    inbox.put(last := item(2, wants_reply=True))
+    assert "reply" in last.told, "nobody runs any more"
+    listener.stop()
+
+
 def test_a_child_that_was_forked_while_a_thread_was_asked_for_can_stop(inbox):
     children = []
 
