@@ -149,7 +149,7 @@ def echo(me, first, count):
 
 
 def test_the_disk_is_full(rundir, small):
-    extra = recording(small) + f'[broker]\nmetrics_listen = "unix://{rundir}/m"\n'
+    extra = recording(small, "keep_bytes = 0\n") + f'[broker]\nmetrics_listen = "unix://{rundir}/m"\n'
     with one_broker(rundir, extra) as running:
         provider = Provider(running.uri, "svc")
         with Speaker(running.uri) as me:

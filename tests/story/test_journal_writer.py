@@ -354,7 +354,7 @@ def small(rundir):
 @pytest.mark.patient
 @pytest.mark.parametrize("rotate_bytes", [128 << 20, 100_000])
 def test_a_full_disk(start, small, rotate_bytes):
-    live = start(small, block_records=256, rotate_bytes=rotate_bytes)
+    live = start(small, block_records=256, rotate_bytes=rotate_bytes, keep_bytes=0)
     live.ready()
     with contextlib.suppress(OSError):  # it has gone
         for _ in range(200):
@@ -367,7 +367,7 @@ def test_a_full_disk(start, small, rotate_bytes):
     assert live.reports[-1][2] == len(found) > 1000
     assert not list(small.glob(".*begun"))
 
-    again = start(small)  # still full
+    again = start(small, keep_bytes=0)  # still full
     assert again.ready() == len(found)
     again.say(calls(len(found), 20_000))
     assert again.off() == errno.ENOSPC
@@ -389,7 +389,7 @@ def test_a_full_disk(start, small, rotate_bytes):
 
 @pytest.mark.patient
 def test_what_a_full_disk_cost_is_told_by_the_next_run(start, small):
-    live = start(small, block_records=256, rank=7)
+    live = start(small, block_records=256, rank=7, keep_bytes=0)
     live.ready()
     with contextlib.suppress(OSError):  # it has gone
         for _ in range(200):
@@ -404,7 +404,7 @@ def test_what_a_full_disk_cost_is_told_by_the_next_run(start, small):
     assert told > 0
     live.sock.close()
 
-    still_full = start(small, run=OTHER)
+    still_full = start(small, run=OTHER, keep_bytes=0)
     assert still_full.ready() == on_disk + told
     still_full.calls(2000)
     assert still_full.off() == errno.ENOSPC

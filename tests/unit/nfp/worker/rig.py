@@ -62,17 +62,10 @@ def post(broker: RawBroker, uuid: str, task: str, /, *args, client: bytes = b"c#
     broker.say("w1", Command.POST, client=client, uuid=uuid, body=msgspec.json.encode(said))
 
 
-def confirm(broker, *uuids):
-    """The broker's word that these jobs are the worker's."""
-    broker.say(
-        "w1",
-        Command.RESPONSE,
-        service=SERVICE,
-        uuid=uuids[0],
-        status=200,
-        status_text=bodies.CONFIRMED,
-        body=bodies.uuids(uuids),
-    )
+def confirm(broker, *uuids, state=bodies.CONFIRMED):
+    """The broker's word that these jobs are the worker's; with RECORDED: that it has their results on its disk."""
+    said = {"service": SERVICE, "uuid": uuids[0], "status": 200, "status_text": state}
+    broker.say("w1", Command.RESPONSE, **said, body=bodies.uuids(uuids))
 
 
 def body(packet):

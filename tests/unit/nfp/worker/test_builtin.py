@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from broker.nfp import bodies
 from broker.nfp.names import Command
 from broker.nfp.process_stats import ProcessStats
 from broker.nfp.worker import session
@@ -13,7 +14,7 @@ from broker.nfp.worker.fetched_files import delete
 from broker.nfp.worker.session import Watchdog
 from tests.live.nfp import running, section
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
-from tests.unit.nfp.worker.rig import final, made, post, result, working
+from tests.unit.nfp.worker.rig import confirm, final, made, post, result, working
 from tests.unit.nfp.worker.test_house import at_work
 
 
@@ -169,6 +170,9 @@ def test_what_stops_with_a_worker_stops_when_its_jobs_are_done_and_however_it_en
                 lambda: worker._session.consumer.assignments.open or worker._session.consumer.assignments.done
             )
             end(worker, running)
+            if not running.cancelling():
+                await final(broker)
+                confirm(broker, "u1", state=bodies.RECORDED)  # it waits for that
             await asyncio.wait([running], timeout=PATIENCE_S)
 
     asyncio.run(main(lambda worker, _running: worker.stop()))

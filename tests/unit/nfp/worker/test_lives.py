@@ -88,16 +88,7 @@ def test_results_survive_until_they_are_recorded_and_duplicates_are_answered_fro
                 post(broker, "u2", "count")
                 both = [await broker.take_only(Command.RESPONSE) for _ in range(2)]
                 first = {packet.uuid: packet.data for packet in both}
-                safe = bodies.uuids(["u1"])
-                broker.say(
-                    "w1",
-                    Command.RESPONSE,
-                    service="dummy",
-                    uuid="u1",
-                    status=200,
-                    status_text="RECORDED",
-                    body=safe,
-                )
+                confirm(broker, "u1", state=bodies.RECORDED)
                 await until(lambda: worker._session.store.state("u1") == "recorded")
             worker = made(broker, state_dir=tmp_path)
             tasks(worker)
@@ -250,8 +241,7 @@ def test_what_ended_is_shown_with_its_events_and_its_failure_in_a_later_life(tmp
         packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
         while (packet.uuid, packet.status, packet.command) != (uuid, 200, Command.RESPONSE):
             packet = await broker.take_only(Command.RESPONSE, Command.EVENT)
-        recorded = {"service": "dummy", "uuid": uuid, "status": 200, "status_text": bodies.RECORDED}
-        broker.say("w1", Command.RESPONSE, **recorded, body=bodies.uuids([uuid]))
+        confirm(broker, uuid, state=bodies.RECORDED)
         return result(packet)["result"]
 
     async def main():
@@ -293,13 +283,12 @@ def test_a_job_that_was_recorded_is_answered_from_the_store_and_what_cannot_be_r
             async with working(worker, broker):
                 post(broker, "u1", "count")
                 first = await final(broker)
-                recorded = {"service": "dummy", "uuid": "u1", "status": 200, "status_text": bodies.RECORDED}
-                broker.say("w1", Command.RESPONSE, **recorded, body=bodies.uuids(["u1"]))
+                confirm(broker, "u1", state=bodies.RECORDED)
                 await until(lambda: worker._session.store.state("u1") == "recorded")
                 post(broker, "u1", "count")
                 assert (await final(broker)).data == first.data
                 await until(lambda: not worker._session.consumer.delivery.busy)
-                broker.say("w1", Command.RESPONSE, **recorded, body=bodies.uuids(["u1"]))
+                confirm(broker, "u1", state=bodies.RECORDED)
                 await until(lambda: len(worker._session.consumer.assignments) == 0)
 
                 async def unreadable(_rows):

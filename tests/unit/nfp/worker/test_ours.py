@@ -203,10 +203,7 @@ def test_results_are_offered_again_until_they_are_recorded():
         post(broker, "u2", "ping")
         for _ in range(2):
             result(await final(broker))
-        safe = bodies.uuids(["u1"])
-        broker.say(
-            "w1", Command.RESPONSE, service="dummy", uuid="u1", status=200, status_text="RECORDED", body=safe
-        )
+        confirm(broker, "u1", state=bodies.RECORDED)
         broker.say("w1", Command.DISCONNECT, service="dummy")
         await broker.take_only(Command.READY)
         assert broker.offers[-1]["jobs"] == {"u2": [1, "done"]}
@@ -457,16 +454,7 @@ def test_a_draining_worker_finishes_what_runs_and_then_says_goodbye():
                 packet = await broker.take_only(Command.RESPONSE)
                 assert packet.uuid == "u1"
                 result(packet)
-                safe = bodies.uuids(["u1"])
-                broker.say(
-                    "w1",
-                    Command.RESPONSE,
-                    service="dummy",
-                    uuid="u1",
-                    status=200,
-                    status_text="RECORDED",
-                    body=safe,
-                )
+                confirm(broker, "u1", state=bodies.RECORDED)
                 goodbye = await broker.take_only(Command.DISCONNECT)
                 assert goodbye.service == "dummy"
                 assert await running == "shutdown"

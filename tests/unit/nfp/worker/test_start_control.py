@@ -327,8 +327,7 @@ def test_what_was_stopped_for_somebody_else_runs_when_it_is_given_again(tmp_path
                 delete(broker, "u1")
                 assert (await final(broker)).status == 417
                 if recorded:
-                    said = {"status": 200, "status_text": bodies.RECORDED, "body": bodies.uuids(["u1"])}
-                    broker.say("w1", Command.RESPONSE, service="dummy", uuid="u1", **said)
+                    confirm(broker, "u1", state=bodies.RECORDED)
                 post(broker, "u1", "wait", client=b"c#3", last=True)
                 assert (await final(broker)).status == 200
 
