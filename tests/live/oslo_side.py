@@ -4,7 +4,8 @@
 
     python oslo_side.py server   JSON   {"url", "topic", "server", "exchange", "log", "count", "threads",
                                             "pause"}
-    python oslo_side.py listener JSON   {"url", "topic", "exchange", "pool", "log", "priorities", "requeue", "batch"}
+    python oslo_side.py listener JSON   {"url", "topic", "exchange", "pool", "log", "priorities", "requeue", "batch",
+                                            "pause"}
     python oslo_side.py client   JSON   {"url"}
     python oslo_side.py forking  JSON   as server, with "workers" and "manager": processes that fork after their setup
 
@@ -131,6 +132,8 @@ class Notified:
 
     def _take(self, priority):
         def take(ctxt, publisher, event_type, payload, metadata):
+            if WORDS.get("pause"):
+                time.sleep(WORDS["pause"])
             os.write(
                 self.file,
                 f"{self.name} {os.getpid()} {priority} {event_type} {json.dumps(payload)}\n".encode(),

@@ -83,7 +83,7 @@ class BacklogFile:
         """Give it what was kept when the last proxy ended.
 
         Raises:
-            ConfigError: the file cannot be read.
+            ConfigError: the file cannot be read; it is closed.
         """
         try:
             shelves = [
@@ -95,6 +95,7 @@ class BacklogFile:
                 for number, *row in self._db.execute("SELECT * FROM kept ORDER BY number")
             ]
         except sqlite3.Error as error:
+            self._db.close()
             raise ConfigError(f"oslo.backlog.path {self._path}: {error}") from error
         backlog.load(shelves, kept)
 

@@ -1,10 +1,12 @@
 """What is kept for listeners of notifications that are away: order, bounds, time, and what survives on disk."""
 
+import contextlib
 import os
 import sqlite3
 
 import pytest
 
+from broker.errors import ConfigError
 from broker.oslo.names import LISTENER_CHARS
 from broker.oslo.node import BacklogConfig
 from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, Shelf, listener_of
@@ -269,4 +271,16 @@ def test_a_file_that_cannot_be_read_is_put_aside(tmp_path, clock):
     disk.turn()
     disk.file.close()
     disk.reactor.close()
-    assert sqlite3.connect(path).execute("SELECT count(*) FROM shelves").fetchone() == (1,)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM shelves").fetchone() == (1,)
+
+
+def test_a_file_of_somebody_else_is_closed_again(tmp_path, clock):
+    path = tmp_path / "backlog"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE kept (other)")
+    file = BacklogFile(None, str(path), Counters(None))
+    with pytest.raises(ConfigError, match="no such column"):
+        file.load(Backlog(CONFIG, clock, file))
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        file._db.execute("SELECT 1")
