@@ -126,9 +126,10 @@ def _calls(
     spark: SparkSession, warehouse: Warehouse, dates: list[str], since_ns: int | None
 ) -> Iterator[DataFrame]:
     """The calls of those dates, matched once; without the open ones where a stream will add them."""
-    found = calls.calls(calls.legs(resolved(warehouse.read(spark, MESSAGES.name, dates))))
+    bronze = warehouse.read(spark, MESSAGES.name, dates)
+    found = calls.calls(calls.legs(resolved(bronze)))
     if since_ns is not None:
-        found = found.where(~increment.is_open() | (fn.col("req_ns") < since_ns))
+        found = increment.told_open(found, bronze).where(~fn.col("open") | (fn.col("req_ns") < since_ns))
     found = found.persist()
     try:
         yield found

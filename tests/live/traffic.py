@@ -205,6 +205,8 @@ class Player:
 
     to: Writer
     event_at: int = WRAP - 2
+    built_in: set[tuple[int, int]] = field(default_factory=set)
+    """(client, tag) of calls to the broker's own services: nobody else answers them."""
 
     def play(self, steps: list[Step]) -> list[Row]:
         for name, *rest in steps:
@@ -214,13 +216,16 @@ class Player:
 
     def request(self, client: int, tag: int, topic: str, flags: int) -> None:
         self.to.request(client, tag, topic, flags)
+        if topic.startswith("kvs."):
+            self.built_in.add((client, tag))
 
     def response(self, client: int, tag: int, topic: str, errnum: int) -> None:
-        self.to.response(client, tag, topic, errnum, came=not topic.startswith("kvs."))
+        own = topic.startswith("kvs.") or (not self.to.both and (client, tag) in self.built_in)
+        self.to.response(client, tag, topic, errnum, came=not own)
 
     def forbidden(self, client: int, tag: int, topic: str, errnum: int) -> None:
         """In, and denied by the service."""
-        self.to.request(client, tag, topic)
+        self.request(client, tag, topic, 0)
         self.to.forbid(client, tag, topic, errnum)
 
     def gave_up(self, client: int, tag: int, topic: str, errnum: int) -> None:

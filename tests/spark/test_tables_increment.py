@@ -9,13 +9,15 @@ import pytest
 from tests.live import oracle, traffic
 from tests.spark.test_tables_oracle import counted, differences, drawn_rows
 
-pytestmark = pytest.mark.timeout(400)  # the first one waits for all batches
+pytestmark = pytest.mark.timeout(900)  # the first one waits for all batches, on a loaded machine
 BATCHES = 3
 LONG = [
     ("request", 1, 1, "kvs.get", traffic.STREAMING),
     *[("response", 1, 1, "kvs.get", 0), ("wait", -traffic.S), ("event", 2, 1, 0)] * 4,
 ]
 """A stream of responses through all batches, still open at the end, under a clock that steps back."""
+PARTED = [("event", 2, 1, 0), ("forbidden", 1, 1, "kvs.get", 1), *[("event", 2, 1, 0)] * 3]
+"""Six records; the request is the last one of the first batch, its refusal the first one of the second."""
 _SUMS = (
     "n",
     "sum_ns",
@@ -32,7 +34,8 @@ _SUMS = (
 def rows() -> list[traffic.Row]:
     drawn = drawn_rows(60)
     writer = traffic.Writer(rank=60, both=True)
-    return drawn + traffic.Player(writer).play(LONG)
+    parted = traffic.Player(traffic.Writer(rank=61)).play(PARTED)
+    return drawn + traffic.Player(writer).play(LONG) + parted
 
 
 @pytest.fixture(scope="module")

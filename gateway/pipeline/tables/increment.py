@@ -89,9 +89,9 @@ def increment(rows: DataFrame, before: Carried) -> Iterator[tuple[dict[str, Data
         resolved = endpoints.resolved(rows, hops)
         hops = hops.where(fn.col("seen_ns") >= limit_ns)
     legs = before.calls.unionByName(calls.legs(resolved))
-    found = calls.calls(legs).persist()
-    settled = found.where(~is_open() | (fn.col("req_ns") < limit_ns))
-    opened = found.where(is_open() & (fn.col("req_ns") >= limit_ns))
+    found = told_open(calls.calls(legs), rows).persist()
+    carried = fn.col("open") & (fn.col("req_ns") >= limit_ns)
+    settled, opened = found.where(~carried), found.where(carried)
     tables["rpc"] = rpc.of_calls(settled)
     samples = rpc_latency.samples(settled).unionByName(rpc_latency.untracked(rows))
     tables["rpc_latency"] = rpc_latency.of_samples(samples)
@@ -136,9 +136,20 @@ def _held(rows: DataFrame) -> Row:
     ).first()
 
 
-def is_open() -> Column:
-    """Of what ``calls.calls`` gives: a call that waits for a response that could be seen."""
-    return (fn.col("what") == calls.REQUEST) & ~calls.ended() & ~fn.col("reused") & ~fn.col("unseen")
+def told_open(found: DataFrame, rows: DataFrame) -> DataFrame:
+    """What ``calls.calls`` gives with ``open``: a call that waits for a response that could be seen.
+
+    Of a call that is *unseen* only its refusal is recorded, and that right behind the request: it is open as long
+    as nothing else came behind it. ``rows`` are the newest ones.
+    """
+    newest = rows.groupBy("rank", "run").agg(fn.max("seq").alias("newest"))
+    behind = fn.coalesce(fn.col("newest") > fn.col("call"), fn.lit(False))
+    waits = (fn.col("what") == calls.REQUEST) & ~calls.ended() & ~fn.col("reused")
+    return (
+        found.join(fn.broadcast(newest), ["rank", "run"], "left")
+        .withColumn("open", waits & ~(fn.col("unseen") & behind))
+        .drop("newest")
+    )
 
 
 def open_legs(legs: DataFrame, opened: DataFrame) -> DataFrame:
