@@ -33,7 +33,7 @@ COPY deploy/requirements.txt deploy/
 RUN python -m venv --without-pip /opt/headgate \
     && /opt/build/bin/pip --python /opt/headgate/bin/python install --no-compile --no-deps --require-hashes \
         --only-binary :all: -r deploy/requirements.txt
-COPY pyproject.toml README.md LICENSE headgate.py ./
+COPY pyproject.toml README.md LICENSE headgate.py pyspark_headgate.py ./
 COPY deploy/index_readme.py deploy/
 COPY deploy/headgate deploy/headgate
 COPY broker broker

@@ -207,7 +207,7 @@ lock: $(VENV)/.stamp-lint $(VENV)/.stamp-spark
 
 # built in a copy: the compiler leaves its shared objects beside the sources, where an editable install would find them
 wheel-compiled: $(VENV)/.stamp-venv
-	@copy=$$(mktemp -d) && trap "rm -rf $$copy" EXIT && cp -r --parents pyproject.toml README.md LICENSE headgate.py deploy/index_readme.py broker gateway $$copy/ && \
+	@copy=$$(mktemp -d) && trap "rm -rf $$copy" EXIT && cp -r --parents pyproject.toml README.md LICENSE headgate.py pyspark_headgate.py deploy/index_readme.py broker gateway $$copy/ && \
 	rm -f dist/*.whl && \
 	HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(PIP) wheel --quiet --no-deps --wheel-dir dist $$copy && \
 	ls -1 dist/*.whl

@@ -50,6 +50,9 @@ class JournalOptions(Struct, frozen=True, kw_only=True):
     keep_s: float = 0.0
     """Segments of this writer are deleted at this age; 0 keeps all."""
 
+    ship_to: str | None = None
+    """URL of a store that sealed segments are sent to (``shipping``)."""
+
     block_records: int = 4096
     """A block is written at so many records,"""
 

@@ -19,7 +19,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,9 @@ from broker.journal.marks import (
     WRITTEN,
 )
 from broker.journal.options import JournalOptions
+
+if TYPE_CHECKING:
+    from broker.journal.shipment import Shipment
 
 log = logging.getLogger("headgate")
 
@@ -106,6 +109,7 @@ class Recorder:
         self.introduce: Callable[[], tuple[list[bytes], int]] | None = None
         self._on_state = on_state
         self._child = Child(command)
+        self._shipment: Shipment | None = None
         self._queue: deque[_Chunk] = deque()
         self._rest = memoryview(b"")
         self._waiting_bytes = 0
@@ -143,6 +147,10 @@ class Recorder:
         except OSError as error:
             text = f"the journal's writer cannot be started: {error.strerror}"
             raise ConfigError(text, error.errno) from error
+        if self.options.ship_to and self._shipment is None:
+            from broker.journal.shipment import Shipment
+
+            self._shipment = Shipment(self.options)
         self._enter("on")
         self._send()
 
@@ -177,6 +185,8 @@ class Recorder:
                 self._lost - before,
             )
         child.close()
+        if self._shipment is not None:
+            self._shipment.close()
         if self.state == "on":
             self._enter("off")
 

@@ -66,6 +66,10 @@ class JournalSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep_s: Seconds = 0.0
     """Age at which segments are deleted. Default 0: never."""
 
+    ship_to: Text | None = None
+    """URL of a store that ended segments are sent to as well, as `headgate journal ship` does it: `s3://`, `gs://`,
+    `abfs://`, `hdfs://` or `file://`. Needs pyarrow. Default: they stay here."""
+
     queue_bytes: Annotated[int, Meta(ge=SEGMENT_MIN_BYTES, le=2**32 - 1)] = 16 * 2**20
     """What may wait for a disk that is slow; beyond it records are left out, counted, and named as a gap. Default 16
     MiB: a tenth of a second of a broker that works as fast as it can. Traffic never waits."""

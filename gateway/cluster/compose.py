@@ -68,8 +68,9 @@ _BROKER: Final = """
 x-broker: &broker
   <<: *member
   restart: unless-stopped
-  command: [broker, --config, /keys/broker.toml]
-  volumes: ["keys:/keys:ro"]
+  # the journals of all ranks lie in one folder, which is what Spark reads
+  command: [broker, --config, /keys/broker.toml, --journal, /var/lib/headgate/journal]
+  volumes: ["keys:/keys:ro", "journal:/var/lib/headgate/journal"]
   networks: [tree]
 """
 
@@ -84,11 +85,10 @@ services:
     healthcheck:
       disable: true
 
-  # its /run is a volume{why}; its journal is what Spark reads
+  # its /run is a volume{why}
   broker-0:
     <<: *broker
     hostname: "{host}"
-    command: [broker, --config, /keys/broker.toml, --journal, /var/lib/headgate/journal]
     tmpfs: ["/tmp:mode=1777"]
     volumes: ["keys:/keys:ro", "run:/run", "journal:/var/lib/headgate/journal"]
 """
@@ -290,7 +290,7 @@ def networks(shape: Shape) -> list[str]:
 
 
 def volumes(shape: Shape) -> list[str]:
-    """Names of the volumes: keys, rank 0's sockets, its journal, tables; state of the others."""
+    """Names of the volumes: keys, rank 0's sockets, journals, tables; state of the others."""
     there = {
         "keys": True,
         "run": True,

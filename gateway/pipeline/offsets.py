@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.journal.layout import HEADER_BYTES
+from broker.journal.reading.files import size_of
 from broker.journal.reading.segments import listing
 from gateway.pipeline import spans
 from gateway.pipeline.spans import SPLIT_BYTES, Loss, Position, Span
@@ -85,7 +85,7 @@ def _backlog(segments: list[tuple[int, str]]) -> int:
     total = 0
     for _first, path in segments:
         try:
-            total += os.stat(path).st_size
+            total += size_of(path)
         except FileNotFoundError:
             continue
     return total
@@ -115,7 +115,7 @@ def _within(at: Position, path: str, sealed: bool, until: Position | None, limit
     if until is not None and until.seg == at.seg:
         end, following = until.pos, until.next
     elif sealed:
-        end = os.stat(path).st_size
+        end = size_of(path)
     else:
         end, following = spans.reach(path, at.pos)
     if end <= at.pos:
@@ -174,7 +174,7 @@ def _between(
         begin = since.pos if first == since.seg else HEADER_BYTES
         last = first
         try:
-            limit = to.pos if first == to.seg else os.stat(path).st_size
+            limit = to.pos if first == to.seg else size_of(path)
             seen = spans.bounds(path, begin, limit)
         except FileNotFoundError:
             following = following if begin == limit else None

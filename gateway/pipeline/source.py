@@ -2,7 +2,7 @@
 
 Options::
 
-    path                 the journal's directory, seen by all workers (``load(DIR)``)
+    path                 the journal's directory, seen by all workers, or the URL of a store (``load(DIR)``)
     payload              false; true adds the column ``payload``
     batchRows            16384: rows of an Arrow batch
     verify               true: CRC of each block
@@ -16,9 +16,8 @@ Options::
     maxFilesPerTrigger   stream: segments of a batch
     maxBytesPerTrigger   stream: bytes of a batch (1048576, 64m)
 
-``.schema("seq bigint, topic string")`` reads those columns only, which saves most of the time. Register the source in
-a session that is not of ``gateway.pipeline.session`` with ``spark.dataSource.register(HeadgateSource)``; workers must
-be able to import it.
+``.schema("seq bigint, topic string")`` reads those columns only, which saves most of the time. Any session of an
+environment with Headgate finds the source by its name (``pyspark_headgate``); workers must be able to import it.
 """
 
 from __future__ import annotations

@@ -13,20 +13,18 @@ last byte. Of the last one, complete blocks are.
 from __future__ import annotations
 
 import json
-import os
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from broker.journal.layout import HEADER_BYTES, SEGMENT_MAGIC, STATE, VERSION
+from broker.journal.layout import HEADER_BYTES, STATE, VERSION
 from broker.journal.reading.blocks import Block, Damage, Damaged, SegmentFile, salvage, walk
-from broker.journal.reading.segments import listing
+from broker.journal.reading.files import base_name, size_of
+from broker.journal.reading.segments import Segment, listing
 from gateway.pipeline.errors import Lost, PipelineError
 
 SPLIT_BYTES: Final = 64 << 20
 """A segment above this is read by several tasks."""
-_VERSION_OF: Final = struct.Struct("<4sH")
 
 
 class Position(NamedTuple):
@@ -74,7 +72,7 @@ class Span:
     @property
     def name(self) -> str:
         """Name of the segment's file."""
-        return os.path.basename(self.path)
+        return base_name(self.path)
 
 
 @dataclass
@@ -120,15 +118,11 @@ def refuse_newer(path: str) -> None:
         PipelineError: with the version.
         FileNotFoundError: it is gone.
     """
-    with open(path, "rb", buffering=0) as file:
-        head = file.read(_VERSION_OF.size)
-    if len(head) < _VERSION_OF.size:
-        return
-    magic, version = _VERSION_OF.unpack(head)
-    if magic == SEGMENT_MAGIC and version > VERSION:
+    segment = Segment(path)
+    if segment.version > VERSION:
         raise PipelineError(
-            f"{os.path.basename(path)}: segment of version {version}; this program knows versions up to {VERSION}: "
-            "update it"
+            f"{segment.name}: segment of version {segment.version}; this program knows versions up to "
+            f"{VERSION}: update it"
         )
 
 
@@ -160,7 +154,7 @@ def whole(directory: str, split_bytes: int = SPLIT_BYTES) -> list[Span]:
         sealed = index + 1 < len(found) and found[index + 1][1] == writer
         try:
             refuse_newer(path)
-            end = os.stat(path).st_size if sealed else reach(path, HEADER_BYTES)[0]
+            end = size_of(path) if sealed else reach(path, HEADER_BYTES)[0]
         except FileNotFoundError:
             continue  # retention was faster: as if this had looked a moment later
         if sealed or end > HEADER_BYTES:
@@ -197,7 +191,7 @@ def blocks(span: Span, *, crc: bool = True, skip: bool = False) -> Iterator[Bloc
         yield span.loss
         return
     try:
-        if (size := os.stat(span.path).st_size) < span.end:
+        if (size := size_of(span.path)) < span.end:
             why = f"{size} bytes, blocks up to {span.end} expected: it was cut"
             if not skip:
                 raise Lost(f"{span.name}: {why}")
@@ -247,7 +241,7 @@ def _salvaged(span: Span) -> Iterator[Block | Loss]:
 
 
 def _loss(damage: Damage) -> Loss:
-    return Loss(os.path.basename(damage.path), damage.offset, damage.length, damage.why)
+    return Loss(base_name(damage.path), damage.offset, damage.length, damage.why)
 
 
 # ---------------------------------------------------------------- numbers between segments

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.journal.layout import DICTIONARY, HEADER_BYTES
 from broker.journal.reading.blocks import Block, salvage
+from broker.journal.reading.files import base_name
 from broker.journal.reading.segments import listing
 from gateway.pipeline import spans
 from gateway.pipeline.warehouse import Warehouse
@@ -115,7 +116,7 @@ def _numbers(warehouse: Warehouse) -> dict[str, NDArray[np.int64]]:
 def _one(path: str, rows: NDArray[np.int64]) -> Compared:
     import numpy as np
 
-    compared = Compared(os.path.basename(path))
+    compared = Compared(base_name(path))
     last = int(rows[-1]) if len(rows) else -1
     every: list[Any] = []
     for found in salvage(path, HEADER_BYTES):

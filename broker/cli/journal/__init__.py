@@ -5,6 +5,7 @@
     tail     the last records, and with -f those that come
     show     records, filtered
     replay   a captured session, sent again
+    ship     sealed segments to a store: S3, GCS, HDFS, a mount
     status   what a running broker records
 
 All but ``status`` and ``replay`` read files and need no broker. Beside the verbs: ``given`` reads options, ``lines``
@@ -25,6 +26,7 @@ VERBS: Final = {
     "tail": "the last records; -f: those that come, too",
     "show": "records by type, topic, user, direction, time",
     "replay": "send a captured session again",
+    "ship": "sealed segments to a store: s3://, gs://, abfs://, hdfs://, file://",
 }
 """Verb -> what it does; the order of ``headgate journal --help``."""
 
@@ -46,12 +48,14 @@ def overview() -> str:
             "",
             "`headgate journal VERB --help` has the options and an example of each.",
             "",
-            "DIR is the journal's directory; without it $XDG_STATE_HOME/headgate/journal.",
+            "DIR is the journal's directory; without it $XDG_STATE_HOME/headgate/journal. Verbs that read take a URL,",
+            "where segments were shipped to.",
             "",
             "examples:",
             "  headgate journal ls DIR                              what there is",
             "  headgate journal tail -f DIR                         what passes now",
             "  headgate journal show DIR --direction denied         who was refused",
+            "  headgate journal ship DIR --to s3://bucket/journals   where all ranks come together",
             "  headgate journal replay DIR --to local:///run/b.sock --speed max",
         ]
     )

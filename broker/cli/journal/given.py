@@ -12,6 +12,7 @@ import typer
 
 from broker.cli.exits import UsageError
 from broker.errors import ConfigError
+from broker.journal.reading.files import is_folder
 from broker.journal.reading.segments import listing
 
 _DEFAULT: Final = "Default: $XDG_STATE_HOME/headgate/journal."
@@ -47,7 +48,7 @@ def check_writer(place: str, writer: str | None) -> None:
     Raises:
         ConfigError: it has none, or there is no such directory.
     """
-    if writer is not None and os.path.isdir(place) and not listing(place, writer):
+    if writer is not None and is_folder(place) and not listing(place, writer):
         raise ConfigError(f"journal directory {place}: no segment of writer {writer[:64]}")
 
 

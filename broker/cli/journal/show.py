@@ -18,6 +18,7 @@ from broker.cli.screen import Screen
 from broker.errors import ConfigError
 from broker.journal.reading.damage import Damage
 from broker.journal.reading.records import Record, records
+from broker.journal.stores import is_url
 
 EXAMPLES = (
     "headgate journal show                                   everything, oldest first",
@@ -48,7 +49,7 @@ def read(
     Raises:
         ConfigError: there is neither.
     """
-    if not os.path.exists(place):
+    if not is_url(place) and not os.path.exists(place):
         raise ConfigError(f"journal directory {place}: {os.strerror(errno.ENOENT)}", errno.ENOENT)
     given.check_writer(place, writer)
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from broker.cli import options
 from broker.cli.exits import FAILED, OK
 from broker.cli.journal import bar, given
 from broker.cli.screen import Screen, compact
+from broker.journal.reading.files import base_name
 from broker.journal.reading.verify import Report, verify
 
 EXAMPLES = (
@@ -21,7 +21,7 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
     """What is wrong, a line each with its style: damage with offset, length and reason; then gaps."""
     told: list[tuple[str, str]] = []
     for segment in report.segments:
-        name = os.path.basename(segment.path)
+        name = base_name(segment.path)
         told += [
             (
                 f"{name}: {'torn' if each.torn else 'damaged'}: {each.length} bytes at {each.offset}: {each.why}",

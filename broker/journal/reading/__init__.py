@@ -1,6 +1,7 @@
 """Segments -> blocks -> records (plain Python) or columns (numpy); nothing here writes.
 
 ``damage``    what is torn or damaged: a value (``Damage``) and an error (``Damaged``) with the exact extent
+``files``     where segments lie: a folder of this machine, or a store that a URL names
 ``segments``  a segment's header and name; the segments of a directory; which of them is being written
 ``blocks``    blocks of a segment: ``walk`` (strict), ``salvage`` (steps over damage), ``complete_end``
 ``heads``     one block: its header, entries and bodies

@@ -23,6 +23,7 @@ from typing import Final, Self
 
 from broker.journal.layout import ALIGN, BLOCK_CRC_FROM, BLOCK_MAGIC, HEADER_BYTES, JUMP_MAX
 from broker.journal.reading.damage import Damage, Damaged
+from broker.journal.reading.files import open_file
 from broker.journal.reading.heads import Block, Head, head_of
 from broker.journal.reading.segments import Segment, segments
 
@@ -52,14 +53,14 @@ class SegmentFile:
         FileNotFoundError: it is gone.
     """
 
-    __slots__ = ("_fd", "_last", "_window", "_window_at", "segment")
+    __slots__ = ("_file", "_last", "_window", "_window_at", "segment")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = open_file(os.fspath(path))
         try:
-            self.segment = Segment(path, self._fd)
+            self.segment = Segment(path, self._file)
         except BaseException:
-            os.close(self._fd)
+            self._file.close()
             raise
         self._window = memoryview(b"")
         self._window_at = 0
@@ -75,40 +76,29 @@ class SegmentFile:
 
     def close(self) -> None:
         """Close the file; blocks that were taken from it stay."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
 
     def refresh(self) -> None:
         """Forget what was read ahead, and look at size and header again."""
         self._window = memoryview(b"")
-        self.segment = Segment(self.segment.path, self._fd)
+        self.segment = Segment(self.segment.path, self._file)
 
     def size(self) -> int:
         """Bytes now."""
-        return os.fstat(self._fd).st_size
+        return self._file.size()
 
     def deleted(self) -> bool:
         """Whether it has no name any more."""
-        return os.fstat(self._fd).st_nlink == 0
+        return self._file.deleted()
 
     def view(self, offset: int, size: int, end: int) -> memoryview:
         """``size`` bytes at ``offset``, fewer where the file ends; reads ahead, not beyond ``end``."""
         at = offset - self._window_at
         if at < 0 or at + size > len(self._window):
             ahead = WINDOW_BYTES if self._last <= SMALL_BYTES else self._last + self._last // 8
-            self._window = memoryview(self._read(offset, min(max(size, ahead), end - offset)))
+            self._window = memoryview(self._file.read(min(max(size, ahead), end - offset), offset))
             self._window_at, at = offset, 0
         return self._window[at : at + size]
-
-    def _read(self, offset: int, size: int) -> bytes:
-        data = os.pread(self._fd, size, offset)
-        while 0 < len(data) < size:  # Linux reads at most 2 GiB at once
-            more = os.pread(self._fd, size - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
-        return data
 
     def examine(self, offset: int, end: int, crc: bool = True) -> Block | Damage:
         """The block at ``offset``, or what is wrong there: all up to ``end`` where no length can be believed."""
@@ -168,7 +158,7 @@ class SegmentFile:
         offset = start
         end = self.size() if end is None else end
         while offset < end:
-            data = os.pread(self._fd, HEADER_BYTES, offset)
+            data = self._file.read(HEADER_BYTES, offset)
             head = head_of(data) if len(data) == HEADER_BYTES else "torn"
             if isinstance(head, Head) and offset + head.length > end:
                 head = "torn"
@@ -203,14 +193,14 @@ class SegmentFile:
 
     def head_at(self, offset: int, end: int) -> Head | None:
         """The header at ``offset``; None where there is none that is in order and lies before ``end``."""
-        data = os.pread(self._fd, HEADER_BYTES, offset) if end - offset >= HEADER_BYTES else b""
+        data = self._file.read(HEADER_BYTES, offset) if end - offset >= HEADER_BYTES else b""
         head = head_of(data) if len(data) == HEADER_BYTES else ""
         return head if isinstance(head, Head) else None
 
     def _candidates(self, start: int, end: int) -> Iterator[int]:
         """Multiples of 8 from ``start`` on where a block's magic stands."""
         for offset in range(start, end, _SEARCH_BYTES):
-            data = os.pread(self._fd, min(_SEARCH_BYTES + 4, end - offset), offset)
+            data = self._file.read(min(_SEARCH_BYTES + 4, end - offset), offset)
             at = data.find(BLOCK_MAGIC)
             while 0 <= at < _SEARCH_BYTES:
                 if (offset + at) % 8 == 0:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 from typing import Any, NamedTuple
 
 from broker.errors import HeadgateError
+from broker.journal.reading.files import base_name
 
 
 class Damage(NamedTuple):
@@ -20,7 +20,7 @@ class Damage(NamedTuple):
     """The segment ends within this block: what a writer leaves that was killed, or has not finished yet."""
 
     def __str__(self) -> str:
-        name = os.path.basename(self.path)
+        name = base_name(self.path)
         return f"{name}: {self.length} bytes at {self.offset}: {self.why}"
 
 

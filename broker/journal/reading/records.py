@@ -35,6 +35,7 @@ from broker.journal.layout import (
 )
 from broker.journal.reading.blocks import Block, Damage, Damaged, SegmentFile
 from broker.journal.reading.bodies import Place, located, overflows, part_at, wire_len
+from broker.journal.reading.files import is_folder
 from broker.journal.reading.peers import Peers
 from broker.journal.reading.segments import Segment, segments
 from broker.wire.decoding import from_parts
@@ -286,7 +287,7 @@ def records(
         FileNotFoundError: no such segment.
     """
     known = Peers() if peers is None else peers
-    found = segments(where, writer) if os.path.isdir(where) else [Segment(where)]
+    found = segments(where, writer) if is_folder(os.fspath(where)) else [Segment(where)]
     streams = [
         _of_writer(list(some), since_ns, until_ns, known, on_damage)
         for _writer, some in groupby(found, key=lambda segment: segment.writer)

@@ -10,7 +10,9 @@ from typing import Final
 
 from broker.errors import ConfigError
 from broker.journal.layout import HEADER_BYTES, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
+from broker.journal.reading import files
 from broker.journal.reading.damage import Damage
+from broker.journal.reading.files import File
 
 _NAME: Final = re.compile(rf"(.+)-(\d{{20}}){re.escape(SUFFIX)}", re.DOTALL)
 _CRC_AT: Final = 60
@@ -21,8 +23,8 @@ class Segment:
     """What a segment says about itself. A damaged header is no error here: ``damage`` tells of it.
 
     Args:
-        path: the file.
-        fd: the same file, opened already: it may have been deleted since.
+        path: the file, or its URL in a store.
+        file: the same, opened already: it may have been deleted since.
 
     Attributes:
         path: as given.
@@ -56,20 +58,20 @@ class Segment:
         "writer",
     )
 
-    def __init__(self, path: str | os.PathLike[str], fd: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], file: File | None = None) -> None:
         self.path: str = os.fspath(path)
         self.writer, self.first_seq = named(self.path)
         self.rank = self.created_ns = self.flags = self.base = 0
         self.run = ""
         self.version = VERSION
         self.damage: Damage | None = None
-        own = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC) if fd is None else fd
+        own = files.open_file(self.path) if file is None else file
         try:
-            self.size: int = os.fstat(own).st_size
-            head = os.pread(own, HEADER_BYTES, 0)
+            self.size: int = own.size()
+            head = own.read(HEADER_BYTES, 0)
         finally:
-            if fd is None:
-                os.close(own)
+            if file is None:
+                own.close()
         self._parse(head)
 
     def _parse(self, head: bytes) -> None:
@@ -99,7 +101,7 @@ class Segment:
     @property
     def name(self) -> str:
         """The file's name."""
-        return os.path.basename(self.path)
+        return files.base_name(self.path)
 
     def __repr__(self) -> str:
         return f"<segment {self.name} run={self.run[:8]} {self.size}B>"
@@ -114,9 +116,10 @@ def named(path: str) -> tuple[str, int]:
     >>> named("/var/j/rank0-00000000000000000042.fj")
     ('rank0', 42)
     """
-    match = _NAME.fullmatch(os.path.basename(path))
+    name = files.base_name(path)
+    match = _NAME.fullmatch(name)
     if match is None:
-        raise ValueError(f"{os.path.basename(path)!r} is not WRITER-<20 digits>{SUFFIX}")
+        raise ValueError(f"{name!r} is not WRITER-<20 digits>{SUFFIX}")
     return match[1], int(match[2])
 
 
@@ -135,7 +138,7 @@ def segments(directory: str | os.PathLike[str], writer: str | None = None) -> li
         except FileNotFoundError:
             continue  # deleted between the listing and the look
         except OSError as error:
-            raise ConfigError(f"segment {path}: {error.strerror}", error.errno) from None
+            raise ConfigError(f"segment {path}: {error.strerror or error}", error.errno) from None
     return sorted(found, key=lambda segment: (segment.writer, segment.first_seq))
 
 
@@ -147,14 +150,12 @@ def listing(directory: str | os.PathLike[str], writer: str | None = None) -> lis
     """
     folder = os.fspath(directory)
     try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if _NAME.fullmatch(entry.name) and entry.is_file()]
+        matches = [match for name in files.names(folder) if (match := _NAME.fullmatch(name))]
     except OSError as error:
-        raise ConfigError(f"journal directory {folder}: {error.strerror}", error.errno) from None
-    matches = [match for name in names if (match := _NAME.fullmatch(name))]
+        raise ConfigError(f"journal directory {folder}: {error.strerror or error}", error.errno) from None
     return sorted(
         (
-            (os.path.join(folder, match[0]), match[1], int(match[2]))
+            (files.joined(folder, match[0]), match[1], int(match[2]))
             for match in matches
             if writer is None or match[1] == writer
         ),

@@ -78,8 +78,8 @@ def mounts(container):
 
 
 def own(pod):
-    """The one container that stays."""
-    (container,) = pod["spec"]["containers"]
+    """The one container that stays; beside it may be one that ships its journal."""
+    (container,) = (each for each in pod["spec"]["containers"] if each["name"] != "ship")
     return container
 
 
