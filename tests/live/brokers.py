@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -238,3 +239,8 @@ def eventually(probe: object, expected: object = True, timeout: float = 10.0) ->
         time.sleep(0.02)
         seen = probe()
     assert seen == expected
+
+
+def without_progress(stderr: str) -> str:
+    """What `headgate start` said beside that it waits for brokers, which it says where they take longer than 2 s."""
+    return re.sub(r"^headgate: waiting for .*\n", "", stderr, flags=re.MULTILINE)

@@ -16,7 +16,7 @@ from broker.errors import RpcError
 from broker.transport.link import Options
 from broker.wire.message import NORESPONSE, event, request
 from broker.wire.payload import encode_json
-from tests.live.brokers import eventually, one_broker
+from tests.live.brokers import eventually, one_broker, without_progress
 from tests.live.gateways import gateway_process
 from tests.live.journaled import (
     Journal,
@@ -71,7 +71,7 @@ class Started:
         self.process.terminate()
         _, said = self.process.communicate(timeout=30)
         assert self.process.returncode in (0, -15), said
-        return said
+        return without_progress(said)
 
 
 @contextmanager

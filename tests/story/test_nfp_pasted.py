@@ -14,7 +14,16 @@ from tests.story.test_readme_nfp import program, run, until
 pytestmark = pytest.mark.story
 
 
-@pytest.mark.parametrize("options", ["", "--no-curve", "--worker-endpoint {other}", "--base-dir {folder}"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param("--worker-endpoint {other}", marks=pytest.mark.smoke),
+        *(
+            pytest.param(words, marks=pytest.mark.patient)
+            for words in ("", "--no-curve", "--base-dir {folder}")
+        ),
+    ],
+)
 def test_what_a_broker_prints_works(options: str, rundir: Path) -> None:
     env = {
         **os.environ,
