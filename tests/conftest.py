@@ -46,6 +46,8 @@ CAPTURED_LINES_MAX = 100
 
 settings.register_profile("fast", deadline=None, max_examples=100)
 settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True, print_blob=True)
+# the same ones on another interpreter, or compiled: `.ci/run` has had all of them before
+settings.register_profile("again", settings.get_profile("ci"), max_examples=25)
 settings.register_profile(
     "soak", deadline=None, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -87,7 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("HEADGATE_SOAK") == "1":
         settings.load_profile("soak")
     else:
-        settings.load_profile("ci" if skips_fail() else "fast")
+        settings.load_profile(os.environ.get("HEADGATE_EXAMPLES") or ("ci" if skips_fail() else "fast"))
 
 
 def pytest_collection(session: pytest.Session) -> None:
