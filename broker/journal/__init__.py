@@ -9,6 +9,7 @@
 ``ration``    how many refusals a second are worth a record each
 ``child``     that process, seen from its master: socket pair, process, one descriptor
 ``recorder``  chunks to the process that writes; bounded, never waiting; what it sheds is counted
+``crc``       the CRC of a block, by isa-l where it is there
 ``stores``    a store of segments that a URL names, through pyarrow
 ``shipping``  sealed segments to a store, each once; a process of its own where a broker asks for it
 ``shipment``  that process, seen from its broker

@@ -28,6 +28,7 @@ from gateway.pipeline.spans import Loss, Span
 
 _INT32_MAX: Final = (1 << 31) - 1
 _NAMED: Final = frozenset(("peer", "via"))
+_SERVICE: Final = "service"
 LOSS: Final = "loss"
 """``kind`` of a row that stands for something that could not be read (option ``losses``)."""
 
@@ -46,7 +47,9 @@ class Decoder:
         self._all = [*names, *sorted(set(needs) - set(names))]
         self._payload = payload
         kinds = {column.name: column.arrow_type() for column in (*schema.MESSAGES.columns, schema.PAYLOAD)}
-        self._types = [kinds[name] for name in self._all]
+        self._types = {name: kinds[name] for name in self._all}
+        self._decoded = ({*self._all} - {_SERVICE}) | ({"topic"} if _SERVICE in self._all else set())
+        self._types.setdefault("topic", pa.string())
         self._peers = Peers()
         self._by_name = bool(_NAMED & set(self._all))
 
@@ -69,9 +72,11 @@ class Decoder:
         Raises:
             Damaged: an entry of a block is wrong though its CRC is right.
         """
-        found = columns.decode(blocks, self._peers, payload=self._payload, wanted=self._all)
-        arrays = [as_arrow(found[name], kind) for name, kind in zip(self._all, self._types, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=self._all)
+        found = columns.decode(blocks, self._peers, payload=self._payload, wanted=self._decoded)
+        arrays = {name: as_arrow(column, self._types[name]) for name, column in found.items()}
+        if _SERVICE in self._types:
+            arrays[_SERVICE] = first_words(arrays["topic"])
+        return pa.RecordBatch.from_arrays([arrays[name] for name in self._all], names=self._all)
 
     def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Only what was asked for, in its order."""
@@ -80,7 +85,7 @@ class Decoder:
     def loss(self, loss: Loss) -> pa.RecordBatch:
         """A row that says what could not be read."""
         told = {"kind": LOSS, "topic": loss.why, "detail": loss.as_json()}
-        arrays = [pa.array([told.get(name)], kind) for name, kind in zip(self._all, self._types, strict=True)]
+        arrays = [pa.array([told.get(name)], self._types[name]) for name in self._all]
         return self.project(pa.RecordBatch.from_arrays(arrays, names=self._all))
 
 
@@ -88,6 +93,12 @@ def losses_in(batch: pa.RecordBatch) -> list[Loss]:
     """The losses that stand among the rows of a batch with ``kind`` and ``detail``."""
     rows = batch.filter(pc.equal(batch.column("kind"), LOSS)).column("detail").to_pylist()
     return [Loss(**json.loads(text)) for text in rows]
+
+
+def first_words(topics: pa.Array) -> pa.Array:
+    """Topics up to their first period: looked for once in each that there is, for there are few."""
+    known = topics.dictionary_encode()
+    return pc.list_element(pc.split_pattern(known.dictionary, ".", max_splits=1), 0).take(known.indices)
 
 
 def as_arrow(column: Any, kind: pa.DataType) -> pa.Array:

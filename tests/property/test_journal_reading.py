@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from broker.journal.reading.peers import Peers
 from broker.journal.reading.records import records
 from broker.journal.reading.segments import Segment
 from broker.wire.message import EVENT, PRIVATE, REQUEST, RESPONSE, ROUTE, STREAMING
+from gateway.pipeline.arrow import first_words
 from tests.live.segments import T0, Rec, flux, note, peer, write
 
 U32 = st.integers(0, 2**32 - 1)
@@ -148,7 +150,10 @@ def test_columns_records_and_what_went_in_agree(
             assert len(columns) == len(plain) == len(wanted)
             for row, record, (seq, each) in zip(columns, plain, wanted, strict=True):
                 expected = each.expected(seq, rank=3)
-                assert {name: row[name] for name in expected} == expected
+                columns_of = expected.keys() - {"service"}  # follows from the topic
+                assert {name: row[name] for name in columns_of} == {
+                    name: expected[name] for name in columns_of
+                }
                 assert {n: getattr(record, n) for n in expected if n != "ts"} == {
                     n: expected[n] for n in expected if n != "ts"
                 }
@@ -218,3 +223,10 @@ def test_nothing_is_a_batch_of_no_rows() -> None:
     assert all(
         len(column if isinstance(column, np.ndarray) else column[0]) == 0 for column in columns.values()
     )
+
+
+@given(st.lists(st.text("ab.\\\xfe", max_size=12)))
+def test_a_service_is_the_topic_up_to_its_first_period(topics: list[str]) -> None:
+    assert first_words(pa.array(topics, pa.string())).to_pylist() == [
+        each.partition(".")[0] for each in topics
+    ]

@@ -10,9 +10,8 @@
 ``bodies``    the parts of one body: what an entry's offsets say, or a walk where they do not fit
 ``records``   records with named fields; no numpy
 ``columns``   the same as numpy columns, whole blocks at a time
-``shapes``    what a column is; ``entries`` and ``batch`` make them (these four and ``dots`` alone import numpy)
+``shapes``    what a column is; ``entries`` and ``batch`` make them (these four alone import numpy)
 ``gaps``      numbers that are missing, and why
-``dots``      the first period of many strings at once
 ``contents``  what is in each segment, by block headers alone
 ``verify``    every damage, gap and oddity of a directory
 ``follow``    blocks as they come, over rotation and retention

@@ -19,7 +19,6 @@ from broker.journal.layout import (
     TYPE_NAMES,
 )
 from broker.journal.reading.bodies import PROTO_PART_BYTES, part_at
-from broker.journal.reading.dots import first_dots
 from broker.journal.reading.entries import Entries
 from broker.journal.reading.records import UNNUMBERED_SEQ, uid_of
 from broker.journal.reading.shapes import Array, Coded, Column, Maybe, Text, signed
@@ -237,11 +236,6 @@ class Batch(Entries):
     def _topic_start(self) -> Array:
         starts: Array = self._body_at + self._topic_at
         return starts
-
-    @property
-    def service(self) -> Text:
-        """Topics up to the first period."""
-        return Text(self._topic_start, first_dots(self._data, self._topic_start, self._topic_len), self._data)
 
     @property
     def origin(self) -> Text:

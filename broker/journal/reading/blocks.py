@@ -16,11 +16,11 @@ A file is read in windows, never mapped: the writer may cut it while somebody re
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
+from broker.journal.crc import crc32
 from broker.journal.layout import ALIGN, BLOCK_CRC_FROM, BLOCK_MAGIC, HEADER_BYTES, JUMP_MAX
 from broker.journal.reading.damage import Damage, Damaged
 from broker.journal.reading.files import open_file
@@ -117,8 +117,8 @@ class SegmentFile:
         self._last = head.length
         if len(data) < head.length:
             return Damage(path, offset, rest, "the file was cut meanwhile", torn=True)
-        if crc and zlib.crc32(data[BLOCK_CRC_FROM:]) != head.crc:
-            why = f"CRC of the block {head.crc:08x}, computed {zlib.crc32(data[BLOCK_CRC_FROM:]):08x}"
+        if crc and (computed := crc32(data[BLOCK_CRC_FROM:])) != head.crc:
+            why = f"CRC of the block {head.crc:08x}, computed {computed:08x}"
             return Damage(path, offset, head.length, why)
         return Block(self.segment, offset, head, data, offset - self._window_at)
 

@@ -46,7 +46,7 @@ _keep_memory()
 COLUMNS: Final = (
     "seq", "ts", "ts_ns", "rank", "writer", "run", "capture", "peer", "peer_id", "role", "via", "via_id",
     "via_role", "transport", "direction", "reason", "kind", "type", "flags", "userid", "claimed", "rolemask", "nodeid",
-    "errnum", "event_seq", "matchtag", "topic", "service", "origin", "routes", "payload_len", "wire_len", "delivered",
+    "errnum", "event_seq", "matchtag", "topic", "origin", "routes", "payload_len", "wire_len", "delivered",
     "detail", "dt",
 )  # fmt: skip
 """Names in order; ``payload`` follows where it is asked for.

@@ -6,13 +6,13 @@ bodies of a block are its chunks as they came, one behind the other: entries poi
 
 from __future__ import annotations
 
-import zlib
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from broker.errors import ProtocolError
 from broker.identity import USERID_UNKNOWN
+from broker.journal.crc import crc32
 from broker.journal.layout import (
     BLOCK_CRC_FROM,
     BLOCK_HEADER,
@@ -128,9 +128,9 @@ class _Press:
         numbers = (len(bodies), first_seq, int(ts.min()), int(ts.max()), self._rank, len(stored))
         head = BLOCK_HEADER.pack(BLOCK_MAGIC, length, 0, codec, VERSION, flags, count, *numbers)
         table = entries.view(np.uint8).data
-        crc = zlib.crc32(head[BLOCK_CRC_FROM:])
+        crc = crc32(head[BLOCK_CRC_FROM:])
         for piece in (table, stored, padding):
-            crc = zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
         head = BLOCK_HEADER.pack(BLOCK_MAGIC, length, crc, codec, VERSION, flags, count, *numbers)
         next_seq = first_seq if flags & UNNUMBERED else first_seq + count
         return Block((head, table, stored, padding), length, count, first_seq, next_seq, lost, changes)
