@@ -47,11 +47,14 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    "spark.sql.shuffle.partitions": "8",
     "spark.sql.streaming.minBatchesToRetain": "100",
 }
 """What a job of ours runs with unless told otherwise."""
-_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOCAL: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",  # Spark's 200 are for a cluster, and stay there
+}
 _LOCAL_MASTER: Final = re.compile(r"local(-cluster)?(\[|$)|spark://(127\.0\.0\.1|localhost)[:,]")
 
 
@@ -144,7 +147,7 @@ def _wanted(master: str | None) -> dict[str, str]:
     if master is not None:
         wanted["spark.master"] = master
         if _LOCAL_MASTER.match(master):
-            wanted |= _LOOPBACK
+            wanted |= _LOCAL
     return wanted
 
 
