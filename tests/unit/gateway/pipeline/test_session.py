@@ -1,10 +1,66 @@
-"""What a session is told: a cluster keeps Spark's own idea of how many partitions it has work for."""
+"""What is missing is said in words, before anything starts."""
+
+import os
+import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from gateway.pipeline import session
+from gateway.pipeline.errors import Missing
 
 SHUFFLE = "spark.sql.shuffle.partitions"
+
+
+def java(tmp_path: Path, says: str) -> dict[str, str]:
+    """An environment whose Java says something."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}:{os.defpath}"}
+
+
+@pytest.mark.parametrize(
+    ("says", "text"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', ""),
+        ('openjdk version "21" 2023-09-19', ""),
+        ('java version "1.8.0_402"', "Java 17 or later: .* is 8; "),
+        ('openjdk version "11.0.2"', "Java 17 or later: .* is 11; "),
+        ("what?", "is of unknown version"),
+    ],
+)
+def test_java_is_looked_at(tmp_path: Path, says: str, text: str) -> None:
+    found = session.java_missing(java(tmp_path, says))
+    assert (found == "") == (text == "")
+    if text:
+        assert re.search(text, found)
+
+
+def test_no_java_at_all(tmp_path: Path) -> None:
+    assert "Java 17 or later: none found on the path" in session.java_missing({"PATH": str(tmp_path)})
+    assert "does not run" in session.java_missing({"JAVA_HOME": str(tmp_path / "nowhere")})
+
+
+def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(Missing, match=r"pyspark is not installed: pip install 'headgate\[spark\]'"):
+        session.require()
+
+
+def test_of_an_error_from_a_worker_our_own_words_are_left() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 1] terminated\nTraceback (most recent call last):\n"
+        "gateway.pipeline.errors.Lost: rank0.fj: the segment was deleted\n SQLSTATE: 38000\n"
+    )
+    assert session.first_line(RuntimeError(text)) == "rank0.fj: the segment was deleted"
+    assert session.first_line(RuntimeError("\nsomething else\nmore")) == "something else"
+    assert session.first_line(RuntimeError()) == "RuntimeError"
+
+
+# a cluster keeps Spark's own idea of how many partitions it has work for
 
 
 @pytest.mark.parametrize(
@@ -18,11 +74,13 @@ SHUFFLE = "spark.sql.shuffle.partitions"
         ("yarn", None),
     ],
 )
-def test_few_partitions_on_one_machine_only(master, partitions, monkeypatch):
+def test_few_partitions_on_one_machine_only(
+    master: str | None, partitions: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     assert session._wanted(master).get(SHUFFLE) == partitions
 
 
-def test_under_spark_submit_all_is_what_it_says(monkeypatch):
+def test_under_spark_submit_all_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert {SHUFFLE, "spark.master"}.isdisjoint(session._wanted(None))
