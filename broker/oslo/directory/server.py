@@ -1,8 +1,8 @@
 """The directory of a node: a ROUTER at a TCP port, one at ``directory.ctl``, and what it knows from elsewhere.
 
-A state that is announced first hand is passed on as it is, to everybody. What was learnt from other directories or from
-Redis is passed on to this node's own processes only (seed 003: "DS state caching on local brokers"), so directories
-never echo each other.
+A state that is announced first hand is passed on as it is, to everybody: to our own processes at once, to other nodes
+as ``burst`` says. What was learnt from other directories or from Redis is passed on to this node's own processes only
+(seed 003: "DS state caching on local brokers"), so directories never echo each other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import zmq
 from broker.oslo import frames
 from broker.oslo.directory import wire
 from broker.oslo.directory.admission import Admission, Announcers, LocalAdmission
+from broker.oslo.directory.burst import ChangesForOthers
 from broker.oslo.directory.redis_share import RedisShare
 from broker.oslo.directory.registry import LOCAL_OWNER, StateRegistry
 from broker.oslo.directory.replica import HERE, Replica
@@ -79,6 +80,7 @@ class DirectoryServer:
         self._local: list[DirectorySubscribers] = []
         self._remote: list[DirectorySubscribers] = []
         self._shares: list[Uplinks | RedisShare] = []
+        self._burst = ChangesForOthers(reactor, self._tell_others)
         self._admission: Admission | None = None
         self._port: TcpPort | None = None
         self._key = ""
@@ -149,6 +151,7 @@ class DirectoryServer:
         self._close()
 
     def _close(self) -> None:
+        self._burst.flush()
         for timer in (self._overdue, self._next):
             if timer is not None:
                 timer.cancel()
@@ -260,6 +263,7 @@ class DirectoryServer:
         else:
             answer = self.registry.leave(owner, message.body, now)
         if answer.away is not None and owner == LOCAL_OWNER:
+            self._burst.flush()
             for share in self._shares:
                 share.away(answer.away)
         for news in answer.news:
@@ -290,21 +294,34 @@ class DirectoryServer:
     # ------------------------------------------------------------ what goes out
 
     def _publish(self, news: DirectoryMessage) -> None:
-        """Pass on what happened to states announced first hand: to TCP, to other directories, to our own replica."""
+        """Pass on what happened to states announced first hand: to our own replica, and to others."""
+        if news.kind is DirectoryKind.GONE:
+            for gone in news.body:
+                self._burst.drop(gone.place)
+                for share in self._shares:
+                    share.withdraw(gone.place)
+            self._tell_remote(news)
+        elif all(self.registry.owner(state.place) == LOCAL_OWNER for state in news.body.states):
+            for state in news.body.states:
+                self._burst.put(state)
+        else:
+            self._tell_remote(news)
+        self.replica.feed(HERE, news, self._reactor.now())
+
+    def _tell_others(self, states: tuple[State, ...]) -> None:
+        """Our own pipelines have changed: tell it at our TCP port, to other directories, and to Redis."""
+        self._tell_remote(DirectoryMessage(DirectoryKind.STATES, States(states)))
+        for share in self._shares:
+            for state in states:
+                share.announce(state)
+
+    def _tell_remote(self, news: DirectoryMessage) -> None:
         for each in self._remote:
             each.publish(news.kind, news.body)
-        for share in self._shares:
-            if news.kind is DirectoryKind.GONE:
-                for gone in news.body:
-                    share.withdraw(gone.place)
-            else:
-                for state in news.body.states:
-                    if self.registry.owner(state.place) == LOCAL_OWNER:
-                        share.announce(state)
-        self.replica.feed(HERE, news, self._reactor.now())
 
     def _told_locally(self, before: State | None, after: State | None) -> None:
         """What is in force has changed: tell this node's processes."""
+        self._burst.records += _records(after) - _records(before)
         for subscribers in self._local:
             if after is not None:
                 subscribers.publish(DirectoryKind.STATES, States((after,)))
@@ -357,3 +374,7 @@ class DirectoryServer:
         if now - self._said.get(about, -QUIET_S) >= QUIET_S:
             self._said[about] = now
             log.warning(text, *values)
+
+
+def _records(state: State | None) -> int:
+    return 0 if state is None else len(state.records)

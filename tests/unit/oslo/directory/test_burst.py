@@ -1,0 +1,112 @@
+"""What changes of a node cost the others: each is told at once where there is little, together where there is much."""
+
+import itertools
+from types import SimpleNamespace
+
+from broker.oslo.directory.burst import FREE_RECORDS, LAST_S, RECORD_S, ChangesForOthers
+from broker.oslo.directory.wire import DirectoryKind, Hello
+from tests.unit.oslo.directory.clouds import Raw, announcer_of, config, open_room, rpc, state, turn_until
+
+
+class Clock:
+    """What a burst asks of a reactor; time goes on as the test says."""
+
+    def __init__(self):
+        self.now_s = 100.0
+        self.due = []
+
+    def now(self):
+        return self.now_s
+
+    def call_later(self, delay_s, call):
+        self.due.append((self.now_s + delay_s, call))
+        return SimpleNamespace(cancel=lambda: None)
+
+    def go_on(self, seconds):
+        end_s = self.now_s + seconds
+        while self.due and min(self.due)[0] <= end_s:
+            self.due.sort()
+            self.now_s, call = self.due.pop(0)
+            call()
+        self.now_s = end_s
+
+
+def three_pipelines(clock, changes):
+    """A listener every 5 ms for 5 s."""
+    for number in range(1, 1001):
+        for pipeline in ("call", "cast", "fanout"):
+            changes.put(state(pipeline=pipeline, version=number))
+        clock.go_on(0.005)
+    clock.go_on(LAST_S)
+
+
+def test_in_a_large_cloud_a_thousand_listeners_cost_other_nodes_a_few_messages():
+    """No change is kept back for long, the first not at all."""
+    clock, told = Clock(), []
+    changes = ChangesForOthers(clock, lambda states: told.append((clock.now_s, states)))
+    changes.records = FREE_RECORDS + 3000
+    three_pipelines(clock, changes)
+    assert told[0] == (100.0, (state(pipeline="call"),))
+    assert {each.version for each in told[-1][1]} == {1000}
+    assert len(told) <= 2 + 5.0 / (3000 * RECORD_S)
+    gaps = [after - before for (before, _), (after, _) in itertools.pairwise(told)]
+    assert min(gaps) >= 3000 * RECORD_S - 1e-9
+    assert max(gaps) <= 3000 * RECORD_S + 0.005
+    changes.records = 1 << 20
+    changes.put(state(version=1001))
+    clock.go_on(LAST_S)
+    asked_s = clock.now_s
+    changes.put(state(version=1002))
+    assert told[-1] == (asked_s, (state(version=1002),)), "after a quiet time the first leaves at once"
+
+
+def test_in_a_small_cloud_each_leaves_at_once():
+    clock, told = Clock(), []
+    changes = ChangesForOthers(clock, told.append)
+    changes.records = FREE_RECORDS
+    three_pipelines(clock, changes)
+    assert len(told) == 3000
+    assert clock.due == []
+
+
+def test_what_has_ended_is_not_announced_any_more():
+    clock, told = Clock(), []
+    changes = ChangesForOthers(clock, told.append)
+    changes.records = 1 << 20
+    changes.put(state(version=1))
+    changes.put(state(version=2))
+    changes.put(state(pipeline="cast"))
+    changes.drop(("n1", "call"))
+    changes.flush()
+    clock.go_on(1.0)
+    assert told == [(state(version=1),), (state(pipeline="cast"),)]
+
+
+def test_listeners_that_open_one_after_another_are_told_to_other_nodes_together(reactor, tmp_path, closing):
+    """Each once its own node knows the one before, as ``listen`` does."""
+    room = open_room(reactor, config(tmp_path, host="127.0.0.1", directory_port=0), closing)
+    others = announcer_of(reactor, config(tmp_path), closing, "cast")
+    one = announcer_of(reactor, config(tmp_path), closing)
+    many = FREE_RECORDS + 1000
+    others.add([rpc(f"other{number}") for number in range(many)])
+    turn_until(reactor, lambda: room.registry.records == many)
+    raw = Raw(reactor, room.endpoint, closing)
+    raw.tell(DirectoryKind.HELLO, Hello(want=True))
+    raw.until(DirectoryKind.WELCOME)
+    began_s = reactor.now()
+    for number in range(100):
+        one.add([rpc(f"l{number}")])
+        turn_until(reactor, lambda number=number: room.registry.records == many + number + 1)
+    took_s = reactor.now() - began_s
+    turn_until(reactor, lambda: any(len(each.records) == 100 for said in heard(raw) for each in said))
+    assert room.registry.counts["announced"] >= 100
+    assert len(heard(raw)) <= 5 + took_s / (1000 * RECORD_S)
+
+
+def heard(raw):
+    """What it was told of states, but for the snapshot of the others."""
+    return [
+        said.body.states
+        for said in raw.read()
+        if said.kind is DirectoryKind.STATES and any(each.pipeline == "call" for each in said.body.states)
+    ]
