@@ -18,8 +18,8 @@ LEFT: Final = 64
 RIGHT: Final = 10
 TOP: Final = 8
 BOTTOM: Final = 22
-DASH: Final = 24.0
-"""A value alone is drawn at most so wide."""
+POINT: Final = 1.5
+"""Radius of a value alone; the line around it makes it a point."""
 FINE_S: Final = 3 * 3600
 """In a shorter time, what was when is told to the second."""
 MARKS: Final = 7
@@ -171,17 +171,21 @@ def _grid(frame: Frame, marks: Sequence[float], form: Callable[[float], str]) ->
     return "".join(parts)
 
 
+_CIRCLE: Final = f"a{POINT} {POINT} 0 1 0 {2 * POINT} 0a{POINT} {POINT} 0 1 0 {-2 * POINT} 0"
+
+
 def _line(frame: Frame, values: Sequence[float | None]) -> str:
-    """A line through the middles of the steps; a value alone between unknown ones is a dash, as wide as half a step."""
+    """A line through the middles of the steps; a value alone between unknown ones is a point."""
     path, drawing = "", False
     for at, value in enumerate(values):
         if value is None:
             drawing = False
             continue
         alone = not drawing and (at + 1 == len(values) or values[at + 1] is None)
-        wide = min(DASH, (frame.x(1) - LEFT) / 2) if alone else 0.0
-        path += f"{'L' if drawing else 'M'}{frame.x(at + 0.5) - wide / 2:.1f} {frame.y(value):.1f}"
-        path += f"h{wide:.2f}" if alone else ""
+        path += (
+            f"{'L' if drawing else 'M'}{frame.x(at + 0.5) - (POINT if alone else 0):.1f} {frame.y(value):.1f}"
+        )
+        path += _CIRCLE if alone else ""
         drawing = True
     return path
 

@@ -13,7 +13,8 @@ const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
 const PER_MARK = 84;
-const DASH = 24;
+const POINT = 1.5;
+const CIRCLE = `a${POINT} ${POINT} 0 1 0 ${2 * POINT} 0a${POINT} ${POINT} 0 1 0 ${-2 * POINT} 0`;
 
 /**
  * @typedef {object} Line
@@ -119,7 +120,7 @@ export class Chart {
     });
   }
 
-  /** A line through the middles of the steps; a value alone between unknown ones is a dash, as wide as half a step. */
+  /** A line through the middles of the steps; a value alone between unknown ones is a point. */
   #line(begins, step, { values }) {
     let path = '';
     let open = false;
@@ -129,9 +130,8 @@ export class Chart {
         return;
       }
       const alone = !open && !Number.isFinite(values[at + 1]);
-      const wide = alone ? Math.min(DASH, (this.x(begins[0] + step) - LEFT) / 2) : 0;
-      const place = `${(this.x(begins[at] + step / 2) - wide / 2).toFixed(1)} ${this.y(value).toFixed(1)}`;
-      path += `${open ? 'L' : 'M'}${place}${alone ? `h${wide.toFixed(2)}` : ''}`;
+      const place = `${(this.x(begins[at] + step / 2) - (alone ? POINT : 0)).toFixed(1)} ${this.y(value).toFixed(1)}`;
+      path += `${open ? 'L' : 'M'}${place}${alone ? CIRCLE : ''}`;
       open = true;
     });
     return path;

@@ -47,10 +47,10 @@ def test_names_from_outside_are_text():
     assert evil in "".join(ET.fromstring(drawn).itertext())
 
 
-def test_a_value_alone_between_unknown_ones_is_a_dash():
+def test_a_value_alone_between_unknown_ones_is_a_point():
     drawn = chart("dots", [0.0, 60.0, 120.0], 60, [Line("one", "0", [None, 5, None])], str)
     (path,) = ET.fromstring(drawn).iter("path")
-    assert re.fullmatch(r"M\S+ \S+h24\.00", path.get("d"))
+    assert re.fullmatch(r"M\S+ \S+a1\.5 1\.5 0 1 0 3\.0 0a1\.5 1\.5 0 1 0 -3\.0 0", path.get("d"))
 
 
 def test_a_latency_of_nothing_is_drawn_and_a_count_of_nothing_is_not():
@@ -58,7 +58,7 @@ def test_a_latency_of_nothing_is_drawn_and_a_count_of_nothing_is_not():
     times = [0.0, 60.0, 120.0]
     assert chart("counts", times, 60, lines, str) == ""
     drawn = ET.fromstring(chart("latency", times, 60, lines, lambda ns: f"{ns} ns", zeros=True))
-    assert re.search(r"M\S+ \S+h24", next(drawn.iter("path")).get("d"))
+    assert re.search(r"M\S+ \S+a1\.5", next(drawn.iter("path")).get("d"))
     assert [title.text for title in drawn.iter("title")] == ["1 Jan 00:01 UTC: median 0 ns"]
 
 
