@@ -75,14 +75,14 @@ class Shipper:
         delete: delete here what is there, except the newest segment of a writer.
 
     Attributes:
-        told: counts.
+        counts: what became of the segments.
 
     Raises:
         ConfigError: the URL is none, or nothing here speaks its scheme.
     """
 
     def __init__(self, directory: str, url: str, *, writer: str | None = None, delete: bool = False) -> None:
-        self.told = Shipped()
+        self.counts = Shipped()
         self._directory = directory
         self._store = Store(url)
         self._writer = writer
@@ -106,7 +106,7 @@ class Shipper:
         self._waiting |= names
         there = self._in_store()
         self._waiting -= there.keys()
-        self.told.missed += len(self._waiting - names)
+        self.counts.missed += len(self._waiting - names)
         self._waiting &= names
         todo = [each for each in sealed if there.get(each.name) != each.size]
         done, whole = 0, sum(each.size for each in todo)
@@ -125,8 +125,8 @@ class Shipper:
                 raise
             there[each.name] = each.size
             self._waiting.discard(each.name)
-            self.told.segments += 1
-            self.told.size += each.size
+            self.counts.segments += 1
+            self.counts.size += each.size
         if self._delete:
             self._discard([each for each in sealed if not each.newest and there.get(each.name) == each.size])
 
@@ -137,7 +137,7 @@ class Shipper:
                 self._there = self._store.sizes()
             except FileNotFoundError:
                 self._there = {}  # nothing yet
-            self.told.there = len({name for name, size in self._there.items()} & self._names())
+            self.counts.there = len({name for name, size in self._there.items()} & self._names())
         return self._there
 
     def _names(self) -> set[str]:
@@ -177,7 +177,7 @@ class Shipper:
             except OSError as error:
                 log.warning("journal: %s cannot be deleted: %s", each.path, error.strerror)
             else:
-                self.told.deleted += 1
+                self.counts.deleted += 1
 
     def follow(self, wait: Callable[[float], bool], every_s: float = EVERY_S) -> None:
         """Round after round; one that fails is done again after a pause.
@@ -195,7 +195,7 @@ class Shipper:
                 self.round(quiet_s=QUIET_S)
                 pause_s, seconds = PAUSE_S[0], every_s
             except OSError as error:
-                self.told.failures += 1
+                self.counts.failures += 1
                 log.warning("journal: %s: %s; again in %g s", self._store.url, _line(error), pause_s)
                 seconds, pause_s = pause_s, min(2 * pause_s, PAUSE_S[1])
                 self._there = None  # what became of it is asked

@@ -47,7 +47,7 @@ def test_a_store_that_is_slow_gets_all_of_it_once(s3: S3, journal: Path) -> None
     s3.refuse, s3.hang_s = 2, 4.0
     shipper = Shipper(str(journal), s3.place("slow"))
     shipper.round()
-    assert (shipper.told.segments, shipper.told.failures) == (2, 0)  # the library tried again
+    assert (shipper.counts.segments, shipper.counts.failures) == (2, 0)  # the library tried again
     assert verify(s3.place("slow")).ok
     assert list(records(s3.place("slow"))) == list(records(journal))
     Shipper(str(journal), s3.place("slow")).round()
@@ -65,7 +65,7 @@ def test_a_store_that_refuses_for_long_is_asked_again(s3: S3, journal: Path) -> 
 
     shipper = Shipper(str(journal), s3.place("away"))
     shipper.follow(wait)
-    assert (shipper.told.segments, shipper.told.failures, waits[0]) == (2, 1, 1.0)
+    assert (shipper.counts.segments, shipper.counts.failures, waits[0]) == (2, 1, 1.0)
     assert verify(s3.place("away")).records == 2 * EACH
 
 

@@ -102,7 +102,7 @@ def progress(shown: bool) -> Iterator[Callable[[Outcome], None] | None]:
         sys.stderr.flush()
 
 
-def told(outcome: Outcome, writer: str) -> tuple[dict[str, Any], list[str]]:
+def report(outcome: Outcome, writer: str) -> tuple[dict[str, Any], list[str]]:
     """The outcome as JSON and as lines."""
     value = {
         "writer": writer,
@@ -214,7 +214,7 @@ def replay(
 
     async def work(handle: Handle) -> int:
         outcome = await replayed(handle, plan, found, damages)
-        value, lines = told(outcome, name)
+        value, lines = report(outcome, name)
         if as_json:
             screen.record(value, "")
         else:

@@ -21,19 +21,24 @@ EXAMPLES = (
 )
 
 
-def summary(told: Shipped) -> str:
+def summary(counts: Shipped) -> str:
     """One line for the whole."""
-    words = [f"{told.segments} segments sent", f"{told.size} bytes", f"{told.there} were there"]
-    for count, what in ((told.deleted, "deleted here"), (told.missed, "deleted before they were sent")):
+    words = [f"{counts.segments} segments sent", f"{counts.size} bytes", f"{counts.there} were there"]
+    for count, what in ((counts.deleted, "deleted here"), (counts.missed, "deleted before they were sent")):
         if count:
             words.append(f"{count} {what}")
     return ", ".join(words)
 
 
-def value(told: Shipped) -> dict[str, Any]:
+def value(counts: Shipped) -> dict[str, Any]:
     """For ``--json``."""
-    names = {"segments": told.segments, "bytes": told.size, "there": told.there, "deleted": told.deleted}
-    return names | {"missed": told.missed, "failures": told.failures}
+    names = {
+        "segments": counts.segments,
+        "bytes": counts.size,
+        "there": counts.there,
+        "deleted": counts.deleted,
+    }
+    return names | {"missed": counts.missed, "failures": counts.failures}
 
 
 def ship(
@@ -73,8 +78,8 @@ def ship(
     except OSError as error:
         raise HeadgateError(f"{to}: {' '.join(str(error).split())}") from None
     finally:
-        screen.record(value(shipper.told), summary(shipper.told))
-    return FAILED if shipper.told.missed else OK
+        screen.record(value(shipper.counts), summary(shipper.counts))
+    return FAILED if shipper.counts.missed else OK
 
 
 def waiting(seconds: float) -> bool:

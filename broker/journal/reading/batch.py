@@ -96,22 +96,22 @@ class Batch(Entries):
     @property
     def peer(self) -> Coded:
         """Names of peers."""
-        return self._told(self.peer_id, "name")
+        return self._of_peers(self.peer_id, "name")
 
     @property
     def role(self) -> Coded:
         """Their roles."""
-        return self._told(self.peer_id, "role")
+        return self._of_peers(self.peer_id, "role")
 
     @property
     def via(self) -> Coded:
         """Names of the other ends."""
-        return self._told(self._other_ends, "name")
+        return self._of_peers(self._other_ends, "name")
 
     @property
     def via_role(self) -> Coded:
         """Their roles."""
-        return self._told(self._other_ends, "role")
+        return self._of_peers(self._other_ends, "role")
 
     @cached_property
     def _other_ends(self) -> Array:
@@ -120,7 +120,7 @@ class Batch(Entries):
             return np.where(counting, 0, self.via_id)
         return self.via_id
 
-    def _told(self, numbers: Array, what: str) -> Coded:
+    def _of_peers(self, numbers: Array, what: str) -> Coded:
         if self._n == 0:
             return Coded(numbers, ("",))
         segment = self._blocks[0].segment
@@ -129,7 +129,7 @@ class Batch(Entries):
             first, texts = self._peers.window(segment, low, high, what)
             return Coded(numbers - first, texts)
         distinct, codes = np.unique(numbers, return_inverse=True)
-        return Coded(codes, self._peers.told(segment, distinct.tolist(), what))
+        return Coded(codes, self._peers.texts(segment, distinct.tolist(), what))
 
     @property
     def transport(self) -> Coded:

@@ -67,13 +67,13 @@ class Peers:
 
     def name(self, segment: Segment, number: int) -> str:
         """Its name; ``#NUMBER`` where none is known, empty for 0 (nobody)."""
-        return self.told(segment, (number,), "name")[0]
+        return self.texts(segment, (number,), "name")[0]
 
     def role(self, segment: Segment, number: int) -> str:
         """Its role; empty where none is known, and for 0."""
-        return self.told(segment, (number,), "role")[0]
+        return self.texts(segment, (number,), "role")[0]
 
-    def told(self, segment: Segment, numbers: Sequence[int], what: str) -> list[str]:
+    def texts(self, segment: Segment, numbers: Sequence[int], what: str) -> list[str]:
         """The same for many; ``what``: name or role."""
         known = self._runs.get((segment.writer, segment.run), {})
         return [_text(known.get(number, {}), number, what) if number else "" for number in numbers]
@@ -84,7 +84,7 @@ class Peers:
         return scheme if mark and scheme else TRANSPORT_NAMES[OTHER]
 
     def window(self, segment: Segment, low: int, high: int, what: str) -> tuple[int, list[str]]:
-        """What ``told`` says of the numbers from ``low`` to ``high`` and some around: the first number, and a list.
+        """What ``texts`` says of the numbers from ``low`` to ``high`` and some around: the first number, and a list.
 
         It is the same list, not to be changed, as long as nothing was learned and the numbers are near those of before:
         who makes something of it may keep that.
@@ -96,7 +96,7 @@ class Peers:
         if (found := self._windows.get(key)) is None:
             if len(self._windows) >= _WINDOWS:
                 self._windows.clear()
-            found = self._windows[key] = self.told(segment, range(low, high + 1), what)
+            found = self._windows[key] = self.texts(segment, range(low, high + 1), what)
         return low, found
 
 

@@ -306,7 +306,7 @@ def _of_writer(
         with file:
             for block in file.salvage(HEADER_BYTES, file.size()):
                 if isinstance(block, Damage):
-                    _tell(block, on_damage)
+                    _report(block, on_damage)
                     continue
                 try:
                     peers.learn(block)
@@ -318,7 +318,7 @@ def _of_writer(
                         ):
                             yield record
                 except Damaged as error:
-                    _tell(error.damage, on_damage)
+                    _report(error.damage, on_damage)
 
 
 def _misses(block: Block, since_ns: int | None, until_ns: int | None) -> bool:
@@ -327,7 +327,7 @@ def _misses(block: Block, since_ns: int | None, until_ns: int | None) -> bool:
     )
 
 
-def _tell(damage: Damage, on_damage: OnDamage | None) -> None:
+def _report(damage: Damage, on_damage: OnDamage | None) -> None:
     if on_damage is None:
         raise Damaged(*damage)
     on_damage(damage)

@@ -70,13 +70,13 @@ def test_what_is_sealed_goes_there_once(journal, url):
         "rank1-00000000000000000000.fj",
     ]
     assert names(url) == sealed
-    assert (shipper.told.segments, shipper.told.there, shipper.told.missed) == (3, 0, 0)
+    assert (shipper.counts.segments, shipper.counts.there, shipper.counts.missed) == (3, 0, 0)
     os.close(lock)  # the writer ends: its last one grows no more
     shipper.round()
     assert names(url) == [*sealed[:2], "rank0-00000000000000000020.fj", sealed[2]]
     again = Shipper(str(journal), url)
     again.round()
-    assert (again.told.segments, again.told.there) == (0, 4)
+    assert (again.counts.segments, again.counts.there) == (0, 4)
     for name in names(url):
         assert (Path(url.removeprefix("file://")) / name).read_bytes() == (journal / name).read_bytes()
 
@@ -89,7 +89,7 @@ def test_one_that_grew_is_sent_again_and_one_of_another_journal_is_not(journal, 
     path.write_bytes(whole)
     shipper = Shipper(str(journal), url)
     shipper.round()
-    assert shipper.told.segments == 1
+    assert shipper.counts.segments == 1
     other = tmp_path / "other"
     other.mkdir()
     write(other, "rank1", 0, run=b"o" * 16)
@@ -107,7 +107,7 @@ def test_what_is_there_may_go_here_but_not_the_newest(journal, url):
         "rank0-00000000000000000020.fj",
         "rank1-00000000000000000000.fj",
     ]
-    assert shipper.told == Shipped(segments=4, size=shipper.told.size, deleted=2)
+    assert shipper.counts == Shipped(segments=4, size=shipper.counts.size, deleted=2)
     assert len(names(url)) == 4
 
 
@@ -137,7 +137,7 @@ def test_an_upload_that_fails_leaves_no_segment_and_is_tried_again(journal, url,
     shipper = Shipper(str(journal), url)
     shipper.follow(wait, every_s=7.0)
     assert waits == [1.0, 7.0]
-    assert (shipper.told.failures, shipper.told.segments) == (1, 4)
+    assert (shipper.counts.failures, shipper.counts.segments) == (1, 4)
     assert len(names(url)) == 4
 
 
@@ -166,7 +166,7 @@ def test_what_retention_deleted_first_is_counted(journal, tmp_path):
         return False
 
     shipper.follow(wait)
-    assert (shipper.told.missed, shipper.told.segments) == (1, 3)
+    assert (shipper.counts.missed, shipper.counts.segments) == (1, 3)
     (gone,) = verify(f"file://{place}/store").removed.items()
     assert gone == ("rank0", EACH)
 
