@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from broker.exposition import Sample
 
 if TYPE_CHECKING:  # a broker that records nothing does not load it
     from broker.journal.recorder import Recorder
+
+
+_FIGURES: Final = (
+    ("handed", "handed_records_total", "counter", "Records handed to the journal."),
+    ("written", "written_records_total", "counter", "Records on disk."),
+    (
+        "shed",
+        "shed_records_total",
+        "counter",
+        "Records left out because the disk was too slow, or capture off.",
+    ),
+    (
+        "lost",
+        "lost_records_total",
+        "counter",
+        "Records that a writer had when it died, or when the disk was full.",
+    ),
+    ("restarts", "writer_restarts_total", "counter", "Writers started in place of dead ones."),
+    ("waiting_bytes", "waiting_bytes", "gauge", "Bytes that wait for the writer."),
+    ("disk_bytes", "disk_bytes", "gauge", "Bytes of its segments on disk."),
+)
+"""Field of a recorder's figures, name of the series behind the family's, kind, help."""
 
 
 def samples(recorder: Recorder, family: str = "journal") -> list[Sample]:
@@ -17,23 +40,23 @@ def samples(recorder: Recorder, family: str = "journal") -> list[Sample]:
         recorder: of one writer.
         family: how the names begin, behind ``headgate_``.
     """
-    figures = recorder.figures
-    reason = recorder.state.partition(": ")[2]
-    counters = (
-        ("handed_records", "Records handed to the journal.", figures.handed),
-        ("written_records", "Records on disk.", figures.written),
-        ("shed_records", "Records left out because the disk was too slow, or capture off.", figures.shed),
-        ("lost_records", "Records that a writer had when it died, or when the disk was full.", figures.lost),
-        ("writer_restarts", "Writers started in place of dead ones.", figures.restarts),
-    )
-    gauges = (
-        ("waiting_bytes", "Bytes that wait for the writer.", figures.waiting_bytes),
-        ("disk_bytes", "Bytes of its segments on disk.", figures.disk_bytes),
-    )
-    recording = [({"off": reason}, float(recorder.state == "on"))]
+    return samples_of(recorder.state, recorder.figures._asdict(), family)
+
+
+def samples_of(
+    state: str, figures: Mapping[str, int], family: str, labels: Mapping[str, str] | None = None
+) -> list[Sample]:
+    """The same of a recorder in another process.
+
+    Args:
+        state: of the recorder.
+        figures: its ``Figures``; what is not there is 0.
+        family: how the names begin, behind ``headgate_``.
+        labels: of every value.
+    """
+    common = dict(labels or {})
+    recording = [({**common, "off": state.partition(": ")[2]}, float(state == "on"))]
     found: list[Sample] = [(f"{family}_recording", "gauge", "1 while it records.", recording)]
-    for name, text, count in counters:
-        found.append((f"{family}_{name}_total", "counter", text, [({}, float(count))]))
-    for name, text, size in gauges:
-        found.append((f"{family}_{name}", "gauge", text, [({}, float(size))]))
+    for field, name, kind, text in _FIGURES:
+        found.append((f"{family}_{name}", kind, text, [(common, float(figures.get(field, 0)))]))
     return found

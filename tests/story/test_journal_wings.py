@@ -22,6 +22,7 @@ from broker.nfp.names import MMI_BROKER, Command
 from broker.oslo import frames as oslo_frames
 from broker.oslo.client import open_session
 from broker.oslo.contract import Address, Settings
+from broker.oslo.service.asking import statuses
 from broker.transport import curve
 from tests.live.captured import EXCHANGE, SECRET, captured
 from tests.live.nfp import nfp_broker, ready, reply, request
@@ -362,6 +363,8 @@ def test_rooms_of_their_own_have_journals_of_their_own(rundir):
         body = b'{"ctxt":{},"message":{"method":"m"}}'
         assert port.call(Address(EXCHANGE, "t"), body, timeout_s=START_S) == body
         answering.join(START_S)
+        rooms = statuses(f"{rundir}/o")
+        assert [rooms[room]["journal"]["state"] for room in ("call", "cast")] == ["on", "on"]
     told = [
         (facts["what"], facts["method"], oslo_frames.decode(wire(record)[0]).topic)
         for record, facts in of(f"{rundir}/j", "oslo-call", "oslo")

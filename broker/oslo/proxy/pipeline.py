@@ -177,4 +177,5 @@ class PipelineRoom(ABC):
             **self._registration.status(),
             **self._told(),
             "counts": self._counted(),
+            **(self.recording.status(str(self._pipeline)) if self.recording is not None else {}),
         }

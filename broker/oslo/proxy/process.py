@@ -132,8 +132,9 @@ class NodeProxy:
             for name in (DIRECTORY, *map(str, Pipeline)):
                 if name in self.config.run:
                     room = make_room(name, self.reactor, self.config, self.acl)
-                    if isinstance(room, Recorded):
+                    if self._recording is not None and isinstance(room, Recorded):
                         room.recording = self._recording
+                        self._recording.reported_by = self._recording.reported_by or name
                     if isinstance(room, RenewableDirectory):
                         room.settings = self.acl.settings
                     room.open()

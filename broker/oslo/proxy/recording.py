@@ -6,7 +6,7 @@ What the records are, ``journal`` says.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import Any, Protocol
 
 from broker.journal.feed import Feed
 from broker.journal.options import JournalOptions
@@ -29,6 +29,7 @@ class Recording(Feed):
 
     Attributes:
         rooms: may hold something back until ``done``.
+        reported_by: the room whose STATUS tells of it, for all of this process.
     """
 
     def __init__(self, options: JournalOptions, reactor: Reactor) -> None:
@@ -36,6 +37,15 @@ class Recording(Feed):
             options, reactor, lambda state: reactor.say(logging.ERROR, "the journal is %s", (state,))
         )
         self.rooms: list[Finishing] = []
+        self.reported_by = ""
+
+    def status(self, room: str) -> dict[str, Any]:
+        """For the STATUS of a room: state and figures of the recorder under ``journal``; {} unless it is the one."""
+        if room != self.reported_by:
+            return {}
+        recorder = self.recorder
+        figures = {} if recorder is None else recorder.figures._asdict()
+        return {"journal": {"state": "off" if recorder is None else recorder.state, **figures}}
 
     def stop(self) -> None:
         """Hand everything over and wait for the writer, ``CLOSE_S`` at most. Harmless twice."""

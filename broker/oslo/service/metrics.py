@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from broker.exposition import Sample
+from broker.journal.samples import samples_of
 from broker.oslo.names import Pipeline
 from broker.oslo.node import DIRECTORY
 
@@ -52,6 +53,7 @@ def samples(statuses: Statuses) -> list[Sample]:
         *_listeners(pipelines),
         *_directory(there.get(DIRECTORY)),
         *_settings(there),
+        *_journals(there),
     ]  # fmt: skip
 
 
@@ -217,3 +219,15 @@ def _settings(there: Mapping[str, Status]) -> list[Sample]:
         _family("reloads_refused_total", "counter", "SIGHUPs that changed nothing because of an error.",
                 [({"room": room}, float(each.get("refused", 0))) for room, each in told.items()]),
     ]  # fmt: skip
+
+
+def _journals(there: Mapping[str, Status]) -> list[Sample]:
+    """What is recorded: of each process one room tells."""
+    merged: dict[str, Sample] = {}
+    for room, said in there.items():
+        if (journal := said.get("journal")) is not None:
+            for name, kind, text, values in samples_of(
+                journal["state"], journal, "oslo_journal", {"room": room}
+            ):
+                merged.setdefault(name, (name, kind, text, []))[3].extend(values)
+    return list(merged.values())

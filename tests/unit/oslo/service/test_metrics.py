@@ -122,3 +122,11 @@ def test_a_real_room_tells_what_it_counts(tmp_path_factory, room):
     if room == "cast":
         assert found['headgate_oslo_dropped_messages_total{pipeline="cast",reason="no_route"}'] == 1
         assert found['headgate_oslo_received_messages_total{pipeline="cast"}'] == 1
+
+
+def test_a_journal_is_told_of_by_one_room_of_its_process():
+    figures = {"state": "off: No space left on device", "handed": 9, "written": 5, "lost": 4}
+    found = series({"call": {"journal": figures}, "cast": {}})
+    assert found['headgate_oslo_journal_recording{room="call",off="No space left on device"}'] == 0
+    assert found['headgate_oslo_journal_lost_records_total{room="call"}'] == 4
+    assert not any("journal" in name for name in series({"call": {}, "cast": {}}))
