@@ -75,6 +75,7 @@ def send():
     session.notify("x", "n.info", json.dumps(["notify", -1, 0]).encode())
     time.sleep(0.3)
     say("ready")
+    sys.stdin.readline()
     begin_s = time.monotonic()
     for number in range(count):
         wait_s = begin_s + number / rate - time.monotonic()
@@ -126,6 +127,12 @@ class Side:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
+
+    def go(self) -> None:
+        """Let a sender begin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -180,6 +187,8 @@ class Numbered:
         for kind in kinds:
             side = Side(kind=kind, settings=settings, **given)
             self.senders[kind] = self._stack.enter_context(side)
+        for kind in kinds:  # once all are ready: together, however long it took to start them
+            self.senders[kind].go()
         return count
 
     def arrived(self, kind: str, count: int, *, copies: int = 1, patience_s: float = 30.0) -> Arrived:
