@@ -94,8 +94,3 @@ def exit_file(pipeline: Pipeline) -> str:
 def roster_file(pipeline: Pipeline) -> str:
     """File that says which processes are registered at a pipeline, for the next proxy."""
     return f"{pipeline}.servers"
-
-
-def cast_file(number: int) -> str:
-    """File of the PUSH socket that feeds one server process."""
-    return f"cast-{number}.out"

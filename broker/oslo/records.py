@@ -113,7 +113,9 @@ class Opening(msgspec.Struct, frozen=True):
     records: tuple[Record, ...]
     pool: str | None = None
     credit: int = 0
-    """NOTIFY: how many notifications it takes before it gives credit again."""
+    """CAST, NOTIFY: how many messages it takes before it gives credit again."""
+    credit_bytes: int = 0
+    """And of how many bytes; 0: as its queue at the proxy may hold."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -121,8 +123,6 @@ class Opened(msgspec.Struct, frozen=True):
 
     node: str
     incarnation: int
-    endpoint: str = ""
-    """CAST: the ``ipc://`` endpoint that this process's PULL has to connect to."""
     version: int = 0
     """FANOUT: from this version of the pipeline's state on the directory says it, too; 0 not told."""
     message_bytes_max: int = 0

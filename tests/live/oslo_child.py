@@ -11,14 +11,14 @@ import secrets
 import sys
 import time
 
-import msgspec
 import zmq
 
 from broker.oslo.frames import Kind, decode, encode, new_id
-from broker.oslo.records import Opened, Opening, Record, to_json
+from broker.oslo.records import Opening, Record, to_json
 from tests.live.oslo_wire import hear
 
 PULSE_S = 0.05
+CREDIT = 30
 
 
 def main(pipeline: str, folder: str, exchange: str, topic: str, server: str) -> None:
@@ -26,10 +26,9 @@ def main(pipeline: str, folder: str, exchange: str, topic: str, server: str) -> 
     control = context.socket(zmq.DEALER)
     control.connect(f"ipc://{folder}/{pipeline}.ctl")
     listener = secrets.token_hex(12)
-    opening = to_json(Opening(listener, (Record(exchange, topic, server, listener),)))
+    opening = to_json(Opening(listener, (Record(exchange, topic, server, listener),), None, CREDIT))
     control.send_multipart([encode(Kind.OPEN, id=new_id()), opening])
-    pull = context.socket(zmq.PULL)
-    at, next_pulse_s = "", 0.0
+    next_pulse_s = 0.0
     while True:
         if time.monotonic() >= next_pulse_s:
             next_pulse_s = time.monotonic() + PULSE_S
@@ -38,17 +37,14 @@ def main(pipeline: str, folder: str, exchange: str, topic: str, server: str) -> 
             frames = hear(control)
             envelope = decode(frames[0])
             if envelope.kind == Kind.OPENED:
-                endpoint = msgspec.json.decode(frames[1], type=Opened).endpoint
-                if endpoint and endpoint != at:
-                    pull.connect(endpoint)
-                    at = endpoint
                 print("open", flush=True)
             elif envelope.kind == Kind.REFUSED:
                 control.send_multipart([encode(Kind.OPEN, id=new_id()), opening])
+            elif envelope.kind == Kind.CAST:
+                print(frames[1].decode(), flush=True)
+                control.send_multipart([encode(Kind.CREDIT, listeners=(listener,), word=1), b""])
             elif envelope.kind == Kind.CALL:
                 control.send_multipart([encode(Kind.REPLY, id=envelope.id), frames[1], server.encode()])
-        while at and pull.poll(0):
-            print(pull.recv_multipart()[1].decode(), flush=True)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ CORPUS: Final[dict[str, list[list[bytes]]]] = {
         [encode(Kind.REPLY, id=ID), b"\0\0\0\0\0\1", b'{"result": 1}'],
         [encode(Kind.BEAT, id=ID), b"\1\0\0\0\0\1", b""],
     ],
-    "cast.ctl": _CONTROL,
+    "cast.ctl": [*_CONTROL, [encode(Kind.CREDIT, listeners=(LISTENER,), word=3), b""]],
     "fanout.ctl": _CONTROL,
     "notify.ctl": [
         *_CONTROL,
@@ -113,7 +113,6 @@ CORPUS: Final[dict[str, list[list[bytes]]]] = {
 FROM_PROXY: Final[dict[str, list[list[bytes]]]] = {
     "ctl": [
         [encode(Kind.OPENED, id=ID), to_json(Opened("node", 5))],
-        [encode(Kind.OPENED, id=ID), to_json(Opened("node", 5, "ipc:///nowhere/cast-1.out"))],
         [encode(Kind.REFUSED, id=ID, reason=Reason.BUSY), b"busy"],
         [encode(Kind.REFUSED, reason=Reason.NO_ROUTE), b"register again"],
         [encode(Kind.CLOSED, id=ID), b""],
@@ -121,6 +120,7 @@ FROM_PROXY: Final[dict[str, list[list[bytes]]]] = {
         [encode(Kind.STATUS, id=ID), b"{}"],
         [encode(Kind.CALL, "x", "t", "s", (LISTENER,), id=ID), b"\0rid", BODY],
         [encode(Kind.CAST, "x", "t", "s", (LISTENER,), id=ID), b"\0rid", BODY],
+        [encode(Kind.CAST, "x", "t", "s", (LISTENER,), id=ID), BODY],
         [encode(Kind.NOTIFY, "x", "t.info", "", (LISTENER,), id=ID), LISTENER.encode(), BODY],
         [encode(Kind.REPLY, id=ID), b"body"],
         [refusal(ID, Reason.NO_ROUTE), b"nobody"],
@@ -130,7 +130,6 @@ FROM_PROXY: Final[dict[str, list[list[bytes]]]] = {
         [fanout_filter("x", "t"), encode(Kind.FANOUT, "x", "t", id=ID, word=1), BODY],
         [fanout_filter("x", "t"), encode(Kind.FANOUT, "x", "t", id=ID, word=9), BODY],
     ],
-    "cast": [[encode(Kind.CAST, "x", "t", "s", (LISTENER,), id=ID), BODY]],
     "directory": [
         list(wire.encode(wire.DirectoryKind.WELCOME, wire.Welcome("node", 5, 5.0))),
         list(wire.encode(wire.DirectoryKind.STATES, wire.States((_STATE,), complete=True))),
@@ -141,7 +140,7 @@ FROM_PROXY: Final[dict[str, list[list[bytes]]]] = {
         list(wire.encode(wire.DirectoryKind.REFUSED, wire.DirectoryRefused("no"))),
     ],
 }
-"""What a right proxy says at its ``.ctl``, ``.pub``, ``cast-N.out`` and ``directory.ctl``."""
+"""What a right proxy says at its ``.ctl``, ``.pub`` and ``directory.ctl``."""
 
 ODD: Final = (
     b"",

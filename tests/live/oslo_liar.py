@@ -23,15 +23,6 @@ from tests.live.oslo_fuzz import FROM_PROXY, ID, LISTENER, damaged
 from tests.live.oslo_wire import tell
 
 CONTROLS: Final = ("call.ctl", "cast.ctl", "fanout.ctl", "notify.ctl")
-ENDPOINTS: Final = (
-    "",
-    "nonsense",
-    "ipc://",
-    "ipc:///nowhere/at/all",
-    "tcp://127.0.0.1:1",
-    "tcp://x:y",
-    "ipc://" + "x" * 300,
-)
 TO_DEALERS: Final = (*CONTROLS, "directory.ctl", "call.in")
 """They say one frame at a time: several may abort who reads them when we go (``bundle``)."""
 TALK: Final = 6
@@ -61,13 +52,12 @@ class Liar:
         self._records: set[Record] = set()
         self._filters: list[bytes] = [b"Fx\0t\0"]
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._over = self._named = False
+        self._over = False
         self._socks = {
             **{name: self._bound(zmq.ROUTER, name) for name in TO_DEALERS},
             "fanout.pub": self._bound(zmq.XPUB, "fanout.pub"),
             **{name: self._bound(zmq.XSUB, name) for name in ("fanout.in", "notify.in")},
             "cast.in": self._bound(zmq.PULL, "cast.in"),
-            "cast-1.out": self._bound(zmq.PUSH, "cast-1.out"),
         }
         for name in ("fanout.in", "notify.in"):
             self._socks[name].send(b"\1")
@@ -101,9 +91,8 @@ class Liar:
         poller = zmq.Poller()
         names = {}
         for name, sock in self._socks.items():
-            if sock.type != zmq.PUSH:
-                poller.register(sock, zmq.POLLIN)
-                names[sock] = name
+            poller.register(sock, zmq.POLLIN)
+            names[sock] = name
         while not self._over:
             for sock, _events in poller.poll(20):
                 self._answer(names[sock], sock.recv_multipart())
@@ -136,7 +125,6 @@ class Liar:
     def _publish(self) -> None:
         self._lie("fanout.pub", "pub")
         self._lie("fanout.pub", "pub", self._dice.choice(self._filters))
-        self._lie("cast-1.out", "cast")
 
     def _answer(self, name: str, frames: list[bytes]) -> None:
         if name in CONTROLS or name == "call.in":
@@ -157,17 +145,15 @@ class Liar:
             return
         self._listeners = self._listeners[-8:] + re.findall(rb'"listener":"([0-9a-f]{24})"', frames[-1])
         first = self._dice.random() < 0.5  # or the lies before it are taken for the answer
-        if envelope.kind == Kind.OPEN and name == "cast.ctl" and not self._named:
-            first = self._named = True  # few ask: nothing else might lead the application to our casts
         if envelope.kind == Kind.OPEN and first:
-            self._open(name, rid, envelope.id, f"ipc://{self._folder}/cast-1.out")
+            self._open(name, rid, envelope.id)
         for _ in range(TALK):
             self._lie(name, "ctl", rid, number=envelope.id)
         if envelope.kind == Kind.OPEN and not first:
-            self._open(name, rid, envelope.id, self._dice.choice(ENDPOINTS))
+            self._open(name, rid, envelope.id)
 
-    def _open(self, name: str, rid: bytes, number: bytes, endpoint: str) -> None:
-        opened = to_json(Opened(NODE, 1, endpoint))
+    def _open(self, name: str, rid: bytes, number: bytes) -> None:
+        opened = to_json(Opened(NODE, 1))
         tell(self._socks[name], rid, encode(Kind.OPENED, id=number), opened)
 
     def _tell_states(self, rid: bytes) -> None:

@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeVar
 
-import msgspec
 import zmq
 
 from broker.oslo.frames import Envelope, Kind, decode, encode, new_id
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.process import NodeProxy
-from broker.oslo.records import Opened, Opening, Record, to_json
+from broker.oslo.records import Opening, Record, to_json
 from tests.live.oslo_wire import hear
 
 PATIENCE_S = 10.0
@@ -208,14 +207,17 @@ class Got:
 
 
 class Server:
-    """A server process: its control DEALER, and for casts its PULL."""
+    """A server process: its control DEALER.
 
-    def __init__(self, node: Node, room: str, **options: Any) -> None:
+    Args:
+        credit: for casts, of each of its listeners.
+    """
+
+    def __init__(self, node: Node, room: str, credit: int = 1000, **options: Any) -> None:
         self.node = node
         self.room = room
+        self.credit = credit
         self.ctl = node.socket(zmq.DEALER, node.config.path(f"{room}.ctl"), **options)
-        self.pull: zmq.Socket[bytes] | None = None
-        self.pull_options = {name: value for name, value in options.items() if name == "rcvhwm"}
         self.early: list[list[bytes]] = []
 
     def ask(self, kind: int, body: bytes = b"", **more: Any) -> Answer:
@@ -230,32 +232,33 @@ class Server:
 
     def opening(self, topic: str, server: str = "s", exchange: str = "x", listener: str = "") -> Opening:
         listener = listener or secrets.token_hex(12)
-        return Opening(listener, (Record(exchange, topic, server, listener),))
+        return Opening(listener, (Record(exchange, topic, server, listener),), None, self.credit)
 
     def open(self, topic: str, server: str = "s", exchange: str = "x", listener: str = "") -> str:
         opening = self.opening(topic, server, exchange, listener)
         answer = self.ask(Kind.OPEN, to_json(opening))
         assert answer.kind == Kind.OPENED, (answer.envelope, answer.rest)
-        opened = msgspec.json.decode(answer.rest[0], type=Opened)
-        if opened.endpoint and self.pull is None:
-            self.pull = self.node.socket(zmq.PULL, opened.endpoint, **self.pull_options)
         return opening.listener
 
     def close(self, listener: str) -> Answer:
         return self.ask(Kind.CLOSE, listeners=(listener,))
 
-    def get(self) -> Got:
-        if self.pull is not None:
-            head, body = self.pull.recv_multipart()
-            return Got(decode(head), b"", body)
-        head, route, body = self.early.pop(0) if self.early else hear(self.ctl)
-        return Got(decode(head), route, body)
+    def get(self, *, give: bool = True) -> Got:
+        """The next request; ``give`` the credit of a cast back."""
+        head, *route, body = self.early.pop(0) if self.early else hear(self.ctl)
+        got = Got(decode(head), b"".join(route), body)
+        if give and not route:
+            self.give(got.listener)
+        return got
+
+    def give(self, listener: str, messages: int = 1) -> None:
+        self.ctl.send_multipart([encode(Kind.CREDIT, listeners=(listener,), word=messages), b""])
 
     def reply(self, got: Got, body: bytes = b"", kind: int = Kind.REPLY) -> None:
         self.ctl.send_multipart([encode(kind, id=got.envelope.id), got.route, body])
 
     def silent(self, ms: int = 100) -> bool:
-        return not (self.pull or self.ctl).poll(ms)
+        return not self.ctl.poll(ms)
 
 
 class Child:

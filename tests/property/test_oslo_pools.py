@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from broker.oslo.proxy.pool_member import CREDIT_MAX, Handout, Notification
+from broker.oslo.proxy.credited_queue import CREDIT_MAX
+from broker.oslo.proxy.pool_member import Handout, Notification
 from broker.oslo.proxy.pools import Pools
 
 KEYS = [("nova", "a.info"), ("cinder", "a.info")]

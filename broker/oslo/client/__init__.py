@@ -27,7 +27,6 @@
     registrations   local servers: what they listen to, how that is confirmed and ended
     delivery        what comes for them, and where it finds no room
     control_link    the DEALER at one ``.ctl`` file: opened, closed, opened again when the proxy restarts
-    cast_receiver   the PULL of a process
     subscriptions   the SUB for fan-outs, and since when its subscriptions are in force
     inbox           what one listener has received and the application has not taken yet
     counters        counts, and log lines that are not repeated too often

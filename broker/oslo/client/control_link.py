@@ -31,6 +31,8 @@ CLOSE_S: Final = 2.0
 """After so long the answer to CLOSE is not waited for any more."""
 _WATCHED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
 _PULSE: Final = (encode(Kind.PULSE), b"")
+_ABOUT_US: Final = frozenset(map(int, (Kind.OPENED, Kind.CLOSED, Kind.REFUSED, Kind.PULSE)))
+"""All else is for a listener."""
 _read_opened: Final = decoder(Opened)
 
 
@@ -217,7 +219,7 @@ class ControlLink:
             self._hooks.malformed(self._pipeline, str(error))
             return
         kind = envelope.kind
-        if kind in (Kind.CALL, Kind.NOTIFY, Kind.CAST):
+        if kind not in _ABOUT_US:
             self._hooks.message(self._pipeline, envelope, frames)
         elif kind == Kind.OPENED:
             self._was_opened(envelope, frames)
@@ -227,8 +229,6 @@ class ControlLink:
                 self._ended(entry)
         elif kind == Kind.REFUSED:
             self._was_refused(envelope, frames)
-        elif kind != Kind.PULSE:
-            self._hooks.message(self._pipeline, envelope, frames)
 
     def _was_opened(self, envelope: Envelope, frames: list[bytes]) -> None:
         entry = self._entries.get(self._numbers.pop(envelope.id, ""))

@@ -1,7 +1,7 @@
 """What one listener has received and the application has not taken yet: bounded, in order.
 
 The thread of the sockets puts in, any thread or greenlet takes out. What becomes of that for which there is no room is
-said in ``delivery``; notifications come only as far as there is credit for them.
+said in ``delivery``; casts and notifications come only as far as there is credit for them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ from broker.oslo.names import Pipeline
 from broker.oslo.reactor import natives
 from broker.oslo.records import Opened, Record
 
-CREDIT: Final = 256
-"""Notifications that a proxy may send ahead of what was taken."""
-CREDIT_STEP: Final = 64
-"""Credit is given back when so many were taken ..."""
+CREDIT: Final = 1024
+"""Casts, or notifications, that a proxy may send ahead of what was taken; fewer where an inbox holds fewer."""
+CREDIT_PARTS: Final = 8
+"""Credit is given back when such a part of it was taken, of messages or bytes ..."""
 CREDIT_BYTES: Final = 4 << 20
-"""... or as much; what is less is given back by the pulse of the registrations."""
-RELIEF_MSGS: Final = 256
-"""So many have to be taken out of a full inbox, at most, before anything is read again: in small steps, so that the
-proxy sees it move (``proxy.back_pressure``)."""
+"""... or as much, where that is less; the rest is given back at the next look (``registrations``)."""
 STOP_S: Final = 1.0
 """How long the end of a listener waits for the proxy's word that nothing more comes."""
 
@@ -48,9 +45,6 @@ class InboxOwner(Protocol):
     def forget(self, inbox: ClientInbox) -> None:
         """It is closed: what still comes for it is dropped."""
 
-    def relieved(self, inbox: ClientInbox) -> None:
-        """It has room again."""
-
     def credit(self, inbox: ClientInbox) -> None:
         """Give credit back."""
 
@@ -66,12 +60,21 @@ Post = Callable[..., bool]
 
 
 class ReceivedMessage:
-    """See ``contract.IncomingMessage``. ``route``: opaque, whom to answer; ``head``: its envelope as it came."""
+    """See ``contract.IncomingMessage``. ``route``: opaque, whom to answer; ``head``: its envelope as it came;
+    ``credit``: given back when it is taken, 0 or 1.
+    """
 
-    __slots__ = ("_done", "body", "due_s", "envelope", "head", "inbox", "route", "size")
+    __slots__ = ("_done", "body", "credit", "due_s", "envelope", "head", "inbox", "route", "size")
 
     def __init__(
-        self, inbox: ClientInbox, envelope: Envelope, head: bytes, route: bytes, body: bytes, now: float
+        self,
+        inbox: ClientInbox,
+        envelope: Envelope,
+        head: bytes,
+        route: bytes,
+        body: bytes,
+        now: float,
+        credit: int = 0,
     ) -> None:
         self.inbox = inbox
         self.envelope = envelope
@@ -79,6 +82,7 @@ class ReceivedMessage:
         self.route = route
         self.body = body
         self.size = len(body)
+        self.credit = credit
         self.due_s = due_of(envelope, now)
         self._done = False
 
@@ -154,7 +158,8 @@ class ClientInbox:
         listener: its id.
         records: where it listens: one for an rpc-server, else one for each topic.
         pool: of notifications; None is a pool, too.
-        limits: messages and bytes it holds; casts for which there is no other place may be as many again.
+        limits: messages and bytes it holds; casts and notifications are bounded by their credit, and casts that were
+            confirmed already may be as many again.
         body_max: largest body of a reply.
 
     Attributes:
@@ -164,8 +169,7 @@ class ClientInbox:
         missing, confirmed: pipelines whose word is waited for; that have given it.
         begun_s: when the thread of the sockets began to register it.
         fanouts_by: what the pipeline of fan-outs has confirmed.
-        held, held_s, moved_s: casts are not read while it is full, since when, and when something was last taken.
-        slow: it was full for too long: casts are read all the same.
+        window: messages and bytes that it gives credit for when it begins.
         refusal: why it may not listen, when a proxy said so.
         put_s: when something was last put in.
         untold: something was put in, and ``tell`` is still to be called.
@@ -195,14 +199,15 @@ class ClientInbox:
         self.confirmed: set[Pipeline] = set()
         self.refusal = ""
         self.put_s = 0.0
-        self.held = self.slow = self.untold = False
-        self.held_s = self.moved_s = 0.0
+        self.untold = False
         self.begun_s = 0.0
         self.body_max = body_max
         self.fanouts_by: Opened | None = None
         self._pid = os.getpid()
         self._msgs_max, self._bytes_max = limits
-        self._relief_msgs = self._msgs_max - min((self._msgs_max + 1) // 2, RELIEF_MSGS)
+        self.window = (min(CREDIT, self._msgs_max), self._bytes_max)
+        self._credit_step = max(self.window[0] // CREDIT_PARTS, 1)
+        self._credit_step_bytes = min(self.window[1] // CREDIT_PARTS, CREDIT_BYTES)
         self._lock = natives.allocate_lock()
         self._items: deque[ReceivedMessage] = deque()
         self._waiters: deque[Waiter] = deque()
@@ -221,7 +226,7 @@ class ClientInbox:
 
     @property
     def brimful(self) -> bool:
-        """Whether it must not get a cast either."""
+        """Whether it must not get a cast either that came without its credit."""
         held_bytes = self._put_bytes - self._taken_bytes
         return len(self._items) >= 2 * self._msgs_max or held_bytes >= 2 * self._bytes_max
 
@@ -322,13 +327,16 @@ class ClientInbox:
                 except IndexError:
                     return None
                 self._taken_bytes += item.size
-                self._uncredited += 1
-                self._uncredited_bytes += item.size
-                due = self._uncredited >= CREDIT_STEP or self._uncredited_bytes >= CREDIT_BYTES
-            if due and not self.rpc:
+                due = False
+                if item.credit:
+                    self._uncredited += 1
+                    self._uncredited_bytes += item.size
+                    due = (
+                        self._uncredited >= self._credit_step
+                        or self._uncredited_bytes >= self._credit_step_bytes
+                    )
+            if due:
                 self.post(self.owner.credit, self)
-            if (self.held or self.slow) and len(self._items) <= self._relief_msgs:
-                self.post(self.owner.relieved, self)
             if item.due_s is None or time.monotonic() <= item.due_s:
                 return item
             self.post(self.owner.drop, "expired", 1)

@@ -1,8 +1,7 @@
 """Local servers, in the thread of the sockets: registered with the node's proxy, and what comes for them (seed 003).
 
-One process has one control link for each of CALL, CAST and NOTIFY, one PULL for its casts and one SUB for fan-outs.
-Notifications come over their control link, as calls do. All of these sockets are IPC: servers listen on no network
-(seed 003, "ZMQ Proxy").
+One process has one control link for each of CALL, CAST and NOTIFY, over which their messages come, and one SUB for
+fan-outs. All of these sockets are IPC: servers listen on no network (seed 003, "ZMQ Proxy").
 What comes for them is ``delivery``'s.
 """
 
@@ -17,7 +16,7 @@ from broker.oslo.client.control_link import ControlLink
 from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.delivery import Delivery
 from broker.oslo.client.folder import TrustedFolder
-from broker.oslo.client.inbox import CREDIT, ClientInbox, Post, ReceivedMessage
+from broker.oslo.client.inbox import ClientInbox, Post, ReceivedMessage
 from broker.oslo.client.subscriptions import ClientSubscriptions
 from broker.oslo.contract import Settings
 from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, not_repeated
@@ -65,7 +64,7 @@ class ListenerRegistrations:
             pipeline: ControlLink(reactor, settings, folder, pipeline, self)
             for pipeline in (Pipeline.CALL, Pipeline.CAST, Pipeline.NOTIFY)
         }
-        delivery = self._delivery = Delivery(reactor, settings, counters, self._send)
+        delivery = self._delivery = Delivery(reactor, counters, self._send)
         self._inboxes = delivery.inboxes
         self._fanouts = ClientSubscriptions(reactor, settings, folder, delivery.fanout)
         self._closed = False
@@ -80,8 +79,8 @@ class ListenerRegistrations:
             return
         inbox.begun_s = self._reactor.now()
         self._delivery.enter(inbox)
+        opening = Opening(inbox.listener, inbox.records, inbox.pool, *inbox.window)
         if inbox.rpc:
-            opening = Opening(inbox.listener, inbox.records)
             record = inbox.records[0]
             key = (record.exchange, record.topic)
             inbox.missing = self._there({
@@ -94,9 +93,9 @@ class ListenerRegistrations:
             self._fanouts.subscribe(fanout_filter(*key), lambda opened: self._hears_fanouts(inbox, opened))
         else:
             inbox.missing = {Pipeline.NOTIFY}
-            self._controls[Pipeline.NOTIFY].open(Opening(inbox.listener, inbox.records, inbox.pool, CREDIT))
-            if self._credit_timer is None:
-                self._credit_timer = self._reactor.call_later(CREDIT_LOOK_S, self._look_at_credit)
+            self._controls[Pipeline.NOTIFY].open(opening)
+        if self._credit_timer is None:
+            self._credit_timer = self._reactor.call_later(CREDIT_LOOK_S, self._look_at_credit)
 
     def _there(self, files: dict[Pipeline, tuple[str, ...]]) -> set[Pipeline]:
         folder = self._settings.ipc_dir
@@ -130,10 +129,6 @@ class ListenerRegistrations:
         """See ``Hooks``."""
         self._home_is(opened.node)
         inbox = self._inboxes.get(listener)
-        if pipeline is Pipeline.CAST and opened.endpoint:
-            error = self._delivery.casts.pull_from(opened.endpoint)
-            if error:
-                self.malformed(Pipeline.CAST, error)
         if inbox is not None:
             if opened.message_bytes_max:
                 inbox.body_max = min(opened.message_bytes_max, self._settings.message_bytes_max)
@@ -202,13 +197,14 @@ class ListenerRegistrations:
         """Give credit back for what was taken."""
         n = inbox.credit()
         head = encode(Kind.CREDIT, listeners=(inbox.listener,), word=n)
-        if n and not self._controls[Pipeline.NOTIFY].send((head, b"")):
-            inbox.owe(n)  # no room: with the next pulse
+        control = self._controls[Pipeline.CAST if inbox.rpc else Pipeline.NOTIFY]
+        if n and not control.send((head, b"")):
+            inbox.owe(n)  # no room: at the next look
 
     def _look_at_credit(self) -> None:
         self._credit_timer = self._reactor.call_later(CREDIT_LOOK_S, self._look_at_credit)
         for inbox in self._inboxes.values():
-            if not inbox.rpc and inbox.listener not in self._ending:
+            if inbox.listener not in self._ending:
                 self.credit(inbox)
 
     def drop(self, name: str, n: int) -> None:
@@ -231,8 +227,7 @@ class ListenerRegistrations:
             inbox.ended.set()
             return
         self._unsubscribe(inbox)
-        if not inbox.rpc:
-            self.credit(inbox)
+        self.credit(inbox)
         waited = self._ending[listener] = set()
         for pipeline, control in self._controls.items():
             if control.close(listener):
@@ -259,10 +254,6 @@ class ListenerRegistrations:
         if not self._delivery.leave(inbox):
             return
         self._ending.pop(inbox.listener, None)
-
-    def relieved(self, inbox: ClientInbox) -> None:
-        """It has room again."""
-        self._delivery.relieved(inbox)
 
     @property
     def inboxes(self) -> list[ClientInbox]:

@@ -26,6 +26,7 @@
     message_digest          what a notification is known by when it is given back
     recording               what passes, for the journal: one tap for all rooms
     journal                 a pipeline's records; ``summaries``: what they say of one message (pure)
+    credit                  what listeners have room for; ``credited_queue``: what waits for one of them (pure)
     back_pressure           a frontend is not read while a queue behind it is nearly full and moves
     call, cast, fanout, notify      the four pipelines
 

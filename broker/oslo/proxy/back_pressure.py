@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from broker.oslo.proxy.counters import Counters
+from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.reactor import Reactor, Timer
 
 FULL: Final = 0.9
@@ -30,17 +31,6 @@ STILL_S: Final = 0.5
 PAUSE_MAX_S: Final = 5.0
 LOOK_S: Final = 0.1
 WHY: Final = "a queue is nearly full"
-
-
-class Queue(Protocol):
-    """What waits for one server or listener. Hashed by identity."""
-
-    moved_s: float
-    """When something of it was last taken, or when it began to wait; by the reactor's clock."""
-
-    @property
-    def filled(self) -> float:
-        """The part that is in use, of messages or bytes, whichever is more."""
 
 
 class Pausable(Protocol):
@@ -72,11 +62,12 @@ class BackPressure:
         self._reactor = reactor
         self._frontend = frontend
         self._counters = counters
-        self._asking: dict[Queue, float] = {}
-        self._slow: set[Queue] = set()
+        self._asking: dict[CreditedQueue[Any], float] = {}
+        self._slow: set[CreditedQueue[Any]] = set()
         self._timer: Timer | None = None
+        self._looked_s = 0.0
 
-    def press(self, queue: Queue) -> bool:
+    def press(self, queue: CreditedQueue[Any]) -> bool:
         """``queue`` is nearly full: read nothing until it has room. False: it does not move, nobody waits for it."""
         if queue in self._asking:
             return True
@@ -89,15 +80,16 @@ class BackPressure:
             self._counters.count("pauses")
             self._frontend.pause(WHY, on=True)
         if self._timer is None:
+            self._looked_s = now_s
             self._timer = self._reactor.call_later(LOOK_S, self._look)
         return True
 
-    def ease(self, queue: Queue) -> None:
+    def ease(self, queue: CreditedQueue[Any]) -> None:
         """Something of it was taken."""
         if (self._asking or self._slow) and queue.filled < ROOM:
             self.forget(queue)
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: CreditedQueue[Any]) -> None:
         """It has room, or has ended. Harmless when it never asked for anything."""
         self._slow.discard(queue)
         if self._asking.pop(queue, None) is not None and not self._asking:
@@ -105,9 +97,15 @@ class BackPressure:
 
     def _look(self) -> None:
         now_s = self._reactor.now()
+        late = (
+            now_s - self._looked_s > 3 * LOOK_S
+        )  # we stood still ourselves: what came meanwhile is read first
+        self._looked_s = now_s
         for queue, since_s in list(self._asking.items()):
             if queue.filled < ROOM:
                 self.forget(queue)
+            elif late:
+                continue
             elif now_s - queue.moved_s > STILL_S:
                 self._counters.count("pauses_still")
                 self.forget(queue)

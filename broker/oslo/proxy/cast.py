@@ -1,126 +1,71 @@
-"""The pipeline of casts: PULL from clients, a PUSH for each server process (seed 003, "PUSH/PULL for direct CAST").
+"""The pipeline of casts: PULL from clients, ROUTER to servers (seed 003, "PUSH/PULL for direct CAST").
 
 ::
 
     client PUSH    [envelope][body]     entry PULL     who: stamped; where: the client's choice, or whose turn it is
-    proxy          [envelope][body]     cast-N.out     bound here, one for each process that registered at cast.ctl
+    proxy          [envelope][body]     cast.ctl       to the listener's process, within its ``credit``
 
-Nobody is answered. While the queue of a server is nearly full and moves, nothing more is read, so that senders wait
-(``back_pressure``). What does not fit into the queue of one that does not move goes to another one of the topic, or is
-dropped and counted; so is what nobody listens to.
-
-A server whose inbox is full reads nothing until its application has made some room. Meanwhile it says at cast.ctl that
-it does move: CREDIT (listener) word n, n messages were taken.
+Nobody is answered. What does not fit into the queue of a listener that does not move goes to another one of the topic,
+or is dropped and counted; so is what nobody listens to.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import zmq
 
-from broker.errors import ConfigError
 from broker.identity import Credentials
 from broker.oslo.frames import HEAD_BYTES, Envelope, Flag, Kind, Malformed, dated, decode, overdue
-from broker.oslo.names import Pipeline, Reason, cast_file
+from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.back_pressure import FULL, BackPressure
+from broker.oslo.proxy.credit import ListenerCredit
+from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.proxy.direct import DirectRoom
-from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.local_listeners import LocalListener
-from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
+from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.proxy.route_cache import BEGIN, TRIES_MAX, CachedRoute, stamped_for
-from broker.oslo.reactor import Pipe, Reactor
-from broker.oslo.reactor.binding import bind_local, guard
+from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames, Outcome
-from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import Opened, Opening
-from broker.transport.zeromq.address import remove_socket
-from broker.transport.zeromq.origin import credentials
 
-NUMBERS_MAX: Final = 1 << 32
-"""Of the files that lead to servers (``names.cast_file``)."""
 _CAST: Final = int(Kind.CAST)
 _REPEATED: Final = int(Flag.REPEATED)
 _FLAGS_AT: Final = 5
 _TTL_AT: Final = 8
 _TTL_END: Final = 12
 _NO_TTL: Final = bytes(4)
+_TO_SERVER: Final = 3
+"""Frames of a cast on its way to a server's process: the router's id, envelope, body."""
 
 
-class ServerPush:
-    """The way to one server process: a PUSH that only this process may connect to (``zap.Judge``).
+class WaitingCast(NamedTuple):
+    """A cast in the queue of a listener."""
 
-    Attributes:
-        endpoint: where.
-        denied: connections refused.
-        moved_s: see ``back_pressure.Queue``.
-        shut: never.
-    """
-
-    def __init__(self, reactor: Reactor, config: NodeConfig, number: int, link: ServerLink) -> None:
-        if reactor.context is None:
-            raise RuntimeError("an exit is opened before its reactor was")
-        self.endpoint = config.path(cast_file(number))
-        self.shut = False
-        self.denied = 0
-        self.moved_s = reactor.now()
-        self._owner = (link.credentials.userid, link.pid)
-        self._release: Callable[[], None] | None = None
-        sock = reactor.context.socket(zmq.PUSH)
-        try:
-            tune_local(sock, config.message_bytes_max, send_msgs=config.send_msgs)
-            self._release = guard(reactor, sock, self)
-            self._path = bind_local(sock, self.endpoint, config.ipc_group)
-        except BaseException:
-            sock.close(0)
-            if self._release is not None:
-                self._release()
-            raise
-        self.pipe = Pipe(reactor, sock, outbox_msgs=config.queue_msgs, outbox_bytes=config.queue_bytes)
-
-    @property
-    def filled(self) -> float:
-        """See ``back_pressure.Queue``."""
-        return self.pipe.filled
-
-    def judge(self, address: str, key: str) -> str | None:
-        """Only the process that registered; of one whose pid the kernel does not tell, only its user."""
-        uid, _gid, pid = credentials(address)
-        if (uid, pid) != self._owner:
-            self.denied += 1
-            return None
-        return "server"
-
-    def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """Judge at once."""
-        return False
-
-    def close(self, linger_ms: int = 0) -> None:
-        """Close and delete the file. Harmless twice."""
-        self.pipe.close(linger_ms)
-        if self._release is not None:
-            self._release()
-        remove_socket(self._path)
+    head: bytes
+    body: bytes
+    size: int
+    """Bytes of both."""
 
 
-class CastProxy(DirectRoom[ServerPush]):
+CastQueue = CreditedQueue[WaitingCast]
+
+
+class CastProxy(DirectRoom[CastQueue]):
     """One node's pipeline of casts; arguments and attributes as ``PipelineRoom``'s."""
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
         super().__init__(reactor, config, acl, Pipeline.CAST, zmq.PULL)
-        self._targets: dict[ServerLink, ServerPush] = {}
-        self._sent_before = 0
-        self._numbers = random.randrange(NUMBERS_MAX)  # servers of an earlier proxy still look for its files
+        self._queues: dict[str, CastQueue] = {}
+        self._limits = (config.queue_msgs, config.queue_bytes)
+        self._delivered = 0
 
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
-        self._back_pressure = BackPressure(self._reactor, self._frontend, self.counters)
-        undo.callback(self._back_pressure.close)
-        return RegistrationSocket(
+        self._credit = ListenerCredit(self._reactor, self._frontend, self.counters, self._credited)
+        undo.callback(self._credit.close)
+        registration = RegistrationSocket(
             self._reactor,
             self._config,
             Pipeline.CAST,
@@ -129,10 +74,12 @@ class CastProxy(DirectRoom[ServerPush]):
             opened=self._opened,
             closed=self._closed,
             other=self._said,
-            gone=self._gone,
+            returned=self._returned,
             status=self.status,
             journal=self._journal,
         )
+        self._credit.begin(registration)
+        return registration
 
     # ------------------------------------------------------------ messages
 
@@ -167,24 +114,54 @@ class CastProxy(DirectRoom[ServerPush]):
                 "no_route", "nobody listens at %.64s/%.64s", route_to.exchange, route_to.topic
             )
             return
-        message = [stamped_for(head, route_to, local), body]
-        if head[_TTL_AT:_TTL_END] != _NO_TTL:
+        ttl = head[_TTL_AT:_TTL_END]
+        head = stamped_for(head, route_to, local)
+        if ttl != _NO_TTL:
             now_s = self._reactor.now()
-            message[0] = dated(message[0], now_s + int.from_bytes(head[_TTL_AT:_TTL_END]) / 1000, now_s)
-        outcome = local.target.pipe.send(message)
-        if outcome is Outcome.QUEUED:
-            self._waits(local.target)
-        elif outcome is not Outcome.SENT:
-            self._elsewhere(local, route_to.exchange, route_to.topic, route_to.server, message)
+            head = dated(head, now_s + int.from_bytes(ttl) / 1000, now_s)
+        cast = WaitingCast(head, body, len(head) + len(body))
+        if not self._offer(local.target, cast):
+            self._elsewhere(local, route_to.exchange, route_to.topic, route_to.server, cast)
 
-    def _waits(self, target: ServerPush) -> None:
-        """Something was not sent at once: slow the senders down before its queue is full."""
-        if target.pipe.waiting == 1:
-            target.moved_s = self._reactor.now()
-        if target.filled >= FULL:
-            self._back_pressure.press(target)
+    def _offer(self, queue: CastQueue, cast: WaitingCast) -> bool:
+        """Give it to the listener of ``queue``, or let it wait there; False: there is no room."""
+        if not queue.queue and queue.is_open(cast.size):
+            self._hand_out(queue, cast)
+            return True
+        if not queue.has_room:
+            self._drop_stale(queue)
+            if not queue.has_room:
+                return False
+        queue.wait(cast)
+        self._credit.waits(queue)
+        return True
 
-    def _meet(self, head: bytes, who: Credentials) -> CachedRoute[ServerPush] | None:
+    def _hand_out(self, queue: CastQueue, cast: WaitingCast) -> None:
+        if self._registration.pipe.send_credited((queue.owner.rid, cast.head, cast.body)) > Outcome.FULL:
+            queue.fly(cast.size)
+            self._delivered += 1
+        else:
+            queue.attached = False  # its connection has ended, and its listener does in a moment
+            queue.wait_first(cast)
+
+    def _credited(self, listener: str, messages: int) -> CastQueue | None:
+        queue = self._queues.get(listener)
+        if queue is not None:
+            queue.confirm(messages)
+            self._drop_stale(queue)
+            while queue.queue and queue.is_open(queue.queue[0].size):
+                self._hand_out(queue, queue.next_waiting())
+                self._drop_stale(queue)
+        return queue
+
+    def _drop_stale(self, queue: CastQueue) -> None:
+        """Drop the oldest of which the senders have given up."""
+        now_s = self._reactor.now()
+        while queue.queue and overdue(queue.queue[0].head, now_s):
+            queue.next_waiting()
+            self.counters.count("expired")
+
+    def _meet(self, head: bytes, who: Credentials) -> CachedRoute[CastQueue] | None:
         try:
             return self._routes.meet(who, head)
         except Malformed as error:
@@ -193,15 +170,15 @@ class CastProxy(DirectRoom[ServerPush]):
 
     def _elsewhere(
         self,
-        tried: LocalListener[ServerPush] | None,
+        tried: LocalListener[CastQueue] | None,
         exchange: str,
         topic: str,
         server: str,
-        message: list[bytes],
+        cast: WaitingCast,
     ) -> None:
         """Another listener of the address may have what its own has no room for, or is no more there to take."""
         here = tried is not None
-        if message[0][_FLAGS_AT] & _REPEATED:
+        if cast.head[_FLAGS_AT] & _REPEATED:
             text = "no room at %.64s/%.64s for a cast that was sent again"
             self.counters.dropped("repeat_lost", text, exchange, topic)
             return
@@ -209,8 +186,8 @@ class CastProxy(DirectRoom[ServerPush]):
             if local is tried:
                 continue
             here = True
-            message[0] = message[0][:HEAD_BYTES] + local.tail_for(server)
-            if local.target.pipe.send(message) > Outcome.FULL:
+            head = cast.head[:HEAD_BYTES] + local.tail_for(server)
+            if self._offer(local.target, WaitingCast(head, cast.body, len(head) + len(cast.body))):
                 self.counters.count("chosen_again")
                 return
         if here:
@@ -220,82 +197,73 @@ class CastProxy(DirectRoom[ServerPush]):
         else:
             self.counters.dropped("no_route", "nobody listens at %.64s/%.64s any more", exchange, topic)
 
-    def _stale(self, frames: Frames) -> bool:
-        if not overdue(frames[0], self._reactor.now()):
-            return False
-        self.counters.count("expired")
-        return True
+    def _again(self, cast: WaitingCast) -> None:
+        """What was for a listener that has ended."""
+        if overdue(cast.head, self._reactor.now()):
+            self.counters.count("expired")
+            return
+        envelope = decode(cast.head)
+        self._elsewhere(None, envelope.exchange, envelope.topic, envelope.server, cast)
 
     # ------------------------------------------------------------ registrations
 
     def _opened(self, link: ServerLink, opening: Opening) -> Opened:
-        target = self._targets.get(link)
-        if target is None:
-            target = self._targets[link] = self._new_exit(link)
-        self._enter(opening, target)
-        return self._confirmation(target.endpoint)
-
-    def _new_exit(self, link: ServerLink) -> ServerPush:
-        self._numbers = (self._numbers + 1) % NUMBERS_MAX
-        try:
-            target = ServerPush(self._reactor, self._config, self._numbers, link)
-        except (ConfigError, zmq.ZMQError) as error:  # no descriptor left, or the file is somebody's
-            raise CannotOpen(Reason.BUSY, f"no way to this process can be opened: {error}") from error
-        if self._journal is not None:
-            self._journal.watch(target.pipe)
-        target.pipe.stale = self._stale
-        target.pipe.flushed = lambda _frames: self._moved(target)
-        return target
-
-    def _moved(self, target: ServerPush) -> None:
-        target.moved_s = self._reactor.now()
-        self._back_pressure.ease(target)
+        self._credit.check(link)
+        queue: CastQueue = CreditedQueue(
+            opening.listener, opening.credit, link, self._limits, opening.credit_bytes
+        )
+        self._enter(opening, queue)
+        queue.attached = True
+        self._queues[opening.listener] = queue
+        return self._confirmation()
 
     def _closed(self, link: ServerLink, listener: str) -> None:
         self._leave(listener)
+        queue = self._queues.pop(listener)
+        self._credit.forget(queue)
         end = b"\0" + listener.encode()
-        for frames in self._targets[link].pipe.sift_all(lambda frames: frames[0].endswith(end)):
-            if not self._stale(frames):
-                envelope = decode(frames[0])
-                self._elsewhere(None, envelope.exchange, envelope.topic, envelope.server, list(frames))
+        unsent = self._registration.sift(
+            link, lambda frames: len(frames) == _TO_SERVER and frames[1].endswith(end)
+        )
+        self._returned(link, unsent)
+        for cast in queue.queue:
+            self._again(cast)
 
-    def _gone(self, link: ServerLink) -> None:
-        target = self._targets.pop(link, None)
-        if target is not None:
-            self._sent_before += target.pipe.sent
-            target.close()
-            self._back_pressure.forget(target)
+    def _returned(self, link: ServerLink, messages: list[Frames]) -> None:
+        for frames in messages:
+            if len(frames) == _TO_SERVER and frames[1][4] == _CAST:
+                self._delivered -= 1
+                self._again(WaitingCast(frames[1], frames[2], len(frames[1]) + len(frames[2])))
 
     def _said(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-        target = self._targets.get(link)
-        if envelope.kind == Kind.CREDIT and target is not None:
-            self.counters.count("credits")
-            self._moved(target)
+        if envelope.kind == Kind.CREDIT:
+            self._credit.came(link, envelope.listener, envelope.word)
         else:
             self._unexpected(link, envelope, rest)
 
     # ------------------------------------------------------------ state and end
 
     def _told(self) -> dict[str, Any]:
-        exits = [status_of("PUSH", target.endpoint, target.pipe) for target in self._targets.values()]
-        return {**super()._told(), "exits": exits, "back_pressure": self._back_pressure.status()}
+        return {
+            **super()._told(),
+            "waiting": self._queued,
+            "members": [queue.status() for queue in self._queues.values()],
+            "back_pressure": self._credit.status(),
+        }
 
     def _counted(self) -> dict[str, int]:
-        return {**self.counters.status(), "delivered": self._delivered()}
+        return {**self.counters.status(), "delivered": self._delivered}
 
-    def _delivered(self) -> int:
-        """Casts that were given to a server's process, whether it still runs or not."""
-        return self._sent_before + sum(target.pipe.sent for target in self._targets.values())
+    @property
+    def _queued(self) -> int:
+        return sum(len(queue.queue) for queue in self._queues.values())
 
     @property
     def waiting(self) -> int:
         """Messages that wait to be sent."""
-        queued = sum(target.pipe.waiting for target in self._targets.values())
-        return queued + self._registration.pipe.waiting
+        return super().waiting + self._queued
 
     def close(self, linger_ms: int = 0) -> None:
         """See ``PipelineRoom.close``."""
-        self._back_pressure.close()
+        self._credit.close()
         super().close(linger_ms)
-        for target in self._targets.values():
-            target.close(linger_ms)

@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import glob
 import os
 import stat
 from collections.abc import Iterable
 from typing import Final
 
 from broker.errors import ConfigError
-from broker.oslo.names import Pipeline
+from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.reactor.binding import group_id
-from broker.transport.zeromq.address import Endpoint, check_free, remove_socket
 
-PATH_BYTES_MAX: Final = 107 - len("/cast-4294967295.out")
+PATH_BYTES_MAX: Final = 107 - len(f"/{DIRECTORY_SOCKET}")
 """Of the folder, so that the longest name in it fits a UNIX socket address."""
 _NOT_OURS: Final = stat.S_IWGRP | stat.S_IRWXO
 
@@ -49,8 +47,6 @@ class NodeFolder:
             self._make()
             for room in sorted(rooms):
                 self._lock(room)
-            if Pipeline.CAST in self._locks:
-                self._sweep()
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
@@ -110,12 +106,3 @@ class NodeFolder:
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
-
-    def _sweep(self) -> None:
-        """Delete the sockets of server processes that an earlier proxy has left behind."""
-        for path in glob.glob(os.path.join(glob.escape(self.path), "cast-*.out")):
-            with contextlib.suppress(
-                ConfigError
-            ):  # a file of another kind, or somebody listens there: not ours
-                check_free(Endpoint("ipc", path))
-                remove_socket(path)

@@ -6,18 +6,13 @@ for each pool; here every chosen one gets its copy, or another one of its pool w
     client XPUB    [filter][envelope, listeners=(chosen on this node)][body]      SUB
     proxy          [envelope][listener][body]                                     notify.ctl, the listener's process
 
-A listener registers at the control socket and is given its notifications there, within its credit::
+A listener registers at the control socket and is given its notifications there, within its ``credit``. It may say::
 
-    CREDIT (listener) word n    room for n more; as many of the oldest that it was given are confirmed. Counts only
-                               once its process has read so much that its outbox is within the limits of a queue
     REQUEUE (listener) + envelope and body of a notification    to the end of the queue of the pool's next listener;
                                                                gives no credit of its own
 
 What comes back exactly as it was given out goes on as its sender's; anything else is what the listener says itself, and
 only where it may send. Neither leaves the topics that it listens to.
-
-While the queue of a listener is nearly full and it still gives credit, nothing more is read, so that notifiers wait
-(``back_pressure``).
 """
 
 from __future__ import annotations
@@ -42,7 +37,8 @@ from broker.oslo.frames import (
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.back_pressure import FULL, BackPressure
+from broker.oslo.proxy.credit import ListenerCredit
+from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.proxy.kept_pools import KeptPools
 from broker.oslo.proxy.message_digest import STAMP_BYTES, digest_of, message_of
 from broker.oslo.proxy.pipeline import PipelineRoom
@@ -51,7 +47,7 @@ from broker.oslo.proxy.pools import Pools
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.route_cache import STAMP_AT, STAMP_END
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.pipe import Frames, Outcome
+from broker.oslo.reactor.pipe import Outcome
 from broker.oslo.records import Opened, Opening, Record
 
 # read where it is used, not folded by the compiler: tests change it
@@ -72,15 +68,14 @@ class NotifyProxy(PipelineRoom):
         self.pools = Pools(config.queue_msgs, config.queue_bytes)
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
-        self._held: dict[str, int] = {}
 
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
         reactor, config = self._reactor, self._config
         self._kept = KeptPools(reactor, config, self.counters)
         undo.callback(self._kept.close)
         self.pools = Pools(config.queue_msgs, config.queue_bytes, self._kept.backlog)
-        self._back_pressure = BackPressure(reactor, self._frontend, self.counters)
-        undo.callback(self._back_pressure.close)
+        self._credit = ListenerCredit(reactor, self._frontend, self.counters, self._credited)
+        undo.callback(self._credit.close)
         self._kept.begin(self._announcer, self._subscribe, self._unsubscribe, self.pools)
         registration = RegistrationSocket(
             reactor,
@@ -94,7 +89,7 @@ class NotifyProxy(PipelineRoom):
             status=self.status,
             journal=self._journal,
         )
-        registration.pipe.flushed = self._flushed
+        self._credit.begin(registration)
         return registration
 
     @property
@@ -107,7 +102,7 @@ class NotifyProxy(PipelineRoom):
         lost = self.pools.drop_all() + self._kept.close()
         if lost:
             self.counters.count("lost_at_close", lost)
-        self._back_pressure.close()
+        self._credit.close()
         super().close(linger_ms)
 
     # ------------------------------------------------------------ listeners
@@ -115,10 +110,11 @@ class NotifyProxy(PipelineRoom):
     def _opened(self, link: ServerLink, opening: Opening) -> Opened:
         if any(record.pool != opening.pool for record in opening.records):
             raise CannotOpen(Reason.MALFORMED, f"saw a record of another pool, expected {opening.pool!r:.64}")
-        if not self._registration.pipe.has_room_for(link.rid):
-            raise CannotOpen(Reason.BUSY, "saw a process that does not read what it is sent")
+        self._credit.check(link)
         keys = [(record.exchange, record.topic) for record in opening.records]
-        self._subscribe(self.pools.open(opening.listener, opening.pool, keys, opening.credit, link))
+        self._subscribe(
+            self.pools.open(opening.listener, opening.pool, keys, opening.credit, link, opening.credit_bytes)
+        )
         self._records[opening.listener] = opening.records
         self._give(self.pools.attach(opening.listener))
         self._announcer.add(opening.records)
@@ -126,10 +122,9 @@ class NotifyProxy(PipelineRoom):
         return self._confirmation()
 
     def _closed(self, link: ServerLink, listener: str) -> None:
-        self._held.pop(listener, None)
         member = self.pools.member(listener)
         if member is not None:
-            self._back_pressure.forget(member)
+            self._credit.forget(member)
         handouts, last = self.pools.close(listener)
         for key in last:
             self._reactor.call_later(STRAGGLE_S, self._unsubscribe, key)
@@ -213,49 +208,23 @@ class NotifyProxy(PipelineRoom):
                 missed.append(handout)
         if missed:
             self.pools.undo(missed)
-        if self.pools.waited:
-            self._slow_down()
-
-    def _slow_down(self) -> None:
-        """Something has to wait: let its senders wait before there is no room for it."""
-        for member in self.pools.waited:
-            if len(member.queue) == 1:
-                member.moved_s = self._reactor.now()
-            if member.filled >= FULL:
-                self._back_pressure.press(member)
+        for each in self.pools.waited:
+            self._credit.waits(each)
         self.pools.waited.clear()
+
+    def _credited(self, listener: str, messages: int) -> CreditedQueue[Any] | None:
+        self._give(self.pools.credit(listener, messages))
+        return self.pools.member(listener)
 
     # ------------------------------------------------------------ what listeners say
 
     def _said(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
         if envelope.kind == Kind.CREDIT:
-            if envelope.listener in link.listeners:
-                self._credited(link, envelope.listener, envelope.word)
-            else:
-                self.counters.count("credit_unknown")  # it has just ended
+            self._credit.came(link, envelope.listener, envelope.word)
         elif envelope.kind == Kind.REQUEUE and len(rest) == 2:
             self._requeued(link, envelope.listener, rest)
         else:
             self._unexpected(link, envelope, rest)
-
-    def _flushed(self, frames: Frames) -> None:
-        link = self._registration.links.get(frames[0]) if self._held else None
-        if link is not None and self._registration.pipe.has_room_for(link.rid):
-            for listener in link.listeners:
-                if listener in self._held:
-                    self._credited(link, listener, 0)
-
-    def _credited(self, link: ServerLink, listener: str, messages: int) -> None:
-        """Whoever gives credit has read what it was given; what still waits for its process says otherwise."""
-        messages += self._held.pop(listener, 0)
-        if not self._registration.pipe.has_room_for(link.rid):
-            self._held[listener] = messages
-            return
-        self._give(self.pools.credit(listener, messages))
-        member = self.pools.member(listener)
-        if member is not None and messages:
-            member.moved_s = self._reactor.now()
-            self._back_pressure.ease(member)
 
     def _requeued(self, link: ServerLink, listener: str, rest: list[bytes]) -> None:
         head, body = rest
@@ -288,7 +257,7 @@ class NotifyProxy(PipelineRoom):
             "topics": {f"{exchange}/{topic}": number for (exchange, topic), number in self.pools.topics()},
             "waiting": self.pools.waiting(),
             "members": self.pools.status(),
-            "back_pressure": self._back_pressure.status(),
+            "back_pressure": self._credit.status(),
             **self._kept.status(),
         }
 

@@ -152,12 +152,11 @@ class PipelineRoom(ABC):
 
     # ------------------------------------------------------------ servers and STATUS
 
-    def _confirmation(self, endpoint: str = "") -> Opened:
+    def _confirmation(self) -> Opened:
         """What a server is told whose listener begins."""
         return Opened(
             self._config.node,
             self._announcer.incarnation,
-            endpoint,
             message_bytes_max=self._config.message_bytes_max,
         )
 

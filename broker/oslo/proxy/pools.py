@@ -3,7 +3,7 @@
 Listeners of one pool share what comes to a topic; every pool gets its own copy. The sender has chosen one listener for
 each pool from what it knows of the directory; here that choice is checked, and made anew where it no longer holds.
 
-What waits for a listener is handed out within its window (``pool_member``), and not handed out again by us: when its
+What waits for a listener is handed out within its window (``credited_queue``), and not handed out again by us: when its
 listener ends, nobody can tell what became of it.
 
 Where nobody of a pool is here, a backlog may keep what is for it: its next listener is handed that first (``backlog``).
@@ -102,21 +102,18 @@ class Pools:
     def status(self) -> list[dict[str, Any]]:
         """Every listener, as plain data."""
         return [
-            {
-                "listener": member.id,
-                "pool": member.pool,
-                "topics": [list(key) for key in member.keys],
-                "attached": member.attached,
-                "credit": member.credit,
-                "waiting": len(member.queue),
-                "waiting_bytes": member.queue_bytes,
-                "unconfirmed": len(member.flying),
-            }
+            {**member.status(), "pool": member.pool, "topics": [list(key) for key in member.keys]}
             for member in self._members.values()
         ]
 
     def open(
-        self, listener: str, pool: str | None, keys: Iterable[Key], credit: int, owner: Any
+        self,
+        listener: str,
+        pool: str | None,
+        keys: Iterable[Key],
+        credit: int,
+        owner: Any,
+        credit_bytes: int = 0,
     ) -> list[Key]:
         """A listener begins; returns the keys that nobody listened to before. It is not attached yet.
 
@@ -126,7 +123,9 @@ class Pools:
         if listener in self._members:
             raise ValueError(f"listener {listener[:64]!r} is open already")
         self._ended.pop(listener, None)
-        member = self._members[listener] = Member(listener, pool, keys, max(credit, 0), owner, self._limits)
+        member = self._members[listener] = Member(
+            listener, pool, keys, max(credit, 0), owner, self._limits, credit_bytes
+        )
         first = [key for key in member.keys if key not in self._keys]
         for key in member.keys:
             self._keys[key] = self._keys.get(key, 0) + 1

@@ -109,4 +109,6 @@ def _problem(opening: Opening) -> str:
                 return f"saw a record of the listener {record.listener[:64]!r}, expected {listener!r}"
     except ValueError as error:
         return str(error)
+    if opening.credit_bytes < 0:
+        return f"saw a credit of {opening.credit_bytes} bytes, expected 0 or more"
     return "" if 0 <= opening.credit <= 1 << 31 else f"saw a credit of {opening.credit}, expected 0 to 2**31"

@@ -123,13 +123,6 @@ class Pipe:
         """Messages in the outbox."""
         return len(self._outbox)
 
-    @property
-    def filled(self) -> float:
-        """The part of its outbox that is in use, of messages or bytes, whichever is more; 0.0 when it is closed."""
-        if self.closed:
-            return 0.0
-        return max(len(self._outbox) / max(self._msgs_max, 1), self._outbox.bytes / max(self._bytes_max, 1))
-
     def send(self, frames: Frames) -> Outcome:
         """Send one message, or let it wait behind those that do; see ``Outcome``."""
         if self.closed:

@@ -131,7 +131,7 @@ def _losses(pipelines: Mapping[str, Status]) -> list[Sample]:
 
 
 def _waiting(said: Status) -> int:
-    sockets = [*(said.get("entries") or ()), *(said.get("exits") or ()), said.get("control") or {}]
+    sockets = [*(said.get("entries") or ()), said.get("control") or {}]
     return sum(int(each.get("waiting", 0)) for each in sockets) + int(said.get("waiting", 0))
 
 

@@ -7,7 +7,6 @@ from broker.oslo.names import (
     REASONS,
     Pipeline,
     Reason,
-    cast_file,
     control_file,
     entry_file,
     exit_file,
@@ -24,12 +23,10 @@ def test_the_ports_are_those_of_the_seed():
 
 def test_every_pipeline_has_files_of_its_own():
     files = [make(pipeline) for pipeline in Pipeline for make in (control_file, entry_file, exit_file)]
-    files += [cast_file(number) for number in range(3)]
     assert len(set(files)) == len(files)
     assert control_file(Pipeline.CALL) == "call.ctl"
     assert entry_file(Pipeline.NOTIFY) == "notify.in"
     assert exit_file(Pipeline.FANOUT) == "fanout.pub"
-    assert cast_file(7) == "cast-7.out"
 
 
 def test_every_reason_has_a_text_that_says_something_else():

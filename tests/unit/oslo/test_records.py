@@ -25,7 +25,7 @@ def test_a_state_says_whose_it_is_and_how_old_and_what_renews_it():
         STATE,
         Beat("n1", "call", 5, 7),
         Opening("l1", (A, B), "p", 32),
-        Opened("n1", 5, "ipc:///run/cast-1.out"),
+        Opened("n1", 5, message_bytes_max=1 << 20),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -7,18 +7,15 @@ from broker.oslo.frames import Kind, decode, encode, new_id
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Record
-from tests.unit.oslo.client.nodes import settings_at
 
 LISTENER = "l" * 24
 
 
-def test_what_comes_in_one_turn_is_told_once_at_its_end(rundir):
+def test_what_comes_in_one_turn_is_told_once_at_its_end():
     """Who is woken takes the interpreter's lock away from the thread that reads on."""
     reactor, told = Reactor(), []
     reactor.open()
-    delivery = Delivery(
-        reactor, settings_at(rundir), ClientCounters(reactor), lambda _pipeline, _frames: True
-    )
+    delivery = Delivery(reactor, ClientCounters(reactor), lambda _pipeline, _frames: True)
     records = [Record("e", "t", "", LISTENER)]
     inbox = ClientInbox(lambda *_: True, None, LISTENER, records, None, (9, 1000), rpc=True, body_max=9)
     delivery.enter(inbox)

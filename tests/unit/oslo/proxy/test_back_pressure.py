@@ -97,6 +97,16 @@ def test_one_that_has_not_moved_pauses_nobody(hand: Hand) -> None:
     assert not hand.due
 
 
+def test_a_proxy_that_stood_still_itself_reads_what_came_meanwhile_before_it_judges(hand: Hand) -> None:
+    queue = Queue()
+    assert hand.back_pressure.press(queue)
+    hand.now_s += STILL_S + 2 * LOOK_S  # nothing ran
+    hand.wait(0)
+    assert hand.paused
+    hand.wait(LOOK_S)
+    assert not hand.paused, "nothing had come"
+
+
 def test_a_pause_ends_soon_after_its_queue_stands_still(hand: Hand) -> None:
     queue = Queue()
     hand.back_pressure.press(queue)

@@ -2,9 +2,7 @@
 
 import grp
 import os
-import socket
 import stat
-from pathlib import Path
 
 import pytest
 
@@ -92,18 +90,3 @@ def test_one_proxy_for_each_room(tmp_path):
     second.open({"cast"})
     second.close()
     third.close()
-
-
-def test_sockets_that_were_left_behind_are_deleted_others_not(tmp_path):
-    path = tmp_path / "b"
-    path.mkdir(0o700)
-    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as alive:
-        dead.bind(str(path / "cast-1.out"))
-        alive.bind(str(path / "cast-2.out"))
-        alive.listen()
-        dead.close()
-        Path(path / "cast-3.out").write_text("not a socket")
-        folder = NodeFolder(str(path))
-        folder.open({"cast"})
-        assert sorted(each.name for each in path.glob("cast-*")) == ["cast-2.out", "cast-3.out"]
-        folder.close()

@@ -3,7 +3,8 @@
 import pytest
 
 from broker.oslo.proxy import pools as module
-from broker.oslo.proxy.pool_member import CREDIT_MAX, HANDED_SPARE, Handout, Notification
+from broker.oslo.proxy.credited_queue import CREDIT_MAX
+from broker.oslo.proxy.pool_member import HANDED_SPARE, Handout, Notification
 from broker.oslo.proxy.pools import Pools
 
 KEY = ("openstack", "events.info")
