@@ -1,10 +1,10 @@
-"""A warehouse on disk: ``DIR/TABLE/dt=YYYY-MM-DD/*.parquet`` (gold tables), ``DIR/_runs/`` (what ran).
+"""A warehouse on disk: Delta tables, ``DIR/TABLE`` (gold tables), ``DIR/_runs`` (what ran). Their logs say which files
+there are, by date; no JVM is needed.
 
-Reading is bounded three times: only the partitions a scope touches, only the asked columns, and of those only what a
-``Budget`` allows; the newest partitions come first. Row groups whose statistics lie outside the scope are passed over.
+Reading is bounded three times: only the dates a scope touches, only the asked columns, and of those only what a
+``Budget`` allows; the newest dates come first. Row groups whose statistics lie outside the scope are passed over.
 A column that a file lacks is null in all of its rows (tables only ever gain columns). A file that cannot be read is
-named in ``Reading.damaged``; one that vanished, because the pipeline puts a partition in the place of another, in
-``Reading.vanished``.
+named in ``Reading.damaged``; one that was replaced and deleted since the log was read, in ``Reading.vanished``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import errno
 import importlib
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +22,6 @@ from typing import Any, Final
 from broker.errors import HeadgateError
 from gateway.history.scope import DAY_S, STEPS_S, Scope, start_of
 
-PARTITION: Final = re.compile(r"dt=(\d{4}-\d\d-\d\d)")
-NEVER: Final = "1000-01-01"
-"""Partition of a file without rows: it is there for readers that know no schema."""
 BATCH_ROWS: Final = 65536
 """Rows decoded at a time."""
 ROWS_MAX: Final = 8_000_000
@@ -37,7 +33,9 @@ SECONDS_MAX: Final = 10.0
 FILES_MAX: Final = 4096
 """Files one question opens."""
 DAYS_KEPT: Final = 4000
-"""Partitions of a table that are listed: ten years."""
+"""Dates of a table that are listed: ten years."""
+SETTLED_NS: Final = 1_000_000_000
+"""A log that was written more lately than this is read again each time: times of files are coarse."""
 NAMED_MAX: Final = 16
 """Damaged files that an answer names."""
 
@@ -55,11 +53,16 @@ def arrow(name: str = "") -> Any:
     Raises:
         Absent: it is not installed.
     """
+    return _module(f"pyarrow.{name}" if name else "pyarrow")
+
+
+def _module(name: str) -> Any:
     try:
-        return importlib.import_module(f"pyarrow.{name}" if name else "pyarrow")
+        return importlib.import_module(name)
     except ImportError as error:
         raise Absent(
-            f"the history needs pyarrow ({error}): pip install 'headgate[history]'", errno.ENOSYS
+            f"the history needs {name.partition('.')[0]} ({error}): pip install 'headgate[history]'",
+            errno.ENOSYS,
         ) from None
 
 
@@ -138,6 +141,7 @@ class Warehouse:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._edges: dict[tuple[object, ...], tuple[int, int] | None] = {}
+        self._listed: dict[str, tuple[int, dict[str, list[File]]]] = {}
 
     def check(self) -> None:
         """Say what is missing.
@@ -151,43 +155,50 @@ class Warehouse:
                 f"there is no warehouse at {self.directory} yet: "
                 f"headgate pipeline batch --journal DIR --warehouse {self.directory} makes one"
             )
-        for table, column in FORMER.items():
-            if any(_has(file, column) for file in self.files(table, self.days(table)[:1])[-1:]):
-                raise Absent(
-                    f"{self.directory}: an older version made its tables, which count a message at each broker that it "
-                    "passed; make the warehouse anew from its journal: headgate pipeline batch --journal DIR "
-                    "--warehouse NEW"
-                )
+        if os.path.exists(os.path.join(self.directory, FORMER)):
+            raise Absent(
+                f"an earlier version made {self.directory}: headgate pipeline convert --warehouse {self.directory}"
+            )
 
     def tables(self) -> list[str]:
         """Names of the tables that are there, those of the machinery left out."""
         return sorted(
             entry.name
             for entry in _entries(self.directory)
-            if entry.name[0] not in "._" and _is_folder(entry)
+            if entry.name[0] not in "._" and os.path.isdir(os.path.join(entry.path, LOG))
         )
 
     def days(self, table: str) -> list[str]:
-        """Dates of a table's partitions, newest first."""
-        names = (PARTITION.fullmatch(entry.name) for entry in _entries(os.path.join(self.directory, table)))
-        return sorted((found[1] for found in names if found and found[1] != NEVER), reverse=True)[:DAYS_KEPT]
+        """Dates that a table has rows of, newest first."""
+        return sorted(self._files(table), reverse=True)[:DAYS_KEPT]
 
     def files(self, table: str, days: Iterable[str]) -> list[File]:
-        """The files of these partitions, newest partition first."""
+        """The files of these dates, newest date first."""
+        there = self._files(table)
         found: list[File] = []
         for day in days:
-            found += _parquet(os.path.join(self.directory, table, f"dt={day}"), day)
+            found += there.get(day, [])
             if len(found) > FILES_MAX:
                 break
         return found
 
+    def _files(self, table: str) -> dict[str, list[File]]:
+        """The files by date, as the log of the table says; it is read again when there is more in it."""
+        place = os.path.join(self.directory, table)
+        try:
+            written = os.stat(os.path.join(place, LOG)).st_mtime_ns
+        except OSError:
+            return {}
+        when, found = self._listed.get(table, (0, {}))
+        if when != written:
+            settled = time.time_ns() - written > SETTLED_NS
+            found = _logged(place)
+            self._listed[table] = (written if settled else 0, found)
+        return found
+
     def run_files(self) -> list[File]:
-        """The files of ``_runs``, newest first, whether it has partitions or not."""
-        folder = os.path.join(self.directory, "_runs")
-        found = _parquet(folder, "")
-        for day in self.days("_runs")[:31]:
-            found += _parquet(os.path.join(folder, f"dt={day}"), day)
-        return sorted(found, key=lambda each: each.state, reverse=True)
+        """The files of ``_runs``, newest first."""
+        return sorted(self.files("_runs", self.days("_runs")[:31]), key=lambda each: each.state, reverse=True)
 
     def state(self, tables: Sequence[str], days: Sequence[str]) -> tuple[object, ...]:
         """Changes when any file of these partitions does."""
@@ -297,8 +308,9 @@ WIDTHS: Final = {"traffic": 10, "rpc_latency": 60, "tree_latency": 60, "errors":
 WIDEST_S: Final = max(WIDTHS.values())
 EXACT: Final = ("traffic", "denied", "event_gaps", "job_outcomes", "notifications", "slow")
 """Tables that tell when something was; the others are wider windows of the same messages."""
-FORMER: Final = {"traffic": "errors", "rpc_latency": "p50_ns"}
-"""Columns of tables that counted every broker that a message passed: such a warehouse is not read."""
+LOG: Final = "_delta_log"
+FORMER: Final = "_feed"
+"""What a warehouse of Parquet files without a log has, which earlier versions made: such a warehouse is not read."""
 EDGES_MAX: Final = 8192
 """Files whose first and last time are remembered."""
 
@@ -324,35 +336,27 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _logged(place: str) -> dict[str, list[File]]:
+    """The files of a table by date, as its log says.
+
+    Raises:
+        Absent: the log cannot be read, or ``deltalake`` is not installed.
+    """
+    delta, exceptions = _module("deltalake"), _module("deltalake.exceptions")
     try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def _parquet(folder: str, day: str) -> list[File]:
-    """The Parquet files right in ``folder``, by name; what Spark and we write under way begins with ``.`` or ``_``."""
-    found = []
-    for entry in _entries(folder):
-        if entry.name.endswith(".parquet") and entry.name[0] not in "._":
-            try:
-                about = entry.stat()
-            except OSError:
-                continue  # it is gone since
-            found.append(File(entry.path, day, about.st_size, (about.st_mtime_ns, about.st_size)))
-    return sorted(found, key=lambda each: each.path)
+        rows = arrow().table(delta.DeltaTable(place).get_add_actions(flatten=True))
+        rows = rows.select(["path", "partition.dt", "size_bytes", "modification_time"])
+    except (OSError, exceptions.DeltaError) as error:
+        raise Absent(f"{place}: {error}") from None
+    found: dict[str, list[File]] = {}
+    for row in rows.to_pylist():
+        day, size = str(row["partition.dt"]), row["size_bytes"]
+        path = os.path.join(place, row["path"])
+        found.setdefault(day, []).append(File(path, day, size, (row["modification_time"], size)))
+    return {day: sorted(files, key=lambda each: each.path) for day, files in found.items()}
 
 
 # ---------------------------------------------------------------- one file
-
-
-def _has(file: File, column: str) -> bool:
-    """Whether a file has that column; False of one that cannot be read, which is told where it is."""
-    try:
-        return column in arrow("parquet").read_schema(file.path).names
-    except (OSError, arrow().ArrowException):
-        return False
 
 
 def _edge_of(file: File, column: str, width: int) -> tuple[int, int] | None:

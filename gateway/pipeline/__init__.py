@@ -1,7 +1,7 @@
 """What the journal holds, as tables: Spark jobs over segments, Parquet out. The only place that imports pyspark.
 
 ``schema``     every table: columns, types, versions; as Arrow, as Spark DDL, as Markdown. Needs nothing but Python
-``warehouse``  where the tables are: paths, names of files, who feeds them, locks, partitions swapped whole
+``lake``       a table of Delta Lake: snapshots, commits; ``warehouse`` all of them, who feeds them, how far jobs are
 ``runs``       the table of runs: what each job read, wrote and lost
 ``session``    a Spark session set up for our sources; Java and PySpark missing are said in words
 ``arrow``      decoded columns -> Arrow batches of the schema
@@ -11,7 +11,8 @@
 ``compact``    many small files -> few large ones
 ``spans``      which bytes of which segments a task reads; ``offsets`` how far a stream may read
 ``filters``    what of a query's conditions the source can decide itself
-``parts``      rows of ``messages`` -> a file for each date, inside a task
+``parts``      rows -> a file for each date, inside a task
+``convert``    a warehouse of Parquet files alone, of earlier versions -> Delta tables
 ``errors``     what goes wrong, in words
 ``progress``   how far a job is, on a terminal
 ``describe``, ``verify``   what a warehouse holds; whether it holds all that the journal does
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def views(spark: SparkSession, warehouse: str | os.PathLike[str]) -> list[str]:
-    """Every table of a warehouse as a temporary view of its name, for SQL; also those without rows. Returns the names.
+    """Every table of a warehouse, as it is now, as a temporary view of its name, for SQL. Returns the names.
 
     Args:
         spark: where.
@@ -45,7 +46,6 @@ def views(spark: SparkSession, warehouse: str | os.PathLike[str]) -> list[str]:
     from gateway.pipeline.schema import TABLES
 
     house = existing(warehouse)
-    house.check()
     for name in TABLES:
         house.read(spark, name).createOrReplaceTempView(name)
     return list(TABLES)

@@ -92,7 +92,7 @@ def bench(
         import duckdb
     except ImportError:
         raise Missing("duckdb is not installed: pip install duckdb") from None
-    files = [str(path) for path in warehouse.files(schema.MESSAGES.name)]
+    files = warehouse.at(schema.MESSAGES.name).paths()
     if not files:
         raise PipelineError(
             f"{warehouse.root}: no messages; expected bronze made by ingest, or --calls N to make some up"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.pipeline import schema
 from gateway.pipeline.tables.shape import NORESPONSE, STREAMING
-from gateway.pipeline.warehouse import Warehouse, write_file
+from gateway.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,17 +38,19 @@ def make_up(warehouse: Warehouse, calls: int, files: int = 16) -> int:
     import numpy as np
     import pyarrow as pa
 
-    columns = _columns(calls)
+    warehouse.ready()
+    columns, made = _columns(calls), []
     total = len(columns["ts_ns"])
     for number in range(files):
         part = slice(total * number // files, total * (number + 1) // files)
         rows = _rows(
             {name: values[part] for name, values in columns.items()}, np.arange(part.start + 1, part.stop + 1)
         )
-        path = (
-            warehouse.partition(schema.MESSAGES.name, "2026-01-31") / f"rank0-{part.start + 1:020d}.parquet"
+        rows |= {schema.PARTITION: np.full(part.stop - part.start, np.datetime64("2026-01-31"))}
+        made += warehouse.write_rows(
+            schema.MESSAGES.name, pa.Table.from_pydict(rows, schema=schema.MESSAGES.arrow(partition=True))
         )
-        write_file(path, pa.Table.from_pydict(rows, schema=schema.MESSAGES.arrow()))
+    warehouse.add_bronze(warehouse.at(schema.MESSAGES.name), made, {})
     return total
 
 

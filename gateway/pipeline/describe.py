@@ -15,11 +15,10 @@ from gateway.pipeline.warehouse import Warehouse
 
 @dataclass(frozen=True)
 class Held:
-    """One table, as it is on disk; ``versions`` are those that its files say."""
+    """One table, as it is on disk."""
 
     table: str
     version: int
-    versions: tuple[int, ...]
     files: int
     rows: int
     bytes: int
@@ -31,26 +30,13 @@ def held(warehouse: Warehouse, name: str) -> Held:
     """One table.
 
     Raises:
-        PipelineError: no such table; a file of it cannot be read.
+        PipelineError: no such table, or of a version that is not read here.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = size = 0
-    versions: set[int] = set()
-    files = warehouse.files(name)
-    for path in files:
-        try:
-            found = pq.read_metadata(path)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise PipelineError(f"{path}: {error}; expected a Parquet file") from None
-        rows += found.num_rows
-        size += path.stat().st_size
-        versions.add(schema.version_of(found.metadata) or 1)
-    dates = warehouse.dates(name)
-    version = schema.table_named(name).version
+    at = warehouse.at(name)
+    files, dates = at.files(), at.dates()
     first, last = (dates[0], dates[-1]) if dates else ("", "")
-    return Held(name, version, tuple(sorted(versions)), len(files), rows, size, first, last)
+    rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+    return Held(name, at.known.version, len(files), rows, size, first, last)
 
 
 def existing(directory: str | os.PathLike[str]) -> Warehouse:
@@ -69,7 +55,7 @@ def describe(warehouse: Warehouse) -> dict[str, Any]:
     """All of it, as JSON values; ``age_s`` of the last run tells how fresh it is.
 
     Raises:
-        PipelineError: there is no such directory, or a file of it cannot be read.
+        PipelineError: there is no such directory, or its version is not read here.
     """
     existing(warehouse.root)
     last = runs.last(warehouse)

@@ -30,3 +30,7 @@ class Lost(PipelineError):
     """Records that should be in the journal are not there any more, or cannot be read."""
 
     errno = errno.ENODATA
+
+
+class Conflict(Busy):
+    """Another job changed the same table meanwhile; done again from what is there now it may pass."""

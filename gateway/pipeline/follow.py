@@ -1,31 +1,34 @@
-"""Gold behind a stream: steps that take in all batches that came into bronze meanwhile.
+"""Gold behind a stream: steps that take in all that was added to bronze meanwhile.
 
 A step costs about the same for one batch and for many, so it does not hold the stream up: bronze is as fresh as its
-batches, gold as its steps. A step is named after the last batch it takes in and leaves its traces in this order: rows
-of gold, ``batch-ID-0.parquet``; what it leaves open for the next one (``_open``); its row in ``_runs`` (job ``gold``);
-``gold = ID`` in ``_feed``. One that was killed is cleared away before the next one begins: its name may not come again.
+batches, gold as its steps. What a step leaves open for the next one (``_open``) is kept first; then each table gets its
+rows with the number of the last addition they are of, so that a step that was killed adds to no table twice; ``_runs``
+gets its row last, and with it the number up to which all tables are made. Tables that are ahead, because a step was
+killed or ``batch`` made them, end the next step where they are.
 """
 
 from __future__ import annotations
 
-import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.pipeline import runs, schema
-from gateway.pipeline.warehouse import Warehouse, batch_name, batch_of
+from gateway.pipeline.errors import Conflict, PipelineError
+from gateway.pipeline.warehouse import BRONZE, GOLD, Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from gateway.pipeline.lake import Snapshot
 
 Told = Callable[[runs.Run], None]
 OPEN: Final = "_open"
 """Directory of what steps leave open: calls without their last response and the like."""
 _LOOK_S: Final = 0.5
-BATCHES_MOST: Final = 200
-"""Batches of one step: what a stream left behind for days is caught up with in pieces."""
+ADDITIONS_MOST: Final = 200
+"""Of one step: what a stream left behind for days is caught up with in pieces."""
 
 
 class Follow(threading.Thread):
@@ -33,7 +36,7 @@ class Follow(threading.Thread):
 
     Args:
         spark: where.
-        warehouse: which; the stream holds its lock.
+        warehouse: which.
         told: called after each step.
 
     Attributes:
@@ -76,7 +79,7 @@ class Follow(threading.Thread):
             while not self._leave or self._all:
                 self._come.wait()
                 self._come.clear()
-                while (self._all or not self._leave) and self._step():
+                while (self._all or not self._leave) and self._turn():
                     pass
                 if self._leave:
                     return
@@ -84,67 +87,71 @@ class Follow(threading.Thread):
             if self._all or not self._leave:
                 self.error = error
 
-    def _step(self) -> bool:
-        """One step; whether there was something to do."""
-        told = self._warehouse.feed()
-        known, whole = told.get("gold", -1), told.get("bronze", -1)
-        if whole <= known:
-            return False
-        until = min(whole, known + BATCHES_MOST)
-        run = runs.Run("gold", "stream", until)
-        clear(self._warehouse, known)
-        files = [
-            path for number in range(known + 1, until + 1) for path in batch_files(self._warehouse, number)
-        ]
-        run.rows_in = rows_in(files)
-        run.rows_out = make_gold(self._spark, self._warehouse, until, files) if files else 0
-        runs.add(self._warehouse, run.finish())
-        self._warehouse.update_feed(gold=until)
-        if self._told is not None:
-            self._told(run)
+    def _turn(self) -> bool:
+        """One step, unless another job makes gold right now; whether there may be more to do."""
+        with self._warehouse.making_gold(wait=self._all) as ours:
+            if ours:
+                try:
+                    run = step(self._spark, self._warehouse)
+                except Conflict:
+                    return True
+                if run is not None and self._told is not None:
+                    self._told(run)
+                return run is not None
+        self._come.wait(_LOOK_S)
         return True
 
 
-def clear(warehouse: Warehouse, known: int) -> None:
-    """Take away what a step left that did not end: all of batches that gold does not know of."""
-    for table in schema.GOLD:
-        for path in warehouse.files(table.name):
-            batch = batch_of(path)
-            if batch is not None and batch > known:
-                path.unlink(missing_ok=True)
-    for place in (warehouse.root / OPEN).glob("batch-*"):
-        if int(place.name.removeprefix("batch-")) > known:
-            shutil.rmtree(place, ignore_errors=True)
+def step(spark: SparkSession, warehouse: Warehouse) -> runs.Run | None:
+    """Add to gold what came into bronze; None where nothing did.
+
+    Raises:
+        Conflict: another job made gold meanwhile.
+        PipelineError: the files of an addition are not there any more.
+    """
+    known, bronze = warehouse.gold(), warehouse.at(schema.MESSAGES.name)
+    on = {table.name: warehouse.at(table.name) for table in schema.GOLD}
+    ahead = [each.done(GOLD) for each in on.values() if each.done(GOLD) > known]
+    until = min([bronze.done(BRONZE), known + ADDITIONS_MOST, *ahead])
+    if until <= known:
+        return None
+    run = runs.Run("gold", "stream", until)
+    notes = bronze.notes(known, BRONZE, until)
+    run.rows_in = sum(note["rows"] for note in notes)
+    paths = [str(bronze.place / path) for note in notes for path in note["files"]]
+    if len(notes) < until - known or not all(Path(path).exists() for path in paths):
+        raise PipelineError(
+            f"{warehouse.root}: the gold tables are too far behind to add to them: headgate pipeline batch makes them "
+            "anew"
+        )
+    if paths:
+        run.rows_out = _add(spark, warehouse, on, bronze.read_files(spark, paths), known, until)
+    runs.add(warehouse, run.finish(), {GOLD: until})
+    return run
 
 
-def make_gold(spark: SparkSession, warehouse: Warehouse, number: int, files: list[Path]) -> int:
-    """What some files of bronze add to the gold tables, and what they leave open; returns the rows written."""
+def _add(
+    spark: SparkSession,
+    warehouse: Warehouse,
+    on: Mapping[str, Snapshot],
+    rows: DataFrame,
+    known: int,
+    until: int,
+) -> int:
+    """Commit what ``rows`` add to each table that has not got it yet; returns how many rows that are."""
     from gateway.pipeline.tables.increment import Kept, increment
 
-    kept = Kept(warehouse.root / OPEN)
-    place = str(warehouse.table("messages"))
-    rows = spark.read.schema(schema.MESSAGES.ddl).option("basePath", place).parquet(*map(str, files))
-    rows = rows.select(*schema.MESSAGES.names).cache()
+    kept, written = Kept(warehouse.root / OPEN), 0
+    kept.forget(known)
+    rows = rows.cache()
     try:
-        written = 0
-        with increment(rows, kept.before(spark, number)) as (tables, after):
+        with increment(rows, kept.behind(spark, known)) as (tables, after):
+            kept.save(until, after)
             for name, found in tables.items():
-                made = found.toArrow()
-                written += made.num_rows
-                warehouse.write_rows(name, made, f"{batch_name(number)}-0")
-            kept.save(number, after)
+                if on[name].done(GOLD) < until:
+                    made = found.toArrow()
+                    on[name].commit(warehouse.write_rows(name, made), done={GOLD: until})
+                    written += made.num_rows
         return written
     finally:
         rows.unpersist()
-
-
-def batch_files(warehouse: Warehouse, number: int) -> list[Path]:
-    """The files of a batch in bronze."""
-    return sorted(warehouse.table("messages").glob(f"dt=*/{batch_name(number)}-*.parquet"))
-
-
-def rows_in(files: Iterable[Path]) -> int:
-    """Rows, as the files say."""
-    import pyarrow.parquet as pq
-
-    return sum(pq.read_metadata(path).num_rows for path in files)

@@ -1,22 +1,19 @@
 """The table ``_runs``: one row for each run of a job, for each batch of a stream; dashboards see from it how fresh
 the rest is.
-
-A file holds the rows of a job of one hour, so that a stream with a batch every second leaves few of them. A batch
-that is done again replaces its row.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from gateway.pipeline import schema
 from gateway.pipeline.spans import Loss
-from gateway.pipeline.warehouse import Warehouse, write_file
+from gateway.pipeline.warehouse import Warehouse
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 NAMED_LOSSES: Final = 100
@@ -34,7 +31,7 @@ class Run:
     Attributes:
         job: ingest, batch, stream, gold, compact.
         feed: ingest or stream.
-        batch_id: of a stream its batch; of others ms since 1970 at the begin.
+        batch_id: of a stream its batch, of gold the last addition to bronze; of others ms since 1970 at the begin.
         offsets: how far each writer was read.
         losses: what could not be read.
     """
@@ -91,26 +88,26 @@ class Run:
         return row | {name: row[name].isoformat() for name in ("started_at", "finished_at")}
 
 
-def add(warehouse: Warehouse, run: Run) -> None:
-    """Put the row of a finished run into the table (under the warehouse's lock)."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def add(warehouse: Warehouse, run: Run, done: Mapping[str, int] | None = None) -> None:
+    """Put the row of a finished run into the table, once, should ``done`` (a job's name and number) say which.
 
-    row = run.row()
-    finished: datetime = row["finished_at"]
-    path = warehouse.partition(schema.RUNS.name, str(row["dt"])) / f"{run.job}-{finished:%H}.parquet"
-    shape = schema.RUNS.arrow()
-    rows: Sequence[dict[str, Any]] = [{name: row[name] for name in shape.names}]
-    if path.exists():
-        older = pq.read_table(path, schema=shape).to_pylist()
-        rows = [each for each in older if each["batch_id"] != run.batch_id] + list(rows)
-    write_file(path, pa.Table.from_pylist(list(rows), shape))
+    Raises:
+        Conflict: the same job did it at the same time.
+    """
+    import pyarrow as pa
+
+    at = warehouse.at(schema.RUNS.name)
+    if done and all(at.done(name) >= number for name, number in done.items()):
+        return
+    rows = pa.Table.from_pylist([run.row()], schema.RUNS.arrow(partition=True))
+    at.commit(warehouse.write_rows(schema.RUNS.name, rows), done=done)
 
 
 def last(warehouse: Warehouse, job: str | None = None) -> dict[str, Any] | None:
     """The run that ended last, of that job or of any; None where there was none."""
-    for date in reversed(warehouse.dates(schema.RUNS.name)):
-        rows = warehouse.scan(schema.RUNS.name, dates=[date]).to_pylist()
+    at = warehouse.at(schema.RUNS.name)
+    for date in reversed(at.dates()):
+        rows = at.scan(dates=[date]).to_pylist()
         rows = [row for row in rows if job in (None, row["job"])]
         if rows:
             newest: dict[str, Any] = max(rows, key=lambda row: row["finished_at"])

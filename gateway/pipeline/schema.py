@@ -3,8 +3,8 @@
 Evolution is add-only: a column is never renamed, retyped or removed; one that is added later stands at the end with
 the version that brought it (``@3``), and files written before give null there. A table's version is the highest of
 its columns. Where that could not be held, the table begins anew: ``oldest`` is the first version that is still read,
-and files before it are refused with what to do about them. Files carry ``headgate.table`` and ``headgate.v``; the
-partition column ``dt`` is in the path (``dt=2026-01-31``), not in them.
+and tables before it are refused with what to do about them. Tables, and files, carry ``headgate.table`` and
+``headgate.v``; the partition column ``dt`` is in the path (``dt=2026-01-31``), not in the files.
 
 pyarrow is imported where it is asked for; the names and types are plain Python.
 """
@@ -445,7 +445,7 @@ RUNS: Final = _table(
     "One row for each run of a job, for each batch of a stream.",
     """
     job           string    ingest, batch, stream, gold (behind a stream), compact
-    batch_id      long      of a stream its batch; of others ms since 1970 at the begin
+    batch_id      long      of a stream its batch, of gold the last addition to bronze; else ms since 1970 at the begin
     feed          string    ingest, stream
     started_at    timestamp begin
     finished_at   timestamp end

@@ -8,6 +8,7 @@ goes before):
 * times depend on the machine's time zone: UTC;
 * a source that takes filters fails every query unless ``spark.sql.python.filterPushdown.enabled``: on;
 * timestamps are written as INT96: microseconds;
+* above 32 files a job of its own looks whether they are there: the log says so, and 10 000 are looked at here;
 * Spark's words go to the terminal: into a file, whose end is told when the session does not come up.
 """
 
@@ -46,7 +47,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.streaming.minBatchesToRetain": "100",
 }
 """What a job of ours runs with unless told otherwise."""
@@ -84,7 +85,7 @@ def require() -> None:
         Missing: with the way to get what is not.
     """
     try:
-        for name in ("numpy", "pyarrow", "pyspark"):
+        for name in ("numpy", "pyarrow", "deltalake", "pyspark"):
             import_module(name)
     except ImportError as error:
         raise Missing(f"{error.name} is not installed: pip install 'headgate[spark]'") from None

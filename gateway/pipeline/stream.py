@@ -1,8 +1,8 @@
 """The journal as it grows -> bronze, each record exactly once; gold follows in steps of its own (``follow``).
 
 Spark keeps in its checkpoint up to where each batch reads; a batch that did not end is done again with the same
-offsets. Here each batch leaves its traces in this order, each in one step, so that doing it again replaces what the
-killed one left: its files of bronze, ``batch-ID-PART.parquet``; ``bronze = ID`` in ``_feed``; its row in ``_runs``.
+offsets. Here a batch is committed to bronze with its number, and one whose number is there already is not written
+again; then it gets its row in ``_runs``.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.pipeline import runs
-from gateway.pipeline.errors import PipelineError
-from gateway.pipeline.follow import Follow, Told, batch_files, rows_in
+from gateway.pipeline import parts, runs, schema
+from gateway.pipeline.errors import Busy, PipelineError
+from gateway.pipeline.follow import Follow, Told
 from gateway.pipeline.spans import Loss
-from gateway.pipeline.warehouse import CHECKPOINT, Warehouse, batch_name
+from gateway.pipeline.warehouse import CHECKPOINT, STREAM, Warehouse, until_it_passes
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-_WRITTEN_DDL: Final = "rows long, dates string, losses string"
+    from gateway.pipeline.lake import File
+
+_WRITTEN_DDL: Final = f"{parts.WRITTEN_DDL}, losses string"
 _STARTED_S: Final = 60.0
-"""How long the first batch waits to be told the uuid of its query."""
+"""How long the first batch waits until it is known that this stream feeds the warehouse."""
 _OFFSETS_LINE: Final = 2
 """In a file of Spark's offset log: version, metadata, then a line for each source."""
 
@@ -38,7 +40,7 @@ class Stream:
     Args:
         spark: where.
         journal: directory of the journal, seen by all workers.
-        warehouse: where to; the caller holds its lock as long as the stream runs.
+        warehouse: where to.
         checkpoint: Spark's; default: in the warehouse.
         trigger_s: seconds between batches; None: all there is now, then it ends.
         gold: make gold of what is in bronze, beside the stream; False: bronze only (``batch`` makes gold).
@@ -60,8 +62,7 @@ class Stream:
     ) -> None:
         self._spark, self._warehouse, self._told = spark, warehouse, told
         self._checkpoint = checkpoint or str(warehouse.root / CHECKPOINT)
-        self._query_id = ""
-        self._known = threading.Event()
+        self._claimed = threading.Event()
         self._payload = (options or {}).get("payload", "false").lower() == "true"
         rows = spark.readStream.format("headgate").options(**{**(options or {}), "losses": "true"})
         trigger: dict[str, Any] = (
@@ -69,11 +70,16 @@ class Stream:
             if trigger_s is None
             else {"processingTime": f"{round(trigger_s * 1000)} milliseconds"}
         )
-        warehouse.claim("stream")
+        warehouse.ready()
+        warehouse.claim(STREAM)
         writer = rows.load(os.fspath(journal)).writeStream.foreachBatch(self._batch).trigger(**trigger)
         self.query: StreamingQuery = writer.option("checkpointLocation", self._checkpoint).start()
-        self._query_id = self.query.id
-        self._known.set()
+        try:
+            warehouse.claim(STREAM, self.query.id)
+        except Busy:
+            self.query.stop()
+            raise
+        self._claimed.set()
         self._gold = Follow(spark, warehouse, told) if gold else None
         if self._gold is not None:
             self._gold.start()
@@ -124,34 +130,42 @@ class Stream:
     # ---------------------------------------------------------------- a batch
 
     def _batch(self, rows: DataFrame, number: int) -> None:
-        if not self._known.wait(_STARTED_S):
+        if not self._claimed.wait(_STARTED_S):
             raise PipelineError("the stream did not start in time")
-        told = self._warehouse.claim("stream", self._query_id)
-        run = runs.Run("stream", "stream", number)
+        run = runs.Run(STREAM, STREAM, number)
         run.offsets = self._offsets(number)
-        if number > told.get("bronze", -1):
-            run.losses = self._bronze(rows, number)
+        bronze = self._warehouse.at(schema.MESSAGES.name)
+        if bronze.done(STREAM) < number:
+            files, run.losses = self._written(rows)
             losses = [vars(loss) for loss in run.losses[: runs.NAMED_LOSSES]]
-            self._warehouse.update_feed(bronze=number, losses=losses)
+            until_it_passes(
+                lambda: self._warehouse.add_bronze(
+                    self._warehouse.at(schema.MESSAGES.name), files, {STREAM: number}, losses
+                )
+            )
+            run.rows_out = sum(file.rows for file in files)
         else:
-            run.losses = [Loss(**loss) for loss in told.get("losses", [])]
-        run.rows_in = run.rows_out = rows_in(batch_files(self._warehouse, number))
-        runs.add(self._warehouse, run.finish())
+            for note in bronze.notes(number - 1, STREAM, number):
+                run.rows_out, run.losses = note["rows"], [Loss(**loss) for loss in note["losses"]]
+        run.rows_in = run.rows_out
+        runs.add(self._warehouse, run.finish(), {STREAM: number})
         if self._gold is not None:
             self._gold.wake()
         if self._told is not None:
             self._told(run)
 
-    def _bronze(self, rows: DataFrame, number: int) -> list[Loss]:
-        self._warehouse.forget_batch("messages", number)
-        table, name, payload = str(self._warehouse.table("messages")), batch_name(number), self._payload
+    def _written(self, rows: DataFrame) -> tuple[list[File], list[Loss]]:
+        place, payload = str(self._warehouse.table(schema.MESSAGES.name)), self._payload
+        if payload:
+            self._warehouse.keep_payloads()
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from write_part(batches, table, name, payload)
+            yield from write_part(batches, place, payload)
 
         few = rows.coalesce(max(1, self._spark.sparkContext.defaultParallelism))
         written = few.mapInArrow(write, _WRITTEN_DDL).collect()
-        return [Loss(**loss) for row in written for loss in json.loads(row["losses"])]
+        losses = [Loss(**loss) for row in written for loss in json.loads(row["losses"])]
+        return [file for row in written for file in parts.told(row["files"])], losses
 
     def _offsets(self, number: int) -> dict[str, Any]:
         """How far a batch reads, from Spark's checkpoint; empty where that is no directory of this machine."""
@@ -163,30 +177,20 @@ class Stream:
         return value if isinstance(value, dict) else {}
 
 
-def write_part(
-    batches: Iterable[pa.RecordBatch], table: str, name: str, payload: bool
-) -> Iterator[pa.RecordBatch]:
+def write_part(batches: Iterable[pa.RecordBatch], place: str, payload: bool) -> Iterator[pa.RecordBatch]:
     """In a task: rows -> files of bronze, losses apart; gives one row that says what was done."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    from pyspark import TaskContext
 
     from gateway.pipeline import arrow
-    from gateway.pipeline.parts import Parts
 
-    context = TaskContext.get()
-    part = context.partitionId() if context is not None else 0
     losses: list[Loss] = []
-    with Parts(table, f"{name}-{part:05d}", payload) as parts:
+    with parts.Parts(place, schema.MESSAGES, "batch", payload) as written:
         for batch in batches:
-            told = pc.equal(batch.column("kind"), arrow.LOSS)
-            if pc.any(told).as_py():
+            lost = pc.equal(batch.column("kind"), arrow.LOSS)
+            if pc.any(lost).as_py():
                 losses += arrow.losses_in(batch)
-                batch = batch.filter(pc.invert(told))
-            parts.add(batch)
-    said = {
-        "rows": [parts.rows],
-        "dates": [",".join(parts.dates)],
-        "losses": [json.dumps([vars(loss) for loss in losses])],
-    }
+                batch = batch.filter(pc.invert(lost))
+            written.add(batch)
+    said = {"files": [written.told()], "losses": [json.dumps([vars(loss) for loss in losses])]}
     yield pa.RecordBatch.from_pydict(said)

@@ -105,8 +105,9 @@ def _numbers(warehouse: Warehouse) -> dict[str, NDArray[np.int64]]:
     import pyarrow.compute as pc
 
     parts: dict[str, list[Any]] = {}
-    for date in warehouse.dates("messages"):
-        found = warehouse.scan("messages", ["writer", "seq"], [date])
+    bronze = warehouse.at("messages")
+    for date in bronze.dates():
+        found = bronze.scan(["writer", "seq"], [date])
         for writer in pc.unique(found["writer"]).to_pylist():
             some = found.filter(pc.equal(found["writer"], writer))["seq"]
             parts.setdefault(writer, []).append(some.to_numpy())

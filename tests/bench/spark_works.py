@@ -21,11 +21,10 @@ import numpy as np
 
 from broker.wire.message import EVENT, event, request, response
 from gateway.pipeline import session
-from gateway.pipeline.follow import batch_files
 from gateway.pipeline.ingest import ingest
 from gateway.pipeline.runs import Run
 from gateway.pipeline.stream import Stream
-from gateway.pipeline.warehouse import Warehouse
+from gateway.pipeline.warehouse import BRONZE, Warehouse
 from tests.bench.journal_read import CLIENTS, DISTINCT_BLOCKS, ROWS_PER_BLOCK, TOPICS, traffic
 from tests.bench.targets import Row
 from tests.bench.works import Bench, say
@@ -222,7 +221,11 @@ def _oldest_s(warehouse: Warehouse, number: int) -> float:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    tables = [pq.read_table(path, columns=["ts_ns"]) for path in batch_files(warehouse, number)]
+    bronze = warehouse.at("messages")
+    paths = [
+        bronze.place / path for note in bronze.notes(number - 1, BRONZE, number) for path in note["files"]
+    ]
+    tables = [pq.read_table(path, columns=["ts_ns"], partitioning=None) for path in paths]
     return min((pc.min(each["ts_ns"]).as_py() for each in tables), default=time.time_ns()) / 1e9
 
 

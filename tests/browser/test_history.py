@@ -169,19 +169,16 @@ def test_it_has_the_page_for_itself_and_gives_it_back(look):
 def test_new_data_appears_by_itself(look, house):
     """A run of the pipeline adds rows; the page looks again and again, and then asks for everything."""
     page = history(look, hurried=True)
-    added = house / "slow" / "dt=2026-03-02" / "late.parquet"
-    run = house / "_runs" / "late.parquet"
     try:
         wh.write(house, "slow", [{"_when": wh.LAST - 900, "ts": wh.at(wh.LAST - 900), "rank": 0, "peer": "late-1",
                                   "what": "drop", "events": 9999}], "late")  # fmt: skip
         wh.write(
             house, "_runs", [{"_when": wh.FIRST, "job": "stream", "finished_at": wh.at(time.time())}], "late"
         )
-        run = next((house / "_runs").glob("*/late.parquet"))
         hurry(page, lambda: "late-1" in [row[0] for row in rows(page, "Who lost")])
     finally:
-        added.unlink(missing_ok=True)
-        run.unlink(missing_ok=True)
+        wh.withdraw(house, "slow", "late")
+        wh.withdraw(house, "_runs", "late")
 
 
 @pytest.mark.patient

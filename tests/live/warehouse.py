@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gateway.pipeline import lake
 from gateway.pipeline.schema import TABLES
 
 DAY_S = 86400
@@ -54,6 +55,28 @@ def write(
         folder.mkdir(parents=True, exist_ok=True)
         content = [{field: row.get(field) for field in schema.names} for row in inside]
         pq.write_table(pa.Table.from_pylist(content, schema), folder / f"{name}.parquet", row_group_size=500)
+    register(directory, table)
+
+
+def register(directory: Path, table: str) -> None:
+    """Let the table have what lies in its folders and is not in its log yet, also what is no Parquet at all."""
+    place = directory / table
+    lake.create(TABLES[table], place)
+    at = lake.Snapshot(TABLES[table], place)
+    known = {file.path for file in at.files()}
+    found = []
+    for path in sorted(place.glob("dt=*/*.parquet")):
+        name = str(path.relative_to(place))
+        if name not in known:
+            found.append(lake.File(name, path.parent.name.removeprefix("dt="), 0, path.stat().st_size))
+    if found:
+        at.commit(found)
+
+
+def withdraw(directory: Path, table: str, name: str) -> None:
+    """Take the files of that name out of a table."""
+    at = lake.Snapshot(TABLES[table], directory / table)
+    at.commit([], removed=[file for file in at.files() if file.path.endswith(f"/{name}.parquet")])
 
 
 def load(seconds: float) -> float:

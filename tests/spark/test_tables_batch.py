@@ -20,13 +20,15 @@ def rows() -> list[traffic.Row]:
 pytestmark = pytest.mark.timeout(400)  # a loaded machine takes a minute for some
 
 
-def fill(warehouse: Any, rows: list[traffic.Row]) -> None:
+def fill(warehouse: Any, rows: list[traffic.Row], feed: str = "ingest") -> None:
     """Bronze as ``ingest`` leaves it: a file for each run in each of its dates."""
+    warehouse.ready()
+    warehouse.claim(feed)
     runs: dict[str, list[traffic.Row]] = defaultdict(list)
     for row in rows:
         runs[row["run"]].append(row)
-    for run, some in runs.items():
-        warehouse.write_rows("messages", traffic.arrow(some), run)
+    files = [file for some in runs.values() for file in warehouse.write_rows("messages", traffic.arrow(some))]
+    warehouse.add_bronze(warehouse.at("messages"), files, {})
 
 
 def gold(warehouse: Any) -> dict[str, list[Any]]:
@@ -39,20 +41,17 @@ def test_gold_is_the_oracles_and_again_the_same(spark: Any, rows: list[traffic.R
 
     warehouse = Warehouse(tmp_path / "w")
     fill(warehouse, rows)
-    warehouse.update_feed(feed="ingest", dirty=warehouse.dates("messages"))
     told: list[tuple[int, int]] = []
-    with warehouse.lock("test"):
-        run = batch(spark, warehouse, tell=lambda done, of: told.append((done, of)))
+    run = batch(spark, warehouse, tell=lambda done, of: told.append((done, of)))
     first = gold(warehouse)
     for name, build in oracle.TABLES.items():
         assert differences(name, first[name], build(rows)) == NOTHING, name
     assert run.rows_in == len(rows)
     assert run.rows_out == sum(map(len, first.values()))
     assert told[-1] == (len(first), len(first))
-    assert warehouse.feed()["dirty"] == []
-    with warehouse.lock("test"):
-        assert batch(spark, warehouse).rows_in == 0, "nothing was touched"
-        batch(spark, warehouse, warehouse.dates("messages")[-1:])
+    assert warehouse.feed() == {"feed": "ingest", "bronze": 0, "gold": 0}
+    assert batch(spark, warehouse).rows_in == 0, "nothing was touched"
+    batch(spark, warehouse, warehouse.dates("messages")[-1:])
     for name, rows_again in gold(warehouse).items():
         assert differences(name, rows_again, first[name]) == NOTHING, name
 
@@ -73,12 +72,13 @@ def test_a_late_date_sets_its_neighbours_right(spark: Any, tmp_path: Path) -> No
     writer.event(1, "hb", 3)
     warehouse = Warehouse(tmp_path / "w")
     names = ("rpc", "rpc_latency", "event_gaps", "user_usage")
-    with warehouse.lock("test"):
-        fill(warehouse, before)
-        batch(spark, warehouse, warehouse.dates("messages"), tables=names)
-        assert [row["n_responses"] for row in warehouse.scan("rpc").to_pylist()] == [0, 0, 0]
-        fill(warehouse, writer.rows)
-        batch(spark, warehouse, ["2026-03-02"], tables=names)
+    fill(warehouse, before)
+    batch(spark, warehouse, tables=names)
+    assert [row["n_responses"] for row in warehouse.scan("rpc").to_pylist()] == [0, 0, 0]
+    fill(warehouse, writer.rows[len(before) :])
+    run = batch(spark, warehouse, tables=names)
+    assert run.offsets == {"dates": ["2026-03-02"]}
+    assert warehouse.feed()["gold"] == -1, "only some tables were made"
     for name in names:
         assert (
             differences(name, warehouse.scan(name).to_pylist(), oracle.TABLES[name](writer.rows)) == NOTHING
@@ -88,7 +88,7 @@ def test_a_late_date_sets_its_neighbours_right(spark: Any, tmp_path: Path) -> No
 def test_what_a_stream_has_open_is_left_to_it(spark: Any, tmp_path: Path) -> None:
     """``batch`` replaces what a stream added; the stream goes on, and nothing is there twice or missing."""
     from gateway.pipeline.batch import batch
-    from gateway.pipeline.follow import make_gold
+    from gateway.pipeline.follow import step
     from gateway.pipeline.warehouse import Warehouse
 
     writer = traffic.Writer(rank=1, now_ns=traffic.MIDNIGHT_NS + traffic.S)
@@ -100,20 +100,42 @@ def test_what_a_stream_has_open_is_left_to_it(spark: Any, tmp_path: Path) -> Non
     writer.response(1, 2, "job.b")
     writer.event(1, "hb", 3)
     warehouse = Warehouse(tmp_path / "w")
-    with warehouse.lock("test"):
-        warehouse.claim("stream", "q")
-        files = warehouse.write_rows("messages", traffic.arrow(first), "batch-0000000000-0")
-        warehouse.update_feed(bronze=0)  # and it was killed: gold knows nothing of it
-        batch(spark, warehouse)
-        assert warehouse.feed()["gold"] == 0
-        assert [row["matchtag"] for row in warehouse.scan("rpc").to_pylist()] == [1]
-        files = warehouse.write_rows(
-            "messages", traffic.arrow(writer.rows[len(first) :]), "batch-0000000001-0"
-        )
-        warehouse.update_feed(bronze=1)
-        make_gold(spark, warehouse, 1, files)
-        warehouse.update_feed(gold=1)
+    fill(warehouse, first, "stream")  # and it was killed: gold knows nothing of it
+    batch(spark, warehouse)
+    assert warehouse.feed()["gold"] == 0
+    assert [row["matchtag"] for row in warehouse.scan("rpc").to_pylist()] == [1]
+    fill(warehouse, writer.rows[len(first) :], "stream")
+    run = step(spark, warehouse)
+    assert (run.rows_in, run.batch_id, warehouse.feed()["gold"]) == (2, 1, 1)
+    assert step(spark, warehouse) is None
     for name in ("rpc", "event_gaps"):
         assert (
             differences(name, warehouse.scan(name).to_pylist(), oracle.TABLES[name](writer.rows)) == NOTHING
         ), name
+
+
+def test_tables_that_are_ahead_are_waited_for(spark: Any, tmp_path: Path) -> None:
+    """``batch`` made one table, a killed step another one: the next step brings all to where they are, none twice."""
+    from gateway.pipeline.batch import batch
+    from gateway.pipeline.follow import step
+    from gateway.pipeline.warehouse import Warehouse
+
+    writer = traffic.Writer(rank=1, now_ns=traffic.MIDNIGHT_NS + traffic.S)
+    warehouse = Warehouse(tmp_path / "w")
+    seen = 0
+    for number in range(3):
+        writer.request(1, 1, "job.b")
+        writer.response(1, 1, "job.b")
+        fill(warehouse, writer.rows[seen:], "stream")
+        seen = len(writer.rows)
+        if number == 0:
+            batch(spark, warehouse, tables=["traffic"])
+            assert sum(row["n"] for row in warehouse.scan("traffic").to_pylist()) == 2
+    until = []
+    while run := step(spark, warehouse):
+        until.append(run.batch_id)
+    assert until == [0, 2]
+    for name in ("traffic", "rpc", "rpc_latency"):
+        table = warehouse.scan(name).to_pylist()
+        count = len(table) if name == "rpc" else sum(row["n"] for row in table)
+        assert count == (6 if name == "traffic" else 3), name

@@ -57,12 +57,14 @@ def streamed(
         here = spark.createDataFrame(traffic.arrow(part)).cache()
         if batch == 1:  # it was nearly done before: what it carried was saved, the checkpoint not
             kept.save(batch, increment.nothing(spark))
-        with increment.increment(here, kept.before(spark, batch)) as (tables, carried):
+        with increment.increment(here, kept.behind(spark, batch - 1)) as (tables, carried):
             for name, table in tables.items():
                 made.setdefault(name, []).extend(table.toArrow().to_pylist())
             kept.save(batch, carried)
-    assert kept.batches() == list(range(BATCHES))
-    left = kept.before(spark, BATCHES)
+    assert kept.numbers() == list(range(BATCHES))
+    kept.forget(1)
+    assert kept.numbers() == [1, 2]
+    left = kept.behind(spark, BATCHES - 1)
     still = calls.calls(left.calls)
     made["rpc"] += rpc.of_calls(still).toArrow().to_pylist()
     made["rpc_latency"] += rpc_latency.of_samples(rpc_latency.samples(still)).toArrow().to_pylist()

@@ -4,13 +4,14 @@
     batch      bronze -> gold; with --journal bronze first
     stream     the journal as it grows -> bronze and gold
     compact    many small files -> few large ones
+    convert    a warehouse of an earlier version -> Delta tables
     describe   what a warehouse holds
     verify     whether it holds every record of the journal once
     bench      Spark beside DuckDB on the same files
     report     charts of a warehouse as one HTML page
 
 ``given`` has the options that they share, and the session. A verb's file is loaded
-when it is called; ``describe``, ``verify`` and ``report`` need no Java.
+when it is called; ``compact``, ``convert``, ``describe``, ``verify`` and ``report`` need no Java.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ VERBS: Final = {
     "batch": "bronze -> gold tables; with --journal both",
     "stream": "the journal as it grows -> bronze and gold",
     "compact": "many small files -> few large ones",
+    "convert": "a warehouse of an earlier version -> Delta tables",
     "describe": "what a warehouse holds, or the columns of its tables",
     "verify": "whether it holds every record of the journal once",
     "bench": "Spark beside DuckDB on the same files",
@@ -43,7 +45,7 @@ def overview() -> str:
         [
             "Usage: headgate pipeline VERB [OPTIONS] ...",
             "",
-            "What a journal holds as Parquet tables, by Spark (pip install 'headgate[spark]'; Java 17 or later).",
+            "What a journal holds as Delta Lake tables, by Spark (pip install 'headgate[spark]'; Java 17 or later).",
             "",
             *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
             "",

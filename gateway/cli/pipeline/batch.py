@@ -28,10 +28,10 @@ def batch(
     verbose: given.Verbose = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Make gold of the dates whose bronze has changed, or of those asked for; whole dates are replaced, so doing it
-    again is harmless.
+    """Make gold of the dates whose bronze has changed, and of those asked for; whole dates are replaced, so doing it
+    again is harmless, also beside a stream.
 
-    Exit codes: 0 done, 1 damage or a warehouse in use, 2 wrong options, 78 no such journal or warehouse.
+    Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal or warehouse.
     """
     from gateway.pipeline import ingest, schema
     from gateway.pipeline.progress import Progress
@@ -40,10 +40,9 @@ def batch(
     names = [schema.table_named(name).name for name in table or ()]
     target = Warehouse(warehouse) if journal else given.existing(warehouse)
     if journal:
-        ingest.pending(journal, target, payload)
+        ingest.pending(journal, target)
     screen = Screen(as_json)
     with (
-        target.lock("batch"),
         Progress(quiet=as_json) as progress,
         given.Spark(master, conf, verbose).session("batch", progress) as spark,
     ):

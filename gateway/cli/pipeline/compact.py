@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
@@ -11,6 +15,7 @@ EXAMPLES = (
     "headgate pipeline compact --warehouse warehouse",
     "headgate pipeline compact -w live --table messages --until 2026-01-31",
 )
+KEEP_HOURS = 48
 
 
 def compact(
@@ -18,15 +23,15 @@ def compact(
     table: given.Tables = None,
     since: given.Since = None,
     until: given.Until = None,
-    master: given.Master = None,
-    conf: given.Conf = None,
-    verbose: given.Verbose = False,
+    keep_hours: Annotated[
+        int, typer.Option("--keep-hours", min=1, metavar="N", help="How long files stay that nobody needs.")
+    ] = KEEP_HOURS,
     as_json: options.AsJson = False,
 ) -> int:
-    """Put the files of each date together, in the order of time. Files that may still change are left alone, and so
-    is the journal.
+    """Put the files of each date together, also beside a stream that runs; then delete files that no table needs and
+    that are older than any job that runs. Needs no Java, and leaves the journal alone.
 
-    Without --master it is done here, without Spark. Exit codes: 0 done, 1 a warehouse in use, 2 wrong options.
+    Exit codes: 0 done, 1 other jobs replaced the same dates again and again, 2 wrong options.
     """
     from gateway.pipeline import compact as job
     from gateway.pipeline import schema
@@ -35,16 +40,11 @@ def compact(
     target = given.existing(warehouse)
     names = [schema.table_named(name).name for name in table or schema.TABLES]
     done = []
-    with target.lock("compact"), Progress(quiet=as_json) as progress:
-        work = [(name, given.dates(target, name, since, until)) for name in names]
-        if master is None:
-            for name, dates in work:
-                with progress.waiting(f"compact {name}"):
-                    done += job.compact(target, [name], dates)
-        else:
-            with given.Spark(master, conf, verbose).session("compact", progress) as spark:
-                for name, dates in work:
-                    done += job.compact(target, [name], dates, spark=spark)
+    with Progress(quiet=as_json) as progress:
+        for name in names:
+            dates = given.dates(target, name, since, until)
+            with progress.waiting(f"compact {name}"):
+                done += job.compact(target, [name], dates, keep_hours=keep_hours)
     rows = [
         (each.table, each.date, str(each.files_before), str(each.files_after), str(each.rows))
         for each in done

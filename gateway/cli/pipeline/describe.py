@@ -30,7 +30,7 @@ def describe(
 ) -> int:
     """Print tables, rows, files, dates and how fresh they are; with --table or --markdown the columns. Needs no Java.
 
-    Exit codes: 0 done, 1 a file cannot be read, 2 wrong options, 78 no such warehouse.
+    Exit codes: 0 done, 1 of a version that is not read, 2 wrong options, 78 no such warehouse.
     """
     from gateway.pipeline import schema
 
@@ -62,7 +62,7 @@ def _warehouse(screen: Screen, path: str, names: set[str]) -> None:
         screen.value(told)
         return
     rows = [_row(each) for each in told["tables"] if each["table"] in names]
-    screen.table(("table", "rows", "files", "bytes", "first date", "last date", "versions"), rows)
+    screen.table(("table", "rows", "files", "bytes", "first date", "last date", "version"), rows)
     screen.line(f"fed by {told['feed'].get('feed', 'nobody yet')}")
     if last := told["last_run"]:
         screen.line(f"last run: {last['job']}, {last['age_s']:.0f} s ago, {last['rows_in']:,} rows read")
@@ -70,7 +70,7 @@ def _warehouse(screen: Screen, path: str, names: set[str]) -> None:
 
 def _row(each: dict[str, Any]) -> tuple[str, ...]:
     counts = (str(each["rows"]), str(each["files"]), str(each["bytes"]))
-    return (each["table"], *counts, each["first"], each["last"], " ".join(map(str, each["versions"])))
+    return (each["table"], *counts, each["first"], each["last"], str(each["version"]))
 
 
 def main(argv: list[str]) -> int:

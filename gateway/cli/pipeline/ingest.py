@@ -30,18 +30,17 @@ def ingest(
     verbose: given.Verbose = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Write each segment as one Parquet file in every date it has rows of; a segment that did not grow is left alone.
+    """Write what was recorded since the last time into bronze, in one commit.
 
-    Exit codes: 0 done, 1 damage or a warehouse in use, 2 wrong options, 78 no such journal.
+    Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal.
     """
     from gateway.pipeline import ingest as job
     from gateway.pipeline.progress import Progress
 
     skip = given.skips(on_corrupt)
     target = Warehouse(warehouse)
-    job.pending(journal, target, payload)  # what is wrong with the journal is said before a JVM starts
+    job.pending(journal, target)  # what is wrong with the journal is said before a JVM starts
     with (
-        target.lock("ingest"),
         Progress(quiet=as_json) as progress,
         given.Spark(master, conf, verbose).session("ingest", progress) as spark,
     ):

@@ -63,7 +63,8 @@ def stream(
     """Follow a journal: each batch adds to bronze and gold, each record once, also when this is killed and started
     again.
 
-    Exit codes: 0 ended by Ctrl-C or all read, 1 damage, a deleted segment or a warehouse in use, 2 wrong options.
+    Exit codes: 0 ended by Ctrl-C or all read, 1 damage, a deleted segment, or another job feeds the warehouse, 2 wrong
+    options.
     """
     from broker.journal.reading.segments import listing
     from gateway.pipeline.progress import Progress
@@ -71,8 +72,8 @@ def stream(
     settings = _settings(on_corrupt, payload, max_files, max_bytes)
     listing(journal)
     target, screen = Warehouse(warehouse), Screen(as_json)
+    target.refuse_former()
     with (
-        target.lock("stream"),
         _leaving() as leave,
         Progress(quiet=as_json) as progress,
         given.Spark(master, conf, verbose).session("stream", progress) as spark,

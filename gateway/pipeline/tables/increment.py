@@ -4,8 +4,8 @@ Rows go into gold when they are settled: a call when it has ended, its tag was t
 ``EXPIRES_S``; a job when its final status passed. Until then the rows they are made of are *carried*: the
 request of each open call with its first and last response (the last stands for those between, by ``weight``),
 the last event of each sequence, the rows of open jobs, the final row of those that have ended (so that what
-follows is known to be late), and the hop of each peer. What is carried is kept by batch id (``Kept``): a batch
-that is done again starts from the same.
+follows is known to be late), and the hop of each peer. What is carried is kept by the number of the last
+addition to bronze (``Kept``): a step that is done again starts from the same.
 
 Tables of sums (``traffic``, ``rpc_latency``, ``errors`` and the like) get several rows for one key this way: they add
 up, percentiles included, and ``batch`` makes one row of them. ``order_check`` compares
@@ -14,7 +14,6 @@ two ends of a broker that need not lie in one batch: only ``batch`` makes it.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,12 +31,9 @@ from gateway.pipeline.tables.notifications import notifications
 from gateway.pipeline.tables.shape import POLICY, fact, of_broker
 from gateway.pipeline.tables.slow import slow
 from gateway.pipeline.tables.traffic import traffic, tree_traffic
-from gateway.pipeline.warehouse import batch_name, write_file
 
 EXPIRES_S: Final = 86_400.0
 """A call or job that is open for so long goes into gold as it is; what comes later has no request."""
-KEEP_BATCHES: Final = 3
-"""What is carried is kept of so many batches: a checkpoint does its last batch again, never an earlier one."""
 _KEY: Final = ("rank", "run", "origin", "matchtag")
 LEGS_DDL: Final = (
     "rank bigint, run string, origin string, matchtag bigint, seq bigint, ts_ns bigint, topic string, userid bigint, "
@@ -236,7 +232,7 @@ def _final() -> Column:
 
 
 class Kept:
-    """What is carried, on disk: ``DIR/batch-ID/{calls,events,jobs,hops}.parquet``.
+    """What is carried, on disk: ``DIR/NUMBER/{calls,events,jobs,hops}.parquet``.
 
     Args:
         directory: made when something is kept.
@@ -245,17 +241,17 @@ class Kept:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def batches(self) -> list[int]:
-        """Of which batches something is kept, in order."""
-        names = (re.fullmatch(r"batch-(\d{10,})", path.name) for path in self.directory.glob("batch-*"))
-        return sorted(int(match.group(1)) for match in names if match)
+    def numbers(self) -> list[int]:
+        """Behind which additions to bronze something is kept, in order."""
+        names = [path.name for path in self.directory.iterdir()] if self.directory.is_dir() else []
+        return sorted(int(name) for name in names if name.isdecimal())
 
-    def before(self, spark: SparkSession, batch: int) -> Carried:
-        """What the batch starts from: what the one before it left."""
-        earlier = [each for each in self.batches() if each < batch]
+    def behind(self, spark: SparkSession, number: int) -> Carried:
+        """What was open behind an addition to bronze."""
+        earlier = [each for each in self.numbers() if each <= number]
         if not earlier:
             return nothing(spark)
-        place = self.directory / batch_name(earlier[-1])
+        place = self.directory / str(earlier[-1])
         return Carried(
             **{
                 name: spark.read.schema(ddl).parquet(str(place / f"{name}.parquet"))
@@ -263,13 +259,19 @@ class Kept:
             }
         )
 
-    def save(self, batch: int, carried: Carried) -> None:
-        """Keep what a batch leaves, whole or not at all; older ones go."""
-        place, fresh = self.directory / batch_name(batch), self.directory / f".{batch_name(batch)}"
+    def save(self, number: int, carried: Carried) -> None:
+        """Keep what is open behind an addition, whole or not at all."""
+        import pyarrow.parquet as pq
+
+        place, fresh = self.directory / str(number), self.directory / f".{number}"
         shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
         for name in _DDL:
-            write_file(fresh / f"{name}.parquet", getattr(carried, name).toArrow())
+            pq.write_table(getattr(carried, name).toArrow(), fresh / f"{name}.parquet", compression="zstd")
         shutil.rmtree(place, ignore_errors=True)
         fresh.rename(place)
-        for old in self.batches()[:-KEEP_BATCHES]:
-            shutil.rmtree(self.directory / batch_name(old), ignore_errors=True)
+
+    def forget(self, before: int) -> None:
+        """Delete what nobody who begins behind an addition needs."""
+        for old in [each for each in self.numbers() if each <= before][:-1]:
+            shutil.rmtree(self.directory / str(old), ignore_errors=True)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-PIPELINE = {"numpy", "pyarrow", "pandas", "pyspark", "duckdb", "zstandard", "lz4"}
+PIPELINE = {"numpy", "pyarrow", "deltalake", "pandas", "pyspark", "duckdb", "zstandard", "lz4"}
 """What the journal's writer, its readers and the pipeline need: other processes."""
 FORBIDDEN = {"typer", "rich", "aiohttp", "cryptography", "click", "pydantic"} | PIPELINE
 _LOADED = re.compile(r"^import time:.*\| +(\S+)$", re.MULTILINE)

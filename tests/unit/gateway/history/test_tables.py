@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +10,8 @@ import pytest
 
 from gateway.history.reader import Question, answer
 from gateway.history.scope import Scope
-from gateway.history.tables import TIMES, Budget, Reading, Warehouse
+from gateway.history.tables import TIMES, Absent, Budget, Reading, Warehouse
+from gateway.pipeline import lake
 from gateway.pipeline.schema import TABLES
 from tests.live import warehouse as wh
 
@@ -73,6 +75,7 @@ def test_a_damaged_file_is_named_and_the_others_count(house, tmp_path):
     middle = bytearray(whole)
     middle[100:2000] = bytes(1900)
     (folder / "hole.parquet").write_bytes(middle)
+    wh.register(tmp_path, "traffic")
     found = answer(house, Question("traffic", wh.FIRST, wh.LAST))
     names = [f"traffic/dt=2026-03-02/{name}.parquet" for name in ("cut", "empty", "hole")]
     assert found["damaged"] == names
@@ -117,14 +120,15 @@ def test_times_of_any_unit(tmp_path, unit, zone):
     )
     table = pa.table({"window": when, "n": [5], "direction": ["in"], "kind": ["flux"]})
     pq.write_table(table, folder / "one.parquet")
+    wh.register(tmp_path, "traffic")
     house = Warehouse(str(tmp_path))
     assert [row["us"] for row in rows_of(house, Scope(wh.FIRST, wh.FIRST + 60))] == [(wh.FIRST + 30) * 10**6]
     assert rows_of(house, Scope(wh.FIRST, wh.FIRST + 30)) == []
     assert house.extent() == (wh.FIRST + 30, wh.FIRST + 40)
 
 
-def test_a_partition_that_is_replaced_while_it_is_read_is_read_again(house, tmp_path, monkeypatch):
-    """The listing names a file that is gone when it is opened; its successor is there by then."""
+def test_a_date_that_is_replaced_while_it_is_read_is_read_again(house, tmp_path, monkeypatch):
+    """The listing names a file that is gone when it is opened; its successor is in the log by then."""
     folder = tmp_path / "traffic" / "dt=2026-03-02"
     expected = answer(house, Question("traffic", wh.FIRST, wh.LAST))["series"]
     real, moved = Warehouse.files, []
@@ -133,6 +137,10 @@ def test_a_partition_that_is_replaced_while_it_is_read_is_read_again(house, tmp_
         found = real(self, table, days)
         if not moved:
             moved.append(shutil.move(folder / "part-0.parquet", folder / "part-1.parquet"))
+            at = lake.Snapshot(TABLES["traffic"], tmp_path / "traffic")
+            old = [file for file in at.files() if file.date == "2026-03-02"]
+            fresh = [replace(file, path="dt=2026-03-02/part-1.parquet") for file in old]
+            at.commit(fresh, removed=old)
         return found
 
     monkeypatch.setattr(Warehouse, "files", files)
@@ -142,12 +150,23 @@ def test_a_partition_that_is_replaced_while_it_is_read_is_read_again(house, tmp_
     assert found["damaged"] == []
 
 
-def test_runs_lie_with_or_without_partitions(tmp_path):
-    wh.write(tmp_path, "_runs", wh.runs(wh.LAST))
-    schema = TABLES["_runs"].arrow()
-    later = {"job": "stream", "batch_id": 3, "finished_at": wh.at(wh.LAST + 50)}
-    pq.write_table(pa.Table.from_pylist([later], schema), tmp_path / "_runs" / "stream-3.parquet")
-    assert [row["job"] for row in Warehouse(str(tmp_path)).runs(Reading(), 2)] == ["stream", "batch"]
+def test_a_log_that_cannot_be_read_is_said(house, tmp_path):
+    log = next((tmp_path / "traffic" / "_delta_log").glob("*0.json"))
+    log.write_text("nothing of this is JSON")
+    with pytest.raises(Absent, match="traffic"):
+        answer(house, Question("traffic", wh.FIRST, wh.LAST))
+
+
+def test_what_is_written_a_moment_later_is_seen(house, tmp_path):
+    """Times of files are coarse: a log that was written just now is read again."""
+    before = len(rows_of(house, Scope(wh.FIRST, wh.LAST)))
+    for turn in range(3):
+        wh.write(
+            tmp_path, "traffic", [each for each in wh.traffic() if each["_when"] == wh.FIRST], f"more-{turn}"
+        )
+        now = len(rows_of(house, Scope(wh.FIRST, wh.LAST)))
+        assert now > before
+        before = now
 
 
 def test_the_columns_that_are_asked_for_stand_in_the_schema():
@@ -171,12 +190,11 @@ def test_the_columns_that_are_asked_for_stand_in_the_schema():
 
 def test_it_reads_what_it_may_not_read_as_damage(house, tmp_path):
     if os.geteuid() == 0:
-        file = tmp_path / "traffic" / "dt=2026-03-01" / "loop.parquet"
+        file = tmp_path / "traffic" / "dt=2026-03-01" / "part-0.parquet"
+        file.unlink()
         file.symlink_to(file.name)
-        assert rows_of(house, Scope(wh.FIRST, wh.LAST))  # a link to itself has no status: it is not there
-        return
-    file = tmp_path / "traffic" / "dt=2026-03-01" / "part-0.parquet"
-    file.chmod(0)
+    else:
+        (tmp_path / "traffic" / "dt=2026-03-01" / "part-0.parquet").chmod(0)
     reading = Reading()
     rows_of(house, Scope(wh.FIRST, wh.LAST), reading)
     assert reading.damaged == ["traffic/dt=2026-03-01/part-0.parquet"]

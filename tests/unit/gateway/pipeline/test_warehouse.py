@@ -1,10 +1,266 @@
-"""A warehouse is for whoever made it."""
+"""A warehouse is for whoever made it; a commit is there whole or not at all, and nothing is there twice."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from gateway.pipeline import compact, schema
+from gateway.pipeline.convert import convert
+from gateway.pipeline.errors import Busy, Conflict, PipelineError
+from gateway.pipeline.warehouse import Warehouse, until_it_passes
+from tests.live import traffic
+
+DAY = "2026-03-02"
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    made = Warehouse(tmp_path / "warehouse")
+    made.ready()
+    return made
+
+
+def rows(count: int, rank: int = 0):
+    """So many events of one day."""
+    return traffic.arrow(traffic.Player(traffic.Writer(rank=rank)).play([("event", 1, 1, 0)] * count))
+
+
+def add(warehouse: Warehouse, count: int, rank: int = 0, **done: int) -> int:
+    files = warehouse.write_rows("messages", rows(count, rank))
+    return warehouse.add_bronze(warehouse.at("messages"), files, done)
+
+
+def count(warehouse: Warehouse) -> int:
+    return warehouse.scan("messages", ["seq"]).num_rows
+
+
+def test_nobody_else_may_enter(warehouse: Warehouse) -> None:
+    assert warehouse.root.stat().st_mode & 0o777 == 0o700
+
+
+def test_two_jobs_make_it_at_once(tmp_path: Path) -> None:
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            made = Warehouse(tmp_path / "both")
+            made.ready()
+            made.claim("stream", "q")
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work) for _turn in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert problems == []
+    assert Warehouse(tmp_path / "both").feed()["query"] == "q"
+
+
+def test_what_is_not_committed_is_not_there(warehouse: Warehouse) -> None:
+    files = warehouse.write_rows("messages", rows(3))
+    assert count(warehouse) == 0
+    assert add(warehouse, 2) == 0
+    assert add(warehouse, 4) == 1
+    assert count(warehouse) == 6
+    warehouse.at("messages").commit(files)
+    assert count(warehouse) == 9
+
+
+def test_a_snapshot_stays_as_it_was(warehouse: Warehouse) -> None:
+    add(warehouse, 3)
+    before = warehouse.at("messages")
+    add(warehouse, 4)
+    compact.compact(warehouse, ["messages"])
+    assert (before.scan().num_rows, count(warehouse)) == (3, 7)
+
+
+def test_what_was_done_is_known_and_two_of_a_job_conflict(warehouse: Warehouse) -> None:
+    assert warehouse.at("messages").done("stream") == -1
+    one, other = warehouse.at("messages"), warehouse.at("messages")
+    files = warehouse.write_rows("messages", rows(3))
+    warehouse.add_bronze(one, files, {"stream": 7})
+    assert warehouse.at("messages").done("stream") == 7
+    with pytest.raises(Conflict):
+        warehouse.add_bronze(other, files, {"stream": 7})
+    assert add(warehouse, 5, stream=7) == 0, "it is there already"
+    assert count(warehouse) == 3
+
+
+def test_two_that_replace_the_same_files_conflict(warehouse: Warehouse) -> None:
+    """Also where one of them only puts files together: its rows would come back."""
+    for _turn in range(3):
+        add(warehouse, 2)
+    stale = warehouse.at("messages")
+    compact.compact(warehouse, ["messages"])
+    with pytest.raises(Conflict):
+        stale.commit(warehouse.write_rows("messages", rows(1)), removed=stale.files())
+    assert count(warehouse) == 6
+    fresh, stale = warehouse.at("messages"), warehouse.at("messages")
+    fresh.commit(warehouse.write_rows("messages", rows(1)), removed=fresh.files())
+    with pytest.raises(Conflict):
+        stale.commit(warehouse.write_rows("messages", rows(6)), removed=stale.files(), same=True)
+    assert count(warehouse) == 1
+
+
+def test_who_replaces_or_compacts_and_who_adds_do_not_conflict(warehouse: Warehouse) -> None:
+    add(warehouse, 2)
+    stale = warehouse.at("messages")
+    add(warehouse, 3)
+    stale.commit(warehouse.write_rows("messages", rows(1)), removed=stale.files())
+    assert count(warehouse) == 4
+    stale = warehouse.at("messages")
+    compact.compact(warehouse, ["messages"])
+    warehouse.add_bronze(stale, warehouse.write_rows("messages", rows(7)), {})
+    assert count(warehouse) == 11
+
+
+def test_notes_are_those_that_were_asked_for(warehouse: Warehouse) -> None:
+    for number in range(6):
+        add(warehouse, number + 1, stream=10 + number)
+        compact.compact(warehouse, ["messages"])
+    bronze = warehouse.at("messages")
+    assert [note["rows"] for note in bronze.notes(1, "bronze", 4)] == [3, 4, 5]
+    assert [note["rows"] for note in bronze.notes(11, "stream", 12)] == [3]
+    assert bronze.notes(5, "bronze", 5) == []
+
+
+def test_many_writers_and_a_compaction_lose_nothing(warehouse: Warehouse) -> None:
+    problems: list[BaseException] = []
+
+    def work(rank: int) -> None:
+        try:
+            for _turn in range(4):
+                until_it_passes(lambda: add(warehouse, 5, rank))
+        except BaseException as error:
+            problems.append(error)
+
+    def join() -> None:
+        try:
+            for _turn in range(3):
+                compact.compact(warehouse, ["messages"])
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)] + [
+        threading.Thread(target=join)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert problems == []
+    assert count(warehouse) == 2 * 4 * 5
+    assert warehouse.feed()["bronze"] == 7
+
+
+REPLACES = """
+import sys
 from gateway.pipeline.warehouse import Warehouse
+from tests.unit.gateway.pipeline.test_warehouse import rows
+warehouse = Warehouse(sys.argv[1])
+for turn in range(1, 1000):
+    on = warehouse.at("messages")
+    on.commit(warehouse.write_rows("messages", rows(40, turn)), removed=on.files())
+    print(turn, flush=True)
+"""
 
 
-def test_nobody_else_may_enter(tmp_path):
-    place = tmp_path / "warehouse"
-    with Warehouse(place).lock("ingest"):
-        assert place.stat().st_mode & 0o777 == 0o700
-        assert (place / ".lock").stat().st_mode & 0o777 == 0o600
+@pytest.mark.patient
+@pytest.mark.timeout(120)
+def test_killed_at_any_moment_it_holds_the_old_or_the_new(warehouse: Warehouse, tmp_path: Path) -> None:
+    """A job that replaces a day again and again is killed, each time a bit later: the day never has other rows."""
+    add(warehouse, 40)
+    for turn in range(8):
+        job = subprocess.Popen(
+            [sys.executable, "-c", REPLACES, str(warehouse.root)],
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[4],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
+        )
+        job.stdout.readline()
+        time.sleep(turn * 0.003)
+        job.send_signal(signal.SIGKILL)
+        job.communicate()
+        found = warehouse.scan("messages", ["rank"])["rank"].to_pylist()
+        assert len(found) == 40
+        assert len(set(found)) == 1
+
+
+def test_ingest_and_stream_do_not_both_feed_it(warehouse: Warehouse) -> None:
+    warehouse.claim("stream", "q")
+    warehouse.claim("stream", "q")
+    with pytest.raises(Busy, match="fed by stream"):
+        warehouse.claim("ingest")
+    assert warehouse.feed() == {"feed": "stream", "query": "q", "bronze": -1, "gold": -1}
+
+
+# ---------------------------------------------------------------- of an earlier version
+
+
+@pytest.fixture
+def former(tmp_path: Path) -> Warehouse:
+    """As version 2 left it: files of batches, one of them half done, and one without rows for each table."""
+    made = Warehouse(tmp_path / "former")
+    for table in schema.TABLES.values():
+        place = made.root / table.name / "dt=1000-01-01"
+        place.mkdir(parents=True)
+        pq.write_table(table.arrow().empty_table(), place / "empty.parquet")
+    for batch in range(3):
+        place = made.root / "messages" / f"dt={DAY}"
+        place.mkdir(exist_ok=True)
+        pq.write_table(
+            rows(5).select(schema.MESSAGES.arrow().names), place / f"batch-{batch:010d}-00000.parquet"
+        )
+    (made.root / "_open" / "batch-0000000001").mkdir(parents=True)
+    tell(made, gold=1)
+    return made
+
+
+def tell(warehouse: Warehouse, **more: int) -> None:
+    feed = {"feed": "stream", "query": "q", "bronze": 1, **more}
+    (warehouse.root / "_feed").write_text(json.dumps(feed))
+
+
+def test_it_is_converted_by_one_command(former: Warehouse) -> None:
+    with pytest.raises(PipelineError, match="headgate pipeline convert --warehouse"):
+        former.scan("messages")
+    before = {path.name: path.stat().st_mtime_ns for path in former.root.rglob("*.parquet")}
+    assert convert(former)["messages"] == 10
+    assert count(former) == 10, "without the batch that was half done"
+    assert former.feed() == {"feed": "stream", "query": "q", "bronze": 0, "gold": 0}
+    assert former.at("messages").done("stream") == 1
+    assert [path.name for path in (former.root / "_open").iterdir()] == ["0"]
+    assert {path.name: path.stat().st_mtime_ns for path in former.root.rglob("*.parquet")} == before
+    assert former.dates("traffic") == []
+    former.ready()
+    with pytest.raises(PipelineError, match="nothing to convert"):
+        convert(former)
+
+
+def test_gold_that_was_behind_is_left_to_batch(former: Warehouse) -> None:
+    tell(former, gold=0)
+    place = former.root / "traffic" / f"dt={DAY}"
+    place.mkdir()
+    pq.write_table(schema.TRAFFIC.arrow().empty_table(), place / "batch-0000000000-0.parquet")
+    convert(former)
+    assert former.at("traffic").files() == []
+    assert former.feed()["gold"] == -1
+
+
+def test_a_conversion_that_was_killed_is_done_again(former: Warehouse) -> None:
+    feed = (former.root / "_feed").read_text()
+    convert(former)
+    (former.root / "_feed").write_text(feed)
+    (former.root / "_open" / "0").rename(former.root / "_open" / "batch-0000000001")
+    assert convert(former)["messages"] == 10
+    assert count(former) == 10

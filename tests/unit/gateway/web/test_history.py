@@ -109,6 +109,7 @@ async def test_parameters_that_make_no_sense(open_site, house, query, text):
 async def test_a_damaged_file_is_named_not_fatal(open_site, house, tmp_path):
     wh.write(tmp_path, "slow", wh.slow())
     (tmp_path / "slow" / "dt=2026-03-02" / "broken.parquet").write_bytes(b"PAR1 no table PAR1")
+    wh.register(tmp_path, "slow")
     site = await open_site(settings(tmp_path))
     status, said = await seen(site.get(f"/v1/history/slow?{ALL}"))
     assert (status, said["damaged"]) == (200, ["slow/dt=2026-03-02/broken.parquet"])

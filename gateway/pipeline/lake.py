@@ -1,0 +1,303 @@
+"""A table as Delta Lake keeps it: Parquet files in ``dt=2026-01-31/``, and ``_delta_log``, which says which of them
+count. Written through ``deltalake``, without a JVM.
+
+What a job writes is seen by nobody until it is committed, and then whole: each commit adds files and takes others out
+in one step. Many may write at once. A commit carries how far jobs have come (``done``: name -> number), so a job that
+was killed sees what it did. Two commits that set the same name, or that both take files out, do not both succeed: the
+second is a ``Conflict``, and whoever made it begins again from the newest version.
+
+Files that no version names are of jobs that were killed, or were taken out; ``compact`` deletes them when they are old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.pipeline import schema
+from gateway.pipeline.errors import Conflict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+SETTINGS: Final = {
+    "delta.logRetentionDuration": "interval 2 days",
+    "delta.deletedFileRetentionDuration": "interval 2 days",
+}
+"""How far one can look back; a stream makes some ten thousand versions a day."""
+_NOTES: Final = "headgate"
+_REPLACED: Final = "replaced"
+"""Counts the commits that took files out."""
+_LOOKED: Final = 64
+"""Commits looked through for notes at first; then four times as many, and so on."""
+_RETRIES: Final = 100
+"""How often a commit goes behind others that are no conflict."""
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a table; ``path`` within its directory."""
+
+    path: str
+    date: str
+    rows: int
+    size: int
+
+
+class Snapshot:
+    """A table as it was when this was made; empty where there is none.
+
+    Args:
+        known: which.
+        place: its directory.
+
+    Raises:
+        PipelineError: its version is not one that is read here.
+    """
+
+    def __init__(self, known: schema.Table, place: Path) -> None:
+        from deltalake import DeltaTable
+
+        self.known, self.place = known, place
+        self._delta = DeltaTable(place) if DeltaTable.is_deltatable(str(place)) else None
+        if self._delta is not None:
+            known.refuse_foreign(
+                {key.encode(): str(v).encode() for key, v in self.settings.items()}, str(place)
+            )
+
+    @property
+    def delta(self) -> DeltaTable:
+        """The table of ``deltalake``.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if self._delta is None:
+            raise FileNotFoundError(f"{self.place}: no table")
+        return self._delta
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Properties of the table."""
+        return {} if self._delta is None else self._delta.metadata().configuration
+
+    @property
+    def columns(self) -> list[str]:
+        """Its columns, also those that are not known here."""
+        return [field.name for field in self.delta.schema().fields]
+
+    def done(self, name: str) -> int:
+        """How far a job has come, -1 where it never was."""
+        found = None if self._delta is None else self._delta.transaction_version(name)
+        return -1 if found is None else found
+
+    # ---------------------------------------------------------------- files
+
+    @cached_property
+    def _files(self) -> list[File]:
+        import pyarrow as pa
+
+        if self._delta is None:
+            return []
+        rows = pa.table(self._delta.get_add_actions(flatten=True))
+        columns = ("path", f"partition.{schema.PARTITION}", "num_records", "size_bytes")
+        if not rows.num_rows:
+            return []
+        found = zip(*(rows[name].to_pylist() for name in columns), strict=True)
+        return sorted((File(path, str(date), count, size) for path, date, count, size in found), key=_place)
+
+    def files(self, dates: Iterable[str] | None = None) -> list[File]:
+        """The files (of those dates), by date and name."""
+        wanted = None if dates is None else set(dates)
+        return [each for each in self._files if wanted is None or each.date in wanted]
+
+    def paths(self, dates: Iterable[str] | None = None) -> list[str]:
+        """The same as whole paths."""
+        return [str(self.place / each.path) for each in self.files(dates)]
+
+    def dates(self) -> list[str]:
+        """The dates that have rows, in order."""
+        return sorted({each.date for each in self._files})
+
+    # ---------------------------------------------------------------- rows
+
+    def read(
+        self, spark: SparkSession, dates: Iterable[str] | None = None, extra: Sequence[schema.Column] = ()
+    ) -> DataFrame:
+        """The rows (of some dates) in the schema known here: a column that older files lack is null.
+
+        ``extra`` are columns beyond the table's, such as ``schema.PAYLOAD``.
+        """
+        return self.read_files(spark, self.paths(dates), extra)
+
+    def read_files(
+        self, spark: SparkSession, paths: Sequence[str], extra: Sequence[schema.Column] = ()
+    ) -> DataFrame:
+        """The rows of some files."""
+        ddl = ", ".join([self.known.ddl, *(column.ddl for column in extra)])
+        if not paths:
+            return spark.createDataFrame([], ddl)
+        names = [*self.known.names, *(column.name for column in extra)]
+        return spark.read.schema(ddl).option("basePath", str(self.place)).parquet(*paths).select(*names)
+
+    def scan(self, columns: Sequence[str] | None = None, dates: Iterable[str] | None = None) -> pa.Table:
+        """The same as an Arrow table, without Spark."""
+        return self.scan_files(self.files(dates), columns or self.known.names)
+
+    def scan_files(self, files: Iterable[File], columns: Sequence[str]) -> pa.Table:
+        """The rows of some files."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        shape = self.known.arrow(partition=True)
+        if schema.PAYLOAD.name in columns:
+            shape = shape.append(pa.field(schema.PAYLOAD.name, schema.PAYLOAD.arrow_type()))
+        paths = [str(self.place / each.path) for each in files]
+        if not paths:
+            return shape.empty_table().select(list(columns))
+        dated = ds.partitioning(pa.schema([(schema.PARTITION, pa.date32())]), flavor="hive")
+        found = ds.dataset(
+            paths, schema=shape, format="parquet", partitioning=dated, partition_base_dir=str(self.place)
+        )
+        return found.to_table(columns=list(columns))
+
+    # ---------------------------------------------------------------- commits
+
+    def commit(
+        self,
+        added: Sequence[File],
+        *,
+        removed: Sequence[File] = (),
+        done: Mapping[str, int] | None = None,
+        notes: Mapping[str, Any] | None = None,
+        same: bool = False,
+    ) -> None:
+        """Make a version: ``added`` files come in, ``removed`` ones go, jobs are ``done``, ``notes`` say more of it;
+        ``same``: the rows are.
+
+        Raises:
+            Conflict: another commit since this snapshot took files out, too, or is of the same job.
+        """
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now_ms = time.time_ns() // 1_000_000
+        jobs = {**(done or {}), **({_REPLACED: self.done(_REPLACED) + 1} if removed else {})}
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                each.path,
+                each.size,
+                {schema.PARTITION: each.date},
+                now_ms,
+                not same,
+                json.dumps({"numRecords": each.rows}),
+            )
+            for each in added
+        ]
+        actions += [
+            RemoveAction(each.path, not same, now_ms, each.size, {schema.PARTITION: each.date})
+            for each in removed
+        ]
+        about = CommitProperties(
+            custom_metadata={_NOTES: dict(notes)} if notes else None,
+            max_commit_retries=_RETRIES,
+            app_transactions=[Transaction(name, number) for name, number in jobs.items()],
+        )
+        with _conflicts(self.place):
+            self.delta.create_write_transaction(
+                actions, "append", self.delta.schema(), [schema.PARTITION], commit_properties=about
+            )
+
+    def set(self, settings: Mapping[str, str]) -> None:
+        """Change properties of the table, those that are not so yet.
+
+        Raises:
+            Conflict: something else changed them meanwhile.
+        """
+        if any(self.settings.get(key) != value for key, value in settings.items()):
+            with _conflicts(self.place):
+                self.delta.alter.set_table_properties(dict(settings), raise_if_not_exists=False)
+
+    def add_column(self, column: schema.Column) -> None:
+        """Let the table have a column, should it lack it; files without it give null there.
+
+        Raises:
+            Conflict: as of ``set``.
+        """
+        import pyarrow as pa
+        from deltalake import Schema as DeltaSchema
+
+        if column.name not in self.columns:
+            shape = pa.schema([pa.field(column.name, column.arrow_type())])
+            with _conflicts(self.place):
+                self.delta.alter.add_columns(DeltaSchema.from_arrow(shape).fields)
+
+    def notes(self, since: int, name: str, until: int) -> list[dict[str, Any]]:
+        """What commits said of themselves, those whose ``name`` lies above ``since`` and up to ``until``, in order.
+
+        There are fewer than that where the log does not reach back so far.
+        """
+        limit = _LOOKED
+        found: dict[int, dict[str, Any]] = {}
+        while self._delta is not None and len(found) < until - since:
+            seen = self._delta.history(limit)
+            told = [each[_NOTES] for each in seen if _NOTES in each]
+            found = {each[name]: each for each in told if since < each.get(name, since) <= until}
+            if len(seen) < limit:
+                break
+            limit *= 4
+        return [found[number] for number in sorted(found)]
+
+
+def _place(file: File) -> tuple[str, str]:
+    return file.date, file.path
+
+
+@contextlib.contextmanager
+def _conflicts(place: Path) -> Iterator[None]:
+    """Commits that fail because of others are a ``Conflict``."""
+    from deltalake.exceptions import CommitFailedError
+
+    try:
+        yield
+    except CommitFailedError as error:
+        raise Conflict(f"{place}: {error}") from None
+
+
+def create(known: schema.Table, place: Path) -> None:
+    """Make a table, or give one that an older program made the columns that are new.
+
+    Raises:
+        PipelineError: its version is not one that is read here.
+        Conflict: somebody else does the same.
+    """
+    from deltalake import CommitProperties, DeltaTable
+
+    if DeltaTable.is_deltatable(str(place)):
+        at = Snapshot(known, place)
+        if at.settings.get(schema.VERSION_KEY) != str(known.version):
+            for column in known.columns:
+                at.add_column(column)
+            at.set(known.metadata)
+        return
+    settings = {**SETTINGS, **known.metadata}
+    with _conflicts(place):
+        DeltaTable.create(
+            place,
+            known.arrow(partition=True),
+            "ignore",
+            [schema.PARTITION],
+            configuration=settings,
+            raise_if_key_not_exists=False,
+            commit_properties=CommitProperties(
+                max_commit_retries=0
+            ),  # or it would be made anew behind the other one
+        )
