@@ -1,7 +1,7 @@
 """One socket to one node and pipeline: what waits for it, whether it moves, whether it is full (seed 003).
 
 The sockets are IMMEDIATE: libzmq takes messages only while the node is connected, so that whatever it has not taken
-can be taken back and given to another one. A link that holds messages and has moved none of them for ``DOWN_S`` is
+can be taken back and given to another one. A link that holds messages and has moved none of them for ``down_s`` is
 **down**: it is passed over until it takes something again. A link that holds as many as it may is **full**: callers
 wait.
 
@@ -28,6 +28,8 @@ from broker.oslo.reactor.socket_events import SocketEvents
 
 DOWN_S: Final = 1.0
 """Longer than a connection takes to be made; what waits for a node for so long is given to another one."""
+NOTIFY_DOWN_S: Final = 6.0
+"""The same for notifications, which have nowhere else to go: a proxy reads none for 5 s while a slow listener moves."""
 LOST_S: Final = 0.02
 """Between the word that a connection has ended and the next message: libzmq goes on taking some for it meanwhile."""
 _EVENTS: Final = int(zmq.EVENTS)
@@ -86,6 +88,7 @@ class NodeLink(Pipe, Generic[Parcel]):
         node, pipeline, endpoint: whose it is.
         node_key: CURVE key that the node has to have; "" plaintext.
         down, full: see the module.
+        down_s: how long it may move nothing.
         connection: where it is connected to.
         filters: subscriptions of the node, for sockets that publish.
     """
@@ -105,6 +108,7 @@ class NodeLink(Pipe, Generic[Parcel]):
         self.pipeline = handlers.pipeline
         self.endpoint = endpoint
         self.down = self.full = False
+        self.down_s = NOTIFY_DOWN_S if handlers.pipeline is Pipeline.NOTIFY else DOWN_S
         self.filters: set[bytes] = set()
         self._links = links
         self._pack, self._posted, self._stalled = handlers.pack, handlers.posted, handlers.stalled
@@ -257,7 +261,7 @@ class NodeLink(Pipe, Generic[Parcel]):
             if not self._parcels and int(self.sock.get(_EVENTS)) & _POLLOUT:
                 self.down = False
                 self._links.note_up(self)
-        elif self._parcels and now - self._moved_s > DOWN_S:
+        elif self._parcels and now - self._moved_s > self.down_s:
             self.down = True
             self._links.note_down(self)
             self._stalled(self)

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic
 import zmq
 
 from broker.errors import HeadgateError
-from broker.oslo.client.node_link import DOWN_S, LinkHandlers, NodeLink, Parcel
+from broker.oslo.client.node_link import LinkHandlers, NodeLink, Parcel
 from broker.oslo.client.parts import ClientParts
 from broker.oslo.names import Pipeline, entry_file
 from broker.oslo.reactor import Timer
@@ -243,7 +243,7 @@ class NodeLinks(Generic[Parcel]):
         self.reactor.say(
             logging.WARNING,
             "%s: node %s (%s) takes nothing for %.1f s: passed over until it does",
-            (self._handlers.pipeline, link.node, link.endpoint, DOWN_S),
+            (self._handlers.pipeline, link.node, link.endpoint, link.down_s),
         )
 
     def note_up(self, link: NodeLink[Parcel]) -> None:

@@ -1,12 +1,15 @@
 """Fan-outs and notifications wait for subscriptions, in order, and say whom they did not reach; the node is played."""
 
+import threading
 import time
 
 import pytest
 import zmq
 
+from broker.oslo.client.node_link import DOWN_S, NOTIFY_DOWN_S
 from broker.oslo.contract import Address
 from broker.oslo.frames import Flag, Kind, decode, fanout_filter, notify_filter
+from broker.oslo.proxy.back_pressure import PAUSE_MAX_S
 from broker.oslo.records import Record
 from tests.live.oslo_raw import PATIENCE_S, until
 from tests.unit.oslo.client.nodes import DIRECTORY_ONLY, Played, door_of
@@ -18,10 +21,11 @@ FILTER = fanout_filter("x", "t")
 class Hearing:
     """The entry of a publishing pipeline, played."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, room=1000):
         self._context = zmq.Context()
         self.sock = self._context.socket(kind)
         self.sock.set(zmq.LINGER, 0)
+        self.sock.set(zmq.RCVHWM, room)
         self.sock.set(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
         self.endpoint = f"tcp://127.0.0.1:{self.sock.bind_to_random_port('tcp://127.0.0.1')}"
 
@@ -44,8 +48,8 @@ def directory(run_node):
 
 @pytest.fixture
 def hear(directory, stack):
-    def make(name, pipeline, *records, kind=zmq.SUB):
-        hearing = Hearing(kind)
+    def make(name, pipeline, *records, kind=zmq.SUB, room=1000):
+        hearing = Hearing(kind, room)
         stack.callback(hearing.close)
         hearing.node = stack.enter_context(Played(door_of(directory), name))
         hearing.node.announce(*records, pipeline=pipeline, endpoint=hearing.endpoint)
@@ -193,3 +197,25 @@ def test_a_pool_has_another_listener_where_one_node_is_away(hear, open_session):
     for number in range(4):
         port.notify("x", "n.info", b"%d" % number)
     assert sorted(here.get()[2] for _ in range(4)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_proxy_that_lets_senders_wait_is_not_taken_for_one_that_is_down(hear, open_session):
+    """It reads nothing for seconds where a listener is slow; what would be dropped meanwhile has nowhere else to go."""
+    assert NOTIFY_DOWN_S > PAUSE_MAX_S
+    node = hear("n1", "notify", Record("x", "n.info", "", "a1", None), room=1)
+    node.sock.subscribe(notify_filter("x", "n.info"))
+    port = open_session(outbox_msgs=4)
+    port._use()
+    until(lambda: port._client.routes.replica.pools("x", "n.info").get(None, ()), "the listener")
+    port._client.post(lambda: port._client.notifications.links.get("n1"))
+    subscribed(port, "notify", node)
+    sending = threading.Thread(
+        target=lambda: [port.notify("x", "n.info", bytes(1 << 15)) for _ in range(1000)]
+    )
+    sending.start()
+    time.sleep(DOWN_S + 0.3)  # its clock is that of the kernel's buffers
+    assert sending.is_alive()
+    for _ in range(1000):
+        node.get()
+    sending.join(PATIENCE_S)
+    assert "not_reached" not in port.status()["counts"]
