@@ -112,6 +112,10 @@ def test_a_folder_of_the_command_line_starts_where_it_was_typed(tmp_path, monkey
             "f:2: journal.keep_bytes: saw '1000', expected 0 for all, or at least rotate_bytes",
         ),
         ("keep_s = 60", "f:2: journal.keep_s: saw '60.0', expected 0 for all, or at least rotate_s, 600"),
+        (
+            "ship_to = '/mnt/j'",
+            "f:2: journal.ship_to: saw '/mnt/j', expected a URL such as s3://bucket/folder",
+        ),
         ("rotate_s = 2\nblock_s = 3", "f:2: journal.rotate_s: saw '2.0', expected at least block_s, 3"),
     ],
 )

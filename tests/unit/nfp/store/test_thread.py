@@ -557,13 +557,13 @@ def test_a_disk_that_does_not_answer_is_told_and_one_that_is_back_too(make, disk
 
 
 def test_commits_in_time_are_no_disk_that_hangs(make, disk, monkeypatch):
-    monkeypatch.setattr(threads, "HANGS_S", 0.5)  # more than a busy machine keeps a thread waiting
+    monkeypatch.setattr(threads, "HANGS_S", 1.0)  # more than a busy machine keeps a thread waiting
 
     async def story():
         stuck = []
         store = make(on_stuck=lambda: stuck.append(1))
         await store.start(words)
-        for number in range(11):
+        for number in range(23):
             store.put(str(number))
             await store.durable()
             await asyncio.sleep(0.05)
