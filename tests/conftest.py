@@ -59,11 +59,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min((3 if config.getoption("dist") == "loadgroup" else 2) * len(os.sched_getaffinity(0)), 16)
 
 
+COMMANDS = ("cli", "cluster", "ingest", "readme")
+"""Tests of Spark that start it anew for most of what they do."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Keep tests that share something in one worker (`--dist loadgroup`): those of a file, whose fixtures run real
-    peers for minutes, and those with one Spark session, which takes a gigabyte. A file whose fixture has several ways
-    is one group for each, and a suite that is run in many ways shares nothing between them.
+    peers for minutes, and those with one Spark session, which takes a gigabyte: three groups that take about as long. A
+    file whose fixture has several ways is one group for each, and a suite that is run in many ways shares nothing
+    between them.
     """
     if config.getoption("dist") != "loadgroup":
         return None
@@ -78,7 +83,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
                 return nodeid.rpartition("-")[0]
             if not file.startswith("tests/spark/"):
                 return file
-            return "spark: tables" if nodeid.startswith("tests/spark/test_tables") else "spark: the rest"
+            name = file.removeprefix("tests/spark/test_").removesuffix(".py").partition("_")[0]
+            return f"spark: {'tables' if name == 'tables' else 'commands' if name in COMMANDS else 'streams'}"
 
     return Grouped(config, log)
 
