@@ -55,6 +55,21 @@ def test_all_kinds_at_once_twice(rundir: Path, how: str) -> None:
             assert (kind, arrived.lost, arrived.doubled) == (kind, [], []), arrived.counts
 
 
+@pytest.mark.parametrize("kind", ["cast", "fanout", "notify"])
+def test_a_proxy_that_ends_before_it_has_read_anything(rundir: Path, kind: str) -> None:
+    """It waits for the servers, which stand still; all that has come meanwhile is in its sockets."""
+    with nodes(rundir, 1) as (node,), Numbered(node.folder) as numbered:
+        count = numbered.send(kind, rate=RATE / 4, seconds=5)
+        time.sleep(0.5)
+        for signal_number in (signal.SIGSTOP, signal.SIGCONT):
+            for server in numbered.servers:
+                server.process.send_signal(signal_number)
+            start_again(node, signal.SIGTERM)
+            time.sleep(2.0)
+        arrived = numbered.arrived(kind, count)
+        assert (arrived.lost, arrived.doubled) == ([], []), arrived.counts
+
+
 @pytest.mark.parametrize("monitor_s", [None, 1.0], ids=["plain", "monitored"])
 @pytest.mark.parametrize("how", HOWS)
 def test_calls_in_flight_are_answered_through_the_next_proxy(

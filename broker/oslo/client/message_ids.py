@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.oslo.frames import HEAD_BYTES
 
-WINDOW: Final = 2048
+WINDOW: Final = 8192
 """Numbers of one sender that a listener tells apart; what is older counts as seen."""
 SENDERS_MAX: Final = 4096
 """Senders that one listener remembers; whoever was silent for longest is forgotten first."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Generic, Protocol, TypeVar
 
-SENT_MSGS: Final = 1024
+SENT_MSGS: Final = 4096
+"""More than a proxy that reads nothing for two seconds has in its sockets: one that has just begun, and ends again."""
 SENT_BYTES: Final = 4 << 20
 SENT_S: Final = 20.0
 """Longer than a dead connection takes to be noticed (``tuning.KeepAlive``)."""
