@@ -137,7 +137,8 @@ class Shipper:
                 self._there = self._store.sizes()
             except FileNotFoundError:
                 self._there = {}  # nothing yet
-            self.counts.there = len({name for name, size in self._there.items()} & self._names())
+            if not self.counts.segments:  # looked at again behind a failure, it holds what was sent from here
+                self.counts.there = len(self._there.keys() & self._names())
         return self._there
 
     def _names(self) -> set[str]:

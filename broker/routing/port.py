@@ -215,16 +215,13 @@ class Port:
         self.shared_uid: bool = False
         """Several principals share this uid: it never receives private events."""
         self.live: bool = True
-        self.busy: bool = False
-        """Its outbox is above high water."""
+        self.busy: bool = False  # its outbox is above high water
         self.received: int = 0
         self.peer: int = 0
         self.marks: dict[bytes, bytes] = {}
         self.pending: dict[bytes, OpenCalls] = {}
-        self.repeats: int = 0
-        """Calls that wait behind one with the same matchtag."""
-        self.pending_max: int = 0
-        """Calls it may have open; the router sets it."""
+        self.repeats: int = 0  # calls that wait behind one with the same matchtag
+        self.pending_max: int = 0  # calls it may have open; the router sets it
         self.untagged: dict[bytes, dict[Port, tuple[Decision, bool]]] = {}
         self.calls: dict[bytes, OpenCalls] = {}
         self.asked: dict[bytes, list[OpenCalls]] = {}

@@ -26,18 +26,18 @@ EXAMPLES = (
 )
 _LOOK_S: Final = 0.5
 TRIGGER_S: Final = 5.0
+Checkpoint = Annotated[
+    str | None,
+    typer.Option("--checkpoint", metavar="DIR", help="Spark's checkpoint. Default: in the warehouse."),
+]
+Trigger = Annotated[float, typer.Option("--trigger", min=0.1, metavar="SECONDS", help="A batch so often.")]
 
 
 def stream(
     journal: given.Journal,
     warehouse: given.Where,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option("--checkpoint", metavar="DIR", help="Spark's checkpoint. Default: in the warehouse."),
-    ] = None,
-    trigger: Annotated[
-        float, typer.Option("--trigger", min=0.1, metavar="SECONDS", help="A batch so often.")
-    ] = TRIGGER_S,
+    checkpoint: Checkpoint = None,
+    trigger: Trigger = TRIGGER_S,
     available_now: Annotated[
         bool,
         typer.Option(
