@@ -33,7 +33,7 @@ from broker.journal.writer.entries import Fields, Table, fields, strip
 from broker.journal.writer.frames import Walk
 from broker.journal.writer.intake import Chunk
 from broker.journal.writer.parts import Bytes, Ints
-from broker.journal.writer.peers import Change, Peers, departed
+from broker.journal.writer.peers import Change, PeerTable, departed
 
 BLOCK_MAX_BYTES: Final = 64 << 20
 """What ``block_bytes`` may ask for: one more chunk on top of it, and all lengths in a block still are below 2^32."""
@@ -45,7 +45,7 @@ _SPARE: Final = bytes(8)
 Piece = bytes | memoryview
 
 
-class Block(NamedTuple):
+class EncodedBlock(NamedTuple):
     """A block, ready to be written."""
 
     pieces: tuple[Piece, ...]
@@ -76,7 +76,7 @@ class _Press:
 
     def press(
         self, frames: bytes, starts: Ints, ts: Ints, first_seq: int, lost: int = 0
-    ) -> tuple[Block | None, int]:
+    ) -> tuple[EncodedBlock | None, int]:
         """A block of the records before the first bad one, and how many they are.
 
         Args:
@@ -102,7 +102,7 @@ class _Press:
             bodies = b"".join([frames[start:stop] for start, stop in strip(table, size)])
         return self._seal(table.entries, bodies, first_seq, lost, changes), good
 
-    def repeat(self, peers: Peers, next_seq: int, now_ns: int) -> Block | None:
+    def repeat(self, peers: PeerTable, next_seq: int, now_ns: int) -> EncodedBlock | None:
         """The UNNUMBERED block at a segment's begin; None without peers."""
         frames = peers.records()
         walk = Walk(frames, now_ns)
@@ -114,7 +114,7 @@ class _Press:
 
     def _seal(
         self, entries: Table, bodies: Piece, first_seq: int, lost: int, changes: list[Change], flags: int = 0
-    ) -> Block:
+    ) -> EncodedBlock:
         """Compress, pad, head and CRC (``layout``)."""
         codec, stored = 0, bodies
         if self._compress is not None:
@@ -133,7 +133,7 @@ class _Press:
             crc = crc32(piece, crc)
         head = BLOCK_HEADER.pack(BLOCK_MAGIC, length, crc, codec, VERSION, flags, count, *numbers)
         next_seq = first_seq if flags & UNNUMBERED else first_seq + count
-        return Block((head, table, stored, padding), length, count, first_seq, next_seq, lost, changes)
+        return EncodedBlock((head, table, stored, padding), length, count, first_seq, next_seq, lost, changes)
 
 
 def _changes(entries: Table, frames: bytes) -> list[Change]:
@@ -204,14 +204,14 @@ class BlockBuilder:
         self._first = self.number
         self._bytes = self._lost = self.records = 0
 
-    def add(self, chunk: Chunk, now_ns: int) -> list[Block]:
+    def add(self, chunk: Chunk, now_ns: int) -> list[EncodedBlock]:
         """Take a chunk; the blocks that are complete with it.
 
         Args:
             chunk: whole, or its begin when the stream ended inside it.
             now_ns: dates records that no TIME mark follows.
         """
-        done: list[Block] = []
+        done: list[EncodedBlock] = []
         if self.broken is not None:
             return done
         if chunk.first > self.number and not self._complete(done):
@@ -229,7 +229,7 @@ class BlockBuilder:
             self._complete(done)
         return done
 
-    def build(self) -> Block | None:
+    def build(self) -> EncodedBlock | None:
         """A block of all that waits; None when nothing does."""
         if not self.records:
             return None
@@ -249,11 +249,11 @@ class BlockBuilder:
         self._clear()
         return block
 
-    def repeat(self, peers: Peers, next_seq: int, now_ns: int) -> Block | None:
+    def repeat(self, peers: PeerTable, next_seq: int, now_ns: int) -> EncodedBlock | None:
         """The block that introduces all live peers at a segment's begin; None without any."""
         return self._press.repeat(peers, next_seq, now_ns)
 
-    def _complete(self, done: list[Block]) -> bool:
+    def _complete(self, done: list[EncodedBlock]) -> bool:
         """Add the block that waits; False when a bad record ended it."""
         block = self.build()
         if block is not None:

@@ -26,7 +26,7 @@ class Change(NamedTuple):
     """Of the DICTIONARY record."""
 
 
-class Peers:
+class PeerTable:
     """The live peers of this run, in order of their coming."""
 
     __slots__ = ("_alive",)

@@ -19,7 +19,7 @@ from typing import Final
 from broker.errors import ProtocolError
 from broker.journal.marks import READY, REPORT, WRITTEN
 from broker.journal.options import JournalOptions
-from broker.journal.writer.blocks import BEFORE, Block, BlockBuilder
+from broker.journal.writer.blocks import BEFORE, BlockBuilder, EncodedBlock
 from broker.journal.writer.intake import Chunk, Intake
 from broker.journal.writer.recovery import Notes, recover
 from broker.journal.writer.segments import Segments
@@ -138,7 +138,7 @@ class Writer:
         if self._builder.broken is not None:
             raise self._builder.broken
 
-    def _write(self, block: Block) -> None:
+    def _write(self, block: EncodedBlock) -> None:
         self._segments.append(block)
         self._report(WRITTEN, self._segments.written, self._segments.disk_bytes)
 

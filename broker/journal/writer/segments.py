@@ -17,8 +17,8 @@ from typing import Final
 
 from broker.journal.layout import BOTH_ENDS, PAYLOADS, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
 from broker.journal.options import JournalOptions
-from broker.journal.writer.blocks import Block, BlockBuilder, Piece
-from broker.journal.writer.peers import Peers
+from broker.journal.writer.blocks import BlockBuilder, EncodedBlock, Piece
+from broker.journal.writer.peers import PeerTable
 from broker.journal.writer.recovery import Found, Noted, Notes, hidden
 from broker.journal.writer.retention import fair_share, sweep
 
@@ -65,7 +65,7 @@ class Segments:
         self._builder = builder
         self._monotonic = monotonic
         self._wall_ns = wall_ns
-        self._peers = Peers()
+        self._peers = PeerTable()
         self._lost = found.lost
         self._used = found.used
         self._errno = found.errno
@@ -83,7 +83,7 @@ class Segments:
 
     # -- blocks --------------------------------------------------------------------------------
 
-    def append(self, block: Block) -> None:
+    def append(self, block: EncodedBlock) -> None:
         """Write one block, into a new segment when the present one is full, old or gone."""
         if self._fd >= 0 and self._over(block.size):
             self.seal()
@@ -153,7 +153,7 @@ class Segments:
         old = self._monotonic() - self._opened >= self._options.rotate_s
         return old or self._size + size > self._rotate_bytes
 
-    def _open(self, block: Block) -> None:
+    def _open(self, block: EncodedBlock) -> None:
         options, first_seq = self._options, block.first_seq
         peers = self._builder.repeat(self._peers, first_seq, self._wall_ns())
         pieces = [self._header(first_seq), *(peers.pieces if peers else ()), *block.pieces]

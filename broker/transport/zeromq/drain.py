@@ -36,7 +36,7 @@ class Waiting(Protocol):
         """Try again."""
 
 
-class Owner(Protocol):
+class DrainOwner(Protocol):
     """Whose socket it is."""
 
     def take(self) -> int:
@@ -67,7 +67,7 @@ class Pump:
         "waiting",
     )
 
-    def __init__(self, hub: Hub, sock: zmq.Socket[bytes], owner: Owner) -> None:
+    def __init__(self, hub: Hub, sock: zmq.Socket[bytes], owner: DrainOwner) -> None:
         self.sock = sock
         self.paused = False
         self.closed = False

@@ -10,7 +10,7 @@ from broker.journal import marks
 from broker.journal.layout import DENIED, DICTIONARY, FLUX, IN, NFP, OSLO, OUT, STATE, STRIPPED, UNIX
 from broker.journal.writer.blocks import BlockBuilder
 from broker.journal.writer.intake import Chunk
-from broker.journal.writer.peers import PEERS_MAX, Change, Peers
+from broker.journal.writer.peers import PEERS_MAX, Change, PeerTable
 from broker.wire.message import MAGIC_DEPLOYED, PAYLOAD, ROUTE, TOPIC, Message, event, request, response
 from tests.unit.journal.writer.plain import (
     T0,
@@ -345,7 +345,7 @@ def test_peers_that_live_are_repeated():
         item(frame_of([b"link.down", b"no json"]), STATE, peer=4),
     ]
     builder.add(chunk(0, items), T0)
-    peers = Peers()
+    peers = PeerTable()
     assert builder.repeat(peers, 0, T0) is None
     peers.apply(builder.build().changes)
     block = block_at(builder.repeat(peers, 9, T0).encode(), 0)
@@ -358,7 +358,7 @@ def test_peers_that_live_are_repeated():
 
 
 def test_the_table_of_peers_is_bounded():
-    peers = Peers()
+    peers = PeerTable()
     peers.apply([Change(number, UNIX, b"\x02{}") for number in range(PEERS_MAX + 3)])
     assert len(peers) == PEERS_MAX
 
