@@ -25,7 +25,7 @@ _PARTS: Final = ("counts", "registry", "replica")
 SILENT: Final = "no answer"
 
 
-class Look(NamedTuple):
+class NodeStatus(NamedTuple):
     """What was there at one time."""
 
     folder: str

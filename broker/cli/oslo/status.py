@@ -12,7 +12,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.oslo import sending
-from broker.cli.oslo.picture import Look
+from broker.cli.oslo.picture import NodeStatus
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen
 from broker.cli.status import Every
@@ -28,16 +28,16 @@ EXAMPLES = (
 )
 
 
-def look(settings: Settings, answer_s: float) -> Look:
+def look(settings: Settings, answer_s: float) -> NodeStatus:
     """Ask every room and the directory."""
-    return Look(
+    return NodeStatus(
         settings.ipc_dir,
         asking.statuses(settings.ipc_dir, answer_s),
         asking.states(settings, answer_s),
     )
 
 
-def outcome(found: Look, settings: Settings) -> int:
+def outcome(found: NodeStatus, settings: Settings) -> int:
     """The exit code; says what is missing on stderr."""
     if not found.rooms and found.states is None:
         places = ", ".join((settings.ipc_dir, *settings.directories))

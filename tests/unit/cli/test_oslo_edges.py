@@ -49,7 +49,7 @@ def test_directories_that_do_not_answer_are_shown():
         {"endpoint": "tcp://self:9500", "alive": False, "closed": True},
     ]
     out = io.StringIO()
-    picture.Look("/f", {"directory": {"uplinks": links}, "call": None}, []).show(Screen(False, out=out))
+    picture.NodeStatus("/f", {"directory": {"uplinks": links}, "call": None}, []).show(Screen(False, out=out))
     assert out.getvalue().count("no answer from the directory") == 1
     assert "no answer from the directory tcp://a:9500" in out.getvalue()
     assert picture.silent_uplinks(None) == picture.silent_uplinks({"uplinks": "?"}) == []
