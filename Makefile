@@ -200,6 +200,7 @@ format: $(VENV)/.stamp-lint
 
 # the image's own lists of packages, with hashes, follow from the lock
 lock: $(VENV)/.stamp-lint $(VENV)/.stamp-spark
+	@$(PIP) check
 	@{ echo "# The versions CI runs with: pip install --constraint requirements.lock. Renewed by: make lock"; \
 	   $(PIP) freeze --exclude-editable --exclude headgate --exclude headgate-core --exclude uv; } > requirements.lock
 	@$(PIP) install --quiet uv && PATH=$(VENV)/bin:$$PATH $(PY) deploy/lock.py

@@ -110,6 +110,18 @@ class Gateway:
         self.settings = settings = replace(settings, limits=limits)
         self.admission = Admission(limits)
         self.store = Store(settings.gateway.statedir)
+        try:
+            self._set_up(upstream, sockets, worker)
+        except BaseException:
+            self.store.close()
+            raise
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    def _set_up(
+        self, upstream: str | None, sockets: Sequence[socket.socket] | None, worker: tuple[str, str] | None
+    ) -> None:
+        settings = self.settings
         self.identity = Authenticator(settings, self.store, worker=worker[0] if worker else "")
         self.hub = Hub(settings, options_of(settings), key=self.store.key("resume"), wall=self.store.wall)
         uri = upstream or settings.gateway.upstream or default_uri()
@@ -132,7 +144,7 @@ class Gateway:
             self.hub,
             self.identity,
             self.upstream,
-            Allowance(limits.msgs_per_s, limits.msgs_burst, self.hub.clock),
+            Allowance(settings.limits.msgs_per_s, settings.limits.msgs_burst, self.hub.clock),
             self.endpoint.handle,
             self._snapshots,
             self.history,
@@ -140,8 +152,6 @@ class Gateway:
         )
         self._tls: list[TlsContext] = []
         self._listeners = self._make_listeners(list(sockets) if sockets is not None else None)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._stopped = False
 
     # -- up ------------------------------------------------------------------------------------
 

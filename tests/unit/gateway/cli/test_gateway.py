@@ -1,5 +1,7 @@
 """``headgate gateway``: its options, its errors, and what it prints."""
 
+import os
+
 import pytest
 
 from broker.cli import exits
@@ -69,6 +71,8 @@ def test_a_wrong_option_is_one_line(words, code, said, tmp_path, capsys):
     assert said in err
     assert "Traceback" not in err
     assert len(err.splitlines()) == 1
+    still_open = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert not [path for path in still_open if path.startswith(str(tmp_path))]
 
 
 def test_a_port_in_use_is_one_line(tmp_path, capsys, monkeypatch):
