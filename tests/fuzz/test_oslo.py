@@ -25,7 +25,7 @@ MESSAGES = int(os.environ.get("HEADGATE_FUZZ_LIVE", "20000"))
 SOAK_MESSAGES = 200_000
 SEED = int(os.environ.get("HEADGATE_FUZZ_SEED", "0"))
 CHECK_EVERY = 2_000
-PATIENCE_MS = 10_000
+PATIENCE_MS = 40_000
 GROWTH_KIB = 32 << 10
 """Between the half and the end: what is remembered of addresses and senders fills up to fixed limits."""
 PIPELINES = ("call", "fanout", "notify", "cast")

@@ -19,7 +19,7 @@ from tests.live.ports import free_ports
 QUIET = ("-Slog-stderr-mode=local", "-Slog-stderr-level=6")
 NO_SCRIPTS = ("-Sbroker.rc1_path=", "-Sbroker.rc3_path=")
 """Without them a real broker starts the modules of a scheduler, which want a real rank 0."""
-PATIENCE_S = 25
+PATIENCE_S = 40
 RUN = """
 import sys
 from broker import settings

@@ -18,7 +18,7 @@ from tests.live.norfab import NorFab, Side, norfab
 from tests.live.ports import free_endpoint
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
-PATIENCE_S = 30.0
+PATIENCE_S = 40.0
 
 
 def until(true: Any, seconds: float = PATIENCE_S) -> Any:

@@ -231,7 +231,7 @@ def joined(running: Tree) -> Iterator[Tree]:
         running.kill()
 
 
-def eventually(probe: object, expected: object = True, timeout: float = 10.0) -> None:
+def eventually(probe: object, expected: object = True, timeout: float = 40.0) -> None:
     """Poll ``probe()`` until it returns ``expected``."""
     until = time.monotonic() + timeout
     seen = probe()

@@ -22,7 +22,7 @@ from tests.fuzz import reference
 from tests.fuzz.reference import Fields
 from tests.live.speaker import Speaker
 
-PATIENCE_S = 5.0
+PATIENCE_S = 40.0
 AT_ONCE = 60
 """Requests under way: below every limit of calls that a user may have open."""
 DENIED_TEXTS = ("Request requires owner credentials", "Request rejected due to insufficient privilege")

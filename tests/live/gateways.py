@@ -212,7 +212,7 @@ def gateway_process(
         running.kill()
 
 
-def run(work, timeout: float = 30.0):
+def run(work, timeout: float = 60.0):
     """Run an async test body with a deadline; ``work`` gets a short-lived folder whose path suits UNIX sockets."""
 
     async def bounded() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 MARK = "RUN_OF_HEADGATE_TESTS"
 GRACE_S = 1.0
 """What is left may take so long to end by itself: a JVM tidies up behind it."""
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 """How long the guard looks for what is left; a supervisor may have brought somebody back."""
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 class Manager:

@@ -38,7 +38,7 @@ from broker.transport import curve
 from broker.transport.curve import Certificate
 from tests.live.ports import free_endpoint
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 QUIET_S = 0.3
 """How long a silence is watched for before it counts as one."""
 Answer = TypeVar("Answer")

@@ -85,7 +85,7 @@ def new_host() -> str:
     return f"127.{64 + (number >> 16)}.{number >> 8 & 255}.{1 + (number & 255) % 254}"
 
 
-def until(true: Callable[[], Any], seconds: float = 15.0, what: str = "it") -> Any:
+def until(true: Callable[[], Any], seconds: float = 40.0, what: str = "it") -> Any:
     """Wait for a condition; its value."""
     deadline = time.monotonic() + seconds
     while True:

@@ -34,7 +34,7 @@ ID: Final = bytes(range(16))
 LISTENER: Final = "f" * 24
 """Of hostile servers; nobody else's."""
 BODY: Final = b'{"ctxt": {}, "message": {"method": "m", "args": {}}}'
-PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 40.0
 
 _OPENING = Opening(LISTENER, (Record("x", "t", "s", LISTENER),))
 _NOTICES = Opening(LISTENER, (Record("x", "t.info", "", LISTENER, "p"),), "p", 5)

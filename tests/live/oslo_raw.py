@@ -22,7 +22,7 @@ from broker.oslo.proxy.process import NodeProxy
 from broker.oslo.records import Opening, Record, to_json
 from tests.live.oslo_wire import hear
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 T = TypeVar("T")
 
 

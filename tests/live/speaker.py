@@ -11,7 +11,7 @@ from broker.wire.framing import Splitter
 from broker.wire.message import REQUEST, RESPONSE, Message, request
 from broker.wire.payload import encode_json
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 """How long something that must come may take on a busy machine."""
 FENCE = 0xFE0CE000
 

@@ -16,7 +16,7 @@ from tests.live.doors import dealer, view
 from tests.live.rawweb import HANDSHAKE
 from tests.live.speaker import Speaker
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 READ_BYTES = 1 << 18
 TEXT, BINARY = 0x81, 0x82
 

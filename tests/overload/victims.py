@@ -33,7 +33,7 @@ from tests.live.oslo_raw import Client, Node, Server
 from tests.live.speaker import Closed, Speaker, provide, subscribe
 from tests.overload.stand import FAR, VICTIM_UID, Stand
 
-PATIENCE_S = 30.0
+PATIENCE_S = 40.0
 REST_S = 0.002
 TOPIC = "victim.event"
 SERVICE = "victims-own"

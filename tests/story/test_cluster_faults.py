@@ -50,7 +50,7 @@ class Cluster:
         self.engine = engine
         self.pids: set[int] = set()
 
-    def verb(self, *words: str, timeout: float = 60) -> subprocess.CompletedProcess:
+    def verb(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess:
         """``headgate WORDS``."""
         return subprocess.run(
             [*HEADGATE, *words],

@@ -23,7 +23,7 @@ from tests.live.verbs import headgate
 
 pytestmark = pytest.mark.story
 
-PATIENCE_S = 10
+PATIENCE_S = 40
 MORE = """
 [[users]]
 name = "twin"

@@ -24,7 +24,7 @@ from tests.unit.journal.writer.plain import T0, Chunk, block_at, calls, encoded,
 
 pytestmark = pytest.mark.story
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 OTHER = "f" * 32
 
 

@@ -59,7 +59,7 @@ def lab(rundir: Path) -> Iterator[dict[str, str]]:
 
 
 def run(env: dict[str, str], *words: str) -> str:
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 

@@ -27,7 +27,7 @@ def run(*words: str, timeout: float = 30, **options) -> subprocess.CompletedProc
     )
 
 
-def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
     for _ in range(int(seconds / 0.02)):
         if condition():
             return

@@ -9,7 +9,7 @@ import oslo_messaging
 from oslo_config import cfg
 
 CONF = cfg.CONF
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 QUIET_S = 0.5
 """So long nothing more may come, where too much would be wrong."""
 URLS = {}

@@ -13,7 +13,7 @@ from broker.cli.exits import CONFIG, FAILED, OK
 from broker.cli.nfp import processes
 from broker.cli.nfp.processes import Program, Supervisor
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 READY = """
 import os, socket, signal, sys, time
 def ready():

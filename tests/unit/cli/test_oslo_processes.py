@@ -29,7 +29,7 @@ from tests.unit.cli.test_imports import FORBIDDEN, loaded
 ANY = {f"{room}_port": 0 for room in ("directory", "call", "fanout", "notify", "cast")}
 ROOMS = tuple(room.removesuffix("_port") for room in ANY)
 PORTS = [word for room in ANY for word in (f"--{room.replace('_', '-')}", "0")]
-PATIENCE_S = 20
+PATIENCE_S = 40
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from broker.wire.message import DELIMITER, NORESPONSE, event, request, response
 from broker.wire.parts import encode_part
 from tests.unit.node.desk import GUEST, Desk, run, ticks
 
-WAIT_S = 30.0
+WAIT_S = 40.0
 
 
 class Captured:

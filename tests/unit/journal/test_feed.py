@@ -16,7 +16,7 @@ from broker.journal.options import JournalOptions
 from broker.journal.recorder import Recorder
 
 LITTLE = (sys.executable, str(Path(__file__).with_name("little_writer.py")))
-WAIT_S = 20.0
+WAIT_S = 40.0
 
 
 class Loop:

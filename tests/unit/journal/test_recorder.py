@@ -26,7 +26,7 @@ from tests.live import segments
 from tests.live.chunks import IN, chunks_of
 
 LITTLE = (sys.executable, str(Path(__file__).with_name("little_writer.py")))
-WAIT_S = 20.0
+WAIT_S = 40.0
 NOTHING, SHED, DIED = 0, 1, 2
 
 

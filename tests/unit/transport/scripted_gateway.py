@@ -22,7 +22,7 @@ WELCOME = {
     "ping_s": 25,
     "expires": None,
 }
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 
 
 def options(**extra) -> Options:

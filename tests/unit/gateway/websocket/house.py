@@ -22,7 +22,7 @@ from gateway.websocket import frames
 from gateway.websocket.endpoint import Endpoint
 from gateway.websocket.link import WebSocketLink
 
-PATIENCE_S = 15.0
+PATIENCE_S = 40.0
 """How long a test waits for what must happen; spent on failure only."""
 SMALL_BUFFER = 4096
 """Socket buffers of both sides, so that little is under way when one stops reading."""

@@ -11,7 +11,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp.inventory import Datastore, Reader, datastore
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 
 
 class Held:

@@ -12,7 +12,7 @@ from broker.nfp.frames import Packet, decode, encode
 from broker.nfp.names import Command, Sender
 from broker.transport.curve import Certificate
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 
 
 class RawBroker:

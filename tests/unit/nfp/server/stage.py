@@ -15,7 +15,7 @@ from broker.transport.curve import Certificate, CurveServer
 from broker.transport.zeromq.address import parse
 from broker.transport.zeromq.hub import hub
 
-PATIENCE_S = 8.0
+PATIENCE_S = 40.0
 LIMITS = QueueLimits(1 << 20, 1000)
 SERVER = curve.generate()
 KEY, OTHER = curve.generate(), curve.generate()

@@ -12,7 +12,7 @@ from broker.nfp.store import Store
 from broker.nfp.store.clock import Clock
 from broker.nfp.targets import ANY, Target
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 def run(story: Awaitable[Any]) -> Any:

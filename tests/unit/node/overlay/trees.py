@@ -81,7 +81,7 @@ class Clock:
                 await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], object], seconds: float = 10.0):
+async def until(condition: Callable[[], object], seconds: float = 40.0):
     """Wait for a condition; fail rather than hang."""
     async with asyncio.timeout(seconds):
         while not condition():

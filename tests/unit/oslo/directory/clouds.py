@@ -18,7 +18,7 @@ from broker.oslo.reactor import Reactor
 from broker.oslo.records import Record, State
 from tests.live.oslo_wire import hear
 
-DEADLINE_S = 20.0
+DEADLINE_S = 40.0
 
 
 def turn_until(reactor: Reactor, true: Callable[[], object], within_s: float = DEADLINE_S) -> None:

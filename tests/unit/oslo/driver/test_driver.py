@@ -21,7 +21,7 @@ from broker.oslo.driver.errors import MessageRefused, ZmqDriverError
 from broker.oslo.names import Reason
 from tests.unit.oslo.driver.memory import Network
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 def until(true: Callable[[], Any]) -> None:

@@ -15,7 +15,7 @@ from broker.oslo.driver.listener import ZmqListener
 from broker.oslo.driver.serialization import request_body
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 
 
 class Asked:

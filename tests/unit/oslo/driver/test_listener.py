@@ -17,7 +17,7 @@ from broker.oslo.driver.window import Window
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 
 HERE = Address("e", "t")
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 def item(number: int = 0, **words: Any) -> MemoryItem:

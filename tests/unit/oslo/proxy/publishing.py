@@ -17,7 +17,7 @@ from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opening, Record, to_json
 from tests.live.oslo_wire import hear
 
-DEADLINE_S = 15.0
+DEADLINE_S = 40.0
 
 
 class Rig:

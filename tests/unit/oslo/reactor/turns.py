@@ -9,7 +9,7 @@ import zmq
 
 from broker.oslo.reactor import Reactor
 
-PATIENCE_S = 10.0
+PATIENCE_S = 40.0
 
 
 class Broken:
