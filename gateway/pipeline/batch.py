@@ -1,9 +1,10 @@
 """Gold made anew, date by date, from all of bronze: exact, idempotent, all dates of a table in one commit.
 
 Dates are those whose bronze changed since gold was made, and those asked for; around them every table takes in as many
-more as its rows reach (``catalogue.REACH``). All of it is made from bronze as it was at the begin. Where a stream feeds
-the warehouse this replaces the rows it added; what is open then is left out, because the stream adds it when it is
-settled, and what it carries is made anew where it fell behind. The stream may run meanwhile: its gold waits.
+more as its rows reach (``catalogue.REACH``). All of it is made from bronze as it was at the begin: by Spark, or in this
+process (``tables.inprocess``), which is the faster one where the rows are few enough for one machine. Where a stream
+feeds the warehouse this replaces the rows it added; what is open then is left out, because the stream adds it when it
+is settled, and what it carries is made anew where it fell behind. The stream may run meanwhile: its gold waits.
 """
 
 from __future__ import annotations
@@ -11,30 +12,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
-
-from pyspark.sql import functions as fn
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.pipeline import runs
 from gateway.pipeline.follow import OPEN
-from gateway.pipeline.lake import Snapshot
+from gateway.pipeline.lake import File, Snapshot
 from gateway.pipeline.schema import GOLD, MESSAGES, table_named
-from gateway.pipeline.session import plain_errors
-from gateway.pipeline.tables import calls, increment
-from gateway.pipeline.tables.catalogue import BUILD, FROM_CALLS, REACH
-from gateway.pipeline.tables.endpoints import resolved
+from gateway.pipeline.tables import inprocess, sql
+from gateway.pipeline.tables.increment import Kept, open_since
 from gateway.pipeline.warehouse import BRONZE, STREAM, Warehouse, dates_of, until_it_passes
 from gateway.pipeline.warehouse import GOLD as MADE
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Tell = Callable[[int, int], None]
 NAMES: Final = tuple(table.name for table in GOLD)
+HERE_ROWS: Final = 5_000_000
+"""What is made in this process unless Spark is asked for: above, DuckDB would need gigabytes."""
+REACH: Final = {
+    "rpc": 1, "rpc_latency": 1, "tree_latency": 1, "errors": 1, "event_gaps": 1, "order_check": 1, "user_usage": 1,
+    "job_outcomes": 7,
+}  # fmt: skip
+"""Days around a date whose rows bear on it, for calls go over midnight; 0 of the others. A call over more days than
+that counts as two halves.
+"""
 
 
 def batch(
-    spark: SparkSession,
+    spark: SparkSession | None,
     warehouse: Warehouse,
     dates: Iterable[str] | None = None,
     *,
@@ -44,7 +51,7 @@ def batch(
     """Make gold for the dates that it does not know yet, and for some more; adds one row to ``_runs``.
 
     Args:
-        spark: where.
+        spark: where; None: in this process.
         warehouse: which.
         dates: these, too (``2026-01-31``).
         tables: which; only when all are made does gold count as made.
@@ -57,16 +64,37 @@ def batch(
     for name in tables:
         table_named(name)
     warehouse.ready()
-    wanted = set(dates or ())
-    with warehouse.making_gold(), plain_errors():
-        return until_it_passes(lambda: _batch(spark, warehouse, wanted, tables, tell))
+    with warehouse.making_gold(), _plain_errors(spark):
+        return until_it_passes(lambda: _batch(spark, warehouse, set(dates or ()), tables, tell))
+
+
+@contextmanager
+def _plain_errors(spark: SparkSession | None) -> Iterator[None]:
+    if spark is None:
+        yield
+        return
+    from gateway.pipeline.session import plain_errors
+
+    with plain_errors():
+        yield
+
+
+def rows_to_read(warehouse: Warehouse, dates: Iterable[str] | None = None) -> int:
+    """How many rows of bronze ``batch`` would read for all tables."""
+    bronze = warehouse.at(MESSAGES.name)
+    wanted = {*_stale(bronze, warehouse.gold(), bronze.done(BRONZE)), *(dates or ())}
+    return sum(file.rows for file in bronze.files(around(wanted, 2)))
 
 
 def _batch(
-    spark: SparkSession, warehouse: Warehouse, asked: set[str], tables: Sequence[str], tell: Tell | None
+    spark: SparkSession | None,
+    warehouse: Warehouse,
+    asked: set[str],
+    tables: Sequence[str],
+    tell: Tell | None,
 ) -> runs.Run:
     feed = warehouse.feed().get("feed", "ingest")
-    run = runs.Run("batch", feed)
+    run = runs.Run("batch", feed, by="DuckDB" if spark is None else "Spark")
     on = {name: warehouse.at(name) for name in tables}
     known = min(max(warehouse.gold(), each.done(MADE)) for each in on.values())
     bronze = warehouse.at(MESSAGES.name)
@@ -75,11 +103,12 @@ def _batch(
     wanted = sorted((stale | asked) & set(bronze.dates()))
     everything = set(tables) >= set(NAMES)
     if wanted:
+        since_ns = open_since(_newest_ns(bronze)) if feed == STREAM else inprocess.NEVER
         if feed == STREAM and stale and everything:
-            _carry(spark, warehouse, bronze, whole)
-        job = _Job(spark, warehouse, bronze, wanted, _open_since(spark, bronze) if feed == STREAM else None)
+            _carry(warehouse, bronze, whole, since_ns)
         run.rows_in = sum(file.rows for file in bronze.files(wanted))
-        run.rows_out = job.make(on, whole, tell)
+        with _made(spark, warehouse, bronze, wanted, since_ns) as made:
+            run.rows_out = _replace(made, warehouse, on, bronze, wanted, whole, tell)
     run.offsets = {"dates": wanted}
     runs.add(warehouse, run.finish(), {MADE: whole} if everything and whole > warehouse.gold() else None)
     return run
@@ -101,67 +130,117 @@ def around(dates: Iterable[str], days: int) -> list[str]:
     return sorted({str(date.fromisoformat(each) + timedelta(days=step)) for each in dates for step in every})
 
 
-class _Job:
-    """Tables of some dates, from one snapshot of bronze; ``since_ns``: what is open and younger a stream adds."""
+def _newest_ns(bronze: Snapshot) -> int:
+    """The time of the last record."""
+    import pyarrow.compute as pc
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        warehouse: Warehouse,
-        bronze: Snapshot,
-        wanted: list[str],
-        since_ns: int | None,
-    ) -> None:
-        self._spark, self._warehouse, self._bronze = spark, warehouse, bronze
-        self._wanted, self._since_ns = wanted, since_ns
+    rows = bronze.dataset(bronze.files(bronze.dates()[-1:])).scanner(columns=["ts_ns"])
+    return max((pc.max(each["ts_ns"]).as_py() or 0 for each in rows.to_batches() if each.num_rows), default=0)
 
-    def make(self, on: dict[str, Snapshot], whole: int, tell: Tell | None) -> int:
-        """All tables; returns the rows written."""
-        written = 0
-        with self._calls() as found:
-            for number, (name, table) in enumerate(on.items()):
-                if tell is not None:
-                    tell(number, len(on))
-                rows, dates = self._rows(name, table, found)
-                written += self._warehouse.overwrite(rows, table, dates, {MADE: whole})
+
+def _carry(warehouse: Warehouse, bronze: Snapshot, whole: int, since_ns: int) -> None:
+    """What the stream's next step starts from, when gold did not know of the last additions."""
+    rows = bronze.dataset(bronze.files(bronze.dates()[-2:]))
+    with inprocess.tables_of(rows, since_ns=since_ns) as tables:
+        Kept(warehouse.root / OPEN).save(whole, tables.left_open())
+
+
+# ---------------------------------------------------------------- the tables
+
+
+class _Made(Protocol):
+    """Makes the rows of a table for some dates."""
+
+    def files(self, name: str, dates: list[str]) -> list[File]: ...
+
+
+def _replace(
+    made: _Made,
+    warehouse: Warehouse,
+    on: dict[str, Snapshot],
+    bronze: Snapshot,
+    wanted: list[str],
+    whole: int,
+    tell: Tell | None,
+) -> int:
+    """All tables; returns the rows written."""
+    written = 0
+    for number, (name, table) in enumerate(on.items()):
         if tell is not None:
-            tell(len(on), len(on))
-        return written
+            tell(number, len(on))
+        have = {*bronze.dates(), *table.dates()}
+        dates = [each for each in around(wanted, REACH.get(name, 0)) if each in have]
+        written += warehouse.replace(made.files(name, dates), table, dates, {MADE: whole})
+    if tell is not None:
+        tell(len(on), len(on))
+    return written
 
-    def _rows(self, name: str, table: Snapshot, found: DataFrame) -> tuple[DataFrame, list[str]]:
-        """The rows of a table, and of which dates they are all."""
-        reach = REACH.get(name, 0)
-        have = {*self._bronze.dates(), *table.dates()}
-        made = [each for each in around(self._wanted, reach) if each in have]
-        bronze = self._bronze.read(self._spark, around(made, reach))
-        if name == "job_outcomes" and self._since_ns is not None:
-            bronze = increment.settled_jobs(bronze, self._since_ns)
-        rows = FROM_CALLS[name](found, bronze) if name in FROM_CALLS else BUILD[name](bronze)
-        return rows.where(fn.col("dt").isin([date.fromisoformat(each) for each in made])), made
+
+@contextmanager
+def _made(
+    spark: SparkSession | None, warehouse: Warehouse, bronze: Snapshot, wanted: list[str], since_ns: int
+) -> Iterator[_Made]:
+    """Tables of some dates from one snapshot of bronze; what is open and not older than ``since_ns`` a stream adds."""
+    if spark is not None:
+        with _BySpark(spark, warehouse, bronze, since_ns).matched(wanted) as by_spark:
+            yield by_spark
+        return
+    jobs = bronze.dataset(bronze.files(around(wanted, 2 * REACH["job_outcomes"])))
+    with inprocess.tables_of(
+        bronze.dataset(bronze.files(around(wanted, 2))),
+        jobs=jobs.scanner(columns=list(sql.JOB), filter=_of_nfp()).to_table(),
+        since_ns=since_ns,
+    ) as tables:
+        yield _Here(warehouse, tables)
+
+
+def _of_nfp() -> pa.compute.Expression:
+    import pyarrow.compute as pc
+
+    return pc.field("kind") == "nfp"
+
+
+class _Here:
+    """By DuckDB."""
+
+    def __init__(self, warehouse: Warehouse, tables: inprocess.Tables) -> None:
+        self._warehouse, self._tables = warehouse, tables
+
+    def files(self, name: str, dates: list[str]) -> list[File]:
+        return self._warehouse.write_rows(name, self._tables.rows(name, dates))
+
+
+class _BySpark:
+    """By Spark; calls are matched once for all tables that stand on them."""
+
+    def __init__(self, spark: SparkSession, warehouse: Warehouse, bronze: Snapshot, since_ns: int) -> None:
+        self._spark, self._warehouse, self._bronze, self._since_ns = spark, warehouse, bronze, since_ns
+        self._calls: DataFrame
 
     @contextmanager
-    def _calls(self) -> Iterator[DataFrame]:
-        """The calls of those dates, matched once; without the open ones where a stream will add them."""
-        bronze = self._bronze.read(self._spark, around(self._wanted, 2))
-        found = calls.calls(calls.legs(resolved(bronze)))
-        if self._since_ns is not None:
-            opened = fn.col("open") & (fn.col("req_ns") >= self._since_ns)
-            found = increment.told_open(found, bronze).where(~opened)
-        found = found.persist()
+    def matched(self, wanted: list[str]) -> Iterator[_BySpark]:
+        """With the calls of those dates, without the open ones where a stream will add them."""
+        from gateway.pipeline.tables import calls, endpoints
+
+        bronze = self._bronze.read(self._spark, around(wanted, 2))
+        found = calls.calls(calls.legs(endpoints.resolved(bronze)))
+        if self._since_ns != inprocess.NEVER:
+            found = calls.settled(found, bronze, self._since_ns)
+        self._calls = found.persist()
         try:
-            yield found
+            yield self
         finally:
-            found.unpersist()
+            self._calls.unpersist()
 
+    def files(self, name: str, dates: list[str]) -> list[File]:
+        from pyspark.sql import functions as fn
 
-def _open_since(spark: SparkSession, bronze: Snapshot) -> int:
-    """What is open and younger than this the stream carries."""
-    newest = bronze.read(spark, bronze.dates()[-1:]).agg(fn.max("ts_ns")).first()[0]
-    return int(newest or 0) - int(increment.EXPIRES_S * 1e9)
+        from gateway.pipeline.tables import job_outcomes
+        from gateway.pipeline.tables.catalogue import BUILD, FROM_CALLS
 
-
-def _carry(spark: SparkSession, warehouse: Warehouse, bronze: Snapshot, whole: int) -> None:
-    """What the stream's next step starts from, when gold did not know of the last additions."""
-    rows = bronze.read(spark, bronze.dates()[-2:])
-    with increment.increment(rows, increment.nothing(spark)) as (_tables, carried):
-        increment.Kept(warehouse.root / OPEN).save(whole, carried)
+        bronze = self._bronze.read(self._spark, around(dates, REACH.get(name, 0)))
+        if name == "job_outcomes" and self._since_ns != inprocess.NEVER:
+            bronze = job_outcomes.settled(bronze, self._since_ns)
+        rows = FROM_CALLS[name](self._calls, bronze) if name in FROM_CALLS else BUILD[name](bronze)
+        rows = rows.where(fn.col("dt").isin([date.fromisoformat(each) for each in dates]))
+        return self._warehouse.write_frame(rows, name)

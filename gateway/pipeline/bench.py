@@ -1,29 +1,29 @@
 """How fast the two tables that cost most are made, beside DuckDB over the same Parquet files.
 
-Both engines make the same columns and keep the whole result (Spark's goes to its noop sink, DuckDB's into a
-table of its memory); that they agree is checked, outside the timing. DuckDB has no start-up and no cluster;
+Both engines make the same columns and keep the whole result (Spark's goes to its noop sink, DuckDB's into a table of
+Arrow), as ``batch`` has them do; that they agree is checked, outside the timing. DuckDB has no start-up and no cluster;
 Spark is here because a cluster takes the same job. Figures are comparable within one run only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.pipeline import schema
-from gateway.pipeline.errors import Missing, PipelineError
-from gateway.pipeline.tables import sql
+from gateway.pipeline.errors import PipelineError
+from gateway.pipeline.tables.inprocess import tables_of
 from gateway.pipeline.tables.rpc_latency import rpc_latency
 from gateway.pipeline.tables.traffic import traffic
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from gateway.pipeline.warehouse import Warehouse
 
-QUERIES: Final = {"rpc_latency": sql.LATENCY, "traffic": sql.TRAFFIC}
 _CHECKED: Final = {
     "rpc_latency": (
         "n",
@@ -88,38 +88,25 @@ def bench(
         Missing: DuckDB is not installed.
         PipelineError: no bronze, or the two do not agree.
     """
-    try:
-        import duckdb
-    except ImportError:
-        raise Missing("duckdb is not installed: pip install duckdb") from None
-    files = warehouse.at(schema.MESSAGES.name).paths()
+    files = warehouse.at(schema.MESSAGES.name).files()
     if not files:
         raise PipelineError(
             f"{warehouse.root}: no messages; expected bronze made by ingest, or --calls N to make some up"
         )
     timings = []
-    for name in QUERIES:
-        with duckdb.connect(config={"threads": threads}) as base:
-            base.execute(
-                "CREATE VIEW bronze AS SELECT * FROM read_parquet($files, hive_partitioning = true)".replace(
-                    "$files", repr(files)
-                )
-            )
-            timing = _one(spark, warehouse, name, base, rounds)
-        timings.append(timing)
+    for name in _CHECKED:
+        timings.append(_one(spark, warehouse, name, rounds, threads))
         if told is not None:
-            told(timing)
+            told(timings[-1])
     return timings
 
 
-def _one(spark: SparkSession, warehouse: Warehouse, name: str, base: Any, rounds: int) -> Timing:
-    query = QUERIES[name]
-    if name == "rpc_latency":
-        others = base.execute("SELECT count(*) > 0 FROM bronze WHERE direction <> 'in'").fetchone()[0]
-        query = sql.matched(query, others=others)
+def _one(spark: SparkSession, warehouse: Warehouse, name: str, rounds: int, threads: int) -> Timing:
+    bronze = warehouse.at(schema.MESSAGES.name)
 
-    def duckdb_turn() -> None:
-        base.execute(f"CREATE OR REPLACE TEMP TABLE made AS {query}")
+    def duckdb_turn() -> pa.Table:
+        with tables_of(bronze.dataset(bronze.files()), threads=threads) as tables:
+            return tables.rows(name)
 
     def spark_turn() -> None:
         made(spark, warehouse, name).write.format("noop").mode("overwrite").save()
@@ -128,15 +115,19 @@ def _one(spark: SparkSession, warehouse: Warehouse, name: str, base: Any, rounds
     for _turn in range(rounds + 1):
         spark_s.append(_seconds(spark_turn))
         duckdb_s.append(_seconds(duckdb_turn))
-    columns = _CHECKED[name]
-    sums = ", ".join(f"sum({column})::BIGINT" for column in columns)
-    theirs = base.execute(f"SELECT count(*), {sums} FROM made").fetchone()  # noqa: S608 - our own names
-    rows = made(spark, warehouse, name).toArrow().select(list(columns))
-    ours = (rows.num_rows, *(sum(filter(None, rows[column].to_pylist())) for column in columns))
-    if ours != tuple(theirs):
-        raise PipelineError(f"{name}: Spark made {ours}, DuckDB {tuple(theirs)} (rows, {', '.join(columns)})")
-    total = base.execute("SELECT count(*) FROM bronze").fetchone()[0]
-    return Timing(name, min(spark_s[1:]), min(duckdb_s[1:]), total, rows.num_rows)
+    ours, theirs = (
+        _sums(rows, _CHECKED[name]) for rows in (made(spark, warehouse, name).toArrow(), duckdb_turn())
+    )
+    if ours != theirs:
+        raise PipelineError(f"{name}: Spark made {ours}, DuckDB {theirs} (rows, {', '.join(_CHECKED[name])})")
+    total = sum(each.rows for each in bronze.files())
+    return Timing(name, min(spark_s[1:]), min(duckdb_s[1:]), total, ours[0])
+
+
+def _sums(rows: pa.Table, columns: Sequence[str]) -> tuple[int, ...]:
+    import pyarrow.compute as pc
+
+    return rows.num_rows, *(pc.sum(rows[name]).as_py() or 0 for name in columns)
 
 
 def made(spark: SparkSession, warehouse: Warehouse, name: str) -> DataFrame:
@@ -144,7 +135,7 @@ def made(spark: SparkSession, warehouse: Warehouse, name: str) -> DataFrame:
     return {"traffic": traffic, "rpc_latency": rpc_latency}[name](warehouse.read(spark, schema.MESSAGES.name))
 
 
-def _seconds(turn: Callable[[], None]) -> float:
+def _seconds(turn: Callable[[], object]) -> float:
     began = time.perf_counter()
     turn()
     return time.perf_counter() - began

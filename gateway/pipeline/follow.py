@@ -1,7 +1,7 @@
 """Gold behind a stream: steps that take in all that was added to bronze meanwhile.
 
-A step costs about the same for one batch and for many, so it does not hold the stream up: bronze is as fresh as its
-batches, gold as its steps. What a step leaves open for the next one (``_open``) is kept first; then each table gets its
+Steps are made in this process and do not hold the stream up: bronze is as fresh as its batches, gold a few seconds
+older. What a step leaves open for the next one (``_open``) is kept first; then each table gets its
 rows with the number of the last addition they are of, so that a step that was killed adds to no table twice; ``_runs``
 gets its row last, and with it the number up to which all tables are made. Tables that are ahead, because a step was
 killed or ``batch`` made them, end the next step where they are.
@@ -9,17 +9,19 @@ killed or ``batch`` made them, end the next step where they are.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.pipeline import runs, schema
+from gateway.pipeline import lake, runs, schema
 from gateway.pipeline.errors import Conflict, PipelineError
+from gateway.pipeline.tables.increment import TABLES, Kept, increment
 from gateway.pipeline.warehouse import BRONZE, GOLD, Warehouse
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
 
     from gateway.pipeline.lake import Snapshot
 
@@ -28,14 +30,16 @@ OPEN: Final = "_open"
 """Directory of what steps leave open: calls without their last response and the like."""
 _LOOK_S: Final = 0.5
 ADDITIONS_MOST: Final = 200
+ROWS_MOST: Final = 1_000_000
 """Of one step: what a stream left behind for days is caught up with in pieces."""
+PACE_S: Final = 3.0
+"""From one step to the next: each adds a file and a version to every table that it has rows of."""
 
 
 class Follow(threading.Thread):
     """Makes gold as long as the stream runs.
 
     Args:
-        spark: where.
         warehouse: which.
         told: called after each step.
 
@@ -43,12 +47,12 @@ class Follow(threading.Thread):
         error: what ended it, or None.
     """
 
-    def __init__(self, spark: SparkSession, warehouse: Warehouse, told: Told | None = None) -> None:
+    def __init__(self, warehouse: Warehouse, told: Told | None = None) -> None:
         super().__init__(name="gold", daemon=True)
-        self._spark, self._warehouse, self._told = spark, warehouse, told
-        self._come = threading.Event()
+        self._warehouse, self._told = warehouse, told
+        self._come, self._leave = threading.Event(), threading.Event()
         self._come.set()  # what an earlier stream left
-        self._all = self._leave = False
+        self._all = False
         self.error: Exception | None = None
 
     def wake(self) -> None:
@@ -56,43 +60,38 @@ class Follow(threading.Thread):
         self._come.set()
 
     def finish(self, *, all_of_it: bool) -> None:
-        """End it: behind the last batch, or at once: a step that goes on is done again the next time.
+        """End it: behind the last batch, or behind the step that goes on.
 
         Raises:
             PipelineError: a step failed.
         """
-        from gateway.pipeline.session import plain_errors
-
-        self._all, self._leave = all_of_it, True
+        self._all = all_of_it
+        self._leave.set()
         self._come.set()
-        while self.is_alive():
-            if not all_of_it:
-                self._spark.sparkContext.cancelAllJobs()  # each time: a step has many, one behind the other
-            self.join(_LOOK_S)
+        self.join()
         if self.error is not None and all_of_it:
-            with plain_errors():
-                raise self.error
+            raise self.error
 
     def run(self) -> None:
         """Step by step."""
         try:
-            while not self._leave or self._all:
+            leaving = False
+            while not leaving:
                 self._come.wait()
                 self._come.clear()
-                while (self._all or not self._leave) and self._turn():
-                    pass
-                if self._leave:
-                    return
+                leaving, began = self._leave.is_set(), time.monotonic()
+                while (self._all or not self._leave.is_set()) and self._turn():
+                    self._leave.wait(max(0.0, began + PACE_S - time.monotonic()))
+                    began = time.monotonic()
         except Exception as error:  # told by whoever waits for the stream
-            if self._all or not self._leave:
-                self.error = error
+            self.error = error
 
     def _turn(self) -> bool:
         """One step, unless another job makes gold right now; whether there may be more to do."""
         with self._warehouse.making_gold(wait=self._all) as ours:
             if ours:
                 try:
-                    run = step(self._spark, self._warehouse)
+                    run = step(self._warehouse)
                 except Conflict:
                     return True
                 if run is not None and self._told is not None:
@@ -102,7 +101,7 @@ class Follow(threading.Thread):
         return True
 
 
-def step(spark: SparkSession, warehouse: Warehouse) -> runs.Run | None:
+def step(warehouse: Warehouse) -> runs.Run | None:
     """Add to gold what came into bronze; None where nothing did.
 
     Raises:
@@ -110,48 +109,43 @@ def step(spark: SparkSession, warehouse: Warehouse) -> runs.Run | None:
         PipelineError: the files of an addition are not there any more.
     """
     known, bronze = warehouse.gold(), warehouse.at(schema.MESSAGES.name)
-    on = {table.name: warehouse.at(table.name) for table in schema.GOLD}
+    on = {name: warehouse.at(name) for name in TABLES}
     ahead = [each.done(GOLD) for each in on.values() if each.done(GOLD) > known]
     until = min([bronze.done(BRONZE), known + ADDITIONS_MOST, *ahead])
     if until <= known:
         return None
-    run = runs.Run("gold", "stream", until)
     notes = bronze.notes(known, BRONZE, until)
+    if len(notes) == until - known:
+        until = known + _few(notes)
+        del notes[until - known :]
+    run = runs.Run("gold", "stream", until)
     run.rows_in = sum(note["rows"] for note in notes)
-    paths = [str(bronze.place / path) for note in notes for path in note["files"]]
-    if len(notes) < until - known or not all(Path(path).exists() for path in paths):
+    files = [lake.File(path, "", 0, 0) for note in notes for path in note["files"]]
+    if len(notes) < until - known or not all((bronze.place / each.path).exists() for each in files):
         raise PipelineError(
             f"{warehouse.root}: the gold tables are too far behind to add to them: headgate pipeline batch makes them "
             "anew"
         )
-    if paths:
-        run.rows_out = _add(spark, warehouse, on, bronze.read_files(spark, paths), known, until)
+    if files:
+        run.rows_out = _add(warehouse, on, bronze.scan_files(files, schema.MESSAGES.names), known, until)
     runs.add(warehouse, run.finish(), {GOLD: until})
     return run
 
 
-def _add(
-    spark: SparkSession,
-    warehouse: Warehouse,
-    on: Mapping[str, Snapshot],
-    rows: DataFrame,
-    known: int,
-    until: int,
-) -> int:
-    """Commit what ``rows`` add to each table that has not got it yet; returns how many rows that are."""
-    from gateway.pipeline.tables.increment import Kept, increment
+def _few(notes: Sequence[Mapping[str, Any]]) -> int:
+    """How many additions make a step: no more rows than are well held in memory, but one addition at least."""
+    rows = itertools.accumulate(int(note["rows"]) for note in notes)
+    return max(1, sum(each <= ROWS_MOST for each in rows))
 
+
+def _add(warehouse: Warehouse, on: Mapping[str, Snapshot], rows: pa.Table, known: int, until: int) -> int:
+    """Commit what ``rows`` add to each table that has not got it yet; returns how many rows that are."""
     kept, written = Kept(warehouse.root / OPEN), 0
     kept.forget(known)
-    rows = rows.cache()
-    try:
-        with increment(rows, kept.behind(spark, known)) as (tables, after):
-            kept.save(until, after)
-            for name, found in tables.items():
-                if on[name].done(GOLD) < until:
-                    made = found.toArrow()
-                    on[name].commit(warehouse.write_rows(name, made), done={GOLD: until})
-                    written += made.num_rows
-        return written
-    finally:
-        rows.unpersist()
+    added, after = increment(rows, kept.behind(known))
+    kept.save(until, after)
+    for name, made in added.items():
+        if made.num_rows and on[name].done(GOLD) < until:
+            on[name].commit(warehouse.write_rows(name, made), done={GOLD: until})
+            written += made.num_rows
+    return written

@@ -1,5 +1,5 @@
-"""Segments -> bronze: Parquet files, one in every date that a segment has rows of, written by pyarrow inside a Spark
-task, and committed together.
+"""Segments -> bronze: Parquet files, one in every date that a segment has rows of, written by pyarrow and committed
+together: inside Spark's tasks, or in this process, which is done with a small journal before Spark has begun.
 
 With the rows goes how far each segment was read: doing it again reads what was written since, block by block. A job
 that is killed leaves nothing. Rows stay when retention has deleted their segment.
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Tell = Callable[[int, int], None]
 """Progress: done, of how many."""
+HERE_BYTES: Final = 512 << 20
+"""Of segments: what one process reads about as fast as Spark begins; some three million rows."""
 DECODE_ROWS: Final = 32_768
 """Rows decoded at once: enough for Parquet, and still in the cache of a core."""
 
@@ -69,6 +71,11 @@ def pending(journal: str, warehouse: Warehouse) -> list[Span]:
     return wanted
 
 
+def size(wanted: Iterable[Span]) -> int:
+    """How many bytes of segments that is."""
+    return sum(span.end - span.start for span in wanted)
+
+
 def _job(span: Span) -> str:
     """The name under which bronze knows how far a segment was read."""
     return f"ingest:{span.name.removesuffix(SUFFIX)}"
@@ -109,7 +116,7 @@ def _together(found: Iterable[Any], losses: list[Loss]) -> Iterable[list[Any]]:
 
 
 def ingest(
-    spark: SparkSession,
+    spark: SparkSession | None,
     journal: str | os.PathLike[str],
     warehouse: Warehouse,
     *,
@@ -121,7 +128,7 @@ def ingest(
     """Bring bronze up to the journal; adds one row to ``_runs``.
 
     Args:
-        spark: where.
+        spark: where; None: in this process.
         journal: its directory, seen by all workers, as the warehouse is.
         warehouse: where to.
         payload: keep payloads of what is read now.
@@ -143,19 +150,15 @@ def ingest(
     return run
 
 
-def _ingest(spark: SparkSession, journal: str, warehouse: Warehouse, how: How, tell: Tell | None) -> runs.Run:
-    from gateway.pipeline.progress import watched
-    from gateway.pipeline.session import plain_errors
-
-    run = runs.Run("ingest", "ingest")
+def _ingest(
+    spark: SparkSession | None, journal: str, warehouse: Warehouse, how: How, tell: Tell | None
+) -> runs.Run:
+    run = runs.Run("ingest", "ingest", by="pyarrow" if spark is None else "Spark")
     bronze = warehouse.at(schema.MESSAGES.name)
     wanted = pending(journal, warehouse)
     if not wanted:
         return run
-    with plain_errors(), watched(spark, len(wanted), tell):
-        done = (
-            spark.sparkContext.parallelize(wanted, len(wanted)).map(lambda span: convert(span, how)).collect()
-        )
+    done = _here(wanted, how, tell) if spark is None else _by_spark(spark, wanted, how, tell)
     files = [file for each in done for file in each.files]
     read = {_job(span): span.end for span in wanted}
     run.losses = [loss for each in done for loss in each.losses]
@@ -164,3 +167,21 @@ def _ingest(spark: SparkSession, journal: str, warehouse: Warehouse, how: How, t
     run.rows_in = run.rows_out = sum(file.rows for file in files)
     run.offsets = {name.partition(":")[2]: end for name, end in read.items()}
     return run
+
+
+def _here(wanted: list[Span], how: How, tell: Tell | None) -> list[Ingested]:
+    done = []
+    for number, span in enumerate(wanted, 1):
+        done.append(convert(span, how))
+        if tell is not None:
+            tell(number, len(wanted))
+    return done
+
+
+def _by_spark(spark: SparkSession, wanted: list[Span], how: How, tell: Tell | None) -> list[Ingested]:
+    from gateway.pipeline.progress import watched
+    from gateway.pipeline.session import plain_errors
+
+    with plain_errors(), watched(spark, len(wanted), tell):
+        tasks = spark.sparkContext.parallelize(wanted, len(wanted))
+        return list(tasks.map(lambda span: convert(span, how)).collect())

@@ -154,20 +154,23 @@ class Snapshot:
 
     def scan_files(self, files: Iterable[File], columns: Sequence[str]) -> pa.Table:
         """The rows of some files."""
+        return self.dataset(files, payload=schema.PAYLOAD.name in columns).to_table(columns=list(columns))
+
+    def dataset(self, files: Iterable[File], *, payload: bool = False) -> Any:
+        """Some files as a data set of Arrow."""
         import pyarrow as pa
         import pyarrow.dataset as ds
 
         shape = self.known.arrow(partition=True)
-        if schema.PAYLOAD.name in columns:
+        if payload:
             shape = shape.append(pa.field(schema.PAYLOAD.name, schema.PAYLOAD.arrow_type()))
         paths = [str(self.place / each.path) for each in files]
         if not paths:
-            return shape.empty_table().select(list(columns))
+            return ds.dataset(shape.empty_table())
         dated = ds.partitioning(pa.schema([(schema.PARTITION, pa.date32())]), flavor="hive")
-        found = ds.dataset(
+        return ds.dataset(
             paths, schema=shape, format="parquet", partitioning=dated, partition_base_dir=str(self.place)
         )
-        return found.to_table(columns=list(columns))
 
     # ---------------------------------------------------------------- commits
 

@@ -80,7 +80,7 @@ class Stream:
             self.query.stop()
             raise
         self._claimed.set()
-        self._gold = Follow(spark, warehouse, told) if gold else None
+        self._gold = Follow(warehouse, told) if gold else None
         if self._gold is not None:
             self._gold.start()
 

@@ -129,17 +129,18 @@ class Warehouse:
         written = rows.select(*columns).mapInArrow(write, parts.WRITTEN_DDL).collect()
         return [file for row in written for file in parts.told(row["files"])]
 
-    def overwrite(self, rows: DataFrame, on: Snapshot, dates: Sequence[str], done: Mapping[str, int]) -> int:
-        """Make ``rows`` (with ``dt``) all that the ``dates`` of a table hold, in one step; returns how many there are.
+    def replace(
+        self, files: Sequence[File], on: Snapshot, dates: Sequence[str], done: Mapping[str, int]
+    ) -> int:
+        """Make the rows of ``files`` all that the ``dates`` of a table hold, in one step; returns how many there are.
 
         Raises:
             PipelineError: rows of a date that is not among ``dates``; they are refused, not lost.
             Conflict: the table was changed since ``on``.
         """
-        name = on.known.name
-        files = self.write_frame(rows, name)
         if stray := sorted({each.date for each in files} - set(dates)):
-            raise PipelineError(f"{name}: rows of {stray[0]}; expected {', '.join(dates) or 'no date'} only")
+            expected = ", ".join(dates) or "no date"
+            raise PipelineError(f"{on.known.name}: rows of {stray[0]}; expected {expected} only")
         on.commit(files, removed=on.files(dates), done=done)
         return sum(each.rows for each in files)
 

@@ -19,6 +19,7 @@ from tests.bench import (
     oslo_works,
     processes,
     report,
+    spark_batch,
     spark_tables,
     spark_works,
     tree,
@@ -33,7 +34,7 @@ from tests.bench.web_contenders import Crossbar, Gateway, Nats
 from tests.live import rabbit
 
 JOURNAL = {**journal_works.WORKS, **journal_read.WORKS}
-SPARK = {**spark_works.WORKS, **spark_tables.WORKS}
+SPARK = {**spark_works.WORKS, **spark_batch.WORKS, **spark_tables.WORKS}
 WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "relay": works.relay,
     "rtt": works.rtt,

@@ -179,8 +179,9 @@ class Speaker(threading.Thread):
 
 def freshness(bench: Bench) -> list[Row]:
     """Spark: how old the oldest message of a batch is when it can be read, at 20 000 messages/s; gold beside it."""
+    keys = {"stream": "spark_freshness", "gold": "spark_gold"}
     if why := missing():
-        return [Row("spark_freshness", note=why)]
+        return [Row(key, note=why) for key in keys.values()]
     ages: dict[str, list[float]] = {"stream": [], "gold": []}
     steps: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="hg-bench-") as place, sessions("local[2]") as spark:
@@ -209,12 +210,14 @@ def freshness(bench: Bench) -> list[Row]:
             speaker.stop()
             running.stop()
         running.check()
-    row = Row("spark_freshness", raw={"ages": ages, "warm": warm, "steps": [run.as_json() for run in steps]})
-    row.settle(ages["stream"][warm["stream"] :])
-    gold = ages["gold"][warm["gold"] :]
-    row.figures = {"headgate": f"gold tables {median(gold):.1f} s" if gold else ""}
-    row.note = "" if row.value is not None else "no batch ended once it was warm"
-    return [row]
+    rows = []
+    for job, key in keys.items():
+        row = Row(key, raw={"ages": ages[job], "warm": warm[job]})
+        row.settle(ages[job][warm[job] :])
+        row.note = "" if row.value is not None else "none ended once it was warm"
+        rows.append(row)
+    rows[0].raw["steps"] = [run.as_json() for run in steps]
+    return rows
 
 
 def _oldest_s(warehouse: Warehouse, number: int) -> float:

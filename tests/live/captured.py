@@ -87,11 +87,13 @@ class Captured:
         ]
 
 
-def captured(folder: Path, *, capture: str = "both", payload: bool = True, times: int = 5) -> Captured:
-    """Run a session in ``folder`` (a short path), each part ``times`` times."""
+def captured(
+    folder: Path, *, capture: str = "both", payload: bool = True, times: int = 5, ranks: int = 2
+) -> Captured:
+    """Run a session in ``folder`` (a short path) of so many brokers, each part ``times`` times."""
     session = Captured(folder / "journal")
-    with running(folder, session.journals, capture=capture, payload=payload) as live:
-        flux_part(session, live, times)
+    with running(folder, session.journals, capture=capture, payload=payload, ranks=ranks) as live:
+        flux_part(session, live, times, ranks)
         asyncio.run(asyncio.wait_for(web_part(session, live, times), WITHIN_S))
         asyncio.run(asyncio.wait_for(nfp_part(session, live, folder, times), WITHIN_S))
         oslo_part(session, live, times)
@@ -114,10 +116,12 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(folder: Path, journals: Path, *, capture: str, payload: bool) -> Iterator[Running]:
+def running(
+    folder: Path, journals: Path, *, capture: str, payload: bool, ranks: int = 2
+) -> Iterator[Running]:
     """`headgate up` with both wings and journals; ended in order, so that all of them are complete."""
-    ranks = folder / "broker.toml"
-    ranks.write_text(
+    brokers = folder / "broker.toml"
+    brokers.write_text(
         f'[journal]\ncapture = "{capture}"\npayload = {str(payload).lower()}\n'
         f'[nfp]\nendpoint = "tcp://127.0.0.1:*"\nbase_dir = "{folder}/nfp"\nfiles = ""\n'
         f'[oslo]\nnode = "here"\nipc_dir = "{folder}/oslo"\nface = false\n'
@@ -129,8 +133,8 @@ def running(folder: Path, journals: Path, *, capture: str, payload: bool) -> Ite
         f'[gateway]\nstatedir = "{folder}/state"\ndrain_s = 0.2\n[[listen]]\nurl = "http://127.0.0.1:0"\n{USERS}'
     )
     tokens = make_tokens(load(config))
-    words = ["up", "--size", "2", "--rundir", f"{folder}/run", "--config", str(config)]
-    words += ["--broker-config", str(ranks), "--journal", str(journals), "--no-login"]
+    words = ["up", "--size", str(ranks), "--rundir", f"{folder}/run", "--config", str(config)]
+    words += ["--broker-config", str(brokers), "--journal", str(journals), "--no-login"]
     errors = folder / "up.log"
     with errors.open("wb") as log:
         process = subprocess.Popen(
@@ -173,9 +177,9 @@ def _found(pattern: str, text: str) -> tuple[str, ...]:
 # -- Flux: two clients on UNIX sockets, one on a WebSocket ----------------------------------------
 
 
-def flux_part(session: Captured, live: Running, times: int) -> None:
-    """Calls on both ranks, from one to the other, one that nobody serves, and events."""
-    for rank in range(2):
+def flux_part(session: Captured, live: Running, times: int, ranks: int = 2) -> None:
+    """Calls on all ranks, from one to the other, one that nobody serves, and events."""
+    for rank in range(ranks):
         end = f"unix{rank}"
         with Speaker(live.uri.replace("local-0", f"local-{rank}")) as speaker:
             for number in range(times):

@@ -53,6 +53,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[obje
         conf={
             "spark.sql.shuffle.partitions": "4",
             "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # half the CPU where rows are few
             "spark.local.dir": str(place),
             "spark.sql.warehouse.dir": str(place / "warehouse"),
         },

@@ -1,6 +1,7 @@
 """`headgate pipeline` as a person runs it: journal to tables, quiet, JSON, again, compacted, verified."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,16 @@ from gateway.pipeline.warehouse import Warehouse
 from tests.live import segments
 from tests.spark.talk import PEERS, said
 
-SMALL = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
+SMALL = (
+    "--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2",
+    "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
+)  # fmt: skip
 
 
-def headgate(*words: str, code: int = 0) -> tuple[str, str]:
+def headgate(*words: str, code: int = 0, environ: dict[str, str] | None = None) -> tuple[str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "gateway.pipeline", *words],
+        env=environ,
         capture_output=True,
         text=True,
         timeout=280,
@@ -58,6 +63,25 @@ def test_from_journal_to_tables_and_back(java, tmp_path: Path) -> None:
     bronze.commit(rest, removed=bronze.files())
     out, _err = headgate("verify", *both, "--json", code=1)
     assert json.loads(out)["ok"] is False
+
+
+def test_a_small_journal_needs_no_java(tmp_path: Path) -> None:
+    """Neither ingest nor batch starts a JVM for it, and both say so; what is asked of Spark does."""
+    journal = tmp_path / "journal"
+    segments.write_many(journal, "rank0", said(300), 100, per_block=50, peers=PEERS)
+    environ = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    environ.pop("JAVA_HOME", None)
+    both = ("--journal", str(journal), "--warehouse", str(tmp_path / "warehouse"))
+    out, err = headgate("batch", *both, environ=environ)
+    first, second = out.splitlines()
+    assert "300 rows read, 300 written" in first
+    assert first.endswith(" by pyarrow: few enough to do without Spark")
+    assert second.endswith(" by DuckDB: few enough to do without Spark")
+    assert err == ""
+    assert sum(Warehouse(tmp_path / "warehouse").scan("traffic", ["n"])["n"].to_pylist()) == 300
+    segments.write(journal, "rank1", said(10), peers=PEERS)
+    _out, err = headgate("batch", *both, "--master", "local[1]", code=1, environ=environ)
+    assert "Java 17 or later: none found on the path" in err
 
 
 @pytest.mark.timeout(300)

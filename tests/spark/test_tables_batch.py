@@ -1,4 +1,6 @@
-"""``batch``: gold of whole dates; done again it changes nothing, one date touched is as good as all made."""
+"""``batch``, by DuckDB and by Spark: gold of whole dates; done again it changes nothing, one date touched is as good as
+all made.
+"""
 
 from collections import defaultdict
 from pathlib import Path
@@ -17,7 +19,10 @@ def rows() -> list[traffic.Row]:
     return drawn_rows(40)
 
 
-pytestmark = pytest.mark.timeout(400)  # a loaded machine takes a minute for some
+@pytest.fixture(params=["DuckDB", "Spark"])
+def engine(request: pytest.FixtureRequest) -> Any:
+    """What ``batch`` is given: nothing, or a session."""
+    return request.getfixturevalue("spark") if request.param == "Spark" else None
 
 
 def fill(warehouse: Any, rows: list[traffic.Row], feed: str = "ingest") -> None:
@@ -35,14 +40,14 @@ def gold(warehouse: Any) -> dict[str, list[Any]]:
     return {name: warehouse.scan(name).to_pylist() for name in oracle.TABLES}
 
 
-def test_gold_is_the_oracles_and_again_the_same(spark: Any, rows: list[traffic.Row], tmp_path: Path) -> None:
+def test_gold_is_the_oracles_and_again_the_same(engine: Any, rows: list[traffic.Row], tmp_path: Path) -> None:
     from gateway.pipeline.batch import batch
     from gateway.pipeline.warehouse import Warehouse
 
     warehouse = Warehouse(tmp_path / "w")
     fill(warehouse, rows)
     told: list[tuple[int, int]] = []
-    run = batch(spark, warehouse, tell=lambda done, of: told.append((done, of)))
+    run = batch(engine, warehouse, tell=lambda done, of: told.append((done, of)))
     first = gold(warehouse)
     for name, build in oracle.TABLES.items():
         assert differences(name, first[name], build(rows)) == NOTHING, name
@@ -50,13 +55,13 @@ def test_gold_is_the_oracles_and_again_the_same(spark: Any, rows: list[traffic.R
     assert run.rows_out == sum(map(len, first.values()))
     assert told[-1] == (len(first), len(first))
     assert warehouse.feed() == {"feed": "ingest", "bronze": 0, "gold": 0}
-    assert batch(spark, warehouse).rows_in == 0, "nothing was touched"
-    batch(spark, warehouse, warehouse.dates("messages")[-1:])
+    assert batch(engine, warehouse).rows_in == 0, "nothing was touched"
+    batch(None, warehouse, warehouse.dates("messages")[-1:])
     for name, rows_again in gold(warehouse).items():
         assert differences(name, rows_again, first[name]) == NOTHING, name
 
 
-def test_a_late_date_sets_its_neighbours_right(spark: Any, tmp_path: Path) -> None:
+def test_a_late_date_sets_its_neighbours_right(tmp_path: Path) -> None:
     """The answers of calls made before midnight come into bronze after gold was made."""
     from gateway.pipeline.batch import batch
     from gateway.pipeline.warehouse import Warehouse
@@ -73,10 +78,10 @@ def test_a_late_date_sets_its_neighbours_right(spark: Any, tmp_path: Path) -> No
     warehouse = Warehouse(tmp_path / "w")
     names = ("rpc", "rpc_latency", "event_gaps", "user_usage")
     fill(warehouse, before)
-    batch(spark, warehouse, tables=names)
+    batch(None, warehouse, tables=names)
     assert [row["n_responses"] for row in warehouse.scan("rpc").to_pylist()] == [0, 0, 0]
     fill(warehouse, writer.rows[len(before) :])
-    run = batch(spark, warehouse, tables=names)
+    run = batch(None, warehouse, tables=names)
     assert run.offsets == {"dates": ["2026-03-02"]}
     assert warehouse.feed()["gold"] == -1, "only some tables were made"
     for name in names:
@@ -85,7 +90,7 @@ def test_a_late_date_sets_its_neighbours_right(spark: Any, tmp_path: Path) -> No
         ), name
 
 
-def test_what_a_stream_has_open_is_left_to_it(spark: Any, tmp_path: Path) -> None:
+def test_what_a_stream_has_open_is_left_to_it(engine: Any, tmp_path: Path) -> None:
     """``batch`` replaces what a stream added; the stream goes on, and nothing is there twice or missing."""
     from gateway.pipeline.batch import batch
     from gateway.pipeline.follow import step
@@ -101,20 +106,20 @@ def test_what_a_stream_has_open_is_left_to_it(spark: Any, tmp_path: Path) -> Non
     writer.event(1, "hb", 3)
     warehouse = Warehouse(tmp_path / "w")
     fill(warehouse, first, "stream")  # and it was killed: gold knows nothing of it
-    batch(spark, warehouse)
+    batch(engine, warehouse)
     assert warehouse.feed()["gold"] == 0
     assert [row["matchtag"] for row in warehouse.scan("rpc").to_pylist()] == [1]
     fill(warehouse, writer.rows[len(first) :], "stream")
-    run = step(spark, warehouse)
+    run = step(warehouse)
     assert (run.rows_in, run.batch_id, warehouse.feed()["gold"]) == (2, 1, 1)
-    assert step(spark, warehouse) is None
+    assert step(warehouse) is None
     for name in ("rpc", "event_gaps"):
         assert (
             differences(name, warehouse.scan(name).to_pylist(), oracle.TABLES[name](writer.rows)) == NOTHING
         ), name
 
 
-def test_tables_that_are_ahead_are_waited_for(spark: Any, tmp_path: Path) -> None:
+def test_tables_that_are_ahead_are_waited_for(tmp_path: Path) -> None:
     """``batch`` made one table, a killed step another one: the next step brings all to where they are, none twice."""
     from gateway.pipeline.batch import batch
     from gateway.pipeline.follow import step
@@ -129,10 +134,10 @@ def test_tables_that_are_ahead_are_waited_for(spark: Any, tmp_path: Path) -> Non
         fill(warehouse, writer.rows[seen:], "stream")
         seen = len(writer.rows)
         if number == 0:
-            batch(spark, warehouse, tables=["traffic"])
+            batch(None, warehouse, tables=["traffic"])
             assert sum(row["n"] for row in warehouse.scan("traffic").to_pylist()) == 2
     until = []
-    while run := step(spark, warehouse):
+    while run := step(warehouse):
         until.append(run.batch_id)
     assert until == [0, 2]
     for name in ("traffic", "rpc", "rpc_latency"):

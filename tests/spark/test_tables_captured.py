@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.live import duck, oracle
+from gateway.pipeline.tables.inprocess import tables_of
+from tests.live import oracle
 from tests.live.captured import Captured, captured
 from tests.spark.test_tables_oracle import differences
 
@@ -62,7 +63,8 @@ def test_each_table_three_times(table: str, warehouse: Any, rows: list[dict[str,
     if table not in ("event_gaps", "slow"):  # a healthy session has none
         assert meant
     assert differences(table, warehouse.scan(table).to_pylist(), meant) == NOTHING
-    assert differences(table, duck.table(table, warehouse.scan("messages")), meant) == NOTHING
+    with tables_of(warehouse.scan("messages")) as tables:
+        assert differences(table, tables.rows(table).to_pylist(), meant) == NOTHING
 
 
 def test_calls_are_those_the_clients_made(warehouse: Any, session: Captured) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from gateway.pipeline.tables import increment
+from gateway.pipeline.tables.inprocess import tables_of
 from tests.live import oracle, traffic
 from tests.spark.test_tables_oracle import counted, differences, drawn_rows
 
-pytestmark = pytest.mark.timeout(900)  # the first one waits for all batches, on a loaded machine
 BATCHES = 3
 LONG = [
     ("request", 1, 1, "kvs.get", traffic.STREAMING),
@@ -39,12 +40,8 @@ def rows() -> list[traffic.Row]:
 
 
 @pytest.fixture(scope="module")
-def streamed(
-    spark: Any, rows: list[traffic.Row], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[Any]]:
-    """All tables as a stream adds them batch by batch, one of them done again; then what is open."""
-    from gateway.pipeline.tables import calls, increment, rpc, rpc_latency
-
+def streamed(rows: list[traffic.Row], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """All tables as a stream adds them step by step, one of them done again; then what is open."""
     of_writer = Counter(row["writer"] for row in rows)
     seen: Counter[str] = Counter()
     parts: list[list[traffic.Row]] = [[] for _ in range(BATCHES)]
@@ -54,22 +51,20 @@ def streamed(
     kept = increment.Kept(Path(tmp_path_factory.mktemp("open")))
     made: dict[str, list[Any]] = {}
     for batch, part in enumerate(parts):
-        here = spark.createDataFrame(traffic.arrow(part)).cache()
         if batch == 1:  # it was nearly done before: what it carried was saved, the checkpoint not
-            kept.save(batch, increment.nothing(spark))
-        with increment.increment(here, kept.behind(spark, batch - 1)) as (tables, carried):
-            for name, table in tables.items():
-                made.setdefault(name, []).extend(table.toArrow().to_pylist())
-            kept.save(batch, carried)
+            kept.save(batch, increment.nothing())
+        added, carried = increment.increment(traffic.arrow(part), kept.behind(batch - 1))
+        for name, table in added.items():
+            made.setdefault(name, []).extend(table.to_pylist())
+        kept.save(batch, carried)
     assert kept.numbers() == list(range(BATCHES))
     kept.forget(1)
     assert kept.numbers() == [1, 2]
-    left = kept.behind(spark, BATCHES - 1)
-    still = calls.calls(left.calls)
-    made["rpc"] += rpc.of_calls(still).toArrow().to_pylist()
-    made["rpc_latency"] += rpc_latency.of_samples(rpc_latency.samples(still)).toArrow().to_pylist()
-    made["tree_latency"] += rpc_latency.at_brokers(still).toArrow().to_pylist()
-    made["open"] = rpc.of_calls(still).toArrow().to_pylist()
+    with tables_of(traffic.arrow([]), before=kept.behind(BATCHES - 1)) as left:
+        made["open"] = left.rows("rpc").to_pylist()
+        made["rpc"] += made["open"]
+        for name in ("rpc_latency", "tree_latency"):
+            made[name] += left.rows(name).to_pylist()
     return made
 
 

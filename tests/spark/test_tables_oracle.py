@@ -1,4 +1,4 @@
-"""Every gold table three times: Spark, plain Python (tests/live/oracle.py), DuckDB (tests/live/duck.py)."""
+"""Every gold table three times: Spark, DuckDB, plain Python (tests/live/oracle.py)."""
 
 from collections import Counter
 from datetime import datetime
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gateway.pipeline.schema import table_named
-from tests.live import duck, oracle, traffic
+from gateway.pipeline.tables.inprocess import tables_of
+from tests.live import oracle, traffic
 
 HISTORIES = 150
 """Each is a rank; all go through Spark in one job a table."""
@@ -99,5 +100,6 @@ def test_a_call_over_several_brokers_counts_once(spark: Any) -> None:
 
 @pytest.mark.parametrize("table", oracle.TABLES)
 def test_duckdb_says_what_the_oracle_says(table: str, rows: list[traffic.Row]) -> None:
-    seen = duck.table(table, traffic.arrow(rows))
+    with tables_of(traffic.arrow(rows)) as tables:
+        seen = tables.rows(table).to_pylist()
     assert differences(table, seen, oracle.TABLES[table](rows)) == {"too much": [], "missing": []}

@@ -11,7 +11,8 @@
     report     charts of a warehouse as one HTML page
 
 ``given`` has the options that they share, and the session. A verb's file is loaded
-when it is called; ``compact``, ``convert``, ``describe``, ``verify`` and ``report`` need no Java.
+when it is called; ``ingest`` and ``batch`` need Java where there is much to do, ``compact``, ``convert``, ``describe``,
+``verify`` and ``report`` never.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def overview() -> str:
         [
             "Usage: headgate pipeline VERB [OPTIONS] ...",
             "",
-            "What a journal holds as Delta Lake tables, by Spark (pip install 'headgate[spark]'; Java 17 or later).",
+            "What a journal holds as Delta Lake tables (pip install 'headgate[spark]'); much of it by Spark (Java 17).",
             "",
             *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
             "",

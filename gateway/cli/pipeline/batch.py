@@ -1,4 +1,4 @@
-"""``headgate pipeline batch``: bronze -> gold; with ``--journal`` bronze first, in the same session."""
+"""``headgate pipeline batch``: bronze -> gold; with ``--journal`` bronze first."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ def batch(
     as_json: options.AsJson = False,
 ) -> int:
     """Make gold of the dates whose bronze has changed, and of those asked for; whole dates are replaced, so doing it
-    again is harmless, also beside a stream.
+    again is harmless, also beside a stream. Few rows are done in this process; above five million, or with --master or
+    --conf, Spark starts.
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal or warehouse.
     """
+    from gateway.pipeline import batch as job
     from gateway.pipeline import ingest, schema
     from gateway.pipeline.progress import Progress
 
     skip = given.skips(on_corrupt)
     names = [schema.table_named(name).name for name in table or ()]
     target = Warehouse(warehouse) if journal else given.existing(warehouse)
-    if journal:
-        ingest.pending(journal, target)
+    size = ingest.size(ingest.pending(journal, target)) if journal else 0
     screen = Screen(as_json)
     with (
         Progress(quiet=as_json) as progress,
-        given.Spark(master, conf, verbose).session("batch", progress) as spark,
+        given.Spark(master, conf, verbose).where_needed("batch", progress) as needed,
     ):
-        from gateway.pipeline import batch as job
-
         if journal:
+            spark = needed(size, ingest.HERE_BYTES)
             tell = progress.step("ingest", "segments")
             run = ingest.ingest(spark, journal, target, payload=payload, skip=skip, tell=tell)
             screen.record(run.as_json(), given.said(run))
         dates = given.dates(target, "messages", since, until)
-        run = job.batch(
-            spark, target, dates, tables=names or job.NAMES, tell=progress.step("batch", "tables")
-        )
+        spark = needed(job.rows_to_read(target, dates), job.HERE_ROWS)
+        tell = progress.step("batch", "tables")
+        run = job.batch(spark, target, dates, tables=names or job.NAMES, tell=tell)
     screen.record(run.as_json(), given.said(run))
     return OK
 

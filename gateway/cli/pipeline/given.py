@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,7 @@ Master = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="local[2], spark://HOST:7077, yarn, ... Default: what spark-submit says, else local[*].",
+        help="Spark, there: local[2], spark://HOST:7077, yarn, ... Default: what spark-submit says, else local[*].",
     ),
 ]
 Conf = Annotated[
@@ -86,6 +87,24 @@ class Spark:
             yield made
         finally:
             session.close(made)
+
+    @contextlib.contextmanager
+    def where_needed(
+        self, name: str, progress: Progress
+    ) -> Iterator[Callable[[int, int], SparkSession | None]]:
+        """Gives a session for work that is more than a limit; None below it, where neither ``--master``, ``--conf`` nor
+        spark-submit asks for Spark. It is one session, made at its first use.
+        """
+        asked = bool(self.master or self.conf or "PYSPARK_GATEWAY_PORT" in os.environ)
+        made: list[SparkSession] = []
+        with contextlib.ExitStack() as stack:
+
+            def needed(work: int, limit: int) -> SparkSession | None:
+                if not made and (asked or work > limit):
+                    made.append(stack.enter_context(self.session(name, progress)))
+                return made[0] if made else None
+
+            yield needed
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -140,6 +159,8 @@ def said(run: Run) -> str:
     """A run in one line."""
     seconds = (run.finished_ns - run.started_ns) / 1e9
     line = f"{run.job}: {run.rows_in:,} rows read, {run.rows_out:,} written in {seconds:.1f} s"
+    if run.by:
+        line += f" by {run.by}{'' if run.by == 'Spark' else ': few enough to do without Spark'}"
     if run.losses:
         line += (
             f"; {len(run.losses)} stretches could not be read ({run.lost_records:,} records): {run.losses[0]}"

@@ -30,7 +30,8 @@ def ingest(
     verbose: given.Verbose = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Write what was recorded since the last time into bronze, in one commit.
+    """Write what was recorded since the last time into bronze, in one commit. Up to half a gigabyte is done in this
+    process; more, or with --master or --conf, by Spark.
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal.
     """
@@ -39,11 +40,14 @@ def ingest(
 
     skip = given.skips(on_corrupt)
     target = Warehouse(warehouse)
-    job.pending(journal, target)  # what is wrong with the journal is said before a JVM starts
+    size = job.size(
+        job.pending(journal, target)
+    )  # what is wrong with the journal is said before a JVM starts
     with (
         Progress(quiet=as_json) as progress,
-        given.Spark(master, conf, verbose).session("ingest", progress) as spark,
+        given.Spark(master, conf, verbose).where_needed("ingest", progress) as needed,
     ):
+        spark = needed(size, job.HERE_BYTES)
         tell = progress.step("ingest", "segments")
         run = job.ingest(spark, journal, target, payload=payload, skip=skip, verify=verify, tell=tell)
     Screen(as_json).record(run.as_json(), given.said(run))

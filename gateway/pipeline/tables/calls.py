@@ -186,3 +186,20 @@ def calls(legs: DataFrame) -> DataFrame:
 def ended() -> Column:
     """The call has its last response."""
     return (fn.col("errnum") != 0) | (~fn.col("streaming") & (fn.col("n_responses") > 0))
+
+
+def settled(found: DataFrame, rows: DataFrame, since_ns: int) -> DataFrame:
+    """What ``calls`` gives without the calls that are open and not older than ``since_ns``: those that wait for a
+    response that could be seen.
+
+    Of a call that is *unseen* only its refusal is recorded, and that right behind the request: it is open as long
+    as nothing else came behind it. ``rows`` are the newest ones.
+    """
+    newest = rows.groupBy("rank", "run").agg(fn.max("seq").alias("newest"))
+    behind = fn.coalesce(fn.col("newest") > fn.col("call"), fn.lit(False))
+    waits = (fn.col("what") == REQUEST) & ~ended() & ~fn.col("reused") & ~(fn.col("unseen") & behind)
+    return (
+        found.join(fn.broadcast(newest), ["rank", "run"], "left")
+        .where(~(waits & (fn.col("req_ns") >= since_ns)))
+        .drop("newest")
+    )

@@ -1,8 +1,4 @@
-"""Every gold table by name.
-
-A function sees the rows it is given and nothing else. ``REACH`` says how many days around a date it must be
-given to be right on that date: calls go over midnight.
-"""
+"""Every gold table of Spark by name. A function sees the rows it is given and nothing else."""
 
 from __future__ import annotations
 
@@ -50,17 +46,3 @@ FROM_CALLS: Final[Mapping[str, Callable[[DataFrame, DataFrame], DataFrame]]] = {
     "user_usage": lambda calls, bronze: with_calls(bronze, rpc_of_calls(calls)),
 }
 """Those that stand on calls, from what ``calls.calls`` gives: they are matched once for all."""
-
-REACH: Final[Mapping[str, int]] = {
-    "rpc": 1,
-    "rpc_latency": 1,
-    "tree_latency": 1,
-    "errors": 1,
-    "event_gaps": 1,
-    "order_check": 1,
-    "user_usage": 1,
-    "job_outcomes": 7,
-}
-"""Days around a date whose rows bear on it; 0 of the others. A call over more days than that counts as two
-halves.
-"""

@@ -47,3 +47,12 @@ def job_outcomes(bronze: DataFrame) -> DataFrame:
         .withColumn("dt", day("from_ns")),
         JOB_OUTCOMES,
     )
+
+
+def settled(rows: DataFrame, since_ns: int) -> DataFrame:
+    """All rows of the jobs that ended, or that were last heard of before ``since_ns``."""
+    jobs = rows.where(fn.col("kind") == "nfp").withColumn("uuid", fact("uuid"))
+    final = fn.coalesce(fact("status").isin(*FINAL), fn.lit(False))
+    told = jobs.groupBy("uuid").agg(fn.bool_or(final).alias("ended"), fn.max("ts_ns").alias("heard"))
+    told = told.where(fn.col("ended") | (fn.col("heard") < since_ns)).select("uuid")
+    return jobs.join(told, "uuid", "left_semi").select(*rows.columns)

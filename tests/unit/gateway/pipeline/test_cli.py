@@ -70,7 +70,7 @@ def test_what_is_wrong_is_one_line(
 def test_java_missing_is_said_with_the_way_to_get_it(journal: Path, tmp_path: Path) -> None:
     environ = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[4])}
     environ.pop("JAVA_HOME", None)
-    words = ["ingest", "-j", str(journal), "-w", str(tmp_path / "w")]
+    words = ["ingest", "-j", str(journal), "-w", str(tmp_path / "w"), "--master", "local[1]"]
     done = subprocess.run(
         [sys.executable, "-m", "gateway.pipeline", *words],
         env=environ,
