@@ -304,7 +304,8 @@ def test_gold_is_replaced_by_whole_dates_and_no_others(spark, warehouse: Warehou
     dates = ["2026-01-01", "2026-01-02", "2026-01-03"]
 
     def overwrite(rows, dates: list[str], number: int) -> int:
-        return warehouse.overwrite(rows, warehouse.at("notifications"), dates, {"gold": number})
+        files = warehouse.write_frame(rows, "notifications")
+        return warehouse.replace(files, warehouse.at("notifications"), dates, {"gold": number})
 
     assert overwrite(whole, dates, 0) == 9
     assert warehouse.dates("notifications") == dates
