@@ -139,10 +139,11 @@ test-all: $(VENV)/.stamp-test system-packages
 test-patient: $(VENV)/.stamp-test system-packages
 	$(PYTEST) -m '$(LOCAL) and patient' $(call marked,patient) $(PYTEST_ARGS)
 
-# environments of their own can be made at the same time
+# environments of their own can be made at the same time; the tests that take longest begin
 interop: $(VENV)/.stamp-test system-packages
 	@$(MAKE) --no-print-directory --jobs 3 $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) $(IRONIC_VENV)
-	$(PYTEST) --dist loadgroup -m '(interop or spark) and not bench and not slow' $(call marked,interop) tests/spark $(PYTEST_ARGS)
+	$(PYTEST) --dist loadgroup --no-loadscope-reorder -m '(interop or spark) and not bench and not slow' \
+		tests/spark tests/interop/test_oslo_suite.py $(call marked,interop) $(PYTEST_ARGS)
 
 # the part of it that is about oslo.messaging: a job of its own for who changes nothing else
 oslo: $(VENV)/.stamp-test system-packages
