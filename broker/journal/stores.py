@@ -34,8 +34,19 @@ def is_url(place: str) -> bool:
     return _URL.match(place) is not None
 
 
+def shown(place: str) -> str:
+    """A place as it may be printed: a URL without the key in it.
+
+    >>> shown("s3://key:secret@b/j?scheme=http")
+    's3://b/j?scheme=http'
+    """
+    scheme, mark, rest = place.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}" if scheme == "s3" else place
+
+
 @lru_cache(maxsize=64)
-def _filesystem(url: str) -> tuple[Any, str]:
+def filesystem(url: str) -> tuple[Any, str]:
     """Pyarrow's file system of a URL, and the path in it.
 
     Raises:
@@ -66,7 +77,7 @@ class StoredFile:
     """
 
     def __init__(self, path: str) -> None:
-        self._system, self._path = _filesystem(path)
+        self._system, self._path = filesystem(path)
         self._file = self._system.open_input_file(self._path)
         self._size: int = self._file.size()
         self._ahead = b""
@@ -107,7 +118,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._system, self._folder = _filesystem(url)
+        self._system, self._folder = filesystem(url)
         self._made = False
         if not self._folder:
             raise ConfigError(f"{url}: a bucket or a folder is missing in it")
@@ -188,7 +199,7 @@ def size_of(path: str) -> int:
         FileNotFoundError: it is gone.
         OSError: the store does not answer, or refuses.
     """
-    system, inner = _filesystem(path)
+    system, inner = filesystem(path)
     size: int | None = system.get_file_info(inner).size
     if size is None:
         raise FileNotFoundError(2, os.strerror(2), path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ import msgspec
 
 from broker.cli import settings_text
 from broker.cli.address import choose
-from gateway import process
+from gateway import delta, process
 from gateway.cli.login import choose as choose_listener
 from gateway.identity.login import LinkRole, add_link, link_url
 from gateway.identity.store import Store
@@ -56,7 +55,11 @@ def arguments() -> argparse.ArgumentParser:
         help="http://HOST:PORT or unix:///PATH, instead of the configured listeners; may be given again",
     )
     add("-w", "--workers", type=int, metavar="N", help="processes that share the listeners")
-    add("--history", metavar="DIR", help="the warehouse of headgate pipeline, shown in the dashboard")
+    add(
+        "--history",
+        metavar="DIR",
+        help="the warehouse of headgate pipeline, or its URL, shown in the dashboard",
+    )
     add("--show", action="store_true", help="print every setting that is in force, with its meaning, and end")
     add("--login-link", action="store_true", help="print a one-time login link, too; as the owner unless set")
     add(
@@ -101,7 +104,7 @@ def settings_for(given: argparse.Namespace) -> GatewaySettings:
     if given.workers is not None:
         assignments.append(f"gateway.workers={given.workers}")
     if given.history is not None:
-        assignments.insert(0, f"history.warehouse={json.dumps(os.path.abspath(given.history))}")
+        assignments.insert(0, f"history.warehouse={json.dumps(delta.place_of(given.history))}")
     if given.login_link and settings.access.login_links == "off":
         assignments.insert(0, "access.login_links=owner")
     if given.listen:

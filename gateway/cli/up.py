@@ -29,6 +29,7 @@ from broker.errors import ConfigError
 from broker.node.testbed import Testbed, plan
 from broker.settings import ListenEntry as BrokerListenEntry
 from broker.settings import Settings
+from gateway import delta
 from gateway.settings import GatewaySettings, ListenEntry, apply, check, load, place_of
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def gateway_settings(given: argparse.Namespace) -> GatewaySettings:
         settings = check(msgspec.structs.replace(settings, listen=(ListenEntry(url=given.listen),)))
     level = "info" if given.verbose else "warning"
     login = [] if given.no_login or given.config else ["access.login_links=owner"]
-    history = [f"history.warehouse={json.dumps(os.path.abspath(given.history))}"] if given.history else []
+    history = [f"history.warehouse={json.dumps(delta.place_of(given.history))}"] if given.history else []
     settings = apply(settings, [f"gateway.log_level={level}", *login, *history, *given.set])
     if settings.gateway.workers > 1:
         raise ConfigError(

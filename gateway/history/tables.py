@@ -1,5 +1,5 @@
-"""A warehouse on disk: Delta tables, ``DIR/TABLE`` (gold tables), ``DIR/_runs`` (what ran). Their logs say which files
-there are, by date; no JVM is needed.
+"""A warehouse on disk or in a store: Delta tables, ``DIR/TABLE`` (gold tables), ``DIR/_runs`` (what ran). Their logs
+say which files there are, by date; no JVM is needed.
 
 Reading is bounded three times: only the dates a scope touches, only the asked columns, and of those only what a
 ``Budget`` allows; the newest dates come first. Row groups whose statistics lie outside the scope are passed over.
@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.errors import HeadgateError
+from broker.errors import ConfigError, HeadgateError
+from broker.journal.stores import is_url, shown
+from gateway import delta
 from gateway.history.scope import DAY_S, STEPS_S, Scope, start_of
 
 BATCH_ROWS: Final = 65536
@@ -36,6 +38,8 @@ DAYS_KEPT: Final = 4000
 """Dates of a table that are listed: ten years."""
 SETTLED_NS: Final = 1_000_000_000
 """A log that was written more lately than this is read again each time: times of files are coarse."""
+STORED_NS: Final = 5_000_000_000
+"""The log of a table in a store is read again so often."""
 NAMED_MAX: Final = 16
 """Damaged files that an answer names."""
 
@@ -112,6 +116,16 @@ class File:
     size: int
     state: tuple[int, int]
 
+    def opened(self) -> Any:
+        """Its ``ParquetFile``.
+
+        Raises:
+            OSError: it is gone, or cannot be read.
+            ArrowException: it is damaged.
+        """
+        system, path = delta.filesystem(self.path)
+        return arrow("parquet").ParquetFile(path, filesystem=system)
+
 
 @dataclass(slots=True)
 class Reading:
@@ -135,11 +149,12 @@ class Warehouse:
     """The tables below one directory.
 
     Args:
-        directory: of the warehouse; it need not exist yet.
+        directory: of the warehouse, or the URL of one in a store; it need not exist yet.
     """
 
     def __init__(self, directory: str) -> None:
-        self.directory = directory
+        self.directory = delta.place_of(directory)
+        self._stored = is_url(self.directory)
         self._edges: dict[tuple[object, ...], tuple[int, int] | None] = {}
         self._listed: dict[str, tuple[int, dict[str, list[File]]]] = {}
 
@@ -150,10 +165,12 @@ class Warehouse:
             Absent: pyarrow or the directory.
         """
         arrow()
-        if not os.path.isdir(self.directory):
+        there = bool(self.tables()) if self._stored else os.path.isdir(self.directory)
+        if not there:
+            place = shown(self.directory)
             raise Absent(
-                f"there is no warehouse at {self.directory} yet: "
-                f"headgate pipeline batch --journal DIR --warehouse {self.directory} makes one"
+                f"there is no warehouse at {place} yet: "
+                f"headgate pipeline batch --journal DIR --warehouse {place} makes one"
             )
         if os.path.exists(os.path.join(self.directory, FORMER)):
             raise Absent(
@@ -161,12 +178,12 @@ class Warehouse:
             )
 
     def tables(self) -> list[str]:
-        """Names of the tables that are there, those of the machinery left out."""
-        return sorted(
-            entry.name
-            for entry in _entries(self.directory)
-            if entry.name[0] not in "._" and os.path.isdir(os.path.join(entry.path, LOG))
-        )
+        """Names of the tables that are there, those of the machinery left out.
+
+        Raises:
+            Absent: the store does not answer.
+        """
+        return sorted(name for name in _folders(self.directory) if name[0] not in "._")
 
     def days(self, table: str) -> list[str]:
         """Dates that a table has rows of, newest first."""
@@ -183,15 +200,13 @@ class Warehouse:
         return found
 
     def _files(self, table: str) -> dict[str, list[File]]:
-        """The files by date, as the log of the table says; it is read again when there is more in it."""
-        place = os.path.join(self.directory, table)
-        try:
-            written = os.stat(os.path.join(place, LOG)).st_mtime_ns
-        except OSError:
-            return {}
+        """The files by date, as the log of the table says; it is read again when there is more in it, or after some
+        seconds where that does not show.
+        """
+        place = delta.below(self.directory, table)
+        written, settled = _written(place)
         when, found = self._listed.get(table, (0, {}))
-        if when != written:
-            settled = time.time_ns() - written > SETTLED_NS
+        if not when or when != written:
             found = _logged(place)
             self._listed[table] = (written if settled else 0, found)
         return found
@@ -270,22 +285,27 @@ class Warehouse:
             except FileNotFoundError:
                 reading.vanished = True
             except (OSError, arrow().ArrowException):
-                reading.damaged.append(os.path.relpath(file.path, self.directory))
+                reading.damaged.append(self._name(file))
+
+    def _name(self, file: File) -> str:
+        """Of a file below the directory."""
+        if not self._stored:
+            return os.path.relpath(file.path, self.directory)
+        return file.path.partition("?")[0][len(self.directory.partition("?")[0]) + 1 :]
 
     def runs(self, reading: Reading, count: int) -> list[dict[str, Any]]:
         """The newest rows of ``_runs``, each as it is there, newest first."""
-        parquet = arrow("parquet")
         rows: list[dict[str, Any]] = []
         for file in self.run_files()[: 4 * count]:
             try:
-                with parquet.ParquetFile(file.path) as opened:
+                with file.opened() as opened:
                     if not reading.budget.take(opened.metadata.num_rows, file.size, 1):
                         break
                     rows += opened.read(use_threads=False).to_pylist()
             except FileNotFoundError:
                 reading.vanished = True
             except (OSError, arrow().ArrowException):
-                reading.damaged.append(os.path.relpath(file.path, self.directory))
+                reading.damaged.append(self._name(file))
         return sorted(rows, key=lambda row: seconds(row.get("finished_at")) or 0.0, reverse=True)[:count]
 
 
@@ -308,7 +328,6 @@ WIDTHS: Final = {"traffic": 10, "rpc_latency": 60, "tree_latency": 60, "errors":
 WIDEST_S: Final = max(WIDTHS.values())
 EXACT: Final = ("traffic", "denied", "event_gaps", "job_outcomes", "notifications", "slow")
 """Tables that tell when something was; the others are wider windows of the same messages."""
-LOG: Final = "_delta_log"
 FORMER: Final = "_feed"
 """What a warehouse of Parquet files without a log has, which earlier versions made: such a warehouse is not read."""
 EDGES_MAX: Final = 8192
@@ -328,30 +347,56 @@ def seconds(value: Any) -> float | None:
 # ---------------------------------------------------------------- the directory
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+def _folders(place: str) -> list[str]:
+    """Names of the folders in a place; in one of this machine those with a log."""
+    if not is_url(place):
+        try:
+            names = os.listdir(place)
+        except OSError:
+            return []
+        return [name for name in names if os.path.isdir(os.path.join(place, name, delta.LOG))]
+    fs = arrow("fs")
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
+        system, folder = delta.filesystem(place)
+        found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    except (OSError, ConfigError) as error:
+        raise Absent(f"{shown(place)}: {delta.one_line(error)}") from None
+    return [each.base_name for each in found if each.type is fs.FileType.Directory]
+
+
+def _written(place: str) -> tuple[int, bool]:
+    """When the log of a table was written (0: there is none), and whether that was long enough ago to tell from it what
+    is written from now on. In a store that does not show: another number every few seconds.
+    """
+    if is_url(place):
+        return time.time_ns() // STORED_NS, True
+    try:
+        written = os.stat(os.path.join(place, delta.LOG)).st_mtime_ns
     except OSError:
-        return []
+        return 0, False
+    return written, time.time_ns() - written > SETTLED_NS
 
 
 def _logged(place: str) -> dict[str, list[File]]:
-    """The files of a table by date, as its log says.
+    """The files of a table by date, as its log says; none where there is no table.
 
     Raises:
-        Absent: the log cannot be read, or ``deltalake`` is not installed.
+        Absent: the log cannot be read or is lost, or ``deltalake`` is not installed.
     """
-    delta, exceptions = _module("deltalake"), _module("deltalake.exceptions")
+    _module("deltalake")
     try:
-        rows = arrow().table(delta.DeltaTable(place).get_add_actions(flatten=True))
+        table = delta.opened(place)
+        if table is None:
+            delta.refuse_without_log(place)
+            return {}
+        rows = arrow().table(table.get_add_actions(flatten=True))
         rows = rows.select(["path", "partition.dt", "size_bytes", "modification_time"])
-    except (OSError, exceptions.DeltaError) as error:
-        raise Absent(f"{place}: {error}") from None
+    except delta.TableError as error:
+        raise Absent(str(error)) from None
     found: dict[str, list[File]] = {}
     for row in rows.to_pylist():
         day, size = str(row["partition.dt"]), row["size_bytes"]
-        path = os.path.join(place, row["path"])
+        path = delta.below(place, row["path"])
         found.setdefault(day, []).append(File(path, day, size, (row["modification_time"], size)))
     return {day: sorted(files, key=lambda each: each.path) for day, files in found.items()}
 
@@ -363,7 +408,7 @@ def _edge_of(file: File, column: str, width: int) -> tuple[int, int] | None:
     """Where the rows of a file begin and end, from its footer; its whole day where that says nothing, None if empty."""
     day = start_of(file.day)
     try:
-        with arrow("parquet").ParquetFile(file.path) as opened:
+        with file.opened() as opened:
             groups = [opened.metadata.row_group(at) for at in range(opened.num_row_groups)]
             bounds = [_bounds(group, column) for group in groups if group.num_rows]
     except (OSError, arrow().ArrowException):
@@ -390,9 +435,9 @@ def _bounds(group: Any, column: str) -> tuple[float, float] | None:
 
 def _batches(file: File, columns: Sequence[str], table: str, scope: Scope, reading: Reading) -> Iterator[Any]:
     """Batches of a file of ``table`` with ``us``, made of its time, and exactly ``columns``."""
-    pa, parquet = arrow(), arrow("parquet")
+    pa = arrow()
     when, reached = TIMES[table], scope.reaching(WIDTHS.get(table, 0))
-    with parquet.ParquetFile(file.path) as opened:
+    with file.opened() as opened:
         have = set(opened.schema_arrow.names)
         asked = [name for name in dict.fromkeys((when, *columns)) if name in have]
         if when and when not in have:

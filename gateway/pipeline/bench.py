@@ -91,7 +91,7 @@ def bench(
     files = warehouse.at(schema.MESSAGES.name).files()
     if not files:
         raise PipelineError(
-            f"{warehouse.root}: no messages; expected bronze made by ingest, or --calls N to make some up"
+            f"{warehouse}: no messages; expected bronze made by ingest, or --calls N to make some up"
         )
     timings = []
     for name in _CHECKED:

@@ -39,7 +39,7 @@ def convert(warehouse: Warehouse) -> dict[str, int]:
     clean = known == whole if streamed else not feed.get("dirty") and not feed.get("ingesting")
     rows = {}
     for table in schema.TABLES.values():
-        place = warehouse.table(table.name)
+        place = Path(warehouse.table(table.name))
         shutil.rmtree(place / "_delta_log", ignore_errors=True)  # of a conversion that was killed
         is_gold = table in schema.GOLD
         files = (
@@ -47,7 +47,7 @@ def convert(warehouse: Warehouse) -> dict[str, int]:
             if is_gold and not clean
             else _files(table, place, lambda name: _batch(name) <= whole or not streamed)
         )
-        lake.create(table, place)
+        lake.create(Snapshot(table, place))
         at = Snapshot(table, place)
         if any(_has_payload(place / file.path) for file in files[:1]):
             at.add_column(schema.PAYLOAD)

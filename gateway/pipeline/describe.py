@@ -40,14 +40,14 @@ def held(warehouse: Warehouse, name: str) -> Held:
 
 
 def existing(directory: str | os.PathLike[str]) -> Warehouse:
-    """The warehouse in a directory.
+    """The warehouse in a directory, or in a store.
 
     Raises:
-        PipelineError: there is no such directory.
+        PipelineError: there is none.
     """
-    house = Warehouse(os.fspath(directory))
-    if not house.root.is_dir():
-        raise PipelineError(f"{house.root}: no such directory; `headgate pipeline ingest` makes one")
+    house = Warehouse(directory)
+    if not house.made():
+        raise PipelineError(f"{house}: no such warehouse; `headgate pipeline ingest` makes one")
     return house
 
 
@@ -57,10 +57,10 @@ def describe(warehouse: Warehouse) -> dict[str, Any]:
     Raises:
         PipelineError: there is no such directory, or its version is not read here.
     """
-    existing(warehouse.root)
+    existing(warehouse.place)
     last = runs.last(warehouse)
     return {
-        "warehouse": str(warehouse.root),
+        "warehouse": str(warehouse),
         "feed": warehouse.feed(),
         "tables": [vars(held(warehouse, name)) for name in schema.TABLES],
         "last_run": None if last is None else _told(last),

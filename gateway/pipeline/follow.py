@@ -13,6 +13,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.pipeline import lake, runs, schema
@@ -121,9 +122,9 @@ def step(warehouse: Warehouse) -> runs.Run | None:
     run = runs.Run("gold", "stream", until)
     run.rows_in = sum(note["rows"] for note in notes)
     files = [lake.File(path, "", 0, 0) for note in notes for path in note["files"]]
-    if len(notes) < until - known or not all((bronze.place / each.path).exists() for each in files):
+    if len(notes) < until - known or not all(Path(bronze.place, each.path).exists() for each in files):
         raise PipelineError(
-            f"{warehouse.root}: the gold tables are too far behind to add to them: headgate pipeline batch makes them "
+            f"{warehouse}: the gold tables are too far behind to add to them: headgate pipeline batch makes them "
             "anew"
         )
     if files:

@@ -35,7 +35,7 @@ class How:
     """How segments are converted.
 
     Attributes:
-        place: directory of ``messages``.
+        place: directory of ``messages``, or the URL of it.
         payload: keep payloads.
         skip: step over damage instead of raising.
         verify: check CRCs.
@@ -142,7 +142,7 @@ def ingest(
     """
     warehouse.ready()
     warehouse.claim("ingest")
-    how = How(str(warehouse.table(schema.MESSAGES.name)), payload, skip, verify)
+    how = How(warehouse.table(schema.MESSAGES.name), payload, skip, verify)
     if payload:
         warehouse.keep_payloads()
     run = until_it_passes(lambda: _ingest(spark, os.fspath(journal), warehouse, how, tell))

@@ -1,5 +1,5 @@
 """A table as Delta Lake keeps it: Parquet files in ``dt=2026-01-31/``, and ``_delta_log``, which says which of them
-count. Written through ``deltalake``, without a JVM.
+count. Written through ``deltalake``, without a JVM; in a folder, or in a store that a URL names (``gateway.delta``).
 
 What a job writes is seen by nobody until it is committed, and then whole: each commit adds files and takes others out
 in one step. Many may write at once. A commit carries how far jobs have come (``done``: name -> number), so a job that
@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.journal.stores import is_url, shown
+from gateway import delta
 from gateway.pipeline import schema
 from gateway.pipeline.errors import Conflict
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
@@ -40,6 +43,8 @@ _LOOKED: Final = 64
 """Commits looked through for notes at first; then four times as many, and so on."""
 _RETRIES: Final = 100
 """How often a commit goes behind others that are no conflict."""
+_TASKS_A_CORE: Final = 4
+"""Of a read from a store at most; each reads its share of the files."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +62,19 @@ class Snapshot:
 
     Args:
         known: which.
-        place: its directory.
+        place: its directory, or the URL of it.
 
     Raises:
         PipelineError: its version is not one that is read here.
+        TableError: its log is damaged, or the store does not answer.
     """
 
-    def __init__(self, known: schema.Table, place: Path) -> None:
-        from deltalake import DeltaTable
-
-        self.known, self.place = known, place
-        self._delta = DeltaTable(place) if DeltaTable.is_deltatable(str(place)) else None
+    def __init__(self, known: schema.Table, place: str | os.PathLike[str]) -> None:
+        self.known, self.place = known, os.fspath(place)
+        self._delta = delta.opened(self.place)
         if self._delta is not None:
             known.refuse_foreign(
-                {key.encode(): str(v).encode() for key, v in self.settings.items()}, str(place)
+                {key.encode(): str(v).encode() for key, v in self.settings.items()}, shown(self.place)
             )
 
     @property
@@ -81,8 +85,13 @@ class Snapshot:
             FileNotFoundError: there is none.
         """
         if self._delta is None:
-            raise FileNotFoundError(f"{self.place}: no table")
+            raise FileNotFoundError(f"{shown(self.place)}: no table")
         return self._delta
+
+    @property
+    def made(self) -> bool:
+        """Whether there is one."""
+        return self._delta is not None
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -119,10 +128,6 @@ class Snapshot:
         wanted = None if dates is None else set(dates)
         return [each for each in self._files if wanted is None or each.date in wanted]
 
-    def paths(self, dates: Iterable[str] | None = None) -> list[str]:
-        """The same as whole paths."""
-        return [str(self.place / each.path) for each in self.files(dates)]
-
     def dates(self) -> list[str]:
         """The dates that have rows, in order."""
         return sorted({each.date for each in self._files})
@@ -136,41 +141,32 @@ class Snapshot:
 
         ``extra`` are columns beyond the table's, such as ``schema.PAYLOAD``.
         """
-        return self.read_files(spark, self.paths(dates), extra)
-
-    def read_files(
-        self, spark: SparkSession, paths: Sequence[str], extra: Sequence[schema.Column] = ()
-    ) -> DataFrame:
-        """The rows of some files."""
         ddl = ", ".join([self.known.ddl, *(column.ddl for column in extra)])
+        paths = [file.path for file in self.files(dates)]
         if not paths:
             return spark.createDataFrame([], ddl)
         names = [*self.known.names, *(column.name for column in extra)]
-        return spark.read.schema(ddl).option("basePath", str(self.place)).parquet(*paths).select(*names)
+        if is_url(self.place):
+            return _read_stored(spark, self, paths, names, ddl)
+        whole = [f"{self.place}/{path}" for path in paths]
+        return spark.read.schema(ddl).option("basePath", self.place).parquet(*whole).select(*names)
 
     def scan(self, columns: Sequence[str] | None = None, dates: Iterable[str] | None = None) -> pa.Table:
         """The same as an Arrow table, without Spark."""
         return self.scan_files(self.files(dates), columns or self.known.names)
 
     def scan_files(self, files: Iterable[File], columns: Sequence[str]) -> pa.Table:
-        """The rows of some files."""
-        return self.dataset(files, payload=schema.PAYLOAD.name in columns).to_table(columns=list(columns))
+        """The rows of some files.
 
-    def dataset(self, files: Iterable[File], *, payload: bool = False) -> Any:
+        Raises:
+            TableError: a file is gone, or the store does not answer.
+        """
+        with delta.plain_errors(self.place):
+            return self.dataset(files, payload=schema.PAYLOAD.name in columns).to_table(columns=list(columns))
+
+    def dataset(self, files: Iterable[File], *, payload: bool = False) -> ds.Dataset:
         """Some files as a data set of Arrow."""
-        import pyarrow as pa
-        import pyarrow.dataset as ds
-
-        shape = self.known.arrow(partition=True)
-        if payload:
-            shape = shape.append(pa.field(schema.PAYLOAD.name, schema.PAYLOAD.arrow_type()))
-        paths = [str(self.place / each.path) for each in files]
-        if not paths:
-            return ds.dataset(shape.empty_table())
-        dated = ds.partitioning(pa.schema([(schema.PARTITION, pa.date32())]), flavor="hive")
-        return ds.dataset(
-            paths, schema=shape, format="parquet", partitioning=dated, partition_base_dir=str(self.place)
-        )
+        return dataset(self.known, self.place, [each.path for each in files], payload=payload)
 
     # ---------------------------------------------------------------- commits
 
@@ -264,41 +260,82 @@ def _place(file: File) -> tuple[str, str]:
     return file.date, file.path
 
 
+def dataset(known: schema.Table, place: str, paths: Sequence[str], *, payload: bool = False) -> ds.Dataset:
+    """Files of a table, paths within its place, as Arrow reads them in the schema known here."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    shape = known.arrow(partition=True)
+    if payload:
+        shape = shape.append(pa.field(schema.PAYLOAD.name, schema.PAYLOAD.arrow_type()))
+    if not paths:
+        return ds.dataset(shape.empty_table())
+    system, folder = delta.filesystem(place)
+    return ds.dataset(
+        [f"{folder}/{path}" for path in paths],
+        schema=shape,
+        format="parquet",
+        filesystem=system,
+        partitioning=ds.partitioning(pa.schema([(schema.PARTITION, pa.date32())]), flavor="hive"),
+        partition_base_dir=folder,
+    )
+
+
+def _read_stored(
+    spark: SparkSession, table: Snapshot, paths: Sequence[str], names: Sequence[str], ddl: str
+) -> DataFrame:
+    """Files of a store, read by pyarrow in Spark's tasks: Spark itself would need Hadoop's libraries for that store."""
+    known, place = table.known.name, table.place
+    payload = schema.PAYLOAD.name in names
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted = [paths[number] for batch in numbers for number in batch.column(0).to_pylist()]
+        with delta.plain_errors(place):
+            rows = dataset(schema.table_named(known), place, wanted, payload=payload)
+            yield from rows.to_batches(columns=list(names))
+
+    tasks = min(len(paths), _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(paths), 1, tasks).mapInArrow(read, ddl)
+
+
 @contextlib.contextmanager
-def _conflicts(place: Path) -> Iterator[None]:
+def _conflicts(place: str) -> Iterator[None]:
     """Commits that fail because of others are a ``Conflict``."""
     from deltalake.exceptions import CommitFailedError
 
     try:
-        yield
+        with delta.plain_errors(place):
+            yield
     except CommitFailedError as error:
-        raise Conflict(f"{place}: {error}") from None
+        raise Conflict(f"{shown(place)}: {delta.one_line(error)}") from None
 
 
-def create(known: schema.Table, place: Path) -> None:
-    """Make a table, or give one that an older program made the columns that are new.
+def create(at: Snapshot) -> None:
+    """Make a table that is not there, or give one that an older program made the columns that are new.
 
     Raises:
-        PipelineError: its version is not one that is read here.
+        TableError: the store does not answer.
         Conflict: somebody else does the same.
     """
     from deltalake import CommitProperties, DeltaTable
 
-    if DeltaTable.is_deltatable(str(place)):
-        at = Snapshot(known, place)
+    known = at.known
+    if at.made:
         if at.settings.get(schema.VERSION_KEY) != str(known.version):
             for column in known.columns:
                 at.add_column(column)
             at.set(known.metadata)
         return
     settings = {**SETTINGS, **known.metadata}
-    with _conflicts(place):
+    where, options = delta.address_of(at.place)
+    with _conflicts(at.place):
         DeltaTable.create(
-            place,
+            where,
             known.arrow(partition=True),
             "ignore",
             [schema.PARTITION],
             configuration=settings,
+            storage_options=options,
             raise_if_key_not_exists=False,
             commit_properties=CommitProperties(
                 max_commit_retries=0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import uuid
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from broker.journal.stores import is_url
+from gateway import delta
 from gateway.pipeline import schema
 from gateway.pipeline.lake import File
 
@@ -23,11 +26,21 @@ WRITTEN_DDL: Final = "files string"
 """What ``write`` gives."""
 
 
+@dataclass
+class _Open:
+    """A file that is being written."""
+
+    path: str
+    date: str
+    writer: Any
+    rows: int = 0
+
+
 class Parts:
     """The files of one task. Nobody sees them before they are committed; an error leaves none.
 
     Args:
-        place: the directory of the table.
+        place: the directory of the table, or the URL of it.
         known: which table.
         stem: what the name of each file begins with.
         payload: whether there is a column ``payload``.
@@ -36,23 +49,28 @@ class Parts:
         files: what was written, once this has ended.
     """
 
-    def __init__(self, place: str | Path, known: schema.Table, stem: str, payload: bool = False) -> None:
+    def __init__(self, place: str, known: schema.Table, stem: str, payload: bool = False) -> None:
         import pyarrow as pa
 
-        self._place, self._stem = Path(place), stem
+        self._place, self._stem = place, stem
+        self._system, self._folder = delta.filesystem(place)
         shape = known.arrow()
         if payload:
             shape = pa.schema([*shape, pa.field(schema.PAYLOAD.name, pa.binary())], shape.metadata)
         self._shape = shape
-        self._open: dict[int, tuple[str, Any]] = {}
-        self._closed: list[tuple[int, str, Any]] = []
+        self._open: dict[int, _Open] = {}
+        self._closed: list[_Open] = []
         self.files: list[File] = []
 
     def __enter__(self) -> Self:
         return self
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows with ``dt``; strings may be dictionary-encoded."""
+        """Rows with ``dt``; strings may be dictionary-encoded.
+
+        Raises:
+            TableError: they cannot be written.
+        """
         import numpy as np
         import pyarrow as pa
 
@@ -60,51 +78,64 @@ class Parts:
             return
         days = np.asarray(batch.column(schema.PARTITION).cast("int32"))
         first = int(days[0])
-        if (days == first).all():
-            self._write(first, batch)
-            return
-        for day in np.unique(days):
-            self._write(int(day), batch.filter(pa.array(days == day)))
+        with delta.plain_errors(self._place):
+            if (days == first).all():
+                self._write(first, batch)
+                return
+            for day in np.unique(days):
+                self._write(int(day), batch.filter(pa.array(days == day)))
 
     def _write(self, day: int, batch: pa.RecordBatch) -> None:
         import pyarrow as pa
 
         rows = pa.Table.from_batches([batch.select(self._shape.names)])
-        _path, writer = self._open.get(day) or self._begin(day, rows.schema)
-        writer.write_table(rows, row_group_size=ROW_GROUP)
+        part = self._open.get(day) or self._begin(day, rows.schema)
+        part.writer.write_table(rows, row_group_size=ROW_GROUP)
+        part.rows += rows.num_rows
 
-    def _begin(self, day: int, given: pa.Schema) -> tuple[str, Any]:
+    def _begin(self, day: int, given: pa.Schema) -> _Open:
         import pyarrow.parquet as pq
 
         if len(self._open) >= OPEN_MOST:
             self._close(next(iter(self._open)))
-        path = f"{schema.PARTITION}={date_of(day)}/{self._stem}-{uuid.uuid4().hex[:12]}.parquet"
-        (self._place / path).parent.mkdir(parents=True, exist_ok=True)
+        date = date_of(day)
+        path = f"{schema.PARTITION}={date}/{self._stem}-{uuid.uuid4().hex[:12]}.parquet"
+        whole = f"{self._folder}/{path}"
+        if not is_url(self._place):  # a store needs no folders
+            self._system.create_dir(os.path.dirname(whole), recursive=True)
         shape = given.with_metadata(self._shape.metadata)
-        writer = pq.ParquetWriter(self._place / path, shape, compression="zstd", compression_level=1)
-        self._open[day] = path, writer
+        writer = pq.ParquetWriter(
+            whole, shape, filesystem=self._system, compression="zstd", compression_level=1
+        )
+        self._open[day] = _Open(path, date, writer)
         return self._open[day]
 
     def _close(self, day: int) -> None:
-        path, writer = self._open.pop(day)
-        writer.close()
-        self._closed.append((day, path, writer))
+        part = self._open[day]
+        part.writer.close()
+        self._closed.append(self._open.pop(day))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import pyarrow.parquet as pq
+        try:
+            with delta.plain_errors(self._place):
+                for day in list(self._open):
+                    self._close(day)
+                if kind is None:
+                    self.files = [self._written(part) for part in self._closed]
+        finally:
+            if not self.files:
+                self._discard()
 
-        for day in list(self._open):
-            self._close(day)
-        for day, path, _writer in self._closed:
-            whole = self._place / path
-            if kind is None:
-                rows = pq.read_metadata(whole).num_rows
-                self.files.append(File(path, date_of(day), rows, whole.stat().st_size))
-            else:
-                with contextlib.suppress(FileNotFoundError):
-                    whole.unlink()
+    def _written(self, part: _Open) -> File:
+        size = self._system.get_file_info(f"{self._folder}/{part.path}").size
+        return File(part.path, part.date, part.rows, size)
+
+    def _discard(self) -> None:
+        for part in [*self._closed, *self._open.values()]:
+            with contextlib.suppress(OSError):
+                self._system.delete_file(f"{self._folder}/{part.path}")
 
     def told(self) -> str:
         """``files`` as JSON, for the driver."""

@@ -9,6 +9,7 @@ goes before):
 * a source that takes filters fails every query unless ``spark.sql.python.filterPushdown.enabled``: on;
 * timestamps are written as INT96: microseconds;
 * above 32 files a job of its own looks whether they are there: the log says so, and 10 000 are looked at here;
+* workers of a cluster do not know what opens the store: they get it (``STORE_ACCESS``), not on a command line;
 * Spark's words go to the terminal: into a file, whose end is told when the session does not come up.
 """
 
@@ -51,6 +52,11 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.minBatchesToRetain": "100",
 }
 """What a job of ours runs with unless told otherwise."""
+STORE_ACCESS: Final = (
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+)  # fmt: skip
+"""Of the environment; where none is set, workers look where AWS's libraries do."""
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -130,6 +136,8 @@ def session(
             settings = SparkConf()  # what spark-submit was told is in it
             for key, value in wanted.items():
                 settings.setIfMissing(key, value) if key in DEFAULTS else settings.set(key, value)
+            for key in os.environ.keys() & STORE_ACCESS:
+                settings.setIfMissing(f"spark.executorEnv.{key}", os.environ[key])
             context = SparkContext(conf=settings, gateway=gateway)
         except Exception as error:
             raise PipelineError(f"no Spark session: {first_line(error)}{_tail(log)}") from error

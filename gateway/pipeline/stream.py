@@ -135,6 +135,11 @@ class Stream:
         run = runs.Run(STREAM, STREAM, number)
         run.offsets = self._offsets(number)
         bronze = self._warehouse.at(schema.MESSAGES.name)
+        if bronze.done(STREAM) < number - 1:
+            raise PipelineError(
+                f"{self._warehouse}: lacks the batches {bronze.done(STREAM) + 1} to {number - 1}, which the checkpoint "
+                f"counts as done: take a new warehouse and a new checkpoint, which read the journal from its begin"
+            )
         if bronze.done(STREAM) < number:
             files, run.losses = self._written(rows)
             losses = [vars(loss) for loss in run.losses[: runs.NAMED_LOSSES]]
@@ -155,7 +160,7 @@ class Stream:
             self._told(run)
 
     def _written(self, rows: DataFrame) -> tuple[list[File], list[Loss]]:
-        place, payload = str(self._warehouse.table(schema.MESSAGES.name)), self._payload
+        place, payload = self._warehouse.table(schema.MESSAGES.name), self._payload
         if payload:
             self._warehouse.keep_payloads()
 

@@ -1,4 +1,5 @@
-"""A directory of Delta tables (``lake``): ``DIR/TABLE``, by date, shared by all workers of a cluster.
+"""A directory of Delta tables (``lake``): ``DIR/TABLE``, by date, shared by all workers of a cluster; or the URL of a
+folder in a store, which they all reach.
 
 ``messages`` is bronze, made from the journal; the others are gold, made from bronze; ``_runs`` says what each job did.
 How far the jobs are stands in the commits themselves, so that a job that was killed goes on where it was:
@@ -22,6 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from broker.journal.stores import is_url, shown
+from gateway import delta
 from gateway.pipeline import lake, parts, schema
 from gateway.pipeline.errors import Busy, Conflict, PipelineError
 from gateway.pipeline.lake import File, Snapshot
@@ -48,38 +51,72 @@ class Warehouse:
     """One warehouse.
 
     Args:
-        root: its directory; made by ``ready``.
+        place: its directory, or the URL of one in a store; made by ``ready``.
     """
 
-    def __init__(self, root: str | Path) -> None:
-        self.root = Path(root).absolute()
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        self.place = delta.place_of(place)
 
-    def table(self, name: str) -> Path:
-        """The directory of a table.
+    def __str__(self) -> str:
+        """Where it is, for people."""
+        return shown(self.place)
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is in a store."""
+        return is_url(self.place)
+
+    @property
+    def root(self) -> Path:
+        """Its directory.
+
+        Raises:
+            PipelineError: it is in a store.
+        """
+        if self.stored:
+            raise PipelineError(
+                f"{self}: a store, and this job needs a directory; into a store `headgate pipeline ingest` and `batch` "
+                "bring what is new as often as they are run"
+            )
+        return Path(self.place)
+
+    def table(self, name: str) -> str:
+        """The directory of a table, or the URL of it.
 
         Raises:
             PipelineError: no such table.
         """
-        return self.root / schema.table_named(name).name
+        return delta.below(self.place, schema.table_named(name).name)
+
+    def made(self) -> bool:
+        """Whether it is there.
+
+        Raises:
+            TableError: the store does not answer.
+        """
+        return (
+            delta.opened(self.table(schema.MESSAGES.name)) is not None if self.stored else self.root.is_dir()
+        )
 
     def ready(self) -> None:
         """Make it, and the tables that it lacks; nobody else may look into it.
 
         Raises:
             PipelineError: it is of a version that is not read here.
+            TableError: a log is damaged, or the store does not answer.
         """
         self.refuse_former()
-        # who talked to whom is nobody else's business
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name, known in schema.TABLES.items():
-            until_it_passes(lambda: lake.create(known, self.table(name)))  # noqa: B023 - called here
+        if not self.stored:  # who talked to whom is nobody else's business
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in schema.TABLES:
+            until_it_passes(lambda: lake.create(self.at(name)))  # noqa: B023 - called here
 
     def refuse_former(self) -> None:
         """Raise where an earlier version made it, with what to do."""
-        if (self.root / FORMER).exists():
+        if not self.stored and (self.root / FORMER).exists():
             raise PipelineError(
-                f"{self.root}: Parquet files without Delta's log, of an earlier version: headgate pipeline convert "
-                f"--warehouse {self.root}"
+                f"{self}: Parquet files without Delta's log, of an earlier version: headgate pipeline convert "
+                f"--warehouse {self}"
             )
 
     # ---------------------------------------------------------------- reading
@@ -92,7 +129,10 @@ class Warehouse:
         """
         known = schema.table_named(name)
         self.refuse_former()
-        return Snapshot(known, self.root / known.name)
+        found = Snapshot(known, self.table(name))
+        if not found.made:
+            delta.refuse_without_log(found.place)
+        return found
 
     def dates(self, table: str) -> list[str]:
         """The dates that a table has now, in order."""
@@ -118,7 +158,7 @@ class Warehouse:
 
     def write_frame(self, rows: DataFrame, table: str) -> list[File]:
         """The same for rows of Spark, by its tasks."""
-        place = str(self.table(table))
+        place = self.table(table)
         columns = [
             rows[each.name].cast(each.ddl.rpartition(" ")[2]) for each in schema.table_named(table).columns
         ]
@@ -158,7 +198,8 @@ class Warehouse:
         """
         if done and all(on.done(name) >= reached for name, reached in done.items()):
             return on.done(BRONZE)
-        number = on.done(BRONZE) + 1
+        # gold is ahead of bronze where bronze's last commits are lost: no number may mean two additions
+        number = max(on.done(BRONZE), self.gold()) + 1
         jobs = {BRONZE: number, **done}
         rows = sum(each.rows for each in files)
         paths = [each.path for each in files]
@@ -189,11 +230,11 @@ class Warehouse:
         told = self.feed()
         if told.get("feed", feed) != feed:
             raise Busy(
-                f"{self.root}: fed by {told['feed']}; {feed} would bring every record twice: take another warehouse"
+                f"{self}: fed by {told['feed']}; {feed} would bring every record twice: take another warehouse"
             )
         if query and told.get("query", query) != query:
             raise Busy(
-                f"{self.root}: fed by the stream whose checkpoint is {told['query']}, this one is {query}: take its "
+                f"{self}: fed by the stream whose checkpoint is {told['query']}, this one is {query}: take its "
                 "checkpoint, or another warehouse"
             )
         self.at(schema.MESSAGES.name).set({FEED: feed, **({QUERY: query} if query else {})})
@@ -208,7 +249,13 @@ class Warehouse:
 
     @contextlib.contextmanager
     def making_gold(self, *, wait: bool = True) -> Iterator[bool]:
-        """Nobody else of this machine makes gold meanwhile; gives False, without ``wait``, where somebody does."""
+        """Nobody else of this machine makes gold meanwhile; gives False, without ``wait``, where somebody does.
+
+        In a store nobody sees the others: commits that conflict are made again.
+        """
+        if self.stored:
+            yield True
+            return
         handle = os.open(self.root / ".gold", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:

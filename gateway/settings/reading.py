@@ -74,7 +74,7 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
     def listener(entry: ListenEntry) -> ListenEntry:
         return replace(entry, cert=file(entry.cert), key=file(entry.key), client_ca=file(entry.client_ca))
 
-    section = settings.gateway
+    section, warehouse = settings.gateway, settings.history.warehouse
     key = section.upstream_key
     section = replace(
         section,
@@ -90,7 +90,9 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
         listen=tuple(listener(entry) for entry in settings.listen),
         tokens=replace(settings.tokens, file=file(settings.tokens.file)),
         jwt=replace(settings.jwt, keys=keys),
-        history=replace(settings.history, warehouse=file(settings.history.warehouse)),
+        history=replace(
+            settings.history, warehouse=warehouse if "://" in (warehouse or "") else file(warehouse)
+        ),
     )
 
 

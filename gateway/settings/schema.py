@@ -218,7 +218,8 @@ class HistorySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`[history]`: what the pipeline made of the journal, shown to web users. Needs pyarrow (`headgate[history]`)."""
 
     warehouse: Text | None = None
-    """Directory that `headgate pipeline` writes its tables into. Default none: there is no history."""
+    """Directory that `headgate pipeline` writes its tables into, or the URL of one in a store (`s3://bucket/warehouse`).
+    Default none: there is no history."""
 
     roles: tuple[RoleName, ...] = ("owner", "admin")
     """Roles that may read it. Default owner and admin: it names users, topics and sizes of everybody. Empty: nobody."""

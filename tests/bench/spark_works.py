@@ -226,7 +226,9 @@ def _oldest_s(warehouse: Warehouse, number: int) -> float:
 
     bronze = warehouse.at("messages")
     paths = [
-        bronze.place / path for note in bronze.notes(number - 1, BRONZE, number) for path in note["files"]
+        Path(bronze.place) / path
+        for note in bronze.notes(number - 1, BRONZE, number)
+        for path in note["files"]
     ]
     tables = [pq.read_table(path, columns=["ts_ns"], partitioning=None) for path in paths]
     return min((pc.min(each["ts_ns"]).as_py() for each in tables), default=time.time_ns()) / 1e9

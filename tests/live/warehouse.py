@@ -61,7 +61,7 @@ def write(
 def register(directory: Path, table: str) -> None:
     """Let the table have what lies in its folders and is not in its log yet, also what is no Parquet at all."""
     place = directory / table
-    lake.create(TABLES[table], place)
+    lake.create(lake.Snapshot(TABLES[table], place))
     at = lake.Snapshot(TABLES[table], place)
     known = {file.path for file in at.files()}
     found = []

@@ -126,7 +126,7 @@ def test_an_ingest_that_was_killed_left_nothing(spark, journal: Path, warehouse:
     assert warehouse.scan("messages").num_rows == 0
     assert ingest(spark, journal, warehouse).rows_out == 60
     assert seqs(warehouse) == list(range(60))
-    orphan = warehouse.table("messages") / rows[0].path
+    orphan = warehouse.root / "messages" / rows[0].path
     compact.compact(warehouse, keep_hours=1)
     assert orphan.exists(), "somebody may be about to commit it"
     os.utime(orphan, (T0 / 1e9, T0 / 1e9))
@@ -329,7 +329,7 @@ def test_a_batch_done_again_has_one_row(warehouse: Warehouse) -> None:
 
 
 def test_describe_says_what_there_is(spark, journal: Path, warehouse: Warehouse) -> None:
-    with pytest.raises(PipelineError, match="no such directory"):
+    with pytest.raises(PipelineError, match="no such warehouse"):
         describe.describe(warehouse)
     segments.write(journal, "rank0", said(5), peers=PEERS)
     ingest(spark, journal, warehouse)

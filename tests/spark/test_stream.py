@@ -371,7 +371,7 @@ def children(tmp_path: Path) -> Iterator[Callable[..., Child]]:
 
 def files_of(warehouse: Warehouse) -> set[Path]:
     """The files of bronze, also those that are being written."""
-    return set(warehouse.table("messages").glob("dt=*/*"))
+    return set(warehouse.root.glob("messages/dt=*/*"))
 
 
 def has_bronze(warehouse: Warehouse) -> bool:

@@ -23,7 +23,8 @@ CALLS = 400_000
 
 def bench(
     warehouse: Annotated[
-        str | None, typer.Option("--warehouse", "-w", metavar="DIR", help="Whose bronze. Default: made up.")
+        str | None,
+        typer.Option("--warehouse", "-w", metavar="DIR|URL", help="Whose bronze. Default: made up."),
     ] = None,
     calls: Annotated[int, typer.Option("--calls", min=1000, metavar="N", help="Calls to make up.")] = CALLS,
     rounds: Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="Turns of each engine.")] = 3,

@@ -20,7 +20,7 @@ EXAMPLES = (
 
 def describe(
     warehouse: Annotated[
-        str | None, typer.Option("--warehouse", "-w", metavar="DIR", help="The warehouse to look at.")
+        str | None, typer.Option("--warehouse", "-w", metavar="DIR|URL", help="The warehouse to look at.")
     ] = None,
     table: given.Tables = None,
     markdown: Annotated[

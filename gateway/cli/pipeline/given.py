@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 
 Journal = Annotated[
     str,
-    typer.Option("--journal", "-j", metavar="DIR", help="The journal; all workers see it under this path."),
+    typer.Option(
+        "--journal", "-j", metavar="DIR|URL", help="The journal; all workers reach it by this name."
+    ),
 ]
 MaybeJournal = Annotated[
     str | None,
-    typer.Option("--journal", "-j", metavar="DIR", help="Bring bronze up to this journal first."),
+    typer.Option("--journal", "-j", metavar="DIR|URL", help="Bring bronze up to this journal first."),
 ]
 Where = Annotated[
     str,
-    typer.Option("--warehouse", "-w", metavar="DIR", help="The tables; all workers see it under this path."),
+    typer.Option(
+        "--warehouse", "-w", metavar="DIR|URL", help="The tables; all workers reach it by this name."
+    ),
 ]
 Master = Annotated[
     str | None,
@@ -150,8 +154,8 @@ def existing(path: str) -> Warehouse:
         ConfigError: it is not.
     """
     warehouse = Warehouse(path)
-    if not warehouse.root.is_dir():
-        raise ConfigError(f"{path}: no such warehouse; `headgate pipeline ingest` or `stream` makes one")
+    if not warehouse.made():
+        raise ConfigError(f"{warehouse}: no such warehouse; `headgate pipeline ingest` or `stream` makes one")
     return warehouse
 
 
