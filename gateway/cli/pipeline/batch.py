@@ -29,7 +29,7 @@ def batch(
     as_json: options.AsJson = False,
 ) -> int:
     """Make gold of the dates whose bronze has changed, and of those asked for; whole dates are replaced, so doing it
-    again is harmless, also beside a stream. Few rows are done in this process; above five million, or with --master or
+    again is harmless, also beside a stream. Few rows are done in this process; above two million, or with --master or
     --conf, Spark starts.
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal or warehouse.

@@ -39,15 +39,16 @@ MACROS: Final = (
 )
 
 _HOPS: Final = """
-    SELECT rank, run, peer_id, arg_min(hop, (routes, seq)) AS hop, arg_min(routes, (routes, seq)) AS routes,
-        arg_min(seq, (routes, seq)) AS seq, max(seen_ns) AS seen_ns
-    FROM (SELECT * FROM before_hops UNION ALL BY NAME
-        SELECT rank, run, peer_id, origin AS hop, routes::BIGINT AS routes, seq, ts_ns AS seen_ns FROM bronze
+    SELECT rank, run, peer_id, arg_min(hop, place) AS hop, min(place) >> 48 AS routes,
+        min(place) & ((1::BIGINT << 48) - 1) AS seq, max(seen_ns) AS seen_ns
+    FROM (SELECT rank, run, peer_id, hop, (routes << 48) + seq AS place, seen_ns FROM before_hops UNION ALL BY NAME
+        SELECT rank, run, peer_id, origin AS hop, (routes::BIGINT << 48) + seq AS place, ts_ns AS seen_ns FROM bronze
         WHERE direction = 'in' AND type = 'request' AND origin IS NOT NULL)
     GROUP BY ALL"""
 _RESOLVED: Final = """
-    SELECT b.* REPLACE (CASE WHEN direction = 'in' THEN origin ELSE coalesce(origin, hop) END AS origin)
-    FROM bronze b LEFT JOIN (SELECT rank, run, peer_id, hop FROM hops) USING (rank, run, peer_id)"""
+    SELECT * FROM bronze WHERE direction = 'in'
+    UNION ALL SELECT b.* REPLACE (coalesce(origin, hop) AS origin) FROM bronze b
+    LEFT JOIN (SELECT rank, run, peer_id, hop FROM hops) USING (rank, run, peer_id) WHERE direction <> 'in'"""
 _LEGS: Final = """
     SELECT rank, run, origin, matchtag, seq, ts_ns, topic, userid, what,
         type = 'request' AND flags & 64 <> 0 AS streaming,
