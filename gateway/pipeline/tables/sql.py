@@ -50,7 +50,7 @@ _RESOLVED: Final = """
     UNION ALL SELECT b.* REPLACE (coalesce(origin, hop) AS origin) FROM bronze b
     LEFT JOIN (SELECT rank, run, peer_id, hop FROM hops) USING (rank, run, peer_id) WHERE direction <> 'in'"""
 _LEGS: Final = """
-    SELECT rank, run, origin, matchtag, seq, ts_ns, topic, userid, what,
+    SELECT rank, run, origin, hash(run, origin) AS key, matchtag, seq, ts_ns, topic, userid, what,
         type = 'request' AND flags & 64 <> 0 AS streaming,
         CASE WHEN type = 'response' THEN errnum WHEN what = 4 THEN reason ELSE 0 END::BIGINT AS errnum,
         NOT of_broker(CASE WHEN what = 3 THEN via_role ELSE role END) AS entered,
@@ -62,11 +62,12 @@ _LEGS: Final = """
         FROM resolved WHERE matchtag <> 0 AND origin IS NOT NULL AND (
             (type = 'request' AND direction <> 'out' AND flags & 4 = 0)
             OR (type = 'response' AND direction <> 'denied')))
-    UNION ALL BY NAME SELECT * FROM before_calls"""
+    UNION ALL BY NAME SELECT *, hash(run, origin) AS key FROM before_calls"""
 _CLOSED: Final = """
     WITH asked AS (
         SELECT *, max(CASE WHEN asks THEN seq END) OVER so_far AS call, lead(asks) OVER next AS taken
-        FROM (SELECT *, hash(run, origin) AS key, what <= 2 AS asks FROM legs)
+        FROM (SELECT rowid AS leg, key, matchtag, rank, seq, ts_ns, what, streaming, errnum, weight, what <= 2 AS asks
+            FROM legs)
         WINDOW next AS (PARTITION BY key, matchtag, rank ORDER BY seq), so_far AS (
             PARTITION BY key, matchtag, rank ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
     ), ended AS (
@@ -78,12 +79,7 @@ _CLOSED: Final = """
     FROM asked a LEFT JOIN ended e USING (key, matchtag, rank, call)"""
 _CALLS: Final = """
     WITH counted AS (
-        SELECT rank, any_value(run) AS run, any_value(origin) AS origin, matchtag, call, min(what) AS what,
-            any_value(ts_ns) FILTER (asks) AS req_ns, any_value(topic) FILTER (asks) AS topic,
-            any_value(userid) FILTER (asks) AS userid, bool_or(streaming AND asks) AS streaming,
-            any_value(entered) FILTER (asks) AS entered, any_value(source) FILTER (asks) AS source,
-            any_value(target) FILTER (asks) AS target, bool_or(unseen AND asks) AS asked_unseen,
-            min(ts_ns) FILTER (NOT asks) AS first_ns, max(errnum) AS errnum,
+        SELECT min(leg) FILTER (asks) AS leg, call, min(ts_ns) FILTER (NOT asks) AS first_ns, max(errnum) AS errnum,
             coalesce(sum(weight) FILTER (what = 3), 0)::BIGINT AS n_in,
             coalesce(sum(weight) FILTER (what = 4), 0)::BIGINT AS n_out,
             count(*) FILTER (what = 4 AND errnum <> 0) AS n_failed,
@@ -91,11 +87,13 @@ _CALLS: Final = """
             max(ts_ns) FILTER (NOT asks) AS last_any, coalesce(bool_or(taken), false) AS taken
         FROM closed WHERE NOT orphan GROUP BY rank, key, matchtag, call
     ), answered AS (
-        SELECT *, CASE WHEN n_in > 0 THEN n_in + n_failed ELSE n_out END AS n_responses,
+        SELECT l.* EXCLUDE (seq, ts_ns, key, errnum, weight, unseen), l.ts_ns AS req_ns, l.unseen AS asked_unseen,
+            c.call, c.first_ns, c.errnum, c.taken,
+            CASE WHEN n_in > 0 THEN n_in + n_failed ELSE n_out END AS n_responses,
             CASE WHEN n_in > 0 THEN last_seen ELSE last_any END AS last_ns
-        FROM counted
+        FROM counted c JOIN legs l ON l.rowid = c.leg
     ), seen AS (
-        SELECT *, asked_unseen AND n_responses = 0 AS unseen,
+        SELECT * EXCLUDE (asked_unseen), asked_unseen AND n_responses = 0 AS unseen,
             errnum <> 0 OR (NOT streaming AND n_responses > 0) AS ended
         FROM answered
     ), newest AS (SELECT rank, run, max(seq) AS newest FROM bronze GROUP BY ALL)
@@ -103,9 +101,10 @@ _CALLS: Final = """
         what = 1 AND NOT ended AND (unseen OR NOT taken) AND req_ns >= getvariable('since_ns')
             AND NOT (unseen AND coalesce(newest > call, false)) AS open
     FROM seen s LEFT JOIN newest USING (rank, run)
-    UNION ALL BY NAME SELECT rank, run, origin, matchtag, what, seq AS call, topic, entered, ts_ns AS first_ns, errnum,
-        weight AS n_responses, false AS streaming, false AS unseen, false AS reused, false AS open
-    FROM closed WHERE orphan AND what = 3"""
+    UNION ALL BY NAME SELECT l.rank, l.run, l.origin, l.matchtag, l.what, l.seq AS call, l.topic, l.entered,
+        l.ts_ns AS first_ns, l.errnum, l.weight AS n_responses, false AS streaming, false AS unseen, false AS reused,
+        false AS open
+    FROM closed c JOIN legs l ON l.rowid = c.leg WHERE c.orphan AND c.what = 3"""
 _SETTLED: Final = """
     SELECT *, since(req_ns, first_ns) AS lat_ns FROM calls WHERE NOT open"""
 _RPC: Final = """
