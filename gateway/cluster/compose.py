@@ -35,7 +35,7 @@ _HEAD: Final = """\
 #   docker compose logs init                      the first time it prints a token: log in with it at
 #                                                 http://127.0.0.1:{port}
 #   docker compose exec broker-0 headgate status
-#   docker compose --profile spark up -d spark    tables of what passes, as it passes
+#   docker compose --profile spark up -d          tables of what passes, as it passes
 #   docker compose down -v                        with --profile spark if it was up
 #
 # The same in any size, with faults on request: headgate cluster up --engine docker --size N
@@ -196,6 +196,17 @@ _SPARK: Final = """
     network_mode: none
     healthcheck:
       disable: true
+
+  # puts the many small files of the stream together, once an hour; as long as there are none it is started again
+  compact:
+    <<: *member
+    image: "${HEADGATE_SPARK_IMAGE:-headgate-spark}"
+    profiles: [spark]
+    command: [pipeline, compact, --warehouse=/var/lib/headgate/warehouse/live, --every=3600]
+    volumes: ["warehouse:/var/lib/headgate/warehouse"]
+    network_mode: none
+    healthcheck:
+      disable: true
 """
 
 TASKS_PY: Final = '''\
@@ -234,7 +245,7 @@ def render(shape: Shape, *, labelled: bool = False) -> str:
     """The compose file of ``shape``, YAML; ``labelled`` puts ``LABEL`` on all that is made from it.
 
     Its services are ``init``, ``broker-RANK``, and as far as the shape has them ``gateway``, ``nfp``, ``worker-1``,
-    ``worker-2``, ``oslo-1``, ``oslo-2``, ``redis``; with the profile of that name ``spark``.
+    ``worker-2``, ``oslo-1``, ``oslo-2``, ``redis``; with the profile ``spark`` that and ``compact``.
     """
     ours = "labels: *ours\n" if labelled else ""
     faces = [name for name, there in (("nfp", shape.nfp), ("oslo-1", shape.oslo)) if there]

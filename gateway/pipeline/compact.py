@@ -62,9 +62,10 @@ def compact(
         Conflict: other jobs replaced a date again and again.
     """
     found: list[Compacted] = []
-    warehouse.ready()
     for table in schema.TABLES if tables is None else tables:
         at = warehouse.at(table)
+        if not at.made:
+            continue
         for date in at.dates() if dates is None else sorted(set(dates) & set(at.dates())):
             done = until_it_passes(lambda: _one(warehouse.at(table), date, file_bytes))  # noqa: B023
             found += [done] if done is not None else []

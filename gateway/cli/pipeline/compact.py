@@ -10,10 +10,12 @@ from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from gateway.cli.pipeline import given
+from gateway.pipeline.warehouse import Warehouse
 
 EXAMPLES = (
     "headgate pipeline compact --warehouse warehouse",
     "headgate pipeline compact -w live --table messages --until 2026-01-31",
+    "headgate pipeline compact -w live --every 3600                  beside a stream, until Ctrl-C",
 )
 KEEP_HOURS = 48
 
@@ -26,6 +28,10 @@ def compact(
     keep_hours: Annotated[
         int, typer.Option("--keep-hours", min=1, metavar="N", help="How long files stay that nobody needs.")
     ] = KEEP_HOURS,
+    every: Annotated[
+        float | None,
+        typer.Option("--every", min=1, metavar="SECONDS", help="Again and again, so long after each end."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Put the files of each date together, also beside a stream that runs; then delete files that no table needs and
@@ -33,14 +39,32 @@ def compact(
 
     Exit codes: 0 done, 1 other jobs replaced the same dates again and again, 2 wrong options.
     """
-    from gateway.pipeline import compact as job
     from gateway.pipeline import schema
+    from gateway.pipeline.errors import Conflict
+
+    target, screen = given.existing(warehouse), Screen(as_json)
+    names = [schema.table_named(name).name for name in table or schema.TABLES]
+    if every is None:
+        _once(screen, target, names, since, until, keep_hours)
+        return OK
+    with given.leaving() as leave:
+        while not leave.is_set():
+            try:
+                _once(screen, target, names, since, until, keep_hours)
+            except Conflict as error:
+                screen.line(f"{error}; again in {every:g} s")
+            leave.wait(every)
+    return OK
+
+
+def _once(
+    screen: Screen, target: Warehouse, names: list[str], since: str | None, until: str | None, keep_hours: int
+) -> None:
+    from gateway.pipeline import compact as job
     from gateway.pipeline.progress import Progress
 
-    target = given.existing(warehouse)
-    names = [schema.table_named(name).name for name in table or schema.TABLES]
     done = []
-    with Progress(quiet=as_json) as progress:
+    with Progress(quiet=screen.as_json) as progress:
         for name in names:
             dates = given.dates(target, name, since, until)
             with progress.waiting(f"compact {name}"):
@@ -49,10 +73,9 @@ def compact(
         (each.table, each.date, str(each.files_before), str(each.files_after), str(each.rows))
         for each in done
     ]
-    Screen(as_json).records(
+    screen.records(
         ("table", "date", "files", "then", "rows put together"), [each.as_json() for each in done], rows
     )
-    return OK
 
 
 def main(argv: list[str]) -> int:

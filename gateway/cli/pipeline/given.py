@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -157,6 +159,21 @@ def existing(path: str) -> Warehouse:
     if not warehouse.made():
         raise ConfigError(f"{warehouse}: no such warehouse; `headgate pipeline ingest` or `stream` makes one")
     return warehouse
+
+
+@contextlib.contextmanager
+def leaving() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set."""
+    leave = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_came: leave.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield leave
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def said(run: Run) -> str:

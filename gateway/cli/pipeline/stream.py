@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -74,7 +71,7 @@ def stream(
     target, screen = Warehouse(warehouse), Screen(as_json)
     target.refuse_former()
     with (
-        _leaving() as leave,
+        given.leaving() as leave,
         Progress(quiet=as_json) as progress,
         given.Spark(master, conf, verbose).session("stream", progress) as spark,
     ):
@@ -111,21 +108,6 @@ def _follow(running: Stream, leave: threading.Event) -> None:
         running.check()
     else:
         running.wait()
-
-
-@contextlib.contextmanager
-def _leaving() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set."""
-    leave = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_came: leave.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield leave
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def main(argv: list[str]) -> int:

@@ -8,6 +8,7 @@ import yaml
 
 import broker
 from broker.cli.address import SYSTEM_RUNDIR
+from broker.cli.main import main
 from broker.node import bootstrap, drain
 from broker.settings import NfpSection, Settings
 from gateway.cluster.shape import Shape
@@ -83,6 +84,13 @@ def test_services_of_compose_have_options_that_there_are(members):
     assert len(services) >= 10
     for each in services:
         assert commands.parsed(each)
+
+
+def test_verbs_of_the_pipeline_have_options_that_there_are(members, capsys):
+    verbs = [words(each) for each in members.values() if words(each)[0] == "pipeline"]
+    assert {each[1] for each in verbs} == {"stream", "compact"}
+    for each in verbs:
+        assert main([*each, "--help"]) == 0, capsys.readouterr().err
 
 
 def test_names_and_version_of_the_image(members, built, pods):

@@ -79,7 +79,9 @@ def test_keys_can_be_written_by_init_alone(shape):
     for name, service in parsed(shape)["services"].items():
         mounts = [mount for mount in service.get("volumes", ()) if mount.startswith("keys:")]
         assert mounts == (
-            [] if name in ("redis", "spark") else ["keys:/keys" if name == "init" else "keys:/keys:ro"]
+            []
+            if name in ("redis", "spark", "compact")
+            else ["keys:/keys" if name == "init" else "keys:/keys:ro"]
         )
 
 
@@ -98,7 +100,7 @@ def test_nothing_waits_for_anything(shape):
 
 def test_a_shape_without_wings_has_brokers_and_init_alone():
     found = parsed(Shape("bare", 2, gateway=False))
-    assert set(found["services"]) == {"init", "broker-0", "broker-1", "spark"}
+    assert set(found["services"]) == {"init", "broker-0", "broker-1", "spark", "compact"}
     assert set(found["networks"]) == {"tree"}
 
 
@@ -121,7 +123,10 @@ def test_what_the_proxies_share_and_who_is_seen_on_the_tree():
 
 
 def test_spark_runs_on_request_only():
-    assert parsed(DEPLOYED)["services"]["spark"]["profiles"] == ["spark"]
+    services = parsed(DEPLOYED)["services"]
+    assert services["spark"]["profiles"] == services["compact"]["profiles"] == ["spark"]
+    where = [word for word in services["spark"]["command"] if word.startswith("--warehouse=")]
+    assert [*where, "--every=3600"] == services["compact"]["command"][2:]
 
 
 @shapes

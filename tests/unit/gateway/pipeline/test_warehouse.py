@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from broker.cli.main import main
 from gateway.pipeline import compact, schema
 from gateway.pipeline.convert import convert
 from gateway.pipeline.errors import Busy, Conflict, PipelineError
@@ -44,6 +45,22 @@ def count(warehouse: Warehouse) -> int:
 
 def test_nobody_else_may_enter(warehouse: Warehouse) -> None:
     assert warehouse.root.stat().st_mode & 0o777 == 0o700
+
+
+def test_compact_goes_on_until_it_is_told_to_leave(warehouse: Warehouse) -> None:
+    for batch in range(2):
+        add(warehouse, 3, stream=batch)
+
+    def leave() -> None:
+        while len(warehouse.at("messages").files()) > 1:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    assert main(["pipeline", "compact", "--warehouse", str(warehouse), "--every", "3600"]) == 0
+    thread.join()
+    assert count(warehouse) == 6
 
 
 def test_two_jobs_make_it_at_once(tmp_path: Path) -> None:
