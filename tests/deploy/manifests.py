@@ -23,7 +23,7 @@ _WITH_JOURNAL = """\
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [../production]
-components: [../../components/journal, ../../components/journal-ship]
+components: [../../components/journal, ../../components/journal-ship, ../../components/pipeline]
 """
 BUILD_S = 60
 

@@ -41,7 +41,11 @@ def test_everything_that_lies_there_is_looked_at():
         assert path.name in names
     built = {path.parent.name for path in DEPLOY.glob("kubernetes/overlays/*/kustomization.yaml")}
     assert built == set(manifests.OVERLAYS)
-    assert {path.name for path in DEPLOY.glob("kubernetes/components/*")} == {"journal", "journal-ship"}
+    assert {path.name for path in DEPLOY.glob("kubernetes/components/*")} == {
+        "journal",
+        "journal-ship",
+        "pipeline",
+    }
 
 
 # ---------------------------------------------------------------- each of them can complain

@@ -6,6 +6,7 @@ import base64
 
 import pytest
 
+from broker.cli.main import main
 from broker.node import drain
 from broker.settings import LimitsSection, Settings
 from broker.settings import loads as loads_broker
@@ -365,6 +366,25 @@ def test_the_monitor_finds_a_service_with_that_port(production):
         ]
         (ports,) = [{port["name"] for port in service["spec"]["ports"]} for service in meant]
         assert {each["port"] for each in monitor["spec"]["endpoints"]} <= ports
+
+
+def test_tables_are_made_and_compacted_once_an_hour(built, case, pods, capsys):
+    made = manifests.of_kind(built, "CronJob")
+    if case != manifests.JOURNAL:
+        assert not made
+        return
+    (cron,) = (each["spec"] for each in made.values())
+    assert cron["schedule"].split()[1:] == ["*"] * 4
+    pod = cron["jobTemplate"]["spec"]["template"]
+    (ship,) = [each for each in pods["headgate"]["spec"]["containers"] if each["name"] == "ship"]
+    for container in manifests.containers(pod):
+        for key in ("image", "envFrom", "securityContext"):
+            assert container[key] == ship[key]
+        assert main([*container["args"], "--help"]) == 0, capsys.readouterr().err
+    assert [each["args"][1] for each in manifests.containers(pod)] == ["batch", "compact"]
+    like = {"runAsNonRoot", "runAsUser", "runAsGroup", "fsGroup", "seccompProfile"}
+    mine, theirs = (each["spec"]["securityContext"] for each in (pod, pods["headgate"]))
+    assert {key: mine[key] for key in like} == {key: theirs[key] for key in like}
 
 
 def test_a_journal_stays_smaller_than_its_volume(built, case, pods):
