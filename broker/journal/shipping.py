@@ -127,8 +127,10 @@ class Shipper:
             self._waiting.discard(each.name)
             self.counts.segments += 1
             self.counts.size += each.size
-        if self._delete:
-            self._discard([each for each in sealed if not each.newest and there.get(each.name) == each.size])
+        if self._delete and (done_with := [each for each in sealed if not each.newest]):
+            # looked at anew: another shipper of this folder may have sent a segment as it was before it grew
+            there = self._there = self._store.sizes()
+            self._discard([each for each in done_with if there.get(each.name) == each.size])
 
     def _in_store(self) -> dict[str, int]:
         """Sizes of what is there. One look is enough: this journal's segments are sent from here alone."""

@@ -178,13 +178,24 @@ class Store:
                 out.write(data)
                 sent, size = zlib.crc32(data, sent), size + len(data)
                 yield len(data)
-        held = there = 0
-        with self._system.open_input_stream(begun) as back:
+        try:
+            held, there = self._held(begun)
+            if (held, there) != (sent, size):
+                raise OSError(f"{name}: {size} bytes were sent, the store has {there} of another content")
+            self._system.move(begun, self._inner(name))
+        except OSError:
+            with contextlib.suppress(OSError):
+                if self._held(self._inner(name)) == (sent, size):
+                    return  # somebody else sent the same at the same time
+            raise
+
+    def _held(self, inner: str) -> tuple[int, int]:
+        """CRC-32 and size of what is there."""
+        held = size = 0
+        with self._system.open_input_stream(inner) as back:
             while data := back.read(COPY_BYTES):
-                held, there = zlib.crc32(data, held), there + len(data)
-        if (held, there) != (sent, size):
-            raise OSError(f"{name}: {size} bytes were sent, the store has {there} of another content")
-        self._system.move(begun, self._inner(name))
+                held, size = zlib.crc32(data, held), size + len(data)
+        return held, size
 
     def discard(self, name: str) -> None:
         """Delete what an upload that failed left; nothing happens where it cannot be."""

@@ -139,6 +139,33 @@ def test_an_upload_that_fails_leaves_no_segment_and_is_tried_again(journal, url,
     assert len(names(url)) == 4
 
 
+def test_two_that_send_the_same_at_once_are_no_error(journal, url):
+    store, (path, *_) = stores.Store(url), listing(str(journal))[0]
+    name = os.path.basename(path)
+    first, second = store.put(name, path), store.put(name, path)
+    next(first)
+    next(second)
+    assert [*first, *second] == []
+    assert names(url) == [name]
+    assert store.head(name, 1 << 20) == Path(path).read_bytes()
+
+
+def test_nothing_is_deleted_that_another_shipper_has_sent_shorter(tmp_path, url):
+    journal = tmp_path / "j"
+    journal.mkdir()
+    path = write(journal, "rank0", 0)
+    shipper = Shipper(str(journal), url, delete=True)
+    shipper.round()
+    there = Path(url.removeprefix("file://")) / path.name
+    there.write_bytes(there.read_bytes()[:-50])  # by another one, as the segment was before it grew
+    write(journal, "rank0", EACH)
+    shipper.round()
+    assert path.exists()
+    shipper.round()
+    assert not path.exists()
+    assert len(list(records(url))) == 2 * EACH
+
+
 def test_a_store_that_is_away_is_asked_less_and_less_often(journal, tmp_path):
     (tmp_path / "file").touch()
     waits: list[float] = []
