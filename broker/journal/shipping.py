@@ -22,7 +22,7 @@ import msgspec
 from broker.errors import ConfigError
 from broker.journal.layout import HEADER_BYTES
 from broker.journal.reading.segments import listing, live_writers
-from broker.journal.stores import Store
+from broker.journal.stores import Store, shown
 
 log = logging.getLogger("headgate")
 
@@ -169,8 +169,8 @@ class Shipper:
             ours = file.read(HEADER_BYTES)
         if self._store.head(segment.name, HEADER_BYTES) != ours:
             raise ConfigError(
-                f"{self._store.url} has a {segment.name} of another journal: ship to another folder, or give the "
-                "writer another name"
+                f"{shown(self._store.url)} has a {segment.name} of another journal: ship to another folder, or give "
+                "the writer another name"
             )
 
     def _discard(self, segments: list[Local]) -> None:
@@ -199,7 +199,7 @@ class Shipper:
                 pause_s, seconds = PAUSE_S[0], every_s
             except OSError as error:
                 self.counts.failures += 1
-                log.warning("journal: %s: %s; again in %g s", self._store.url, _line(error), pause_s)
+                log.warning("journal: %s: %s; again in %g s", shown(self._store.url), _line(error), pause_s)
                 seconds, pause_s = pause_s, min(2 * pause_s, PAUSE_S[1])
                 self._there = None  # what became of it is asked
             if wait(seconds):
@@ -226,7 +226,7 @@ def main(argv: list[str]) -> int:
             time.sleep(0.1)
         shipper.round()
     except (ConfigError, OSError) as error:
-        log.error("journal: shipping to %s ends: %s", url, _line(error))
+        log.error("journal: shipping to %s ends: %s", shown(url), _line(error))
         return 1
     return 0
 

@@ -56,12 +56,12 @@ def filesystem(url: str) -> tuple[Any, str]:
         from pyarrow import fs
     except ModuleNotFoundError:
         raise ConfigError(
-            f"{url}: pyarrow is not installed, which reaches stores: pip install 'headgate-core[history]'"
+            f"{shown(url)}: pyarrow is not installed, which reaches stores: pip install 'headgate-core[history]'"
         ) from None
     try:
         found: tuple[Any, str] = fs.FileSystem.from_uri(url)
     except (ValueError, OSError) as error:  # an unknown scheme, a host that is missing, no libhdfs
-        raise ConfigError(f"{url}: {_line(error)}") from None
+        raise ConfigError(f"{shown(url)}: {_line(error)}") from None
     return found
 
 
@@ -121,7 +121,7 @@ class Store:
         self._system, self._folder = filesystem(url)
         self._made = False
         if not self._folder:
-            raise ConfigError(f"{url}: a bucket or a folder is missing in it")
+            raise ConfigError(f"{shown(url)}: a bucket or a folder is missing in it")
 
     @staticmethod
     def path_of(url: str, name: str) -> str:

@@ -199,7 +199,8 @@ def close(spark: SparkSession) -> None:
 
 
 _OURS: Final = re.compile(
-    r"(?:gateway\.pipeline\.errors\.|broker\.journal\.[\w.]*|broker\.errors\.)(\w+): (.+)", re.MULTILINE
+    r"(?:gateway\.pipeline\.errors\.|gateway\.delta\.|broker\.journal\.[\w.]*|broker\.errors\.)(\w+): (.+)",
+    re.MULTILINE,
 )
 _LINE_MAX: Final = 400
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.errors import ConfigError
 from broker.journal import stores
 from broker.journal.reading.records import records
+from broker.journal.reading.segments import listing
 from broker.journal.reading.verify import verify
 from broker.journal.shipping import Shipper
 from broker.wire.message import request
@@ -102,3 +104,8 @@ def test_killed_in_the_middle_of_an_upload(s3: S3, journal: Path) -> None:
     assert json.loads(done.stdout) | {"there": 0} == {
         "segments": 0, "bytes": 0, "there": 0, "deleted": 0, "missed": 0, "failures": 0,
     }  # fmt: skip
+
+
+def test_the_key_that_opens_a_store_is_not_printed(s3: S3) -> None:
+    with pytest.raises(ConfigError, match=r"^journal directory s3://nowhere/j\?region=.*bucket"):
+        listing(s3.place("j").replace("journals", "nowhere"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.errors import ConfigError
+from broker.journal import stores
 from broker.journal.layout import HEADER_BYTES, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
 from broker.journal.reading import files
 from broker.journal.reading.damage import Damage
@@ -152,7 +153,8 @@ def listing(directory: str | os.PathLike[str], writer: str | None = None) -> lis
     try:
         matches = [match for name in files.names(folder) if (match := _NAME.fullmatch(name))]
     except OSError as error:
-        raise ConfigError(f"journal directory {folder}: {error.strerror or error}", error.errno) from None
+        where = stores.shown(folder)
+        raise ConfigError(f"journal directory {where}: {error.strerror or error}", error.errno) from None
     return sorted(
         (
             (files.joined(folder, match[0]), match[1], int(match[2]))

@@ -56,6 +56,8 @@ def test_of_an_error_from_a_worker_our_own_words_are_left() -> None:
         "gateway.pipeline.errors.Lost: rank0.fj: the segment was deleted\n SQLSTATE: 38000\n"
     )
     assert session.first_line(RuntimeError(text)) == "rank0.fj: the segment was deleted"
+    stored = RuntimeError("Job aborted\ngateway.delta.TableError: s3://b/w/rpc: Slow Down\n\tat java")
+    assert session.first_line(stored) == "s3://b/w/rpc: Slow Down"
     assert session.first_line(RuntimeError("\nsomething else\nmore")) == "something else"
     assert session.first_line(RuntimeError()) == "RuntimeError"
 
