@@ -134,7 +134,11 @@ def step(warehouse: Warehouse) -> runs.Run | None:
 
 
 def _few(notes: Sequence[Mapping[str, Any]]) -> int:
-    """How many additions make a step: no more rows than are well held in memory, but one addition at least."""
+    """How many additions make a step: no more rows than are well held in memory, but one addition at least.
+
+    >>> _few([{"rows": 600_000}, {"rows": 300_000}, {"rows": 200_000}]), _few([{"rows": 2_000_000}])
+    (2, 1)
+    """
     rows = itertools.accumulate(int(note["rows"]) for note in notes)
     return max(1, sum(each <= ROWS_MOST for each in rows))
 

@@ -82,9 +82,7 @@ def what() -> Column:
 
 
 def legs(resolved: DataFrame) -> DataFrame:
-    """The rows that calls are made of, in few columns; ``resolved`` by ``endpoints``. ``weight``: responses it
-    stands for.
-    """
+    """The rows that calls are made of, in few columns; ``resolved`` by ``endpoints``."""
     answer = fn.col("type") == "response"
     asker = fn.when(answer & (fn.col("direction") == "in"), fn.col("via_role")).otherwise(fn.col("role"))
     unseen = ~answer & (fn.col("via_role") == "own") & (fn.col("capture") == "in")
@@ -108,7 +106,6 @@ def legs(resolved: DataFrame) -> DataFrame:
         _end("role", "peer").alias("source"),
         _end("via_role", "via").alias("target"),
         fn.coalesce(unseen, fn.lit(False)).alias("unseen"),
-        fn.lit(1).cast("bigint").alias("weight"),
     )
 
 
@@ -170,8 +167,8 @@ def calls(legs: DataFrame) -> DataFrame:
             fn.max(fn.when(came | out_failed, fn.col("ts_ns"))).alias("last_seen"),
             fn.max(fn.when(~asks, fn.col("ts_ns"))).alias("last_any"),
             fn.max("errnum").alias("errnum"),
-            fn.sum(fn.when(came, fn.col("weight")).otherwise(0)).alias("n_in"),
-            fn.sum(fn.when(~asks & ~came, fn.col("weight")).otherwise(0)).alias("n_out"),
+            fn.count_if(came).alias("n_in"),
+            fn.count_if(~asks & ~came).alias("n_out"),
             fn.count_if(out_failed).alias("n_failed"),
             fn.max("taken").alias("taken"),
         )

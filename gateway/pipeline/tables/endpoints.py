@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 _PEER = ("rank", "run", "peer_id")
-HOPS_DDL = "rank bigint, run string, peer_id bigint, hop string, routes bigint, seq bigint, seen_ns bigint"
 
 
 def has_other_than_in(bronze: DataFrame) -> bool:
@@ -22,41 +21,17 @@ def has_other_than_in(bronze: DataFrame) -> bool:
 
 
 def hops(bronze: DataFrame) -> DataFrame:
-    """The hop of each peer that asked something; columns: see ``HOPS_DDL`` (``seen_ns``: when it last did)."""
+    """The hop of each peer that asked something, by ``rank``, ``run`` and ``peer_id``."""
     asked = (fn.col("direction") == "in") & (fn.col("type") == "request") & fn.col("origin").isNotNull()
-    return fewest(
-        bronze.where(asked).select(
-            *_PEER,
-            fn.col("origin").alias("hop"),
-            fn.col("routes").cast("bigint"),
-            "seq",
-            fn.col("ts_ns").alias("seen_ns"),
-        )
-    )
+    hop = fn.min_by("origin", fn.struct("routes", "seq")).alias("hop")
+    return bronze.where(asked).groupBy(*_PEER).agg(hop)
 
 
-def fewest(hops: DataFrame) -> DataFrame:
-    """One row for each peer."""
-    order = fn.struct("routes", "seq")
-    names = ("hop", "routes", "seq")
-    found = hops.groupBy(*_PEER).agg(
-        *(fn.min_by(name, order).alias(name) for name in names), fn.max("seen_ns").alias("seen_ns")
-    )
-    return found.select(*_PEER, *names, "seen_ns")
-
-
-def resolved(bronze: DataFrame, known: DataFrame | None = None) -> DataFrame:
-    """``bronze`` with ``origin`` filled in where the peer tells it.
-
-    Args:
-        bronze: rows of any kind.
-        known: hops of the peers; None: those of ``bronze``, if it has rows that need them.
-    """
-    if known is None:
-        if not has_other_than_in(bronze):
-            return bronze
-        known = hops(bronze)
+def resolved(bronze: DataFrame) -> DataFrame:
+    """``bronze`` with ``origin`` filled in where the peer tells it, if it has rows that need that."""
+    if not has_other_than_in(bronze):
+        return bronze
     came = fn.col("direction") == "in"
-    filled = bronze.where(~came).join(fn.broadcast(known.select(*_PEER, "hop")), list(_PEER), "left")
+    filled = bronze.where(~came).join(fn.broadcast(hops(bronze)), list(_PEER), "left")
     filled = filled.withColumn("origin", fn.coalesce("origin", "hop")).select(*bronze.columns)
     return bronze.where(came).unionByName(filled)
