@@ -102,7 +102,7 @@ def answer(
     ):  # a partition was put in the place of another meanwhile: once more, with its new files
         reading = Reading(budget or Budget())
         found = query(warehouse, scope, reading, **dict(question.more))
-    said = {**scope.said(), **reading.said(), **found}
+    said = {**scope.as_json(), **reading.as_json(), **found}
     return summary.aged(said, time.time()) if question.name == "summary" else said
 
 

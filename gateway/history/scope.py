@@ -129,7 +129,7 @@ class Scope:
         first, last = self.since // DAY_S, -(-self.until // DAY_S)
         return Scope(first * DAY_S, last * DAY_S, self.service, self.rank)
 
-    def said(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The fields every answer has."""
         return {"since": self.since, "until": self.until, "service": self.service, "rank": self.rank}
 

@@ -136,7 +136,7 @@ class Reading:
     vanished: bool = False
     rows: int = 0
 
-    def said(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The fields every answer has: ``truncated`` is "" when all was read."""
         return {
             "rows": self.rows,

@@ -192,7 +192,7 @@ def _between(
 
 def _told(path: str, missing_from: int) -> bool:
     try:
-        return spans.told_gap(path, missing_from)
+        return spans.gap_is_recorded(path, missing_from)
     except FileNotFoundError:
         return True  # the span that is planned for it will say so
 

@@ -137,13 +137,13 @@ class Parts:
             with contextlib.suppress(OSError):
                 self._system.delete_file(f"{self._folder}/{part.path}")
 
-    def told(self) -> str:
+    def as_json(self) -> str:
         """``files`` as JSON, for the driver."""
         return json.dumps([vars(each) for each in self.files])
 
 
-def told(text: str) -> list[File]:
-    """What ``Parts.told`` says."""
+def files_of(text: str) -> list[File]:
+    """What ``Parts.as_json`` gives."""
     return [File(**each) for each in json.loads(text)]
 
 
@@ -158,7 +158,7 @@ def write(batches: Iterable[pa.RecordBatch], place: str, table: str) -> Iterator
             rows = pa.Table.from_batches([batch.select(shape.names)]).cast(shape)
             for each in rows.to_batches():
                 parts.add(each)
-    yield pa.RecordBatch.from_pydict({"files": [parts.told()]})
+    yield pa.RecordBatch.from_pydict({"files": [parts.as_json()]})
 
 
 def date_of(day: int) -> str:

@@ -247,7 +247,7 @@ def _loss(damage: Damage) -> Loss:
 # ---------------------------------------------------------------- numbers between segments
 
 
-def told_gap(path: str, missing_from: int) -> bool:
+def gap_is_recorded(path: str, missing_from: int) -> bool:
     """Whether the segment begins with a ``gap`` record: the writer itself said that those before were lost."""
     for found in salvage(path):
         if isinstance(found, Block) and found.numbered:

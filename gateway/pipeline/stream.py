@@ -170,7 +170,7 @@ class Stream:
         few = rows.coalesce(max(1, self._spark.sparkContext.defaultParallelism))
         written = few.mapInArrow(write, _WRITTEN_DDL).collect()
         losses = [Loss(**loss) for row in written for loss in json.loads(row["losses"])]
-        return [file for row in written for file in parts.told(row["files"])], losses
+        return [file for row in written for file in parts.files_of(row["files"])], losses
 
     def _offsets(self, number: int) -> dict[str, Any]:
         """How far a batch reads, from Spark's checkpoint; empty where that is no directory of this machine."""
@@ -197,5 +197,5 @@ def write_part(batches: Iterable[pa.RecordBatch], place: str, payload: bool) -> 
                 losses += arrow.losses_in(batch)
                 batch = batch.filter(pc.invert(lost))
             written.add(batch)
-    said = {"files": [written.told()], "losses": [json.dumps([vars(loss) for loss in losses])]}
+    said = {"files": [written.as_json()], "losses": [json.dumps([vars(loss) for loss in losses])]}
     yield pa.RecordBatch.from_pydict(said)

@@ -167,7 +167,7 @@ class Warehouse:
             yield from parts.write(batches, place, table)
 
         written = rows.select(*columns).mapInArrow(write, parts.WRITTEN_DDL).collect()
-        return [file for row in written for file in parts.told(row["files"])]
+        return [file for row in written for file in parts.files_of(row["files"])]
 
     def replace(
         self, files: Sequence[File], on: Snapshot, dates: Sequence[str], done: Mapping[str, int]

@@ -13,7 +13,7 @@ from tests.live.s3 import Apart, s3_apart
 from tests.spark.test_tables_batch import NOTHING, fill
 from tests.spark.test_tables_oracle import differences, drawn_rows
 
-TABLES = ("traffic", "rpc", "event_gaps")
+TABLES = ("traffic", "event_gaps")
 
 
 @pytest.fixture

@@ -51,12 +51,12 @@ def batch(
             spark = needed(size, ingest.HERE_BYTES)
             tell = progress.step("ingest", "segments")
             run = ingest.ingest(spark, journal, target, payload=payload, skip=skip, tell=tell)
-            screen.record(run.as_json(), given.said(run))
+            screen.record(run.as_json(), given.line_of(run))
         dates = given.dates(target, "messages", since, until)
         spark = needed(job.rows_to_read(target, dates), job.HERE_ROWS)
         tell = progress.step("batch", "tables")
         run = job.batch(spark, target, dates, tables=names or job.NAMES, tell=tell)
-    screen.record(run.as_json(), given.said(run))
+    screen.record(run.as_json(), given.line_of(run))
     return OK
 
 

@@ -176,7 +176,7 @@ def leaving() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def said(run: Run) -> str:
+def line_of(run: Run) -> str:
     """A run in one line."""
     seconds = (run.finished_ns - run.started_ns) / 1e9
     line = f"{run.job}: {run.rows_in:,} rows read, {run.rows_out:,} written in {seconds:.1f} s"

@@ -50,7 +50,7 @@ def ingest(
         spark = needed(size, job.HERE_BYTES)
         tell = progress.step("ingest", "segments")
         run = job.ingest(spark, journal, target, payload=payload, skip=skip, verify=verify, tell=tell)
-    Screen(as_json).record(run.as_json(), given.said(run))
+    Screen(as_json).record(run.as_json(), given.line_of(run))
     return OK
 
 

@@ -85,7 +85,7 @@ def stream(
             trigger_s=None if available_now else trigger,
             gold=not bronze_only,
             options=settings,
-            told=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.said(run)}"),
+            told=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.line_of(run)}"),
         )
         with progress.waiting(f"following {journal}"):
             _follow(running, leave)
