@@ -135,6 +135,10 @@ def test_no_number_of_many_is_given_out_twice(shape, harms):
     ([2, 2, 2, 4], "lz4", True, 0),
     [Harm("cut", 0.7109375, 1), Harm("flip", 0.75, 1), Harm("wipe", 0.07743057822907029, 1)],
 )
+@example(  # behind a block that has lost bytes stands a whole one, which would be its payload if the tail were cut
+    ([5, 1, 1], "none", True, 0),
+    [Harm("head", 0.0, 1), Harm("head", 0.75, 1), Harm("remove", 0.5, 200)],
+)
 def test_no_number_is_given_out_twice(shape, harms):
     data, starts = segment(shape)
     with tempfile.TemporaryDirectory() as name:

@@ -125,16 +125,21 @@ def _mend(segment: Kept) -> int:
     """Cut what is torn; returns the number behind the last record.
 
     Which bytes behind damage are a block and which are payload depends on where the file ends (`reading.blocks`). So
-    what is left is read once more: a number may be skipped, never given out twice.
+    what would be left is read, too: a tail without which a block could not be read any more stays, and a number may be
+    skipped, never given out twice.
     """
     with SegmentFile(segment.path) as file:
-        end, following = _extent(file, segment.first_seq)
-        if following > segment.first_seq and end < file.size():
-            log.warning(
-                "journal: %s: a torn tail of %d bytes is cut at %d", segment.path, file.size() - end, end
-            )
-            _cut(segment.path, end)
-            following = max(following, _extent(file, segment.first_seq)[1])
+        file.refresh()
+        size = file.size()
+        end, following, blocks = _extent(file, segment.first_seq, size)
+        if following > segment.first_seq and end < size:
+            _end, behind, left = _extent(file, segment.first_seq, end)
+            following = max(following, behind)
+            if blocks <= left:
+                log.warning(
+                    "journal: %s: a torn tail of %d bytes is cut at %d", segment.path, size - end, end
+                )
+                _cut(segment.path, end)
     if following == segment.first_seq:
         log.error("journal: %s: no block can be read; it becomes *%s", segment.path, DAMAGED)
         os.rename(segment.path, segment.path + DAMAGED)
@@ -150,19 +155,21 @@ def _cut(path: str, end: int) -> None:
         os.close(fd)
 
 
-def _extent(file: SegmentFile, following: int) -> tuple[int, int]:
-    """Where the last complete block ends, and the number behind its last record: ``following`` when it has none.
+def _extent(file: SegmentFile, following: int, size: int) -> tuple[int, int, set[int]]:
+    """In the first ``size`` bytes: where the last complete block ends, the number behind its last record (``following``
+    when it has none), and where blocks that can be read begin.
 
     A block with a wrong CRC has used up its numbers, too, if they are those that follow.
     """
-    end, size = HEADER_BYTES, file.size()
-    file.refresh()
+    end, blocks = HEADER_BYTES, set()
     for found in file.salvage(HEADER_BYTES, size):
         whole = isinstance(found, Block)
         head = None if isinstance(found, Damage) and found.torn else file.head_at(found.offset, size)
         if head is None:
             continue  # nothing there says how long it is
+        if whole:
+            blocks.add(found.offset)
         end = found.offset + found.length
         if head.numbered and (whole or head.first_seq == following):
             following = max(following, head.first_seq + head.records)
-    return end, following
+    return end, following, blocks
