@@ -18,7 +18,8 @@ A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``)
 ``upstream``   the owner link to the broker, kept
 ``hub``        the centre: sessions and what they share
 ``history``    what the pipeline's tables say, read with pyarrow
-``pipeline``   the journal -> tables, on Spark
+``pipeline``   the journal -> tables, by DuckDB or on Spark
+``delta``      Delta tables opened, in a folder or a store: a leaf of the two
 ``web``        HTTP: calls, events, health, metrics, login, static files
 ``serve``      settings -> a gateway: the composition root
 ``process``    a gateway as a process: signals, logging, systemd

@@ -104,6 +104,7 @@ def test_a_tap_sees_what_was_sent_when_it_was(hand):
     assert seen == []
     while said(peer) != [b"waits", b""]:
         hand.turn(0.001)
+    hand.until(lambda: not one.waiting)
     one.send([b"next"])
     assert seen == [[b"waits", b""], [b"next"]]
 
