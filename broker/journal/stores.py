@@ -25,6 +25,8 @@ AHEAD_BYTES: Final = 256 << 10
 COPY_BYTES: Final = 8 << 20
 """Sent or read back at once."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_KEY: Final = re.compile(r"(s3://)(?:[^/?]*@|[^/@?]*:[^?]*@)|(abfss?://[^:/@?]*):[^?]*(?=@)", re.IGNORECASE)
+"""In a URL, also in one that is wrong because the key in it has a slash."""
 _UNFINISHED: Final = ".part"
 """Behind the name of what is not whole yet."""
 
@@ -35,14 +37,12 @@ def is_url(place: str) -> bool:
 
 
 def shown(place: str) -> str:
-    """A place as it may be printed: a URL without the key in it.
+    """A place, or a text with URLs in it, as it may be printed: without their keys.
 
     >>> shown("s3://key:secret@b/j?scheme=http")
     's3://b/j?scheme=http'
     """
-    scheme, mark, rest = place.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}" if scheme == "s3" else place
+    return _KEY.sub(r"\1\2", place)
 
 
 @lru_cache(maxsize=64)
@@ -61,7 +61,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = fs.FileSystem.from_uri(url)
     except (ValueError, OSError) as error:  # an unknown scheme, a host that is missing, no libhdfs
-        raise ConfigError(f"{shown(url)}: {_line(error)}") from None
+        raise ConfigError(f"{shown(url)}: {shown(_line(error))}") from None
     return found
 
 
@@ -213,5 +213,5 @@ def size_of(path: str) -> int:
     system, inner = filesystem(path)
     size: int | None = system.get_file_info(inner).size
     if size is None:
-        raise FileNotFoundError(2, os.strerror(2), path)
+        raise FileNotFoundError(2, os.strerror(2), shown(path))
     return size

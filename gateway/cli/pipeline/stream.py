@@ -64,6 +64,7 @@ def stream(
     options.
     """
     from broker.journal.reading.segments import listing
+    from broker.journal.stores import shown
     from gateway.pipeline.progress import Progress
 
     settings = _settings(on_corrupt, payload, max_files, max_bytes)
@@ -87,7 +88,7 @@ def stream(
             options=settings,
             told=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.line_of(run)}"),
         )
-        with progress.waiting(f"following {journal}"):
+        with progress.waiting(f"following {shown(journal)}"):
             _follow(running, leave)
     return OK
 

@@ -233,6 +233,20 @@ def test_a_url_that_is_none(journal, place, expected):
         Shipper(str(journal), place)
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "s3://KEY:secret@b/j?nothing=1", "s3://KEY:secret@b:99999/j", "s3://KEY:sec ret@b/j", "s3://KEY:a/secret@b/j",
+        "S3://KEY:secret@b/j", "abfss://b:secret@a.dfs.core.windows.net/j?nothing=1",
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_url_does_not_show_the_key_in_it(place):
+    with pytest.raises(ConfigError) as told:
+        stores.Store(place)
+    assert "://b" in str(told.value)
+    assert not re.search("KEY|sec|ret", str(told.value))
+
+
 def test_a_store_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match=r"journal directory file:///.*nowhere: "):
         listing(f"file://{tmp_path}/nowhere")
