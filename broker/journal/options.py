@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
+
+SHIP_TO: Final = "HEADGATE_SHIP_TO"
+"""In the environment of the process that ships for a broker: where to."""
 
 
 class JournalOptions(Struct, frozen=True, kw_only=True):

@@ -6,18 +6,19 @@ It ends by itself: a pipe to it is all that holds it, and once that is closed it
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import threading
 from collections.abc import Sequence
 from typing import Final
 
 from broker import interpreter
-from broker.journal.options import JournalOptions
+from broker.journal.options import SHIP_TO, JournalOptions
 
 log = logging.getLogger("headgate")
 
 SHIPPER: Final = interpreter.command("broker.journal.shipping")
-"""The command; behind it come folder, URL and writer."""
+"""The command; behind it come folder and writer. The URL, which may have a key in it, goes into the environment."""
 AGAIN_S: Final = 60.0
 """How long after its end another one is started."""
 
@@ -31,7 +32,8 @@ class Shipment:
     """
 
     def __init__(self, options: JournalOptions, command: Sequence[str] = SHIPPER) -> None:
-        self._command = [*command, options.directory, options.ship_to or "", options.writer]
+        self._command = [*command, options.directory, options.writer]
+        self._environ = {**os.environ, SHIP_TO: options.ship_to or ""}
         self._leaving = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -54,6 +56,7 @@ class Shipment:
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             self._command,
+            env=self._environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is not for it: what is left is shipped then

@@ -21,6 +21,7 @@ import msgspec
 
 from broker.errors import ConfigError
 from broker.journal.layout import HEADER_BYTES
+from broker.journal.options import SHIP_TO
 from broker.journal.reading.segments import listing, live_writers
 from broker.journal.stores import Store, shown
 
@@ -211,9 +212,13 @@ def _line(error: Exception) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Ship as long as standard input is open, and then what the last writer leaves: DIRECTORY URL WRITER."""
+    """Ship as long as standard input is open, and then what the last writer leaves: DIRECTORY WRITER.
+
+    Where to stands in the environment, as ``SHIP_TO``.
+    """
     logging.basicConfig(level=logging.INFO, format="headgate %(levelname)s %(message)s")
-    directory, url, writer = argv
+    directory, writer = argv
+    url = os.environ[SHIP_TO]
     shipper = Shipper(directory, url, writer=writer)
 
     def ended(seconds: float) -> bool:

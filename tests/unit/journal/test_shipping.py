@@ -293,6 +293,15 @@ def test_a_shipper_that_dies_is_replaced(tmp_path, monkeypatch):
     shipment.join()
 
 
+def test_the_url_with_its_key_is_on_no_command_line(tmp_path):
+    program = f"import sys; open({str(tmp_path / 'words')!r}, 'w').write(' '.join(sys.orig_argv))"
+    options = JournalOptions(directory="d", writer="w", ship_to="s3://key:secret@b/j")
+    shipment = Shipment(options, command=(sys.executable, "-c", program))
+    until(lambda: (tmp_path / "words").exists() and (tmp_path / "words").read_text().endswith(" d w"))
+    shipment.close()
+    shipment.join()
+
+
 def until(condition) -> None:
     deadline = time.monotonic() + 20
     while not condition():
