@@ -18,13 +18,12 @@ from gateway.pipeline import runs
 from gateway.pipeline.follow import OPEN
 from gateway.pipeline.lake import File, Snapshot
 from gateway.pipeline.schema import GOLD, MESSAGES, table_named
-from gateway.pipeline.tables import inprocess, sql
+from gateway.pipeline.tables import inprocess
 from gateway.pipeline.tables.increment import Kept, open_since
 from gateway.pipeline.warehouse import BRONZE, STREAM, Warehouse, dates_of, until_it_passes
 from gateway.pipeline.warehouse import GOLD as MADE
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Tell = Callable[[int, int], None]
@@ -185,19 +184,11 @@ def _made(
         with _BySpark(spark, warehouse, bronze, since_ns).matched(wanted) as by_spark:
             yield by_spark
         return
-    jobs = bronze.dataset(bronze.files(around(wanted, 2 * REACH["job_outcomes"])))
-    with inprocess.tables_of(
-        bronze.dataset(bronze.files(around(wanted, 2))),
-        jobs=jobs.scanner(columns=list(sql.JOB), filter=_of_nfp()).to_table(),
-        since_ns=since_ns,
-    ) as tables:
+    rows, jobs = (
+        bronze.dataset(bronze.files(around(wanted, days))) for days in (2, 2 * REACH["job_outcomes"])
+    )
+    with inprocess.tables_of(rows, jobs=jobs, since_ns=since_ns) as tables:
         yield _Here(warehouse, tables)
-
-
-def _of_nfp() -> pa.compute.Expression:
-    import pyarrow.compute as pc
-
-    return pc.field("kind") == "nfp"
 
 
 class _Here:

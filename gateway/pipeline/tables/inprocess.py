@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.pipeline.errors import Missing
+from gateway import delta
+from gateway.pipeline.errors import Missing, PipelineError
 from gateway.pipeline.schema import MESSAGES, table_named
 from gateway.pipeline.tables import sql
 
@@ -94,31 +95,31 @@ def tables_of(
 
     Args:
         bronze: an Arrow table or data set.
-        jobs: rows of NFP's jobs, when they reach further than ``bronze``; default: those of ``bronze``.
+        jobs: rows of bronze that reach further, as NFP's jobs do; default: ``bronze``.
         before: what an earlier batch left open; None: nothing.
         since_ns: what is open and not older is left open.
         threads: of DuckDB; default: one a core.
 
     Raises:
         Missing: DuckDB is not installed.
+        PipelineError: inside, too: a file is gone, the disk is full, or there is not enough memory.
     """
     try:
         import duckdb
     except ImportError:
         raise Missing("duckdb is not installed: pip install 'headgate[spark]'") from None
-    config: dict[str, Any] = {"temp_directory": tempfile.gettempdir(), "autoinstall_known_extensions": False}
-    if threads is not None:
-        config["threads"] = threads
-    with duckdb.connect(config=config) as base:
-        base.execute("SET timezone = 'UTC'")
-        base.execute(f"SET VARIABLE since_ns = {since_ns}")
-        base.register("bronze", bronze)
-        if jobs is None:
-            base.execute(
-                f"CREATE TEMP VIEW jobs AS SELECT {', '.join(sql.JOB)} FROM bronze WHERE kind = 'nfp'"
-            )
-        else:
-            base.register("jobs", jobs)
-        for name, shape in shapes().items():
-            base.register(f"before_{name}", shape.empty_table() if before is None else before[name])
-        yield Tables(base)
+    with tempfile.TemporaryDirectory(prefix="headgate-tables-") as spill:  # private, as the warehouse is
+        config: dict[str, Any] = {"temp_directory": spill, "autoinstall_known_extensions": False}
+        if threads is not None:
+            config["threads"] = threads
+        try:
+            with duckdb.connect(config=config) as base:
+                base.execute("SET timezone = 'UTC'")
+                base.execute(f"SET VARIABLE since_ns = {since_ns}")
+                base.register("bronze", bronze)
+                base.register("reaching", bronze if jobs is None else jobs)
+                for name, shape in shapes().items():
+                    base.register(f"before_{name}", shape.empty_table() if before is None else before[name])
+                yield Tables(base)
+        except duckdb.Error as error:
+            raise PipelineError(f"DuckDB: {delta.one_line(error)}") from error

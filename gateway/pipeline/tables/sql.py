@@ -4,7 +4,7 @@ A table (``TABLES``) is a query over ``bronze``, relations that a caller gives b
 (``STEPS``, in order; ``VIEWS`` of them are cheap to compute each time). Given are
 
 ``bronze``        rows of bronze
-``jobs``          rows of NFP's jobs (``JOB``), which reach further than the rest
+``reaching``      rows of bronze of more days, for NFP's jobs, which last longer than the rest
 ``before_calls``, ``before_events``, ``before_jobs``, ``before_hops``
                   what an earlier batch left open; empty where all of bronze is given
 ``since_ns``      a variable: calls that are open and not older, and jobs that were heard of since, are left open
@@ -135,6 +135,7 @@ _EVENTS: Final = f"""
     SELECT *, CASE WHEN rank > 0 THEN peer_id ELSE 0 END AS source
     FROM (SELECT * FROM before_events UNION ALL BY NAME SELECT {", ".join(EVENT)} FROM bronze)
     WHERE type = 'event' AND direction = 'in' AND event_seq > 0"""
+_JOBS: Final = f"SELECT {', '.join(JOB)} FROM reaching WHERE kind = 'nfp'"
 _FACTS: Final = f"""
     SELECT *, coalesce(status IN {_FINAL}, false) AS final FROM (
         SELECT *, (ts_ns, writer, seq) AS place, {
@@ -152,7 +153,8 @@ _HEARD: Final = """
 
 STEPS: Final = {
     "hops": _HOPS, "resolved": _RESOLVED, "legs": _LEGS, "closed": _CLOSED, "calls": _CALLS, "settled": _SETTLED,
-    "rpc": _RPC, "refusals": _REFUSALS, "failed": _FAILED, "events": _EVENTS, "facts": _FACTS, "heard": _HEARD,
+    "rpc": _RPC, "refusals": _REFUSALS, "failed": _FAILED, "events": _EVENTS, "jobs": _JOBS, "facts": _FACTS,
+    "heard": _HEARD,
 }  # fmt: skip
 VIEWS: Final = frozenset(("resolved", "settled", "rpc", "refusals", "failed", "events", "facts", "heard"))
 

@@ -1,0 +1,50 @@
+"""Tables by DuckDB: what it writes beside memory is private and goes, what it says is one line."""
+
+import stat
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gateway.pipeline.errors import PipelineError
+from gateway.pipeline.tables.inprocess import tables_of
+from tests.live import traffic
+
+
+@pytest.fixture
+def bronze() -> pa.Table:
+    return traffic.arrow(traffic.Player(traffic.Writer()).play([("event", 1, 1, 0)] * 5))
+
+
+def test_what_does_not_fit_into_memory_is_nobody_elses(
+    bronze: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files say who talked to whom."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with tables_of(bronze) as tables:
+        assert tables.rows("traffic").num_rows == 1
+        (place,) = tmp_path.iterdir()
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_duckdb_says_is_one_line(bronze: pa.Table) -> None:
+    with (
+        pytest.raises(PipelineError, match=r"^DuckDB: .*rank") as told,
+        tables_of(bronze.drop("rank")) as tables,
+    ):
+        tables.rows("traffic")
+    assert "\n" not in str(told.value)
+
+
+def test_a_file_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    pq.write_table(traffic.arrow([]), tmp_path / "a.parquet")
+    rows = ds.dataset(tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").unlink()
+    with pytest.raises(PipelineError, match=r"a\.parquet") as told, tables_of(rows) as tables:
+        tables.rows("traffic")
+    assert "\n" not in str(told.value)
