@@ -19,6 +19,7 @@ LONG = [
 """A stream of responses through all batches, still open at the end, under a clock that steps back."""
 PARTED = [("event", 2, 1, 0), ("forbidden", 1, 1, "kvs.get", 1), *[("event", 2, 1, 0)] * 3]
 """Six records; the request is the last one of the first batch, its refusal the first one of the second."""
+UNANSWERED = [("event", 2, 1, 0), ("request", 1, 1, "kvs.get", 0)]
 _SUMS = (
     "n",
     "sum_ns",
@@ -36,7 +37,8 @@ def rows() -> list[traffic.Row]:
     drawn = drawn_rows(60)
     writer = traffic.Writer(rank=60, both=True)
     parted = traffic.Player(traffic.Writer(rank=61)).play(PARTED)
-    return drawn + traffic.Player(writer).play(LONG) + parted
+    asked = traffic.Player(traffic.Writer(rank=62)).play(UNANSWERED)
+    return drawn + traffic.Player(writer).play(LONG) + parted + asked
 
 
 @pytest.fixture(scope="module")
