@@ -19,7 +19,7 @@ from gateway.pipeline.follow import OPEN
 from gateway.pipeline.lake import File, Snapshot
 from gateway.pipeline.schema import GOLD, MESSAGES, table_named
 from gateway.pipeline.tables import inprocess
-from gateway.pipeline.tables.increment import Kept, open_since
+from gateway.pipeline.tables.increment import Kept, newest_ns, open_since
 from gateway.pipeline.warehouse import BRONZE, STREAM, Warehouse, dates_of, until_it_passes
 from gateway.pipeline.warehouse import GOLD as MADE
 
@@ -102,7 +102,8 @@ def _batch(
     wanted = sorted((stale | asked) & set(bronze.dates()))
     everything = set(tables) >= set(NAMES)
     if wanted:
-        since_ns = open_since(_newest_ns(bronze)) if feed == STREAM else inprocess.NEVER
+        last = bronze.dataset(bronze.files(bronze.dates()[-1:]))
+        since_ns = open_since(newest_ns(last)) if feed == STREAM else inprocess.NEVER
         if feed == STREAM and stale and everything:
             _carry(warehouse, bronze, whole, since_ns)
         run.rows_in = sum(file.rows for file in bronze.files(wanted))
@@ -127,14 +128,6 @@ def around(dates: Iterable[str], days: int) -> list[str]:
     """
     every = range(-days, days + 1)
     return sorted({str(date.fromisoformat(each) + timedelta(days=step)) for each in dates for step in every})
-
-
-def _newest_ns(bronze: Snapshot) -> int:
-    """The time of the last record."""
-    import pyarrow.compute as pc
-
-    rows = bronze.dataset(bronze.files(bronze.dates()[-1:])).scanner(columns=["ts_ns"])
-    return max((pc.max(each["ts_ns"]).as_py() or 0 for each in rows.to_batches() if each.num_rows), default=0)
 
 
 def _carry(warehouse: Warehouse, bronze: Snapshot, whole: int, since_ns: int) -> None:

@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway import delta
 from gateway.pipeline import lake, runs, schema
 from gateway.pipeline.errors import Conflict, PipelineError
 from gateway.pipeline.tables.increment import TABLES, Kept, increment
 from gateway.pipeline.warehouse import BRONZE, GOLD, Warehouse
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import pyarrow.dataset as ds
 
     from gateway.pipeline.lake import Snapshot
 
@@ -128,7 +129,8 @@ def step(warehouse: Warehouse) -> runs.Run | None:
             "anew"
         )
     if files:
-        run.rows_out = _add(warehouse, on, bronze.scan_files(files, schema.MESSAGES.names), known, until)
+        with delta.plain_errors(bronze.place):
+            run.rows_out = _add(warehouse, on, _read(bronze, files, run.rows_in), known, until)
     runs.add(warehouse, run.finish(), {GOLD: until})
     return run
 
@@ -143,7 +145,15 @@ def _few(notes: Sequence[Mapping[str, Any]]) -> int:
     return max(1, sum(each <= ROWS_MOST for each in rows))
 
 
-def _add(warehouse: Warehouse, on: Mapping[str, Snapshot], rows: pa.Table, known: int, until: int) -> int:
+def _read(bronze: Snapshot, files: Sequence[lake.File], count: int) -> ds.Dataset:
+    """The rows of files; in memory, unless one addition alone is of more than that is good for."""
+    import pyarrow.dataset as ds
+
+    rows = bronze.dataset(files)
+    return rows if count > ROWS_MOST else ds.dataset(rows.to_table())
+
+
+def _add(warehouse: Warehouse, on: Mapping[str, Snapshot], rows: ds.Dataset, known: int, until: int) -> int:
     """Commit what ``rows`` add to each table that has not got it yet; returns how many rows that are."""
     kept, written = Kept(warehouse.root / OPEN), 0
     kept.forget(known)

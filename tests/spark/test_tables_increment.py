@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 
 from gateway.pipeline.tables import increment
@@ -55,7 +56,7 @@ def streamed(rows: list[traffic.Row], tmp_path_factory: pytest.TempPathFactory) 
     for batch, part in enumerate(parts):
         if batch == 1:  # it was nearly done before: what it carried was saved, the checkpoint not
             kept.save(batch, increment.nothing())
-        added, carried = increment.increment(traffic.arrow(part), kept.behind(batch - 1))
+        added, carried = increment.increment(ds.dataset(traffic.arrow(part)), kept.behind(batch - 1))
         for name, table in added.items():
             made.setdefault(name, []).extend(table.to_pylist())
         kept.save(batch, carried)

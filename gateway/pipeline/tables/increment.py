@@ -22,6 +22,7 @@ from gateway.pipeline.tables.inprocess import shapes, tables_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
     Carried = Mapping[str, pa.Table]
     """What is open, by the names of ``sql.OPEN``."""
@@ -41,12 +42,17 @@ def open_since(newest_ns: int) -> int:
     return newest_ns - int(EXPIRES_S * 1e9)
 
 
-def increment(rows: pa.Table, before: Carried) -> tuple[dict[str, pa.Table], Carried]:
-    """What ``rows`` of bronze add to each table, and what is open behind them."""
+def newest_ns(rows: ds.Dataset) -> int:
+    """The time of the last one of some rows of bronze; 0 without any."""
     import pyarrow.compute as pc
 
-    since_ns = open_since(pc.max(rows["ts_ns"]).as_py() or 0)
-    with tables_of(rows, before=before, since_ns=since_ns) as tables:
+    times = (each["ts_ns"] for each in rows.scanner(columns=["ts_ns"]).to_batches())
+    return max((pc.max(each).as_py() for each in times if len(each)), default=0)
+
+
+def increment(rows: ds.Dataset, before: Carried) -> tuple[dict[str, pa.Table], Carried]:
+    """What ``rows`` of bronze add to each table, and what is open behind them."""
+    with tables_of(rows, before=before, since_ns=open_since(newest_ns(rows))) as tables:
         return {name: tables.rows(name) for name in TABLES}, tables.left_open()
 
 
