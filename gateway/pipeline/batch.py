@@ -1,15 +1,16 @@
 """Gold made anew, date by date, from all of bronze: exact, idempotent, all dates of a table in one commit.
 
 Dates are those whose bronze changed since gold was made, and those asked for; around them every table takes in as many
-more as its rows reach (``catalogue.REACH``). All of it is made from bronze as it was at the begin: by Spark, or in this
-process (``tables.inprocess``), which is the faster one where the rows are few enough for one machine. Where a stream
-feeds the warehouse this replaces the rows it added; what is open then is left out, because the stream adds it when it
-is settled, and what it carries is made anew where it fell behind. The stream may run meanwhile: its gold waits.
+more as its rows reach (``REACH``). All of it is made from bronze as it was at the begin: by Spark, or in this process
+(``tables.inprocess``), which is the faster one where the rows are few enough for one machine. Where a stream feeds the
+warehouse this replaces the rows it added, also where its gold knows all of bronze: ``order_check`` is made here alone.
+What is open then is left out, because the stream adds it when it is settled, and what it carries is made anew where it
+fell behind. The stream may run meanwhile: its gold waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
@@ -19,7 +20,7 @@ from gateway.pipeline.follow import OPEN
 from gateway.pipeline.lake import File, Snapshot
 from gateway.pipeline.schema import GOLD, MESSAGES, table_named
 from gateway.pipeline.tables import inprocess
-from gateway.pipeline.tables.increment import Kept, newest_ns, open_since
+from gateway.pipeline.tables.increment import TABLES, Kept, newest_ns, open_since
 from gateway.pipeline.warehouse import BRONZE, STREAM, Warehouse, dates_of, until_it_passes
 from gateway.pipeline.warehouse import GOLD as MADE
 
@@ -81,7 +82,8 @@ def _plain_errors(spark: SparkSession | None) -> Iterator[None]:
 def rows_to_read(warehouse: Warehouse, dates: Iterable[str] | None = None) -> int:
     """How many rows of bronze ``batch`` would read for all tables."""
     bronze = warehouse.at(MESSAGES.name)
-    wanted = {*_stale(bronze, warehouse.gold(), bronze.done(BRONZE)), *(dates or ())}
+    known = _known({name: warehouse.at(name) for name in NAMES}, warehouse.gold())
+    wanted = {*_stale(bronze, known, bronze.done(BRONZE)), *(dates or ())}
     return sum(file.rows for file in bronze.files(around(wanted, 2)))
 
 
@@ -95,23 +97,28 @@ def _batch(
     feed = warehouse.feed().get("feed", "ingest")
     run = runs.Run("batch", feed, by="DuckDB" if spark is None else "Spark")
     on = {name: warehouse.at(name) for name in tables}
-    known = min(max(warehouse.gold(), each.done(MADE)) for each in on.values())
+    gold = warehouse.gold()
     bronze = warehouse.at(MESSAGES.name)
     whole = bronze.done(BRONZE)
-    stale = _stale(bronze, known, whole)
+    stale = _stale(bronze, _known(on, gold), whole)
     wanted = sorted((stale | asked) & set(bronze.dates()))
     everything = set(tables) >= set(NAMES)
     if wanted:
         last = bronze.dataset(bronze.files(bronze.dates()[-1:]))
         since_ns = open_since(newest_ns(last)) if feed == STREAM else inprocess.NEVER
-        if feed == STREAM and stale and everything:
+        if feed == STREAM and gold < whole and everything:
             _carry(warehouse, bronze, whole, since_ns)
         run.rows_in = sum(file.rows for file in bronze.files(wanted))
         with _made(spark, warehouse, bronze, wanted, since_ns) as made:
             run.rows_out = _replace(made, warehouse, on, bronze, wanted, whole, tell)
     run.offsets = {"dates": wanted}
-    runs.add(warehouse, run.finish(), {MADE: whole} if everything and whole > warehouse.gold() else None)
+    runs.add(warehouse, run.finish(), {MADE: whole} if everything and gold < whole else None)
     return run
+
+
+def _known(on: Mapping[str, Snapshot], gold: int) -> int:
+    """Up to which addition to bronze all of some tables were made; ``gold`` counts those that a stream's steps make."""
+    return min(max(each.done(MADE), gold if name in TABLES else -1) for name, each in on.items())
 
 
 def _stale(bronze: Snapshot, known: int, whole: int) -> set[str]:
