@@ -46,6 +46,10 @@ class Stream:
         gold: make gold of what is in bronze, beside the stream; False: bronze only (``batch`` makes gold).
         options: of the source: onCorrupt, maxBytesPerTrigger, ...
         told: called after each batch and each step of gold, in threads of their own.
+
+    Raises:
+        PipelineError: the warehouse is in a store.
+        Busy: something else feeds it.
     """
 
     def __init__(
@@ -61,7 +65,8 @@ class Stream:
         told: Told | None = None,
     ) -> None:
         self._spark, self._warehouse, self._told = spark, warehouse, told
-        self._checkpoint = checkpoint or str(warehouse.root / CHECKPOINT)
+        root = warehouse.root
+        self._checkpoint = checkpoint or str(root / CHECKPOINT)
         self._claimed = threading.Event()
         self._payload = (options or {}).get("payload", "false").lower() == "true"
         rows = spark.readStream.format("headgate").options(**{**(options or {}), "losses": "true"})

@@ -10,6 +10,9 @@ import pytest
 
 from broker.cli.main import main
 from gateway.pipeline import schema
+from gateway.pipeline.errors import PipelineError
+from gateway.pipeline.stream import Stream
+from gateway.pipeline.warehouse import Warehouse
 from tests.live import segments
 from tests.live.segments import T0, note
 
@@ -128,3 +131,9 @@ def test_where_spark_submit_finds_it() -> None:
     )
     assert Path(done.stdout.strip()).name == "__main__.py"
     assert Path(done.stdout.strip()).is_file()
+
+
+def test_a_stream_into_a_store_is_refused_before_it_is_claimed(journal: Path) -> None:
+    warehouse = Warehouse("s3://key:secret@b/w?endpoint_override=127.0.0.1:1&scheme=http")
+    with pytest.raises(PipelineError, match=r"^s3://b/w\?.*: a store, and this job needs a directory"):
+        Stream(None, journal, warehouse, checkpoint=str(journal))
