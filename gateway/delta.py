@@ -109,7 +109,8 @@ def opened(place: str) -> DeltaTable | None:
     except TableNotFoundError:
         found = None
     except DeltaError as error:
-        why = _damaged(place) or f"{shown(place)}: {one_line(error)}"
+        with plain_errors(place):
+            why = _damaged(place) or f"{shown(place)}: {one_line(error)}"
         raise TableError(f"{why}; {_remedy(place)}") from None
     except OSError as error:
         raise TableError(f"{shown(place)}: {one_line(error)}") from None

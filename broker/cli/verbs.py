@@ -68,7 +68,7 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
         "ask what passed",
         {
             "journal": "what was recorded: list, verify, follow, show, replay",
-            "pipeline": "tables and charts of it, by Spark",
+            "pipeline": "tables and charts of it",
         },
     ),
 )

@@ -1,4 +1,7 @@
-"""What the journal holds, as tables: Spark jobs over segments, Parquet out. The only place that imports pyspark.
+"""What the journal holds, as Delta tables: by pyarrow and DuckDB in one process, by Spark where that is too much.
+
+The only place that imports pyspark, and nothing here does before Spark is asked for.
+
 
 ``schema``     every table: columns, types, versions; as Arrow, as Spark DDL, as Markdown. Needs nothing but Python
 ``lake``       a table of Delta Lake: snapshots, commits; ``warehouse`` all of them, who feeds them, how far jobs are
@@ -6,12 +9,12 @@
 ``session``    a Spark session set up for our sources; Java and PySpark missing are said in words
 ``arrow``      decoded columns -> Arrow batches of the schema
 ``source``     the Spark data source ``headgate``: batch and stream
-``ingest``     segments -> bronze ``messages``, written by pyarrow inside Spark's tasks
+``ingest``     segments -> bronze ``messages``, written by pyarrow, here or inside Spark's tasks
 ``stream``     the journal as it grows -> bronze, exactly once; ``follow`` makes gold of it
 ``compact``    many small files -> few large ones
 ``spans``      which bytes of which segments a task reads; ``offsets`` how far a stream may read
 ``filters``    what of a query's conditions the source can decide itself
-``parts``      rows -> a file for each date, inside a task
+``parts``      rows -> a file for each date
 ``convert``    a warehouse of Parquet files alone, of earlier versions -> Delta tables
 ``errors``     what goes wrong, in words
 ``progress``   how far a job is, on a terminal
@@ -37,7 +40,7 @@ def views(spark: SparkSession, warehouse: str | os.PathLike[str]) -> list[str]:
 
     Args:
         spark: where.
-        warehouse: its directory.
+        warehouse: its directory, or the URL of one in a store.
 
     Raises:
         PipelineError: there is no such directory, or it is of a version that is not read.

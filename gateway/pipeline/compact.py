@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway import delta
 from gateway.pipeline import schema
 from gateway.pipeline.lake import File, Snapshot
 from gateway.pipeline.parts import Parts
@@ -60,6 +61,7 @@ def compact(
     Raises:
         PipelineError: no such table.
         Conflict: other jobs replaced a date again and again.
+        TableError: the store does not answer, or the disk refuses.
     """
     found: list[Compacted] = []
     for table in schema.TABLES if tables is None else tables:
@@ -69,8 +71,9 @@ def compact(
         for date in at.dates() if dates is None else sorted(set(dates) & set(at.dates())):
             done = until_it_passes(lambda: _one(warehouse.at(table), date, file_bytes))  # noqa: B023
             found += [done] if done is not None else []
-        delta = warehouse.at(table).delta
-        delta.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
+        latest = warehouse.at(table)
+        with delta.plain_errors(latest.place):
+            latest.delta.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
     return found
 
 

@@ -243,11 +243,15 @@ class Snapshot:
         """What commits said of themselves, those whose ``name`` lies above ``since`` and up to ``until``, in order.
 
         There are fewer than that where the log does not reach back so far.
+
+        Raises:
+            TableError: the store does not answer.
         """
         limit = _LOOKED
         found: dict[int, dict[str, Any]] = {}
         while self._delta is not None and len(found) < until - since:
-            seen = self._delta.history(limit)
+            with delta.plain_errors(self.place):
+                seen = self._delta.history(limit)
             told = [each[_NOTES] for each in seen if _NOTES in each]
             found = {each[name]: each for each in told if since < each.get(name, since) <= until}
             if len(seen) < limit:
@@ -301,13 +305,15 @@ def _read_stored(
 @contextlib.contextmanager
 def _conflicts(place: str) -> Iterator[None]:
     """Commits that fail because of others are a ``Conflict``."""
-    from deltalake.exceptions import CommitFailedError
+    from deltalake.exceptions import CommitFailedError, DeltaError
 
     try:
         with delta.plain_errors(place):
             yield
     except CommitFailedError as error:
         raise Conflict(f"{shown(place)}: {delta.one_line(error)}") from None
+    except DeltaError as error:
+        raise delta.TableError(f"{shown(place)}: {delta.one_line(error)}") from None
 
 
 def create(at: Snapshot) -> None:

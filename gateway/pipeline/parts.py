@@ -1,4 +1,4 @@
-"""Rows -> one Parquet file in each date they fall on, written inside a Spark task; the driver commits them."""
+"""Rows -> one Parquet file in each date they fall on, written here or inside a Spark task; the driver commits them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def compact(
     """Put the files of each date together, also beside a stream that runs; then delete files that no table needs and
     that are older than any job that runs. Needs no Java, and leaves the journal alone.
 
-    Exit codes: 0 done, 1 other jobs replaced the same dates again and again, 2 wrong options.
+    Exit codes: 0 done, 1 other jobs replaced the same dates again and again, 2 wrong options, 78 no such
+    warehouse.
     """
     from gateway.pipeline import schema
     from gateway.pipeline.errors import Conflict

@@ -26,7 +26,7 @@ def arguments() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("-w", "--warehouse", metavar="DIR", required=True, help="what headgate pipeline wrote")
+    add("-w", "--warehouse", metavar="DIR|URL", required=True, help="what headgate pipeline wrote")
     add("-o", "--output", metavar="FILE", help="the page; one that is there is replaced")
     add(
         "--svg",
