@@ -28,6 +28,8 @@ VERSION_KEY: Final = "headgate.v"
 _SPARK_KEY: Final = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK: Final = {"long": "bigint"}
 """Where Spark's name of a type differs from ours."""
+ERRNO_MAX: Final = (1 << 31) - 1
+"""What an answer says may be more, any 32 bits; as an errno it is this then."""
 ANEW: Final = (
     "make the warehouse anew from its journal: headgate pipeline batch --journal DIR --warehouse NEW"
 )

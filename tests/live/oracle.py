@@ -292,7 +292,7 @@ def denied(rows: list[Row]) -> list[Row]:
 
 def errors(rows: list[Row]) -> list[Row]:
     found = [
-        (call["ts_ns"], call["rank"], call["topic"], call["errnum"], "answer", call["userid"])
+        (call["ts_ns"], call["rank"], call["topic"], min(call["errnum"], 2**31 - 1), "answer", call["userid"])
         for call in rpc(rows)
         if call["errnum"] and not (call["streaming"] and call["errnum"] == 61)
     ]

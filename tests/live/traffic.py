@@ -165,7 +165,7 @@ _TAGS = st.integers(0, 3)
 _TOPICS = st.sampled_from(["kvs.get", "kvs.put", "job.list", "plain"])
 _REFUSED = st.one_of(_TOPICS, st.just("job.disconnect"))
 _FLAGS = st.sampled_from([0, 0, 0, STREAMING, STREAMING, NORESPONSE])
-_ERRORS = st.sampled_from([0, 0, 0, 0, 1, 2, 61])
+_ERRORS = st.sampled_from([0, 0, 0, 0, 1, 2, 61, 2**32 - 1])
 STEPS: st.SearchStrategy[list[Step]] = st.lists(
     st.one_of(
         st.tuples(st.just("request"), _CLIENTS, _TAGS, _TOPICS, _FLAGS),

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-from gateway.pipeline.schema import DENIED, ERRORS
+from gateway.pipeline.schema import DENIED, ERRNO_MAX, ERRORS
 from gateway.pipeline.tables.calls import answerable, calls, legs
 from gateway.pipeline.tables.endpoints import resolved
 from gateway.pipeline.tables.rpc import of_calls
@@ -62,7 +62,7 @@ def refusals(bronze: DataFrame) -> DataFrame:
         .withColumn("link", link)
         .withColumn("peer", of_link("peer", fact("address")))
         .withColumn("userid", of_link("userid", fact("uid", "bigint")))
-        .withColumn("errno", of_link("reason", fact("errno", "bigint")))
+        .withColumn("errno", of_link("reason", fact("errno", "int")))
         .withColumn("kind", fn.when(fn.col("link"), "link").when(web, "web").otherwise("request"))
         .withColumn("topic", fn.when(~fn.col("link"), fn.col("topic")))
     )
@@ -81,7 +81,12 @@ def of_rpc(rpc: DataFrame, bronze: DataFrame) -> DataFrame:
     keys = ("rank", "topic", "errno", "kind", "userid")
     well = fn.col("streaming") & (fn.col("errnum") == ENODATA)
     answered = rpc.where((fn.col("errnum") > 0) & ~well).select(
-        "ts_ns", "rank", "topic", fn.col("errnum").alias("errno"), fn.lit("answer").alias("kind"), "userid"
+        "ts_ns",
+        "rank",
+        "topic",
+        fn.least("errnum", fn.lit(ERRNO_MAX)).alias("errno"),
+        fn.lit("answer").alias("kind"),
+        "userid",
     )
     no_call = ((fn.col("via_id") == 0) & ~of_broker()) | ~fn.coalesce(answerable(), fn.lit(False))
     notice = fn.coalesce(fn.col("topic").endswith(".disconnect"), fn.lit(False))

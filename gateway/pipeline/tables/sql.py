@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.pipeline.schema import table_named
+from gateway.pipeline.schema import ERRNO_MAX, table_named
 
 _BROKERS: Final = "('child', 'parent')"
 _FINAL: Final = "('COMPLETED', 'FAILED', 'EXPIRED', 'CANCELLED', 'JOB NOT FOUND')"
@@ -120,12 +120,12 @@ _REFUSALS: Final = """
         CASE WHEN link THEN coalesce(TRY_CAST(fact(detail, 'uid') AS BIGINT), userid) ELSE userid END AS userid,
         CASE WHEN link THEN 'link' WHEN transport = 'websocket' THEN 'web' ELSE 'request' END AS kind,
         CASE WHEN NOT link THEN topic END AS topic),
-        CASE WHEN link THEN coalesce(TRY_CAST(fact(detail, 'errno') AS BIGINT), reason) ELSE reason END AS errno
+        CASE WHEN link THEN coalesce(TRY_CAST(fact(detail, 'errno') AS INTEGER), reason) ELSE reason END AS errno
     FROM (SELECT *, coalesce(kind = 'state' AND topic = 'denied.link', false) AS link FROM bronze)
     WHERE link OR direction = 'denied'"""
-_FAILED: Final = """
+_FAILED: Final = f"""
     SELECT ts_ns // 60000000000 AS bucket, rank, topic, errno, kind, userid, count(*) AS n FROM (
-        SELECT ts_ns, rank, topic, errnum AS errno, 'answer' AS kind, userid FROM rpc
+        SELECT ts_ns, rank, topic, least(errnum, {ERRNO_MAX}) AS errno, 'answer' AS kind, userid FROM rpc
         WHERE errnum > 0 AND NOT (streaming AND errnum = 61)
         UNION ALL SELECT ts_ns, rank, topic, errno, kind, userid FROM refusals
         WHERE NOT coalesce(ends_with(topic, '.disconnect'), false) AND ((via_id = 0 AND NOT of_broker(role))

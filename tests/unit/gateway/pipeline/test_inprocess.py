@@ -48,3 +48,16 @@ def test_a_file_that_is_gone_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"a\.parquet") as told, tables_of(rows) as tables:
         tables.rows("traffic")
     assert "\n" not in str(told.value)
+
+
+def test_an_answer_may_have_any_number_for_an_error() -> None:
+    """What it says is up to whoever answers: 32 bits, of which an errno has one less."""
+    writer = traffic.Writer()
+    for tag, number in enumerate((2, 2**31, 2**32 - 1), 1):
+        writer.request(1, tag, "job.b")
+        writer.response(1, tag, "job.b", number)
+    with tables_of(traffic.arrow(writer.rows)) as tables:
+        failed = tables.rows("errors").to_pylist()
+        assert sum(tables.rows("user_usage")["errors"].to_pylist()) == 3
+        assert sorted(tables.rows("rpc")["errnum"].to_pylist()) == [2, 2**31, 2**32 - 1]
+    assert sorted((row["errno"], row["n"]) for row in failed) == [(2, 1), (2**31 - 1, 2)]
