@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -53,7 +54,7 @@ def compact(
             try:
                 _once(screen, target, names, since, until, keep_hours)
             except Conflict as error:
-                screen.line(f"{error}; again in {every:g} s")
+                print(f"headgate pipeline compact: {error}; again in {every:g} s", file=sys.stderr)
             leave.wait(every)
     return OK
 
