@@ -30,6 +30,8 @@ _SPARK: Final = {"long": "bigint"}
 """Where Spark's name of a type differs from ours."""
 ERRNO_MAX: Final = (1 << 31) - 1
 """What an answer says may be more, any 32 bits; as an errno it is this then."""
+LONG_MAX: Final = (1 << 63) - 1
+"""A sum of times that is more is this: a clock was set, from 1970 to now, while calls were open."""
 ANEW: Final = (
     "make the warehouse anew from its journal: headgate pipeline batch --journal DIR --warehouse NEW"
 )

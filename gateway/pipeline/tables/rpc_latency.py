@@ -24,6 +24,7 @@ from gateway.pipeline.tables.shape import (
     day,
     of_broker,
     service,
+    total,
 )
 
 WINDOW_S: Final = 60
@@ -89,7 +90,7 @@ def of_samples(samples: DataFrame) -> DataFrame:
     end = bucket_end(fn.col("lat_ns")).alias("le_ns")
     grouped = samples.groupBy("bucket", "rank", "topic", end).agg(
         fn.count("lat_ns").alias("n"),
-        fn.coalesce(fn.sum("lat_ns"), fn.lit(0)).alias("sum_ns"),
+        fn.coalesce(total("lat_ns"), fn.lit(0)).alias("sum_ns"),
         fn.max("lat_ns").alias("max_ns"),
         *(fn.count_if(fn.col("cause") == cause).alias(name) for name, cause in CAUSES.items()),
     )
@@ -116,7 +117,7 @@ def at_brokers(calls: DataFrame) -> DataFrame:
         bucket(WINDOW_S, "req_ns").alias("bucket"), "rank", "source", "target", "topic"
     ).agg(
         fn.count("*").alias("n"),
-        fn.sum(took).alias("sum_ns"),
+        total(took).alias("sum_ns"),
         fn.max(took).alias("max_ns"),
     )
     return conform(

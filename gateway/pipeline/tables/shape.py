@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-from gateway.pipeline.schema import Table
+from gateway.pipeline.schema import LONG_MAX, Table
 
 NORESPONSE: Final = 0x04
 STREAMING: Final = 0x40
@@ -51,6 +51,11 @@ def bucket_end(ns: Column) -> Column:
     """The largest time in ns of the bucket that a time lies in: all of its bits behind the first few are set."""
     rest = fn.greatest(fn.length(fn.bin(ns)) - BUCKET_BITS, fn.lit(0))
     return ns.bitwiseOR(fn.call_function("shiftleft", fn.lit(1).cast("bigint"), rest) - 1)
+
+
+def total(value: Column | str) -> Column:
+    """The sum, ``LONG_MAX`` at most; null without any value."""
+    return fn.when(fn.count(value) > 0, fn.coalesce(fn.try_sum(value), fn.lit(LONG_MAX)))
 
 
 def of_broker(role: Column | None = None) -> Column:

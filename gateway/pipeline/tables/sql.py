@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.pipeline.schema import ERRNO_MAX, table_named
+from gateway.pipeline.schema import ERRNO_MAX, LONG_MAX, table_named
 
 _BROKERS: Final = "('child', 'parent')"
 _FINAL: Final = "('COMPLETED', 'FAILED', 'EXPIRED', 'CANCELLED', 'JOB NOT FOUND')"
@@ -35,6 +35,7 @@ MACROS: Final = (
     "CREATE MACRO fact(detail, name) AS CASE WHEN json_valid(detail) THEN detail->>name END",
     f"CREATE MACRO of_broker(role) AS coalesce(role IN {_BROKERS}, false)",
     "CREATE MACRO since(start_ns, end_ns) AS CASE WHEN end_ns < start_ns THEN 0 ELSE end_ns - start_ns END",
+    f"CREATE MACRO within(total_ns) AS least(total_ns, {LONG_MAX})::BIGINT",
     "CREATE MACRO day_of(ns) AS CAST(make_timestamp(ns // 1000) AS DATE)",
 )
 
@@ -181,7 +182,7 @@ _TREE_TRAFFIC: Final = f"""
 _RPC_LATENCY: Final = f"""
     SELECT bucket, rank, topic, {_SERVICE},
         lat_ns | ((1::BIGINT << greatest(length(bin(lat_ns)) - 5, 0)::BIGINT) - 1) AS le_ns,
-        count(lat_ns) AS n, coalesce(sum(lat_ns), 0)::BIGINT AS sum_ns, max(lat_ns) AS max_ns,
+        count(lat_ns) AS n, within(coalesce(sum(lat_ns), 0)) AS sum_ns, max(lat_ns) AS max_ns,
         count(*) FILTER (cause = 1) AS unmatched_no_response, count(*) FILTER (cause = 6) AS not_captured,
         count(*) FILTER (cause = 2) AS unmatched_no_request, count(*) FILTER (cause = 3) AS unmatched_noresponse,
         count(*) FILTER (cause = 4) AS unmatched_untagged, count(*) FILTER (cause = 5) AS reused_tags
@@ -195,7 +196,7 @@ _RPC_LATENCY: Final = f"""
     ) GROUP BY ALL"""
 _TREE_LATENCY: Final = f"""
     SELECT req_ns // 60000000000 AS bucket, rank, source, target, topic, {_SERVICE}, count(*) AS n,
-        sum(lat_ns)::BIGINT AS sum_ns, max(lat_ns) AS max_ns
+        within(sum(lat_ns)) AS sum_ns, max(lat_ns) AS max_ns
     FROM settled WHERE what = 1 AND lat_ns IS NOT NULL GROUP BY ALL"""
 _DENIED: Final = """
     SELECT ts, rank, transport, claimed, rolemask, dt, peer, userid, topic, errno, kind
@@ -240,7 +241,7 @@ _ORDER_CHECK: Final = """
 _USER_USAGE: Final = """
     SELECT dt, userid, sum(requests)::BIGINT AS requests, sum(responses)::BIGINT AS responses,
         sum(events)::BIGINT AS events, sum(denied)::BIGINT AS denied, sum(errors)::BIGINT AS errors,
-        sum(payload)::BIGINT AS payload_bytes, sum(wire)::BIGINT AS wire_bytes, sum(ns)::BIGINT AS rpc_ns
+        sum(payload)::BIGINT AS payload_bytes, sum(wire)::BIGINT AS wire_bytes, within(sum(ns)) AS rpc_ns
     FROM (
         SELECT dt, userid, coalesce(type = 'request' AND kind = 'flux', false)::INT AS requests,
             coalesce(type = 'response' AND kind = 'flux', false)::INT AS responses,

@@ -12,10 +12,10 @@ from gateway.pipeline.tables.calls import calls, legs
 from gateway.pipeline.tables.denied import of_rpc, refusals
 from gateway.pipeline.tables.endpoints import resolved
 from gateway.pipeline.tables.rpc import of_calls
-from gateway.pipeline.tables.shape import POLICY, conform, of_broker
+from gateway.pipeline.tables.shape import POLICY, conform, of_broker, total
 
 _SUMS: Final = (
-    "requests", "responses", "events", "denied", "errors", "payload_bytes", "wire_bytes", "rpc_ns",
+    "requests", "responses", "events", "denied", "errors", "payload_bytes", "wire_bytes",
 )  # fmt: skip
 
 
@@ -49,5 +49,6 @@ def with_calls(bronze: DataFrame, rpc: DataFrame) -> DataFrame:
     every = parts[0]
     for part in parts[1:]:
         every = every.unionByName(part, allowMissingColumns=True)
-    sums = (fn.coalesce(fn.sum(name), fn.lit(0)).alias(name) for name in _SUMS)
+    sums = [fn.coalesce(fn.sum(name), fn.lit(0)).alias(name) for name in _SUMS]
+    sums.append(fn.coalesce(total("rpc_ns"), fn.lit(0)).alias("rpc_ns"))
     return conform(every.where(fn.col("userid").isNotNull()).groupBy("dt", "userid").agg(*sums), USER_USAGE)

@@ -61,3 +61,18 @@ def test_an_answer_may_have_any_number_for_an_error() -> None:
         assert sum(tables.rows("user_usage")["errors"].to_pylist()) == 3
         assert sorted(tables.rows("rpc")["errnum"].to_pylist()) == [2, 2**31, 2**32 - 1]
     assert sorted((row["errno"], row["n"]) for row in failed) == [(2, 1), (2**31 - 1, 2)]
+
+
+def test_a_clock_that_is_set_while_calls_are_open() -> None:
+    """From 1970 to now: a few such calls are together more than 64 bits hold."""
+    writer = traffic.Writer(now_ns=traffic.S)
+    for tag in range(1, 8):
+        writer.request(1, tag, "job.b")
+    writer.now_ns = traffic.MIDNIGHT_NS
+    for tag in range(1, 8):
+        writer.response(1, tag, "job.b", 0)
+    with tables_of(traffic.arrow(writer.rows)) as tables:
+        assert tables.rows("rpc")["lat_ns"].to_pylist() == [traffic.MIDNIGHT_NS - traffic.S] * 7
+        for name in ("rpc_latency", "tree_latency"):
+            assert tables.rows(name)["sum_ns"].to_pylist() == [2**63 - 1]
+        assert max(tables.rows("user_usage")["rpc_ns"].to_pylist()) == 2**63 - 1
