@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.exposition import render
-from broker.node.attributes import fold
+from broker.node.attributes import fold, shown
 from broker.node.metrics import listener as listener_of
+from broker.settings import JournalSection, OsloSection, Settings
 from tests.unit.node import desk
 
 
@@ -46,6 +47,23 @@ def unfold(text):
 @given(st.lists(st.builds("{}{}".format, st.sampled_from(("n", "m0x")), st.integers(0, 120)), max_size=20))
 def test_a_hostlist_names_the_same_hosts_in_the_same_order(names):
     assert unfold(fold(names)) == names
+
+
+def test_what_every_guest_may_read_of_the_configuration_has_no_key_and_no_password():
+    settings = Settings(
+        journal=JournalSection(ship_to="s3://KEY:secret@bucket/journals?scheme=http"),
+        oslo=OsloSection(
+            redis=(
+                "redis://me:secret@host:6379/1?password=secret",
+                "sentinel://:secret@a:1,b:2/name",
+                "redis://:a/secret@h:1/0",
+            )
+        ),
+    )
+    told = shown(settings)["headgate"]
+    assert told["journal"]["ship_to"] == "s3://bucket/journals?scheme=http"
+    assert list(told["oslo"]["redis"]) == ["redis://host:6379/1", "sentinel://a:1,b:2/name", "redis://h:1/0"]
+    assert shown(Settings())["headgate"]["oslo"] is None
 
 
 def test_prometheus_text():
