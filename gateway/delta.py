@@ -47,11 +47,6 @@ def place_of(given: str | os.PathLike[str]) -> str:
     return text if is_url(text) else os.path.abspath(text)
 
 
-def below(place: str, name: str) -> str:
-    """A file or folder in a place."""
-    return stores.Store.path_of(place, name) if is_url(place) else os.path.join(place, name)
-
-
 def filesystem(place: str) -> tuple[Any, str]:
     """Pyarrow's file system of a place, and the path in it.
 
@@ -137,8 +132,7 @@ def _damaged(place: str) -> str:
     """Which commit cannot be read, or is missing among others, the newest; "" when none is."""
     from pyarrow import fs
 
-    system, log = filesystem(below(place, LOG))
-
+    system, log = filesystem(stores.joined(place, LOG))
     numbers = {}
     for each in system.get_file_info(fs.FileSelector(log, allow_not_found=True)):
         stem, _dot, ending = each.base_name.partition(".")
@@ -170,7 +164,9 @@ def refuse_without_log(place: str) -> None:
     with plain_errors(place):
         found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     if any(each.base_name.startswith("dt=") for each in found):
-        raise TableError(f"{shown(below(place, LOG))}: missing, though the table has files; {_remedy(place)}")
+        raise TableError(
+            f"{shown(stores.joined(place, LOG))}: missing, though the table has files; {_remedy(place)}"
+        )
 
 
 def _remedy(place: str) -> str:

@@ -45,6 +45,18 @@ def shown(place: str) -> str:
     return _KEY.sub(r"\1\2", place)
 
 
+def joined(place: str, name: str) -> str:
+    """The path of a file or folder in a folder or store.
+
+    >>> joined("s3://b/j?scheme=http", "rank0.fj"), joined("/j", "rank0.fj")
+    ('s3://b/j/rank0.fj?scheme=http', '/j/rank0.fj')
+    """
+    if not is_url(place):
+        return os.path.join(place, name)
+    path, mark, query = place.partition("?")
+    return f"{path.rstrip('/')}/{name}{mark}{query}"
+
+
 @lru_cache(maxsize=64)
 def filesystem(url: str) -> tuple[Any, str]:
     """Pyarrow's file system of a URL, and the path in it.
@@ -122,16 +134,6 @@ class Store:
         self._made = False
         if not self._folder:
             raise ConfigError(f"{shown(url)}: a bucket or a folder is missing in it")
-
-    @staticmethod
-    def path_of(url: str, name: str) -> str:
-        """The URL of a file in the folder that a URL names.
-
-        >>> Store.path_of("s3://b/j?scheme=http", "rank0.fj")
-        's3://b/j/rank0.fj?scheme=http'
-        """
-        place, mark, query = url.partition("?")
-        return f"{place.rstrip('/')}/{name}{mark}{query}"
 
     def _inner(self, name: str) -> str:
         return f"{self._folder.rstrip('/')}/{name}"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.errors import ConfigError, HeadgateError
-from broker.journal.stores import is_url, shown
+from broker.journal.stores import is_url, joined, shown
 from gateway import delta
 from gateway.history.scope import DAY_S, STEPS_S, Scope, start_of
 
@@ -203,7 +203,7 @@ class Warehouse:
         """The files by date, as the log of the table says; it is read again when there is more in it, or after some
         seconds where that does not show.
         """
-        place = delta.below(self.directory, table)
+        place = joined(self.directory, table)
         written, settled = _written(place)
         when, found = self._listed.get(table, (0, {}))
         if not when or when != written:
@@ -396,7 +396,7 @@ def _logged(place: str) -> dict[str, list[File]]:
     found: dict[str, list[File]] = {}
     for row in rows.to_pylist():
         day, size = str(row["partition.dt"]), row["size_bytes"]
-        path = delta.below(place, row["path"])
+        path = joined(place, row["path"])
         found.setdefault(day, []).append(File(path, day, size, (row["modification_time"], size)))
     return {day: sorted(files, key=lambda each: each.path) for day, files in found.items()}
 

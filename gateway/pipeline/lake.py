@@ -343,7 +343,6 @@ def create(at: Snapshot) -> None:
             configuration=settings,
             storage_options=options,
             raise_if_key_not_exists=False,
-            commit_properties=CommitProperties(
-                max_commit_retries=0
-            ),  # or it would be made anew behind the other one
+            # no second try, or it would be made anew behind the other one
+            commit_properties=CommitProperties(max_commit_retries=0),
         )

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from broker.journal.stores import is_url, shown
+from broker.journal.stores import is_url, joined, shown
 from gateway import delta
 from gateway.pipeline import lake, parts, schema
 from gateway.pipeline.errors import Busy, Conflict, PipelineError
@@ -86,7 +86,7 @@ class Warehouse:
         Raises:
             PipelineError: no such table.
         """
-        return delta.below(self.place, schema.table_named(name).name)
+        return joined(self.place, schema.table_named(name).name)
 
     def made(self) -> bool:
         """Whether it is there.

@@ -86,11 +86,6 @@ def names(folder: str) -> list[str]:
         return [entry.name for entry in entries if entry.is_file()]
 
 
-def joined(folder: str, name: str) -> str:
-    """The path of a file in a folder or store."""
-    return stores.Store.path_of(folder, name) if stores.is_url(folder) else os.path.join(folder, name)
-
-
 def base_name(path: str) -> str:
     """The file's name without its place."""
     return os.path.basename(path.partition("?")[0] if stores.is_url(path) else path)

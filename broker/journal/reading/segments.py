@@ -157,7 +157,7 @@ def listing(directory: str | os.PathLike[str], writer: str | None = None) -> lis
         raise ConfigError(f"journal directory {where}: {error.strerror or error}", error.errno) from None
     return sorted(
         (
-            (files.joined(folder, match[0]), match[1], int(match[2]))
+            (stores.joined(folder, match[0]), match[1], int(match[2]))
             for match in matches
             if writer is None or match[1] == writer
         ),

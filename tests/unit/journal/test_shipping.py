@@ -217,7 +217,7 @@ def test_a_store_is_read_as_a_folder_is(journal, url):
 
 
 def test_a_query_stays_behind_the_name():
-    path = stores.Store.path_of("s3://b/j/?endpoint_override=h:1&scheme=http", "rank0-1.fj")
+    path = stores.joined("s3://b/j/?endpoint_override=h:1&scheme=http", "rank0-1.fj")
     assert path == "s3://b/j/rank0-1.fj?endpoint_override=h:1&scheme=http"
 
 
