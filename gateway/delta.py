@@ -60,6 +60,21 @@ def filesystem(place: str) -> tuple[Any, str]:
     return fs.LocalFileSystem(), place
 
 
+def listed(system: Any, folder: str) -> list[Any]:
+    """Pyarrow's ``FileInfo`` of everything in a folder; empty where there is none, or where it is just being made:
+    pyarrow lists first and looks behind that whether the folder is there.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    from pyarrow import fs
+
+    try:
+        return list(system.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
+    except FileNotFoundError:
+        return []
+
+
 def address_of(place: str) -> tuple[str, dict[str, str]]:
     """What ``deltalake`` wants to know: where the table is, and how the store is reached.
 
@@ -130,11 +145,9 @@ def _empty(place: str, version: int) -> str:
 
 def _damaged(place: str) -> str:
     """Which commit cannot be read, or is missing among others, the newest; "" when none is."""
-    from pyarrow import fs
-
     system, log = filesystem(stores.joined(place, LOG))
     numbers = {}
-    for each in system.get_file_info(fs.FileSelector(log, allow_not_found=True)):
+    for each in listed(system, log):
         stem, _dot, ending = each.base_name.partition(".")
         if ending == "json" and stem.isdecimal():
             numbers[int(stem)] = each.path
@@ -158,11 +171,9 @@ def refuse_without_log(place: str) -> None:
     Raises:
         TableError: with what to do.
     """
-    from pyarrow import fs
-
     system, folder = filesystem(place)
     with plain_errors(place):
-        found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        found = listed(system, folder)
     if any(each.base_name.startswith("dt=") for each in found):
         raise TableError(
             f"{shown(stores.joined(place, LOG))}: missing, though the table has files; {_remedy(place)}"

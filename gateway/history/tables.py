@@ -358,7 +358,7 @@ def _folders(place: str) -> list[str]:
     fs = arrow("fs")
     try:
         system, folder = delta.filesystem(place)
-        found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        found = delta.listed(system, folder)
     except (OSError, ConfigError) as error:
         raise Absent(f"{shown(place)}: {delta.one_line(error)}") from None
     return [each.base_name for each in found if each.type is fs.FileType.Directory]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.main import main
+from gateway import delta
 from gateway.delta import TableError
 from gateway.history import tables
 from gateway.pipeline import lake
@@ -106,3 +107,14 @@ def test_where_the_last_commit_is_missing_no_number_means_two_additions(log: Pat
     assert warehouse.at("messages").done(BRONZE) == 1
     assert add(warehouse, stream=2) == 3
     assert [note["rows"] for note in warehouse.at("messages").notes(2, BRONZE, 3)] == [5]
+
+
+def test_a_folder_that_is_just_being_made_is_empty(tmp_path: Path) -> None:
+    """It was not there when pyarrow listed it, and there when pyarrow looked why."""
+
+    class Making:
+        def get_file_info(self, selector: object) -> list[object]:
+            raise FileNotFoundError(2, "Cannot list directory", str(tmp_path))
+
+    assert delta.listed(Making(), str(tmp_path)) == []
+    assert delta.listed(*delta.filesystem(str(tmp_path / "nowhere"))) == []
