@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import errno as _errno
 import os
+import sys
 
 
 class HeadgateError(Exception):
@@ -119,3 +120,8 @@ class Overrun(HeadgateError):
     def __init__(self, text: str = "", lost: int = 0) -> None:
         self.lost = lost
         super().__init__(text)
+
+
+def print_error(text: str) -> None:
+    """Write one line to standard error, in one piece: several processes share it, and it may be unbuffered."""
+    sys.stderr.write(f"{text}\n")

@@ -10,13 +10,12 @@ import asyncio
 import logging
 import signal
 import socket
-import sys
 from asyncio import sslproto
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Self
 
 from broker import memory, supervision
-from broker.errors import ConfigError, HeadgateError
+from broker.errors import ConfigError, HeadgateError, print_error
 from gateway.serve import Gateway, Reread
 from gateway.settings.schema import GatewaySettings
 
@@ -70,10 +69,10 @@ def run(
     try:
         return asyncio.run(_serve(make, ready))
     except ConfigError as error:
-        print(f"headgate gateway: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        print_error(f"headgate gateway: {error}")
         return EXIT_CONFIG
     except HeadgateError as error:
-        print(f"headgate gateway: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        print_error(f"headgate gateway: {error}")
         return EXIT_FAILED
 
 

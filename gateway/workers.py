@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from broker import supervision
-from broker.errors import ConfigError, HeadgateError
+from broker.errors import ConfigError, HeadgateError, print_error
 from gateway import process
 from gateway.identity import leases
 from gateway.identity.store import Store
@@ -144,7 +144,7 @@ class Supervisor:
             said = _heard(pipe, READY_S)
             os.close(pipe)
             if said != _READY:
-                print(f"headgate gateway: worker {worker.index} did not start", file=sys.stderr)  # noqa: T201
+                print_error(f"headgate gateway: worker {worker.index} did not start")
                 return self._code_of(worker)
         return None
 
@@ -200,7 +200,7 @@ class Supervisor:
                 reload_all=functools.partial(_hang_up, supervisor),
             )
         except BaseException as error:
-            print(f"headgate gateway: worker {worker.index}: {error!r}", file=sys.stderr)  # noqa: T201
+            print_error(f"headgate gateway: worker {worker.index}: {error!r}")
         finally:
             sys.stderr.flush()
             os._exit(code)  # the supervisor's own exit handlers are not ours to run

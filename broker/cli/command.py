@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker.errors import print_error
+
 BLOCKED: Final = frozenset(
     {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTTOU}
 )
@@ -76,7 +78,7 @@ class Command:
             program = self._program()
             self._pid = os.posix_spawn(program, self._words, self._environ, setsigmask=(), setsigdef=BLOCKED)
         except OSError as error:
-            print(f"headgate start: {self._words[0]}: {error.strerror}", file=sys.stderr)
+            print_error(f"headgate start: {self._words[0]}: {error.strerror}")
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
         try:
             return self._until_ended(others_ended)

@@ -7,12 +7,12 @@ import asyncio
 import json
 import logging
 import os
-import sys
 from typing import Final
 
 from broker.cli import address, probing
 from broker.cli.exits import UsageError
 from broker.cli.probing import Question, Verdict
+from broker.errors import print_error
 
 TIMEOUT_S: Final = 2.0
 
@@ -113,4 +113,4 @@ def _tell(verdict: Verdict, question: Question, *, as_json: bool) -> None:
     elif verdict.healthy:
         print(f"{question}: {verdict.text} ({verdict.place})")
     if not verdict.healthy:
-        print(f"headgate health: not {question}: {verdict.text} ({verdict.place})", file=sys.stderr)
+        print_error(f"headgate health: not {question}: {verdict.text} ({verdict.place})")

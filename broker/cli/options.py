@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from broker.cli.exits import INTERRUPTED, OK
+from broker.errors import print_error
 from broker.wire.message import NODEID_ANY
 
 Uri = Annotated[
@@ -85,7 +85,7 @@ def run_app(
         show, code = getattr(error, "format_message", None), getattr(error, "exit_code", None)
         if show is None or code is None:
             raise
-        print(f"headgate {verb}: {show()}; see headgate {verb} --help", file=sys.stderr)
+        print_error(f"headgate {verb}: {show()}; see headgate {verb} --help")
     if any(word in _HELP for word in argv):
         print("\n".join(["", "Examples:", *(f"  {example}" for example in examples)]))
     return code if isinstance(code, int) else OK

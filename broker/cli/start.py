@@ -22,7 +22,7 @@ from broker.cli import exits, overrides, wings
 from broker.cli.command import BLOCKED, Command, environment, taken
 from broker.cli.nfp.inside import where
 from broker.cli.rundir import Rundir
-from broker.errors import ConfigError, HeadgateError
+from broker.errors import ConfigError, HeadgateError, print_error
 from broker.node.testbed import Testbed, plan
 from broker.settings import NfpSection, OsloSection, Settings
 
@@ -196,7 +196,7 @@ def _run(testbed: Testbed, words: Sequence[str], *, wait: bool, said: Callable[[
     if not words:
         words = [os.environ.get("SHELL", "/bin/sh")]
         if sys.stdin.isatty():
-            print(f"headgate: {_brokers(testbed)} up; leave the shell to end", file=sys.stderr)
+            print_error(f"headgate: {_brokers(testbed)} up; leave the shell to end")
     return Command(words, environment(testbed.ranks[0].uri)).run(lambda: report_dead(testbed))
 
 
@@ -219,7 +219,7 @@ def _until_ready(testbed: Testbed, began: float) -> int | None:
         if waited > START_S:
             raise TimeoutError(f"{_missing(testbed)} not ready within {START_S:g} s")
         if waited > said:
-            print(f"headgate: waiting for {_missing(testbed)} ({waited:.0f} s)", file=sys.stderr)
+            print_error(f"headgate: waiting for {_missing(testbed)} ({waited:.0f} s)")
             said *= 2
     return None
 
@@ -233,9 +233,7 @@ def _stillborn(testbed: Testbed) -> int:
     """A rank died before all were ready; it has said why itself, and what the others say comes before our word."""
     first = testbed.dead[0]
     testbed.stop()
-    sys.stderr.write(
-        f"headgate start: rank {first.number} ended with code {first.code} before it was ready\n"
-    )
+    print_error(f"headgate start: rank {first.number} ended with code {first.code} before it was ready")
     return first.code or exits.FAILED
 
 
@@ -279,4 +277,4 @@ def _until_told(testbed: Testbed) -> int:
 def report_dead(testbed: Testbed) -> None:
     """Say which ranks have ended since the last look."""
     for rank in testbed.reap():
-        print(f"headgate: rank {rank.number} (pid {rank.pid}) ended with code {rank.code}", file=sys.stderr)
+        print_error(f"headgate: rank {rank.number} (pid {rank.pid}) ended with code {rank.code}")

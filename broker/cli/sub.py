@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Event, Handle
+from broker.errors import print_error
 
 EXAMPLES = (
     "headgate sub                        every event, until Ctrl-C",
@@ -36,7 +36,7 @@ def as_json_value(event: Event) -> dict[str, Any]:
 def show(screen: Screen, event: Event) -> None:
     """Print one event; a gap in front of it goes to stderr."""
     if event.lost:
-        print(f"headgate sub: {event.lost} events were lost here: printing is too slow", file=sys.stderr)
+        print_error(f"headgate sub: {event.lost} events were lost here: printing is too slow")
     text = f"{event.sequence} {event.topic} {content.as_text(event.payload)}".rstrip()
     screen.record(as_json_value(event), text)
 

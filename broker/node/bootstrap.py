@@ -7,11 +7,10 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 
 from broker import memory, supervision
-from broker.errors import ConfigError, HeadgateError
+from broker.errors import ConfigError, HeadgateError, print_error
 from broker.node import drain
 from broker.node.assembly import Node
 from broker.node.logring import RingHandler
@@ -55,10 +54,10 @@ def run(
     try:
         return asyncio.run(_serve(settings, ready, beside, reread))
     except ConfigError as error:
-        print(f"headgate: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        print_error(f"headgate: {error}")
         return EXIT_CONFIG
     except HeadgateError as error:
-        print(f"headgate: rank {settings.broker.rank}: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        print_error(f"headgate: rank {settings.broker.rank}: {error}")
         return EXIT_FAILED
 
 

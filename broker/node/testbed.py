@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from broker import supervision
+from broker.errors import print_error
 from broker.settings import HostEntry, Settings, check
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def _become(settings: Settings, pipe: int, launcher: int, beside: Beside | None)
         _detach(launcher)
         code = _run(settings, pipe, beside)
     except BaseException as error:
-        print(f"headgate: rank {settings.broker.rank}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
+        print_error(f"headgate: rank {settings.broker.rank}: {type(error).__name__}: {error}")
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

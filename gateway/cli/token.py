@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -15,7 +14,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.screen import Screen
-from broker.errors import ConfigError
+from broker.errors import ConfigError, print_error
 from gateway.cli.whereabouts import Config, Statedir, settings_of
 from gateway.identity.store import FILE, FOREVER, Store
 from gateway.identity.tokens import Token, TokenFile, credential_of, token_path
@@ -97,7 +96,7 @@ def remove(
     file = TokenFile(token_path(settings_of(config, statedir)))
     gone = file.remove(lambda each: each.id == which) or file.remove(lambda each: each.user == which)
     if not gone:
-        print(f"headgate token: {file.path} has no token and no user {which!r}", file=sys.stderr)
+        print_error(f"headgate token: {file.path} has no token and no user {which!r}")
         return FAILED
     screen = Screen(as_json)
     for each in gone:
@@ -129,7 +128,7 @@ def restore(
     settings = settings_of(config, statedir)
     credential = which if ":" in which else credential_of(which)
     if credential not in revocations(settings):
-        print(f"headgate token: {credential} is not revoked", file=sys.stderr)
+        print_error(f"headgate token: {credential} is not revoked")
         return FAILED
     with contextlib.closing(Store(settings.gateway.statedir)) as store:
         store.restore(credential)

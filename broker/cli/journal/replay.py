@@ -21,7 +21,7 @@ from broker.cli.journal.show import Damages
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Handle
-from broker.errors import ConfigError
+from broker.errors import ConfigError, print_error
 from broker.journal.layout import HEADER_BYTES, PAYLOADS
 from broker.journal.reading.blocks import SegmentFile
 from broker.journal.reading.damage import Damage
@@ -231,7 +231,7 @@ def _warn_of_bare(found: list[Segment]) -> None:
     bare = sum(each.damage is None and not each.flags & PAYLOADS for each in found)
     if bare:
         text = f"{bare} of {len(found)} segments were captured without payloads: requests go without them"
-        print(f"headgate journal replay: {text}", file=sys.stderr)
+        print_error(f"headgate journal replay: {text}")
 
 
 def main(argv: list[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated
@@ -15,7 +14,7 @@ from broker.cli import options
 from broker.cli.exits import FAILED, OK
 from broker.cli.journal import given, lines, wanted
 from broker.cli.screen import Screen
-from broker.errors import ConfigError
+from broker.errors import ConfigError, print_error
 from broker.journal.reading.damage import Damage
 from broker.journal.reading.records import Record, records
 from broker.journal.stores import is_url, shown
@@ -38,7 +37,7 @@ class Damages:
     def __call__(self, damage: Damage) -> None:
         """One was met."""
         self.count += 1
-        print(f"headgate journal {self._verb}: {damage}", file=sys.stderr)
+        print_error(f"headgate journal {self._verb}: {damage}")
 
 
 def read(

@@ -12,6 +12,7 @@ from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.nfp.session import NfpSession, short, with_session
 from broker.cli.screen import Screen
+from broker.errors import print_error
 from broker.nfp.client import Event, NfpClient
 from broker.nfp.client.subscription import GAP
 
@@ -98,7 +99,7 @@ def events(
             async for event in reader:
                 if reader.lost > lost:
                     said = f"{reader.lost - lost} events were lost here: printing is too slow"
-                    print(f"headgate nfp events: {said}", file=sys.stderr)
+                    print_error(f"headgate nfp events: {said}")
                     lost = reader.lost
                 show(session.screen, event)
                 left -= 1

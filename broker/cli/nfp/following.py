@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from broker.cli.exits import FAILED, INTERRUPTED, OK
 from broker.cli.nfp.session import short, value_of
 from broker.cli.screen import Screen, compact
+from broker.errors import print_error
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -186,7 +187,7 @@ async def _leave(job: Job, display: JobDisplay) -> int | None:
         said = "cancelled" if confirmed else "the broker did not confirm that it is cancelled"
     else:
         said = f"goes on; `headgate nfp jobs result {job.uuid}` takes up its results"
-    print(f"headgate nfp run: job {job.uuid} {said}", file=sys.stderr)
+    print_error(f"headgate nfp run: job {job.uuid} {said}")
     return INTERRUPTED
 
 
@@ -218,7 +219,7 @@ async def _draw(job: Job, display: JobDisplay) -> None:
 async def _answer(job: Job, event: Event, display: JobDisplay) -> None:
     """Ask whoever sits at the terminal; elsewhere the request waits for its own timeout."""
     if not sys.stdin.isatty():
-        print(f"{event.worker} asks: {event.question} (no terminal to answer at)", file=sys.stderr)
+        print_error(f"{event.worker} asks: {event.question} (no terminal to answer at)")
         return
     with display.aside():
         print(f"{event.worker} asks: {event.question} ", end="", file=sys.stderr, flush=True)

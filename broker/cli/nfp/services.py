@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +14,7 @@ from broker.cli.nfp.session import NfpSession, short, with_session
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen, duration
 from broker.cli.status import Every
+from broker.errors import print_error
 from broker.nfp.client import NfpClient
 from broker.nfp.outcome import END_STATES
 
@@ -106,7 +106,7 @@ async def look(client: NfpClient, service: str, clients: bool) -> ServiceTables:
 
 def _unknown(service: str) -> int:
     text = f"headgate nfp services: no worker offers {service[:64]!r}, and no job waits for it"
-    print(text, file=sys.stderr)
+    print_error(text)
     return FAILED
 
 

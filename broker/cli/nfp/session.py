@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import Parameter, Signature, signature
 from math import inf
@@ -20,7 +19,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import NO_CONNECTION, OK, UsageError
 from broker.cli.screen import Screen
-from broker.errors import LinkBroken, LinkError
+from broker.errors import LinkBroken, LinkError, print_error
 from broker.nfp.client import NfpClient
 from broker.nfp.client.limits import Limits
 from broker.nfp.opening import read_any
@@ -170,9 +169,9 @@ class NfpSession:
         try:
             return asyncio.run(self._run(work, within_s))
         except LinkError as error:
-            print(f"headgate nfp {self.verb}: {error}", file=sys.stderr)
+            print_error(f"headgate nfp {self.verb}: {error}")
             for line in self._advice(str(error)):
-                print(f"  {line}", file=sys.stderr)
+                print_error(f"  {line}")
             return NO_CONNECTION
 
     async def _run(self, work: Work, within_s: float) -> int:

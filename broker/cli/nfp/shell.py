@@ -16,7 +16,7 @@ from broker.cli.nfp.run import until_done
 from broker.cli.nfp.services import look
 from broker.cli.nfp.session import NfpSession, value_of, with_session
 from broker.cli.screen import Screen
-from broker.errors import ConfigError, HeadgateError
+from broker.errors import ConfigError, HeadgateError, print_error
 from broker.nfp.client import NfpClient
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 
@@ -231,7 +231,7 @@ async def _one(mine: Shell, line: str, typed: bool) -> int | None:
     except (HeadgateError, TimeoutError) as error:
         if not typed:
             raise
-        print(f"headgate nfp shell: {error}", file=sys.stderr)
+        print_error(f"headgate nfp shell: {error}")
         return FAILED
 
 

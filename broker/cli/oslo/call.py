@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from math import isfinite
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from broker.cli import options
 from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.oslo import sending
 from broker.cli.screen import Screen
-from broker.errors import RpcError
+from broker.errors import RpcError, print_error
 from broker.oslo.contract import Address, Session
 from broker.oslo.names import DEFAULT_EXCHANGE
 from broker.oslo.service.topics import result_of
@@ -63,7 +62,7 @@ def call(
         try:
             result = result_of(reply)
         except RpcError as error:
-            print(f"headgate oslo call: {where}: {error}", file=sys.stderr)
+            print_error(f"headgate oslo call: {where}: {error}")
             return FAILED
         if isinstance(result, str) and not as_json:
             screen.line(result)

@@ -21,7 +21,7 @@ from broker.cli import address
 from broker.cli.exits import CONFIG, FAILED, OK, code_of
 from broker.cli.oslo import plan
 from broker.cli.oslo.children import Order, Ready
-from broker.errors import ConfigError, HeadgateError
+from broker.errors import ConfigError, HeadgateError, print_error
 from broker.oslo.node import NodeConfig
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -90,7 +90,7 @@ def main() -> int:
         return run(order)
     except (HeadgateError, TimeoutError) as error:
         for line in str(error).splitlines() or [type(error).__name__]:
-            print(f"headgate oslo {order.name}: {line}", file=sys.stderr)
+            print_error(f"headgate oslo {order.name}: {line}")
         code = code_of(error)
         return code if code in (OK, CONFIG) else FAILED
 

@@ -13,6 +13,7 @@ import typer
 
 from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, UsageError
 from broker.cli.screen import Screen
+from broker.errors import print_error
 from broker.nesting import NESTED_MAX, check, read_json
 from broker.oslo.contract import Address, CallTimeout, OsloFailure, Session, Settings, Undelivered, Unroutable
 from broker.oslo.frames import check_name
@@ -141,7 +142,7 @@ def run(verb: str, settings: Settings, work: Work) -> int:
         finally:
             port.close()
     except OsloFailure as error:
-        print(f"headgate oslo {verb}: {error}", file=sys.stderr)
+        print_error(f"headgate oslo {verb}: {error}")
         if isinstance(error, (Unroutable, Undelivered)):
             return NO_CONNECTION
         return TIMEOUT if isinstance(error, CallTimeout) else FAILED
@@ -168,7 +169,7 @@ def send(
 ) -> int:
     """``run`` for what is not answered: says whether it was sent, or that nobody listens there (exit code 3)."""
     if not heard(settings, pipelines, address):
-        print(f"headgate oslo {verb}: {address}: nobody listens there", file=sys.stderr)
+        print_error(f"headgate oslo {verb}: {address}: nobody listens there")
         return NO_CONNECTION
     code = run(verb, settings, work)
     if code == OK:

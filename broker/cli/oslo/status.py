@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from broker.cli.oslo.picture import NodeStatus
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen
 from broker.cli.status import Every
+from broker.errors import print_error
 from broker.oslo.contract import Settings
 from broker.oslo.node import client_ipc_dir
 from broker.oslo.service import asking
@@ -41,13 +41,13 @@ def outcome(found: NodeStatus, settings: Settings) -> int:
     """The exit code; says what is missing on stderr."""
     if not found.rooms and found.states is None:
         places = ", ".join((settings.ipc_dir, *settings.directories))
-        print(f"headgate oslo status: no proxy of this node in {places}", file=sys.stderr)
+        print_error(f"headgate oslo status: no proxy of this node in {places}")
         return FAILED
     if found.silent:
-        print(f"headgate oslo status: no answer from {', '.join(found.silent)}", file=sys.stderr)
+        print_error(f"headgate oslo status: no answer from {', '.join(found.silent)}")
         return FAILED
     if found.states is None:
-        print("headgate oslo status: no directory answers", file=sys.stderr)
+        print_error("headgate oslo status: no directory answers")
         return FAILED
     return OK
 

@@ -11,14 +11,13 @@ import argparse
 import configparser
 import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
 from broker.cli import main as command
 from broker.cli.exits import CONFIG
-from broker.errors import ConfigError
+from broker.errors import ConfigError, print_error
 
 Lookup = Callable[[str, str], str]
 """(group, option) -> its value in the file; "" it is not there."""
@@ -127,7 +126,7 @@ def _redis(url: str, look: Lookup) -> Iterator[str]:
 def _say_unused(given: argparse.Namespace) -> None:
     unused: Mapping[str, str] = {name: why for name, why in _UNUSED.items() if getattr(given, name)}
     for name, why in unused.items():
-        print(f"oslo-messaging-zmq-proxy: --{name.replace('_', '-')} changes nothing: {why}", file=sys.stderr)
+        print_error(f"oslo-messaging-zmq-proxy: --{name.replace('_', '-')} changes nothing: {why}")
 
 
 def main() -> int:
@@ -139,11 +138,11 @@ def main() -> int:
             log = os.open(given.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
             os.dup2(log, 2)
     except (ConfigError, OSError) as error:
-        print(f"oslo-messaging-zmq-proxy: {error}", file=sys.stderr)
+        print_error(f"oslo-messaging-zmq-proxy: {error}")
         return CONFIG
     _say_unused(given)
     shown = [
         "..." if before == "--redis" else word for before, word in zip(["", *words], words, strict=False)
     ]
-    print(f"oslo-messaging-zmq-proxy: headgate {shlex.join(shown)}", file=sys.stderr)
+    print_error(f"oslo-messaging-zmq-proxy: headgate {shlex.join(shown)}")
     return command.main(words)

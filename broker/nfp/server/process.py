@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from broker import supervision
-from broker.errors import ConfigError, HeadgateError
+from broker.errors import ConfigError, HeadgateError, print_error
 from broker.journal.options import JournalOptions
 from broker.nfp.server.broker import NfpBroker
 from broker.settings.nfp import NfpSection
@@ -42,10 +41,10 @@ def run(settings: NfpSection, *, log_level: str = "info", **means: Any) -> int:
     try:
         outcome = asyncio.run(serve(settings, **means))
     except ConfigError as error:
-        print(f"headgate nfp: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        print_error(f"headgate nfp: {error}")
         return EXIT_CONFIG
     except HeadgateError as error:
-        print(f"headgate nfp: {error}", file=sys.stderr)  # noqa: T201 - one clear line, logging or not
+        print_error(f"headgate nfp: {error}")
         return EXIT_FAILED
     if outcome == "restart":
         supervision.start_again()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen, duration
-from broker.errors import ConfigError
+from broker.errors import ConfigError, print_error
 from gateway.cli.cluster import telling
 from gateway.cli.cluster.which import NAME, Cluster, Name, find
 from gateway.cluster import files, state
@@ -116,7 +115,7 @@ def up(
     Prints the tree, FLUX_URI for the client verbs, and a link to the dashboard.
     """
     shape = Shape(name, size, fanout, gateway=not bare, nfp=nfp, oslo=oslo, image=image)
-    chosen = choose(engine, image, _say)
+    chosen = choose(engine, image, print_error)
     began = time.monotonic()
     with state.held(name):
         cluster = _fresh(shape, chosen)
@@ -263,10 +262,6 @@ def ls(as_json: options.AsJson = False) -> int:
     ]
     screen.records(("name", "engine", "size", "running", "for"), values, rows)
     return OK
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 VERBS: Final[dict[str, Callable[..., int]]] = {"init": init, "up": up, "down": down, "ls": ls}

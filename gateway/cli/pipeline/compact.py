@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
+from broker.errors import print_error
 from gateway.cli.pipeline import given
 from gateway.pipeline.warehouse import Warehouse
 
@@ -54,7 +54,7 @@ def compact(
             try:
                 _once(screen, target, names, since, until, keep_hours)
             except Conflict as error:
-                print(f"headgate pipeline compact: {error}; again in {every:g} s", file=sys.stderr)
+                print_error(f"headgate pipeline compact: {error}; again in {every:g} s")
             leave.wait(every)
     return OK
 
