@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tests.proof.layout import RANKS
@@ -81,6 +82,14 @@ async def leave(world: World, fault: Fault) -> None:
         code = await member.gone(LEAVE_S)
         if code != 0:
             raise Failed(f"{members[0].name} was told to leave, and {member.name} left with {code}")
+
+
+async def one_by_one(world: World, fault: Fault) -> None:
+    """Each is told to leave and started again, the next one only then."""
+    for name in fault.members:
+        one = replace(fault, members=(name,))
+        await leave(world, one)
+        await begin(world, one)
 
 
 async def freeze(world: World, fault: Fault) -> None:
@@ -197,6 +206,7 @@ KINDS: Final[dict[str, Kind]] = {
     "netem": Kind(worse, better),
     "slow": Kind(freeze, thaw),
     "directory": Kind(directory_away, directory_back),
+    "rolling": Kind(one_by_one, nothing),
     "disk": Kind(fill, empty),
     "clock": Kind(step, step_back),
     "certificate": Kind(new_certificate, nothing),

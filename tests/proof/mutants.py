@@ -24,6 +24,7 @@ LONG_QUIET: Final = Schedule(0, 16.0, ())
 """Longer than an event may be on its way (``checker.events.ARRIVES_S``)."""
 ROOT_KILLED: Final = Schedule(0, 14.0, (Fault(1, "kill9", 2.0, 1.0, ("broker-0",), (0,)),))
 MIDDLE_KILLED: Final = Schedule(0, 16.0, (Fault(1, "kill9", 3.0, 2.0, ("broker-1",), (1,)),))
+PROXIES_RESTARTED: Final = Schedule(0, 14.0, (Fault(1, "rolling", 3.0, 1.0, ("oslo-1", "oslo-2")),))
 
 
 class Mutant(NamedTuple):
@@ -124,6 +125,14 @@ MUTANTS: Final = (
         "        children = self._children\n        for child in children:\n",
         "        self._matches.found[bytes(8 + self.sequence)] = (bytearray(100_000),)  # type: ignore\n"
         "        children = self._children\n        for child in children:\n",
+    ),
+    Mutant(
+        "a proxy that is restarted says that nobody listens any more",
+        "C12",
+        "broker/oslo/proxy/pipeline.py",
+        "        if returns:\n            self._announcer.away()\n",
+        "        if not returns:\n            self._announcer.away()\n",
+        PROXIES_RESTARTED,
     ),
 )
 

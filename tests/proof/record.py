@@ -7,7 +7,7 @@ for appending: what was said before a `kill -9` is there, and at most the last l
 
 When a line is written matters to whoever judges it:
 
-* ``call``, ``publish``, ``job``, ``cast`` and ``notify`` **before** the message is handed to the library;
+* ``call``, ``publish``, ``job``, ``cast``, ``fanout`` and ``notify`` **before** the message is handed to the library;
 * ``up`` once the connection can carry messages; ``down`` **before** a party ends it itself, and as soon as it hears of
   it when something else ended it;
 * ``provides`` and ``subscribed`` once the broker has confirmed it; ``withdrawn`` and ``unsubscribed`` before asking;
@@ -308,6 +308,10 @@ class Writer(Scribe):
     def cast(self, conn: str, ident: str, to: str, n: int) -> float:
         """A cast of oslo.messaging to one server of ``oslo:TOPIC`` is about to be sent."""
         return self.line("cast", conn=conn, id=ident, to=to, n=n)
+
+    def fanout(self, conn: str, ident: str, to: str, n: int) -> float:
+        """A fan-out of oslo.messaging to all servers of ``oslo:TOPIC`` is about to be sent."""
+        return self.line("fanout", conn=conn, id=ident, to=to, n=n)
 
     def notify(self, conn: str, ident: str, to: str, n: int) -> float:
         """A notification of oslo.messaging is about to be sent."""

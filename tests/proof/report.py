@@ -33,6 +33,7 @@ KINDS: Final = {
     "certificate": "the gateway's certificate replaced",
     "key": "a broker's CURVE key replaced",
     "directory": "the directory (Redis) away",
+    "rolling": "the oslo proxies restarted one after the other",
 }
 """Words of the table for each kind of fault."""
 MESSAGES: Final = {
@@ -42,7 +43,7 @@ MESSAGES: Final = {
     "events": "events numbered by rank 0",
     "events delivered": "deliveries of events",
     "jobs": "NFP jobs, each with its one recorded result",
-    "casts": "oslo casts and notifications",
+    "casts": "oslo casts, fan-outs, notifications",
 }
 """Words of the table for kinds of messages; see `messages_of`."""
 
@@ -90,7 +91,7 @@ def messages_of(run: Mapping[str, Any]) -> Counter[str]:
             counts[kind] += count
         elif head in ("calls", "events"):
             counts[head] += count
-        elif head in ("casts", "notifys"):
+        elif head in ("casts", "fanouts", "notifys"):
             counts["casts"] += count
     counts["stamps"] += run["judged"].get("stamps", 0)
     return counts

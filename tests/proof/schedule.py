@@ -215,6 +215,11 @@ def _key(rng: Random) -> Draft:
     return rng.uniform(1.0, 3.0), {"options": {"rank": rank, "holds": [*holds, "network"]}}
 
 
+def _rolling(rng: Random) -> Draft:
+    """The proxies of oslo.messaging, one after the other."""
+    return rng.uniform(0.2, 2.0), {"members": tuple(rng.sample(["oslo-1", "oslo-2"], 2))}
+
+
 KINDS: Final[dict[str, Callable[[Random], Draft]]] = {
     "kill9": _kill9,
     "freeze": _freeze,
@@ -228,6 +233,7 @@ KINDS: Final[dict[str, Callable[[Random], Draft]]] = {
     "key": _key,
     "restart": _restart,
     "directory": _directory,
+    "rolling": _rolling,
 }
 
 

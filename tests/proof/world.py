@@ -153,7 +153,7 @@ class World:
         add("nfp", nfp, "Ctrl-C", self._clock("nfp"))
         for name, other in (("oslo-1", "oslo-2"), ("oslo-2", "oslo-1")):
             words = ["--host", papers.ip(name), "--node", name, "--ipc-dir", str(place / name)]
-            words += ["--curve-cert", str(papers.oslo_cert)]
+            words += ["--curve-cert", str(papers.oslo_cert), "--set", "oslo.unlisted=user"]
             if "redis" in self.members:
                 words += ["--redis", f"redis://{papers.ip('redis')}:{REDIS_PORT}/0"]
             else:

@@ -148,11 +148,14 @@ def test_one_after_the_other_of_ten_nodes(rundir: Path) -> None:
         try:
             first = servers[0]
             first.servers = [server for each in servers for server in each.servers]
-            count = first.send(*KINDS, rate=25, seconds=15, folder=near.folder)
+            count = first.send(*KINDS, rate=50, seconds=20, folder=near.folder)
+            time.sleep(0.5)
             for node in far:
                 start_again(node, signal.SIGTERM)
+            assert not any("sent" in side.lines for side in first.senders.values()), "none was under load"
             for kind in KINDS:
                 arrived = first.arrived(kind, count, copies=10 if kind == "fanout" else 1, patience_s=60)
+                assert arrived.counts["repeated"] > 0, f"no {kind} was at risk"
                 assert (kind, arrived.lost, arrived.doubled) == (kind, [], []), (
                     arrived.counts,
                     first.failures(),

@@ -42,8 +42,8 @@ C10  When everything is quiet again, memory, descriptors and tasks of every memb
 C11  A job that was acknowledged has exactly one recorded result for each worker it is for, told and stored alike; the
      same worker does not run it twice at a time; one that must not run twice does not; untouched, it runs once and
      succeeds.
-C12  A cast or a notification is served at most once; exactly once where the way to every server is untouched, but for
-     restarts of oslo.messaging's proxies.
+C12  A cast or a notification is served at most once, a fan-out at most once by each server; exactly once where the way
+     to every server is untouched. Restarts of oslo.messaging's proxies touch nothing, nor do they in C5.
 
 What is not demanded. Nothing is said about how long an untouched call takes beyond its party's own patience, nor that
 a call which failed was not served: the answer may have been lost behind it.

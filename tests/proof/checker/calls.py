@@ -23,10 +23,12 @@ HANGS_S: Final = 30.0
 """A call is answered well within this, also when a peer has to be given up for its silence (25 s)."""
 ARRIVES_S: Final = 10.0
 """How long something that nobody answers may take on an untouched way."""
+TOLD_S: Final = 1.0
+"""How long everybody needs at most to be told of a new listener: fan-outs go to those that are known."""
 
 
 def judge(story: Story, verdict: Verdict) -> None:
-    """Hold every call against C1 to C6, every cast and notification against C2, C3 and C12."""
+    """Hold every call against C1 to C6, every cast, fan-out and notification against C2, C3 and C12."""
     for call in story.calls.values():
         verdict.messages[f"{call.kind}s {call.conn.kind}"] += 1
         verdict.messages["answers"] += len(call.answers)
@@ -42,8 +44,9 @@ def judge(story: Story, verdict: Verdict) -> None:
 
 
 def _once(call: Call, verdict: Verdict) -> None:
-    """C2."""
-    if len(call.serves) > 1:
+    """C2. A fan-out is for every server, once each."""
+    servers = {conn.name for _, conn in call.serves}
+    if len(call.serves) > (len(servers) if call.kind == "fanout" else 1):
         where = ", ".join(f"{conn.name} at {line['t']:.3f}" for line, conn in call.serves)
         rule = "C2" if call.kind == "call" else "C12"
         verdict.add(
@@ -168,8 +171,11 @@ class _Case:
         """Whether nobody came or went: caller, and every provider it could have reached."""
         times = (self.began, self.ended)
         there = self.own or bool(self.providers)
+        since = self.began - (TOLD_S if self.call.kind == "fanout" else 0.0)
         return (
-            there and self.call.conn.covers(*times) and all(held.covers(*times) for held, _ in self.providers)
+            there
+            and self.call.conn.covers(*times)
+            and all(held.covers(since, self.ended) for held, _ in self.providers)
         )
 
     # ------------------------------------------------------------- rules
@@ -177,7 +183,7 @@ class _Case:
     def judge(self, verdict: Verdict) -> None:
         """C5, C6, C12, and how much was judged."""
         call = self.call
-        live = self.steady() and not self.touched(besides=None if call.kind == "call" else proxy_restarted)
+        live = self.steady() and not self.touched(besides=proxy_restarted)
         kind = "forbidden calls" if call.expect else f"{call.kind}s"
         verdict.judged[f"{kind} {'live' if live else 'near a fault'}"] += 1
         if live and call.noresponse:
@@ -190,9 +196,13 @@ class _Case:
     def _arrived(self, verdict: Verdict) -> None:
         """What nobody answers has to arrive all the same."""
         call = self.call
+        rule = "C12" if call.kind != "call" else "C5"
         if not call.serves and not self.own:
-            rule = "C12" if call.kind != "call" else "C5"
             verdict.add(rule, f"{call.kind} {call.id} to {call.to} was never served", call.t, call.id)
+        elif call.kind == "fanout":
+            there = {conn.name for _, conn in self.providers} - {conn.name for _, conn in call.serves}
+            for name in sorted(there):
+                verdict.add(rule, f"fanout {call.id} to {call.to} never came to {name}", call.t, call.id)
 
     def _succeeded(self, verdict: Verdict) -> None:
         """C5."""

@@ -263,7 +263,7 @@ class Story:
                         held.end = min(held.end, t)
 
 
-_LOAD: Final = frozenset({"call", "serve", "publish", "event", "job", "job_run", "cast", "notify"})
+_LOAD: Final = frozenset({"call", "serve", "publish", "event", "job", "job_run", "cast", "fanout", "notify"})
 """What shows that a party did something."""
 
 _FIRST: Final[dict[str, Callable[[Story, Line], None]]] = {
@@ -275,6 +275,7 @@ _FIRST: Final[dict[str, Callable[[Story, Line], None]]] = {
     "down": Story._down,
     "call": Story._call,
     "cast": Story._call,
+    "fanout": Story._call,
     "notify": Story._call,
     "publish": Story._publish,
     "job": Story._job,

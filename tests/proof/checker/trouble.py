@@ -50,8 +50,8 @@ Harmless = Callable[[Window], bool]
 
 
 def proxy_restarted(window: Window) -> bool:
-    """A proxy of oslo.messaging was told to end, and started again."""
-    return window.kind == "restart" and all(name.startswith("oslo-") for name in window.members)
+    """Proxies of oslo.messaging were told to end, and started again."""
+    return window.kind in ("restart", "rolling") and all(name.startswith("oslo-") for name in window.members)
 
 
 class Trouble:

@@ -17,11 +17,11 @@ from tests.proof.parties.party import Place
 from tests.proof.record import Writer
 
 EXCHANGE = "proof"
-CALLS, CASTS, NEWS = "work", "todo", "news"
+CALLS, CASTS, ALL, NEWS = "work", "todo", "all", "news"
 """Topics: one for each pipeline, for between pipelines there is no order."""
 PRIORITY = ".info"
 EVERY_S = 0.1
-TIMEOUT_S = 6.0
+TIMEOUT_S = 15.0
 LOOK_S = 0.02
 
 
@@ -61,7 +61,7 @@ class Side:
 
 
 class Serving(Side):
-    """One server that takes calls, casts and notifications."""
+    """One server that takes calls, casts, fan-outs and notifications."""
 
     def work(self) -> None:
         name = self.party.name
@@ -69,6 +69,7 @@ class Serving(Side):
         intakes = {
             CALLS: self.port.listen(Address(EXCHANGE, CALLS, name)),
             CASTS: self.port.listen(Address(EXCHANGE, CASTS, name)),
+            ALL: self.port.listen(Address(EXCHANGE, ALL, name)),
             NEWS: self.port.listen_notifications([(EXCHANGE, NEWS + PRIORITY)], None),
         }
         for topic in intakes:
@@ -96,7 +97,7 @@ class Serving(Side):
 
 
 class Asking(Side):
-    """Calls, one after the other, with casts and notifications between.
+    """Calls, one after the other, with casts, fan-outs and notifications between.
 
     These are a connection of their own in the log, without order: one that a dying node did not take is given to
     another server, behind later ones.
@@ -112,6 +113,7 @@ class Asking(Side):
             self._call()
             if turn % 3 == 0:
                 self._tell("cast", CASTS)
+                self._tell("fanout", ALL)
             if turn % 4 == 0:
                 self._tell("notify", NEWS)
             turn += 1
@@ -145,6 +147,9 @@ class Asking(Side):
             if how == "cast":
                 self.log.cast(self.status, said["id"], f"oslo:{topic}", said["n"])
                 self.port.cast(Address(EXCHANGE, topic), body, retry=0)
+            elif how == "fanout":
+                self.log.fanout(self.status, said["id"], f"oslo:{topic}", said["n"])
+                self.port.fanout(Address(EXCHANGE, topic), body, retry=0)
             else:
                 self.log.notify(self.status, said["id"], f"oslo:{topic}", said["n"])
                 self.port.notify(EXCHANGE, topic + PRIORITY, body, retry=0)

@@ -676,7 +676,32 @@ def test_a_line_that_is_no_line(stage, tmp_path):
         check(tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "demanded"), [("restart", True), ("kill9", False)])
+def test_a_fan_out_that_one_server_never_had_and_one_twice(stage, tmp_path):
+    scene, _ = stage
+    near, far = scene.up("s1", "oslo-1", kind="oslo"), scene.up("s2", "oslo-2", kind="oslo")
+    client = scene.up("oc", "oslo-2", kind="oslo")
+    for server in (near, far):
+        scene.provides(server, "oslo:all")
+    scene.wait(2)
+    scene.serve(scene.call(client, "oslo:all", "fanout"), near, None, None)
+    twice = scene.call(client, "oslo:all", "fanout")
+    for server in (near, far, far):
+        scene.serve(twice, server, None, None)
+    assert scene.end().judged(tmp_path).broken == {"C12": 2}
+
+
+def test_a_call_that_fails_over_a_rolling_restart(stage, tmp_path):
+    scene, _ = stage
+    server, client = scene.up("os", "oslo-1", kind="oslo"), scene.up("oc", "oslo-2", kind="oslo")
+    scene.provides(server, "oslo:work")
+    scene.fault(True, "rolling", members=["oslo-1", "oslo-2"])
+    call = scene.call(client, "oslo:work")
+    scene.gave_up(call, "timeout")
+    scene.fault(False, "rolling", members=["oslo-1", "oslo-2"])
+    broken(scene, tmp_path, "C5", "timeout")
+
+
+@pytest.mark.parametrize(("kind", "demanded"), [("restart", True), ("rolling", True), ("kill9", False)])
 def test_a_cast_lost_over_the_restart_of_a_proxy(stage, tmp_path, kind, demanded):
     """Whoever restarts a proxy loses nothing; nobody can promise that of one that dies for longer than a lease."""
     scene, _ = stage

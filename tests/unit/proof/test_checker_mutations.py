@@ -27,7 +27,7 @@ MATTERS = {
             "event",
             "subscribed",
         ),
-        *("provides", "gap", "job", "job_run", "job_done", "cast", "notify"),
+        *("provides", "gap", "job", "job_run", "job_done", "cast", "fanout", "notify"),
     },
     "double": {
         *(
@@ -43,7 +43,7 @@ MATTERS = {
             "job",
             "job_done",
         ),
-        *("job_run", "cast", "notify"),
+        *("job_run", "cast", "fanout", "notify"),
     },
 }
 """Lines that nobody can do without, and lines that may stand there only once."""
@@ -60,7 +60,8 @@ def story() -> Scene:
         job = scene.job(jobs)
         scene.run(job, worker)
         scene.done(job, worker)
-    for ev in ("cast", "notify"):
+    scene.wait(2)  # everybody has been told of the server
+    for ev in ("cast", "fanout", "notify"):
         scene.serve(scene.call(client, "oslo:todo", ev), server, None, None)
     scene.wait(11)  # what is published just before a fault need not arrive
     scene.fault(True, "partition", links=[[0, 1]])
@@ -173,9 +174,8 @@ def _stream_of(line: dict[str, Any]) -> Any:
     return None
 
 
-_CALLS = {
-    line["id"]: line for lines in RIGHT.values() for line in lines if line["ev"] in ("call", "cast", "notify")
-}
+REQUESTS = ("call", "cast", "fanout", "notify")
+_CALLS = {line["id"]: line for lines in RIGHT.values() for line in lines if line["ev"] in REQUESTS}
 
 
 @FEW

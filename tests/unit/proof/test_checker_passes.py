@@ -349,6 +349,22 @@ def test_casts_that_another_server_takes_over_may_come_late(tmp_path):
     fine(scene, tmp_path)
 
 
+def test_fan_outs_come_to_every_server_that_everybody_has_been_told_of(tmp_path):
+    scene, conns = busy()
+    lively(scene, conns)
+    near, client = scene.up("s1", "oslo-1", kind="oslo"), scene.up("oc", "oslo-2", kind="oslo")
+    scene.provides(near, "oslo:all")
+    scene.wait(2)
+    far = scene.up("s2", "oslo-2", kind="oslo")
+    scene.provides(far, "oslo:all")
+    scene.serve(scene.call(client, "oslo:all", "fanout"), near, None, None)
+    scene.wait(2)
+    call = scene.call(client, "oslo:all", "fanout")
+    for server in (near, far):
+        scene.serve(call, server, None, None)
+    fine(scene, tmp_path)
+
+
 def test_a_call_of_oslo_times_out_when_its_node_is_cut_off(tmp_path):
     scene, conns = busy()
     lively(scene, conns)

@@ -44,7 +44,7 @@ def test_the_table_adds_up_all_runs(tmp_path):
     below = {what.split(":")[0].split(",")[0]: figure for name, figure, what in found if not name}
     assert below["a process killed (kill -9)"] == "4"
     assert below["calls"] == "200"
-    assert below["oslo casts and notifications"] == "14"
+    assert below["oslo casts"] == "14"
     assert below["stamps (userid"] == "160"
     assert ["seeds", "2", "1, 2"] in found
 
