@@ -6,9 +6,10 @@ Names follow the Prometheus conventions: base units, ``_total`` on counters. The
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from broker.errors import ConfigError
@@ -24,8 +25,10 @@ REQUESTS_MAX: Final = 32
 PHRASES: Final = {200: "OK", 404: "Not Found", 503: "Service Unavailable"}
 TEXT: Final = "text/plain; version=0.0.4"
 """The content type of ``render``."""
-Sample = tuple[str, str, str, list[tuple[dict[str, str], float]]]
-"""(name, type, help, [(labels, value)])"""
+Values = list[tuple[dict[str, str], float]]
+Sample = tuple[str, str, str, Values]
+"""(name, type, help, [(labels, value)]); the label ``PART`` of a histogram's value is the end of its name."""
+PART: Final = "__name__"
 Page = tuple[int, str, bytes]
 """An answer over HTTP: status, content type, body."""
 
@@ -36,15 +39,37 @@ def render(samples: Iterable[Sample]) -> str:
     for name, kind, text, values in samples:
         lines += [f"# HELP headgate_{name} {text}", f"# TYPE headgate_{name} {kind}"]
         for labels, value in values:
-            inner = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
+            whole = name + labels.get(PART, "")
+            inner = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items() if key != PART)
             lines.append(
-                f"headgate_{name}{{{inner}}} {value:.15g}" if inner else f"headgate_{name} {value:.15g}"
+                f"headgate_{whole}{{{inner}}} {value:.15g}" if inner else f"headgate_{whole} {value:.15g}"
             )
     return "\n".join(lines) + "\n"
 
 
 def _escape(label: str) -> str:
     return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def histogram(labels: dict[str, str], bounds: Sequence[float], counts: Sequence[int], total: float) -> Values:
+    """The values of one histogram: cumulative buckets, sum and count.
+
+    Args:
+        labels: whose it is.
+        bounds: upper bounds of the buckets, rising.
+        counts: how many are in each; the last bucket has no bound.
+        total: the sum of all.
+    """
+    heights = list(itertools.accumulate(counts))
+    ends = [*(f"{bound:.6g}" for bound in bounds), "+Inf"]
+    return [
+        *(
+            ({**labels, PART: "_bucket", "le": end}, float(height))
+            for end, height in zip(ends, heights, strict=True)
+        ),
+        ({**labels, PART: "_sum"}, total),
+        ({**labels, PART: "_count"}, float(heights[-1])),
+    ]
 
 
 class PageListener:

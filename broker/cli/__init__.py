@@ -13,6 +13,7 @@
     tree           shape and health of an instance, ``hostlist`` the names of its hosts
     diagnosis      the steps that ``doctor`` tries; ``greeting`` asks a parent for its version
     probing        what ``health`` asks brokers, gateways and wings
+    callrates      how calls fare, for ``stats --services``
     hops           where the time of a ``ping --trace`` goes
     overrides      ``--set`` on top of a file; ``settings_text`` the settings as text
     nfp            ``headgate nfp``: the NORFAB protocol, a file each of its verbs

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from broker.cli import options
+from broker.cli.callrates import CallRates, ask
 from broker.cli.exits import OK, UsageError
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen
@@ -22,6 +23,7 @@ EXAMPLES = (
     "headgate stats                        this broker since its start",
     "headgate stats --all --watch          every broker, messages per second",
     "headgate stats --service overlay",
+    "headgate stats --services --watch     calls by method: rates, errors, latency",
     "headgate stats --users --watch        who holds how much here, the busiest first",
 )
 OVERVIEW: Final = (
@@ -198,6 +200,15 @@ def stats(
         bool,
         typer.Option("--users", help="What each user holds there, the busiest first; for owner and admin."),
     ] = False,
+    services: Annotated[
+        bool,
+        typer.Option(
+            "--services", help="Calls of everybody by method, at all brokers or at --rank: rates, errors."
+        ),
+    ] = False,
+    builtin: Annotated[
+        bool, typer.Option("--builtin", help="With --services: the broker's own services, too.")
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Look again and again and show rates, until Ctrl-C.")
     ] = False,
@@ -214,15 +225,25 @@ def stats(
         raise UsageError("--all goes neither with --rank nor with --service")
     if users and (every or service != "broker"):
         raise UsageError("--users goes neither with --all nor with --service")
+    if services and (every or users or service != "broker"):
+        raise UsageError("--services goes neither with --all nor with --users nor with --service")
+    if builtin and not services:
+        raise UsageError("--builtin goes with --services")
     session = Session(uri, as_json, timeout)
 
     async def work(handle: Handle) -> int:
-        ranks: list[int | None] = list(range(await handle.size())) if every else [rank]
+        whole = list(range(await handle.size()))
+        ranks: list[int | None] = [*whole] if every else [rank]
         look: Look | None = None
         held: Holders | None = None
+        calls: CallRates | None = None
         with Redraw(session.screen, watch) as redraw:
             while True:
-                if users:
+                if services:
+                    answers = await ask(handle, whole if rank is None else [rank])
+                    calls = CallRates(answers, calls, builtin)
+                    redraw.frame(partial(calls.show, session.screen))
+                elif users:
                     answer = handle.rpc("broker.users", nodeid=options.nodeid(rank))
                     held = Holders((await session.within(answer, "broker.users")).json(), held)
                     redraw.frame(partial(held.show, session.screen))

@@ -9,6 +9,7 @@
 ``pressure``  full outboxes: who is paused, who stalls, who must go
 ``keepalive`` a sign of life on quiet links of the older dialects
 ``calls``     the broker's own requests and their answers
+``figures``   what it counted and who holds how much, JSON-ready
 ``context``   the broker as its services see it
 ``tracing``   who looks on while messages pass
 ``overlay/``  the tree: hello, parent, children, liveness, rejoin

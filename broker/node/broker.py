@@ -33,6 +33,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 from broker.errors import LinkBroken, LinkError
@@ -153,12 +154,14 @@ class Broker:
             stop = self.pressure.admit(port, messages, start, stop, blocked)
         flusher.batch = True
         self._active = port
+        router.call_stats.now_ns = monotonic_ns()
         index = start
         pause = start + FLUSH_MSGS
         try:
             while index < stop:
                 if index == pause:
                     flusher.flush()
+                    router.call_stats.now_ns = monotonic_ns()
                     pause += FLUSH_MSGS
                     if self.pressure.paused(port):
                         break
@@ -239,6 +242,7 @@ class Broker:
     def _run_work(self) -> None:
         self._tick = None
         self.flusher.batch = True
+        self.router.call_stats.now_ns = monotonic_ns()
         try:
             self._work()
         finally:

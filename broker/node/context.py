@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Credentials
+from broker.node import figures
 from broker.node.calls import OwnCall
 from broker.node.tracing import Tracing
-from broker.routing.port import KIND_NAMES, Port
+from broker.routing.port import Port
 from broker.routing.recording import record_refused
-from broker.routing.users import User
 from broker.services.context import JournalControl, Sender, Watcher
 from broker.wire.message import NORESPONSE, Message, event, response
 
@@ -259,7 +259,7 @@ class BrokerContext:
 
     def traffic(self) -> Mapping[str, Any]:
         """Message counts since start or ``clear_traffic``."""
-        return traffic(self._broker)
+        return figures.traffic(self._broker)
 
     def metrics(self) -> str:
         """All figures in the Prometheus text format."""
@@ -267,15 +267,20 @@ class BrokerContext:
 
     def users(self) -> Mapping[str, Any]:
         """What the links of each user hold together, the busiest first, and what a guest may hold."""
-        return users(self._broker)
+        return figures.users(self._broker)
+
+    def call_stats(self, errors: bool) -> Mapping[str, Any]:
+        """Rate, errors and duration of the calls that clients made here, by method."""
+        return figures.calls(self._broker, errors)
 
     def clear_traffic(self) -> None:
         """Start the counts again."""
         self._broker.router.tally.clear()
+        self._broker.router.call_stats.clear()
 
     def links(self) -> Sequence[Mapping[str, Any]]:
         """Per attached link."""
-        return [describe(port) for port in self._broker.router.ports if port.link is not None]
+        return [figures.describe(port) for port in self._broker.router.ports if port.link is not None]
 
 
 def _keep(_name: str, _value: str) -> int:
@@ -287,69 +292,3 @@ def _port(sender: Sender) -> Port:
     if not isinstance(sender, Port):
         raise TypeError(f"{sender!r} did not come from sender_of()")
     return sender
-
-
-def traffic(broker: Broker) -> dict[str, Any]:
-    """Message counts of one broker by direction and type (see ``Tally``), drops by reason, and what is open now."""
-    tally, ports = broker.router.tally, broker.router.ports
-    return {
-        "rx": tally.received(),
-        "tx": tally.sent(),
-        "drops": dict(tally.drops),
-        "connects": tally.connects,
-        "pending": sum(port.open_calls for port in ports),
-        "links": sum(port.link is not None for port in ports),
-        "outbox_bytes": sum(port.link.outbox.parked_bytes for port in ports if port.link is not None),
-    }
-
-
-def users(broker: Broker) -> dict[str, Any]:
-    """Who holds how much, JSON-ready, by messages received; and the limits of a guest."""
-    held = [_holding(user) for user in broker.router.users]
-    limits = broker.router.users.limits
-    return {
-        "users": sorted(held, key=lambda user: -user["received"]),
-        "limits": {
-            "pending": limits.calls,
-            "services": limits.services,
-            "subscriptions": limits.subscriptions,
-            "links": limits.connections,
-        },
-    }
-
-
-def _holding(user: User) -> dict[str, Any]:
-    ports = list(user.ports)
-    return {
-        "userid": user.userid,
-        "owner": user.owner,
-        "links": len(ports),
-        "pending": sum(port.open_calls for port in ports),
-        "services": user.services,
-        "subscriptions": user.subscriptions,
-        "outbox_bytes": sum(port.link.outbox.parked_bytes for port in ports if port.link is not None),
-        "received": sum(port.received for port in ports),
-    }
-
-
-def describe(port: Port) -> dict[str, Any]:
-    """One attached link, JSON-ready."""
-    outbox = port.link.outbox
-    return {
-        "name": port.name,
-        "uuid": port.uuid,
-        "kind": KIND_NAMES[port.kind],
-        "rank": port.rank,
-        "userid": port.cred.userid,
-        "pid": port.link.peer.pid if port.link.peer.pid is not None else -1,
-        "rolemask": int(port.cred.rolemask),
-        "services": sorted(name.decode("utf-8", "replace") for name in port.services),
-        "subscriptions": len(port.subscriptions),
-        "pending": port.open_calls,
-        "received": port.received,
-        "sent": outbox.sent,
-        "untranslatable": port.link.untranslatable,
-        "queued": len(outbox.fresh) + len(outbox.parked or ()),
-        "outbox_bytes": outbox.parked_bytes,
-        "dropped_events": outbox.dropped_events,
-    }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable, Mapping
+from errno import errorcode
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.exposition import TEXT, Page, PageListener, Sample, render
+from broker.exposition import TEXT, Page, PageListener, Sample, Values, histogram, render
 from broker.journal.samples import samples as samples_of_journal
 from broker.node import probes
-from broker.node.context import traffic, users
+from broker.node.figures import traffic, users
+from broker.routing.call_stats import BOUNDS_NS, CallStats, MethodStats
 from broker.routing.port import KIND_NAMES, OWN, Port
 
 if TYPE_CHECKING:
@@ -70,12 +72,49 @@ def samples(node: Node) -> list[Sample]:
             "Event numbers that were missing.",
             [({}, float(node.overlay.events_missed))],
         ),
+        *call_samples(router.call_stats),
         *user_samples(node),
         ("cpu_seconds_total", "counter", "CPU time of the process.", [({}, usage.ru_utime + usage.ru_stime)]),
         ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
         *(samples_of_journal(node.capture.recorder) if node.capture is not None else ()),
         *(sample for more in node.more_samples for sample in more()),
     ]
+
+
+def call_samples(stats: CallStats) -> list[Sample]:
+    """Rate, errors and duration of the clients' calls, by method."""
+    methods = sorted(stats.methods.items())
+    errors = [
+        ({"method": name, "errno": errorcode.get(errnum, str(errnum))}, float(count))
+        for name, method in methods
+        for errnum, count in method.errors.items()
+    ]
+    took = [value for name, method in methods for value in _histogram(name, method)]
+    return [
+        (
+            "calls_total",
+            "counter",
+            "Calls that clients made at this broker, by topic; ids in it are *.",
+            [({"method": name}, float(method.calls)) for name, method in methods],
+        ),
+        ("call_errors_total", "counter", "Of those, what ended with an error, by errno, too.", errors),
+        (
+            "open_calls",
+            "gauge",
+            "Of those, what is not answered yet.",
+            [({"method": name}, float(method.open)) for name, method in methods],
+        ),
+        ("call_seconds", "histogram", "Time until the first response.", took),
+    ]
+
+
+def _histogram(name: str, method: MethodStats) -> Values:
+    """Few buckets, two octaves each: there are as many time series as methods times buckets."""
+    counts = [sum(method.buckets[max(0, at - 3) : at + 1]) for at in range(0, len(BOUNDS_NS), 4)]
+    left = method.buckets[len(BOUNDS_NS) :]
+    return histogram(
+        {"method": name}, [bound / 1e9 for bound in BOUNDS_NS[::4]], [*counts, *left], method.total_ns / 1e9
+    )
 
 
 def user_samples(node: Node) -> list[Sample]:

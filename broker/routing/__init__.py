@@ -14,5 +14,6 @@
 ``flow``          whether events may go on: what is on its way to brokers and subscribers
 ``recording``     what the router sees of a recorder of traffic, and the records that are rare
 ``departure``     what is owed when a port goes: answers, disconnect notices
+``call_stats``    rate, errors and duration of the clients' calls, by method
 ``tally``         counts of what passed, and of what did not and why
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 
+from broker.routing.call_stats import userid_of
 from broker.routing.notices import NOTICE
 from broker.routing.open_calls import end, leave
 from broker.routing.port import CLIENT, PARENT, Decision, Port
@@ -41,6 +42,8 @@ def _answer_waiting(router: Router, gone: Port, reason: str) -> int:
         if origin.live:
             answered += len(ended)
             for key, call in ended:
+                why = reason or f"{gone.name} is gone"
+                call.method.failed(errno.EHOSTUNREACH, why, userid_of(call), router.call_stats.now_ns)
                 router.deliver(origin, unreachable(router, call, key, reason), gone)
     return answered
 

@@ -12,6 +12,7 @@ are answered in any order, each once (``Repeat``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from broker.identity import Credentials
@@ -147,6 +148,7 @@ def _answered_untagged(origin: Port, port: Port, rest: bytes, failed: bool) -> D
 def end(calls: OpenCalls) -> Ended:
     """Take all of them out of every table; returns those that were not answered yet."""
     ended: Ended = []
+    _untime(calls.origin, calls.open)
     for key in calls.open:
         if key[-4:] == NO_TAG:
             _end_untagged(calls, key, ended)
@@ -186,6 +188,14 @@ def _end_untagged(calls: OpenCalls, key: bytes, ended: Ended) -> None:
         ended.append((key, decision))
 
 
+def _untime(port: Port, keys: Iterable[bytes]) -> None:
+    """The calls of ``port`` with these keys are not open any more."""
+    for key in keys:
+        if key in port.began:
+            del port.began[key]
+            port.pending[key].having(key)[0].method.open -= 1
+
+
 def leave(port: Port) -> None:
     """Forget all calls that ``port`` made: it is gone."""
     for calls in port.calls.values():
@@ -194,6 +204,7 @@ def leave(port: Port) -> None:
     port.calls = {}
     port.asked = {}
     port.rotation.clear()
+    _untime(port, list(port.began))
     port.pending = {}
     port.repeats = 0
     port.untagged = {}

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.identity import USERID_UNKNOWN, Credentials
+from broker.routing.call_stats import UNCOUNTED, MethodStats
 from broker.routing.flow import Window
 from broker.routing.users import User
 from broker.wire.message import DELIMITER, Message
@@ -44,6 +45,7 @@ class Decision:
         "front",
         "head",
         "mark",
+        "method",
         "once",
         "origin",
         "out_mark",
@@ -71,6 +73,8 @@ class Decision:
         """The stack as it leaves, of a request that came with none."""
         self.calls: OpenCalls | None = None
         """Of the link itself, where it asks for nobody behind it; None when no response is expected."""
+        self.method: MethodStats = UNCOUNTED
+        """Where it is counted, if it enters the tree here."""
         self.once: bool = True
         """The first response is the only one; False for streams, which end at an errnum."""
         self.armed: bytes = b""
@@ -123,6 +127,7 @@ class Port:
         hop: the route part that names this port in a stack, encoded.
         send: queues a message to the peer; never waits, never raises.
         pending: calls this port made that are not answered: rest of stack + matchtag -> those of sender and service.
+        began: when they began, of those that are timed (``CallStats.now_ns``); 0 once the first response has come.
         calls: the same by sender, service and target: rest of stack + ``Decision.way`` -> OpenCalls. Some have nothing
             open: ``rotation`` finds them in time.
         asked: the same by sender and service alone: rest of stack + service -> OpenCalls.
@@ -142,6 +147,7 @@ class Port:
     __slots__ = (
         "armed",
         "asked",
+        "began",
         "busy",
         "cache",
         "calls",
@@ -220,6 +226,7 @@ class Port:
         self.peer: int = 0
         self.marks: dict[bytes, bytes] = {}
         self.pending: dict[bytes, OpenCalls] = {}
+        self.began: dict[bytes, int] = {}
         self.repeats: int = 0  # calls that wait behind one with the same matchtag
         self.pending_max: int = 0  # calls it may have open; the router sets it
         self.untagged: dict[bytes, dict[Port, tuple[Decision, bool]]] = {}

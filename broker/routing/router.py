@@ -19,6 +19,7 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
+from broker.routing.call_stats import UNCOUNTED, CallStats
 from broker.routing.events import Events
 from broker.routing.notices import NOTICE, arm, disarm, notice_key
 from broker.routing.open_calls import NO_TAG, answered_unusual, find, track_unusual
@@ -100,6 +101,7 @@ class Router:
         self.services: ServiceTable = ServiceTable()
         self.users: Users = Users(user_limits or UserLimits())
         self.tally: Tally = Tally()
+        self.call_stats: CallStats = CallStats()
         own.pending_max = pending_total
         self.events: Events = Events(rank, stamp, self.tally, topic_max_bytes, guest_event_bytes)
         self.parent: Port | None = None
@@ -189,7 +191,7 @@ class Router:
                 self.tally.refused_requests += 1
                 return
         front, tag, calls = message.front, message.tag, decision.calls
-        stack = decision.front
+        stack, method = decision.front, decision.method
         if front != DELIMITER:
             if port.kind != CHILD or not front:  # a child's stack is taken as it is
                 front = self._stack_below(port, message, decision)
@@ -213,6 +215,10 @@ class Router:
             else:
                 pending[key] = calls
                 calls.open[key] = decision
+                if method is not UNCOUNTED:
+                    port.began[key] = self.call_stats.now_ns
+                    method.open += 1
+        method.calls += 1
         message.head = decision.head
         message.front = stack
         if self._records is not None:
@@ -255,6 +261,8 @@ class Router:
         link_topic = target is self.own and topic in LINK_TOPICS
         if not flags & NORESPONSE or (link_topic and port.kind == CLIENT and not port.strict):
             decision.calls = find(port, decision, DELIMITER)
+        if port.kind == CLIENT and not notice:
+            decision.method = self.call_stats.of(topic)
         decision.once = link_topic or not flags & STREAMING  # whose answers are single ones in any case
         if self._recording is not None:
             mark_request(self._recording, self.own, decision, int.from_bytes(received[:4], "big"))
@@ -338,6 +346,9 @@ class Router:
                 del origin.pending[key]
                 del calls.open[key]
         message.head = stamped
+        method = decision.method
+        if method is not UNCOUNTED:
+            self.call_stats.answered(method, decision, key, message, failed)
         records = self._records
         if origin.kind != PARENT:
             front = rest
@@ -372,6 +383,8 @@ class Router:
             stamped = port.stamps.get(received) or self._stamp(port, received)
             denied.head = b"".join((message.head[:5], stamped, message.head[13:]))
             record_denied(self._recording, port, None, denied, int.from_bytes(received[:4], "big"), errnum)
+        if port.kind == CLIENT:
+            self.call_stats.refused(message, errnum, text, port.cred.userid)
         if message.flags & NORESPONSE:
             self.tally.drop(f"request without response: errno {errnum}")
             return

@@ -40,6 +40,14 @@ class BrokerSelf(Service):
         """
         return self.context.users()
 
+    @method("calls", allow=Role.USER)
+    def calls(self, request: Request) -> Mapping[str, Any]:
+        """-> ``{"bounds_ns", "methods": {METHOD: {"calls", "open", "errors": {ERRNO: N}, "total_ns", "buckets"}},
+        "services": {NAME: {"provider", "builtin"}}}``: rate, errors and duration of the calls that clients made at this
+        broker; to owner and admin with ``"last_error": {"errnum", "text", "userid", "time"}`` where there was one.
+        """
+        return self.context.call_stats(bool(request.message.rolemask & (Role.OWNER | Role.ADMIN)))
+
     def clear_stats(self) -> None:
         """Start the counts again."""
         self.context.clear_traffic()

@@ -245,6 +245,11 @@ class Context(Protocol):
     def users(self) -> Mapping[str, Any]:
         """What the links of each user hold together, and what a guest may hold: see ``broker.users``."""
 
+    def call_stats(self, errors: bool) -> Mapping[str, Any]:
+        """Rate, errors and duration of the clients' calls by method, with the newest errors or without: see
+        ``broker.calls``.
+        """
+
     def metrics(self) -> str:
         """All figures in the Prometheus text format."""
 

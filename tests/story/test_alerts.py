@@ -15,7 +15,7 @@ import zmq
 from broker.exposition import render
 from broker.oslo.frames import Kind, encode, new_id
 from broker.oslo.service import metrics as oslo
-from broker.wire.message import event, request, response
+from broker.wire.message import RESPONSE, event, request, response
 from gateway import selfsigned
 from tests.live.brokers import BrokerProcess, eventually, one_broker, tree_config
 from tests.live.gateways import gateway_process, live, run
@@ -94,6 +94,29 @@ def test_calls_that_nobody_answers(rundir):
             for _ in range(1000):
                 mute.next()
         assert prometheus.fired("HeadgateCallsPileUp")
+
+
+def test_calls_that_fail(rundir):
+    with watched_broker(rundir) as (broker, _), Speaker(broker.uri) as bad, Speaker(broker.uri) as caller:
+        provide(bad, "bad")
+
+        def call(errnum):
+            caller.tell(request("bad.run", matchtag=1))
+            bad.tell(response(bad.take(lambda seen: seen.topic == "bad.run"), errnum=errnum))
+            caller.take(lambda seen: seen.type == RESPONSE)
+
+        call(5)
+        prometheus = Prometheus(rundir / "m", "headgate-broker")
+        prometheus.scrape()
+        for errnum in (*[0] * 40, 5):
+            call(errnum)
+        assert not prometheus.fired("HeadgateCallsFail")
+        assert prometheus.value("headgate_calls_total", method="bad.run") == 42
+        assert prometheus.value("headgate_call_seconds_count", method="bad.run") == 42
+        assert prometheus.value("headgate_call_errors_total", method="bad.run", errno="EIO") == 2
+        for _ in range(3):
+            call(5)
+        assert prometheus.fired("HeadgateCallsFail")
 
 
 def test_messages_that_go_nowhere(rundir):

@@ -285,6 +285,29 @@ def test_stats(broker, capsys):
     assert main(["stats", "--all", "--rank", "1"]) == exits.USAGE
 
 
+def test_stats_of_calls_by_method(broker, capsys):
+    """Each once, where it entered, with what failed first; the broker's own services only where asked for."""
+    for name in ("callstest.run", "callstest.run"):
+        main(["rpc", name, "--uri", broker.replace("local-0", "local-2")])
+    capsys.readouterr()
+    assert main(["stats", "--services", "--json"]) == 0
+    seen = values(capsys)[0]
+    first = next(each for each in seen["methods"] if each["method"] == "callstest.run")
+    assert (first["calls"], first["errors"], first["open"], seen["silent"]) == (2, {"ENOSYS": 2}, 0, [])
+    assert (first["last_error"]["rank"], first["rank"]) == (2, None)
+    assert main(["stats", "--services"]) == 0
+    assert any("ENOSYS 2" in line and "at rank 2" in line for line in lines(capsys))
+    assert not any(each["method"].startswith("attr.") for each in seen["methods"])
+    assert main(["stats", "--services", "--builtin", "--rank", "2", "--json"]) == 0
+    shown = {each["method"]: each for each in values(capsys)[0]["methods"]}
+    assert shown["callstest.run"]["calls"] == 2
+    assert main(["stats", "--services", "--builtin", "--json"]) == 0
+    shown = {each["method"]: each for each in values(capsys)[0]["methods"]}
+    assert 0 < shown["attr.get"]["p50_ns"] <= shown["attr.get"]["p99_ns"]
+    assert main(["stats", "--services", "--users"]) == exits.USAGE
+    assert main(["stats", "--builtin"]) == exits.USAGE
+
+
 def test_watch_shows_rates_until_interrupted(broker):
     command = [*HEADGATE, "stats", "--watch", "--interval", "0.1", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,9 +1,10 @@
 """The figures of a broker that ``broker.stats-get`` and the metrics show."""
 
 import errno
+import time
 
 from broker.errors import LinkEnded
-from broker.node.context import traffic
+from broker.node.figures import calls, traffic
 from broker.wire.message import event
 from tests.unit.node.desk import Desk, Door, ask, run, until
 
@@ -46,5 +47,21 @@ def test_clients_are_counted_when_they_come(rundir):
             (await door.dial()).link.close()
             await door.dial()
             await until(lambda: traffic(desk.broker)["links"] == 1 and traffic(desk.broker)["connects"] == 2)
+
+    run(script())
+
+
+def test_how_calls_fare():
+    async def script():
+        desk = Desk()
+        peer = desk.peer()
+        peer.say(ask("probe.x", 1), ask("nobody.x", 2))
+        seen = calls(desk.broker, errors=True)
+        probe, nobody = seen["methods"]["probe.x"], seen["methods"]["nobody.x"]
+        assert (probe["calls"], probe["open"], probe["errors"], sum(probe["buckets"])) == (1, 0, {}, 1)
+        assert (nobody["errors"], nobody["last_error"]["errnum"]) == ({"38": 1}, errno.ENOSYS)
+        assert abs(nobody["last_error"]["time"] - time.time()) < 5
+        assert "last_error" not in calls(desk.broker, errors=False)["methods"]["nobody.x"]
+        assert seen["services"]["probe"] == {"provider": "broker", "builtin": True}
 
     run(script())

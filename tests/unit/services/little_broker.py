@@ -239,6 +239,9 @@ class LittleBroker:
     def users(self):
         return {"users": [{"userid": 2000, "received": 6}], "limits": {"pending": 9}}
 
+    def call_stats(self, errors: bool):
+        return {"methods": {"echo.run": {"calls": 3, **({"last_error": {"errnum": 5}} if errors else {})}}}
+
     def metrics(self) -> str:
         return "headgate_requests_total 6\n"
 

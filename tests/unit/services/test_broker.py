@@ -31,6 +31,13 @@ def test_who_holds_what_is_for_owner_and_admin():
     assert desk.client(GUEST).refused("broker.users")[0] == 1
 
 
+def test_guests_see_how_calls_fare_and_not_what_their_errors_say():
+    desk = Desk()
+    assert value(desk.client(GUEST).ask("broker.calls"))["methods"] == {"echo.run": {"calls": 3}}
+    assert "last_error" in value(desk.client().ask("broker.calls"))["methods"]["echo.run"]
+    assert desk.client(NOBODY).refused("broker.calls")[0] == 1
+
+
 def test_only_the_owner_clears_stats():
     desk = Desk()
     assert desk.client(GUEST).refused("broker.stats-clear") == OWNER_ONLY

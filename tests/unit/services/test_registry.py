@@ -14,7 +14,7 @@ from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk, Little
 ALL, USER, OWNERS = int(Role.ALL), int(Role.USER), int(Role.NONE)
 MASKS = {
     "attr": {"get": ALL, "list": ALL, "set": OWNERS, "rm": OWNERS},
-    "broker": {"stats-get": USER, "users": Role.ADMIN, "getenv": OWNERS, "conf-builtin": ALL},
+    "broker": {"stats-get": USER, "calls": USER, "users": Role.ADMIN, "getenv": OWNERS, "conf-builtin": ALL},
     "config": {"get": USER, "reload": OWNERS, "load": OWNERS},
     "connector-local": {"stats-get": OWNERS},
     "event": {"subscribe": USER, "unsubscribe": USER, "publish": USER},

@@ -1,0 +1,171 @@
+"""Rate, errors and duration of calls, by method (the topic of the request), counted once: where a client's call enters.
+
+A call is counted with its request; its latency is the time until its first response reaches the broker, its error what
+its last response says. Whoever runs the router tells the time at the begin of each batch (``now_ns``), so that a
+latency is exact to the length of a batch. Of calls with matchtag 0, or with one that is in use, neither the latency nor
+how many are open is known. Calls of the broker itself, and those that only pass through the tree, are not counted.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from broker.wire.message import Message
+from broker.wire.parts import part_data
+
+if TYPE_CHECKING:
+    from broker.routing.port import Decision
+
+METHODS_MAX: Final = 256
+"""Methods with figures of their own; the rest are counted together under ``OTHER``."""
+REFUSED_MAX: Final = 64
+"""Of these, methods that nobody here ever provided: anybody can make up names."""
+ERRNOS_MAX: Final = 32
+"""Distinct errnos of a method; the rest are counted together as 0."""
+OTHER: Final = "other"
+BOUNDS_NS: Final = tuple(int(2 ** (14 + step / 2)) for step in range(45))
+"""Upper bounds of the latency buckets in ns, two an octave from 16 us to 69 s; one more bucket has no bound."""
+TEXT_MAX: Final = 200
+_ID: Final = re.compile(
+    r"(?<![^.\-_])(?:[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{16,}|\d{4,})(?![^.\-_])", re.IGNORECASE
+)
+"""What names one thing of many in a topic: a UUID, a long hexadecimal or decimal number."""
+
+
+def grouped(topic: str) -> str:
+    """A topic without the ids in it.
+
+    >>> grouped("nfp.job.0b4fdc51-7a0e-4b6e-9a51-3c1d5f0c2a77.progress"), grouped("kvs.get")
+    ('nfp.job.*.progress', 'kvs.get')
+    """
+    return _ID.sub("*", topic)
+
+
+class MethodStats:
+    """Figures of one method since the broker started, or since they were cleared.
+
+    Attributes:
+        calls: requests that clients sent. open: of those, not answered yet.
+        errors: errno -> calls that ended with it. A stream that ends with ENODATA did not fail.
+        buckets: how many first responses took as long as ``BOUNDS_NS`` says. total_ns: how long all of them took.
+        last_errno, last_text, last_userid, last_ns: of the newest error: what it says, whose call, when; 0: none.
+    """
+
+    __slots__ = (
+        "buckets",
+        "calls",
+        "errors",
+        "last_errno",
+        "last_ns",
+        "last_text",
+        "last_userid",
+        "open",
+        "total_ns",
+    )
+
+    def __init__(self) -> None:
+        self.open: int = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Start at zero; what is open stays open."""
+        self.calls: int = 0
+        self.errors: dict[int, int] = {}
+        self.buckets: list[int] = [0] * (len(BOUNDS_NS) + 1)
+        self.total_ns: int = 0
+        self.last_errno: int = 0
+        self.last_text: str = ""
+        self.last_userid: int = 0
+        self.last_ns: int = 0
+
+    def failed(self, errnum: int, text: str, userid: int, now_ns: int) -> None:
+        """A call of ``userid`` ended with an error."""
+        if errnum not in self.errors and len(self.errors) >= ERRNOS_MAX:
+            errnum = 0
+        self.errors[errnum] = self.errors.get(errnum, 0) + 1
+        self.last_errno = errnum
+        self.last_text = text
+        self.last_userid = userid
+        self.last_ns = now_ns
+
+
+UNCOUNTED: Final = MethodStats()
+"""Of calls that are counted elsewhere: nobody reads it."""
+
+
+class CallStats:
+    """The methods that clients of one broker called.
+
+    Attributes:
+        now_ns: the time, by a clock that nobody sets.
+        methods: by topic, ids left out (``grouped``).
+    """
+
+    __slots__ = ("_refused", "methods", "now_ns")
+
+    def __init__(self) -> None:
+        self.now_ns: int = 0
+        self.methods: dict[str, MethodStats] = {}
+        self._refused: set[str] = set()
+
+    def clear(self) -> None:
+        """Start at zero; decisions hold on to what they count in."""
+        for method in self.methods.values():
+            method.clear()
+
+    def of(self, topic: bytes) -> MethodStats:
+        """Where calls of a topic are counted that are passed on."""
+        name = grouped(topic.decode("utf-8", "replace"))
+        self._refused.discard(name)
+        return self._named(name)
+
+    def refused(self, message: Message, errnum: int, text: str, userid: int) -> None:
+        """A call of a client was refused as it came in, for want of a service or of room."""
+        name = grouped(bytes(part_data(message.topic_part) or b"").decode("utf-8", "replace"))
+        if name not in self.methods and len(self._refused) < REFUSED_MAX:
+            self._refused.add(name)
+        method = self._named(name if name in self.methods or name in self._refused else OTHER)
+        method.calls += 1
+        method.failed(errnum, text, userid, self.now_ns)
+
+    def answered(
+        self, method: MethodStats, call: Decision, key: bytes, message: Message, failed: bool
+    ) -> None:
+        """A response came to ``call``, whose key in ``Port.began`` is ``key``; ``failed``: with an errnum."""
+        began = call.origin.began
+        if call.once or failed:
+            at = began.pop(key, -1)
+            if at >= 0:
+                method.open -= 1
+        else:
+            at = began.get(key, -1)
+            if at > 0:
+                began[key] = 0
+        if at > 0:
+            ns = self.now_ns - at
+            method.total_ns += ns
+            method.buckets[bisect_left(BOUNDS_NS, ns)] += 1
+        if failed and (call.once or message.errnum != errno.ENODATA):
+            method.failed(message.errnum, text_of(message), userid_of(call), self.now_ns)
+
+    def _named(self, name: str) -> MethodStats:
+        method = self.methods.get(name)
+        if method is None:
+            if len(self.methods) >= METHODS_MAX:
+                name = OTHER
+            method = self.methods.setdefault(name, MethodStats())
+        return method
+
+
+def userid_of(call: Decision) -> int:
+    """Who made it."""
+    return int.from_bytes(call.head[5:9], "big")
+
+
+def text_of(message: Message) -> str:
+    """The text of an error response; "" where it has none."""
+    data = bytes(part_data(message.payload_part[: TEXT_MAX * 4]) or b"")
+    return data.rstrip(b"\0").decode("utf-8", "replace")[:TEXT_MAX]

@@ -1,0 +1,69 @@
+"""Calls by method over all brokers: added up, since the look before, the worst first."""
+
+from typing import Any
+
+from broker.cli.callrates import CallRates
+
+BOUNDS = [1000, 10_000]
+
+
+def told(
+    calls: int, errors: dict[str, int] | None = None, buckets: tuple[int, ...] = (0, 0, 0), **more: Any
+) -> dict[str, Any]:
+    return {
+        "calls": calls,
+        "open": 0,
+        "errors": errors or {},
+        "total_ns": 0,
+        "buckets": list(buckets),
+        **more,
+    }
+
+
+def answer(services: dict[str, bool] | None = None, **methods: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "bounds_ns": BOUNDS,
+        "methods": {name.replace("_", "."): each for name, each in methods.items()},
+        "services": {
+            name: {"provider": "x", "builtin": own} for name, own in (services or {"attr": True}).items()
+        },
+    }
+
+
+def last(time: float, text: str) -> dict[str, Any]:
+    return {"errnum": 5, "text": text, "userid": 7, "time": time}
+
+
+def test_brokers_are_added_up_and_the_newest_error_counts() -> None:
+    look = CallRates(
+        {
+            0: answer({"echo": False}, echo_run=told(2, {"5": 1}, (1, 1, 0), last_error=last(10.0, "old"))),
+            1: answer(
+                echo_run=told(3, {"5": 1, "38": 1}, (0, 2, 1), last_error=last(20.0, "new")), attr_get=told(9)
+            ),
+            2: None,
+        },
+        None,
+        builtin=False,
+    ).as_json()
+    (echo,) = look["methods"]
+    assert (echo["calls"], echo["errors"], echo["rank"]) == (5, {"EIO": 2, "ENOSYS": 1}, 0)
+    assert (echo["p50_ns"], echo["p99_ns"]) == (10_000, float("inf"))
+    assert (echo["last_error"]["text"], echo["last_error"]["rank"]) == ("new", 1)
+    assert look["silent"] == [2]
+
+
+def test_a_second_look_shows_what_came_since() -> None:
+    first = CallRates({0: answer(a_b=told(5, {"5": 5}), c_d=told(1))}, None, builtin=False)
+    second = CallRates(
+        {0: answer(a_b=told(5, {"5": 5}), c_d=told(4, {"1": 2}, (3, 0, 0)))}, first, builtin=False
+    )
+    assert [(each.name, each.calls, each.failed) for each in second.methods] == [("c.d", 3, 2), ("a.b", 0, 0)]
+    cleared = CallRates({0: answer(a_b=told(1), c_d=told(4, {"1": 2}, (3, 0, 0)))}, second, builtin=False)
+    assert {each.name: each.calls for each in cleared.methods} == {"a.b": 1, "c.d": 0}
+
+
+def test_own_services_are_left_out_unless_asked_for() -> None:
+    answers = {0: answer(attr_get=told(9), no_x=told(1))}
+    assert [each.name for each in CallRates(answers, None, builtin=False).methods] == ["no.x"]
+    assert [each.name for each in CallRates(answers, None, builtin=True).methods] == ["attr.get", "no.x"]

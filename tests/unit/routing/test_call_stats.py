@@ -1,0 +1,159 @@
+"""Rate, errors and duration of calls by method: each once, where it enters; bounded, whatever is asked for."""
+
+import errno
+
+import pytest
+
+from broker.routing.call_stats import BOUNDS_NS, METHODS_MAX, OTHER, REFUSED_MAX, CallStats, grouped
+from broker.routing.departure import depart
+from broker.wire.message import NORESPONSE, STREAMING
+from tests.unit.routing.sim import GUEST, Tree
+
+
+def stats(tree, rank=0):
+    return tree[rank].router.call_stats
+
+
+def passes(tree, ns):
+    for rank in tree.ranks:
+        rank.router.call_stats.now_ns += ns
+
+
+@pytest.fixture
+def tree():
+    tree = Tree(3)
+    passes(tree, 10**9)
+    return tree
+
+
+def test_a_call_is_counted_where_it_enters_and_nowhere_else(tree):
+    provider, client = tree.client(0, services=["echo"]), tree.client(2)
+    client.ask("echo.run")
+    tree.settle()
+    assert (stats(tree, 2).methods["echo.run"].calls, stats(tree, 2).methods["echo.run"].open) == (1, 1)
+    passes(tree, 3_000_000)
+    provider.answer(provider.requests[0])
+    tree.settle()
+    method = stats(tree, 2).methods["echo.run"]
+    assert (method.calls, method.open, method.errors, method.total_ns) == (1, 0, {}, 3_000_000)
+    took = method.buckets.index(1)
+    assert BOUNDS_NS[took - 1] < 3_000_000 <= BOUNDS_NS[took]
+    assert [stats(tree, rank).methods for rank in (0, 1)] == [{}, {}]
+
+
+def test_an_error_says_what_whose_and_when(tree):
+    provider, client = tree.client(0, services=["echo"]), tree.client(0, cred=GUEST)
+    client.ask("echo.run")
+    passes(tree, 5)
+    provider.answer(provider.requests[0], errno.EIO, b"the disk is gone\0")
+    method = stats(tree).methods["echo.run"]
+    assert (method.errors, method.open) == ({errno.EIO: 1}, 0)
+    assert (method.last_errno, method.last_text) == (errno.EIO, "the disk is gone")
+    assert (method.last_userid, method.last_ns) == (GUEST.userid, 10**9 + 5)
+
+
+def test_a_stream_is_timed_until_its_first_response_and_open_until_its_end(tree):
+    provider, client = tree.client(0, services=["echo"]), tree.client(0)
+    client.ask("echo.watch", flags=STREAMING)
+    asked = provider.requests[0]
+    for _ in range(3):
+        passes(tree, 1000)
+        provider.answer(asked)
+    method = stats(tree).methods["echo.watch"]
+    assert (method.total_ns, sum(method.buckets), method.open) == (1000, 1, 1)
+    provider.answer(asked, errno.ENODATA)
+    assert (method.errors, method.open, sum(method.buckets)) == ({}, 0, 1)
+
+
+def test_a_provider_that_goes_is_an_error_of_its_calls(tree):
+    provider, client = tree.client(0, services=["echo"]), tree.client(0)
+    client.ask("echo.run", tag=1)
+    client.ask("echo.run", tag=2)
+    depart(tree[0].router, provider.port)
+    method = stats(tree).methods["echo.run"]
+    assert (method.errors, method.open, method.last_text) == ({errno.EHOSTUNREACH: 2}, 0, "client is gone")
+    assert client.port.began == {}
+
+
+def test_what_a_caller_leaves_behind_is_not_open(tree):
+    tree.client(0, services=["echo"])
+    client = tree.client(0)
+    for tag in (1, 2, 2, 0):
+        client.ask("echo.run", tag=tag)
+    method = stats(tree).methods["echo.run"]
+    assert (method.calls, method.open) == (4, 2)
+    depart(tree[0].router, client.port)
+    assert (method.open, client.port.began) == (0, {})
+
+
+def test_calls_that_share_a_matchtag_are_open_until_the_first_is_answered(tree):
+    provider, client = tree.client(0, services=["echo"]), tree.client(0)
+    client.ask("echo.run", tag=7)
+    client.ask("echo.run", tag=7)
+    for asked in provider.requests:
+        provider.answer(asked)
+    method = stats(tree).methods["echo.run"]
+    assert (method.calls, method.open, sum(method.buckets), client.port.began) == (2, 0, 1, {})
+
+
+def test_a_call_nobody_serves_is_an_error(tree):
+    client = tree.client(0, cred=GUEST)
+    client.ask("nobody.home")
+    client.ask("nobody.home", flags=NORESPONSE)
+    method = stats(tree).methods["nobody.home"]
+    assert (method.calls, method.errors, method.open) == (2, {errno.ENOSYS: 2}, 0)
+    assert method.last_userid == GUEST.userid
+
+
+def test_what_wants_no_response_is_counted_and_not_open(tree):
+    tree.client(0, services=["echo"])
+    tree.client(0).ask("echo.tell", flags=NORESPONSE, tag=0)
+    method = stats(tree).methods["echo.tell"]
+    assert (method.calls, method.open) == (1, 0)
+
+
+def test_made_up_names_take_no_room(tree):
+    tree.client(0, services=["echo"])
+    client = tree.client(0)
+    for number in range(3 * REFUSED_MAX):
+        client.ask(f"no{number}x.run")
+    client.ask("echo.run")
+    methods = stats(tree).methods
+    assert len(methods) == REFUSED_MAX + 2
+    assert methods[OTHER].calls == 2 * REFUSED_MAX
+    assert methods["echo.run"].calls == 1
+
+
+def test_the_number_of_methods_is_bounded():
+    kept = CallStats()
+    for number in range(2 * METHODS_MAX):
+        kept.of(b"echo.m%dx" % number).calls += 1
+    assert len(kept.methods) == METHODS_MAX + 1
+    assert kept.methods[OTHER].calls == METHODS_MAX
+
+
+@pytest.mark.parametrize(
+    ("topic", "group"),
+    [
+        ("job-list.list-id", "job-list.list-id"),
+        ("resource.0.status", "resource.0.status"),
+        ("kvs-watch.lookup", "kvs-watch.lookup"),
+        ("12345678.run", "*.run"),
+        ("shell-281474976710656.input", "shell-*.input"),
+        ("x.deadbeefdeadbeef", "x.*"),
+    ],
+)
+def test_ids_are_left_out(topic, group):
+    assert grouped(topic) == group
+
+
+def test_cleared_figures_start_at_zero_and_know_what_is_open(tree):
+    provider, client = tree.client(0, services=["echo"]), tree.client(0)
+    client.ask("echo.run")
+    kept = stats(tree)
+    kept.clear()
+    method = kept.methods["echo.run"]
+    assert (method.calls, method.open) == (0, 1)
+    provider.answer(provider.requests[0])
+    client.ask("echo.run", tag=2)
+    assert (method.calls, method.open) == (1, 1)
