@@ -26,6 +26,7 @@ REFUSED_MAX: Final = 64
 ERRNOS_MAX: Final = 32
 """Distinct errnos of a method; the rest are counted together as 0."""
 OTHER: Final = "other"
+NOTICE: Final = ".disconnect"
 BOUNDS_NS: Final = tuple(int(2 ** (14 + step / 2)) for step in range(45))
 """Upper bounds of the latency buckets in ns, two an octave from 16 us to 69 s; one more bucket has no bound."""
 TEXT_MAX: Final = 200
@@ -125,6 +126,8 @@ class CallStats:
     def refused(self, message: Message, errnum: int, text: str, userid: int) -> None:
         """A call of a client was refused as it came in, for want of a service or of room."""
         name = grouped(bytes(part_data(message.topic_part) or b"").decode("utf-8", "replace"))
+        if name.endswith(NOTICE):
+            return  # says that somebody left; it is no call
         if name not in self.methods and len(self._refused) < REFUSED_MAX:
             self._refused.add(name)
         method = self._named(name if name in self.methods or name in self._refused else OTHER)

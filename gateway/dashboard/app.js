@@ -9,6 +9,7 @@ import { mark, say } from './lib/dom.js';
 import { Tabs } from './lib/tabs.js';
 import { themed } from './lib/theme.js';
 import { Access } from './model/access.js';
+import { CallRates } from './model/callrates.js';
 import { EventLog } from './model/eventlog.js';
 import { Instance } from './model/instance.js';
 import { Call } from './panels/call.js';
@@ -21,6 +22,7 @@ import { Jobs } from './panels/jobs.js';
 import { LinkState } from './panels/linkstate.js';
 import { Log } from './panels/log.js';
 import { Login } from './panels/login.js';
+import { Services } from './panels/services.js';
 import { Sessions } from './panels/sessions.js';
 import { Traffic } from './panels/traffic.js';
 import { RankDetail, Tree } from './panels/tree.js';
@@ -61,7 +63,8 @@ class Dashboard {
     this.client = connect('v1/ws', { token, overflow: 'drop' });
     this.access = new Access(this.client);
     this.token = token;
-    if (this.instance) this.instance.stop();
+    this.instance?.stop();
+    this.callRates?.stop();
     this.#build();
     this.#listen(this.client);
   }
@@ -74,12 +77,14 @@ class Dashboard {
     this.panels?.history.stop();
     for (const id of ['figures', 'tree', 'traffic-body', 'tabs', 'tab-panels']) byId(id).replaceChildren();
     this.instance = new Instance(this.client, this.access);
+    this.callRates = new CallRates(this.instance, this.client, this.access);
+    this.callRates.addEventListener('change', () => this.#drawCalls());
     this.figures = new Figures(byId('figures'));
     this.detail = new RankDetail(byId('rank-detail'));
     this.tree = new Tree(byId('tree'), this.instance, () => this.#draw());
-    this.traffic = new Traffic(byId('traffic-body'), this.instance, this.log);
+    this.traffic = new Traffic(byId('traffic-body'), this.instance, this.log, this.callRates);
     this.panels = {
-      events: new Events(this.log), log: new Log(), call: new Call(), sessions: new Sessions(this.instance),
+      events: new Events(this.log), services: new Services(this.callRates), log: new Log(), call: new Call(), sessions: new Sessions(this.instance),
       denied: new Denied((count) => this.tabs.badge('denied', count ? String(count) : '')),
       history: new History(this.token),
       jobs: new Jobs((there, open) => this.#jobs(there, open)),
@@ -115,6 +120,7 @@ class Dashboard {
     this.access.forget();
     this.instance.again();
     this.instance.start();
+    this.callRates.start();
     if (!again) for (const panel of Object.values(this.panels)) panel.attach?.(this.client, this.access);
     const who = byId('who');
     who.hidden = false;
@@ -124,6 +130,7 @@ class Dashboard {
 
   #lost(detail) {
     this.instance.stop();
+    this.callRates.stop();
     this.linkState.reconnecting(detail, this.instance.updatedAt);
     if (detail.attempt === 1) this.log.note(`connection lost: ${detail.text}`);
   }
@@ -142,6 +149,7 @@ class Dashboard {
 
   #closed(detail) {
     this.instance.stop();
+    this.callRates.stop();
     this.panels.denied.stop();
     this.panels.jobs.stop();
     this.panels.history.stop();
@@ -184,7 +192,7 @@ class Dashboard {
     this.lastTick = now;
     this.panels.events.console.tell();
     this.panels.log.console.tell();
-    if (this.client.state === 'open') this.figures.draw(this.instance, this.log);
+    if (this.client.state === 'open') this.figures.draw(this.instance, this.log, this.callRates);
   }
 
   #draw() {
@@ -195,10 +203,17 @@ class Dashboard {
     tree.draw();
     this.detail.draw(instance.ranks.get(tree.selected));
     this.traffic.draw(tree.selected);
+    this.#drawCalls();
     this.panels.log.ranks(instance.list.map((rank) => rank.rank));
     say(byId('traffic-note'), tree.selected === null ? 'all brokers' : `rank ${tree.selected} only`);
     byId('traffic-all').hidden = tree.selected === null;
     this.linkState.instance(instance);
+  }
+
+  #drawCalls() {
+    const failing = this.callRates.rows().filter(({ errors }) => errors > 0).length;
+    this.tabs.badge('services', failing ? `${failing} failing` : '');
+    if (this.tabs.current === 'services') this.panels.services.draw(this.tree.selected);
   }
 
   /** The history has the page for itself: the tree comes back first. */

@@ -57,7 +57,7 @@ def jobs(look, **context):
 def test_without_an_nfp_broker_there_is_no_tab(look):
     page = look.dashboard()
     assert page.locator("#tab-jobs").is_hidden()
-    page.keyboard.press("7")
+    page.keyboard.press("8")
     assert page.locator("#panel-events").is_visible()
 
 

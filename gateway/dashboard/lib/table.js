@@ -8,7 +8,9 @@ import { h, keep, mark, say } from './dom.js';
 /**
  * @typedef {object} Column
  * @property {string} name
- * @property {(row: object) => string} text
+ * @property {(row: object) => string} [text]
+ * @property {() => {element: Element}} [make]  instead of a text: what stands in the cell
+ * @property {(made: object, row: object) => void} [draw]  and how it is drawn again
  * @property {boolean} [number]  set right, with steady digits
  * @property {(row: object) => string | null} [mood]
  * @property {(row: object) => string | null} [title]
@@ -51,7 +53,11 @@ export class Table {
   }
 
   #row() {
-    const cells = this.columns.map(({ name, number }) => h('td', { class: number ? 'number' : null, 'data-name': name }));
+    const cells = this.columns.map(({ name, number, make }) => {
+      const cell = h('td', { class: number ? 'number' : null, 'data-name': name });
+      if (make) cell.append((cell.made = make()).element);
+      return cell;
+    });
     if (this.action) cells.push(h('td', { class: 'act' }));
     return h('tr', {}, cells);
   }
@@ -59,7 +65,8 @@ export class Table {
   #fill(element, row) {
     this.columns.forEach((column, at) => {
       const cell = element.children[at];
-      say(cell, column.text(row));
+      if (column.make) column.draw(cell.made, row);
+      else say(cell, column.text(row));
       mark(cell, 'data-mood', column.mood?.(row) ?? null);
       mark(cell, 'title', column.title?.(row) ?? null);
     });

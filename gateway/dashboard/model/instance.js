@@ -91,7 +91,6 @@ export class Instance extends EventTarget {
     this.denied = new Set(); // topics that the role does not allow
     this.types = Object.fromEntries(TYPES.map((type) => [type, new Series()]));
     this.latency = new Series();
-    this.calls = new Map(); // topic -> Series of the page's own round trips
     this.updatedAt = 0;
   }
 
@@ -140,29 +139,19 @@ export class Instance extends EventTarget {
     this.dispatchEvent(new Event('change'));
   }
 
-  /** A call whose round trip is kept under its topic; null where the role is missing. */
+  /** A call; null where the role is missing. */
   async #rpc(topic, payload, nodeid) {
     if (this.denied.has(topic) || !(await this.#access.ask('call', topic)).allowed) {
       this.denied.add(topic);
       return null;
     }
-    const began = performance.now();
     try {
-      const answer = await this.#client.rpc(topic, payload, { nodeid, timeoutMs: ANSWER_MS });
-      this.#timed(topic, performance.now() - began);
-      return answer;
+      return await this.#client.rpc(topic, payload, { nodeid, timeoutMs: ANSWER_MS });
     } catch (error) {
       if (!isDenied(error)) throw error;
       this.denied.add(topic);
       return null;
     }
-  }
-
-  #timed(topic, ms) {
-    if (!this.calls.has(topic)) this.calls.set(topic, { count: 0, now: [], series: new Series() });
-    const call = this.calls.get(topic);
-    call.count += 1;
-    call.now.push(ms);
   }
 
   /** Another connection: roles may have changed, so try again what was refused, and look at the shape first. */
@@ -300,10 +289,6 @@ export class Instance extends EventTarget {
     for (const rank of ranks) {
       rank.traffic.push(rank.in);
       rank.latency.push(rank.ms);
-    }
-    for (const call of this.calls.values()) {
-      const times = call.now.splice(0).sort((a, b) => a - b);
-      if (times.length) call.series.push(times[times.length >> 1]);
     }
   }
 

@@ -30,26 +30,29 @@ class Figure {
 export class Figures {
   constructor(parent) {
     this.brokers = new Figure('Brokers', null, 'Brokers that are there, of all of the instance');
+    this.calls = new Figure('Calls/s', 'response', 'Calls of clients to services that clients provide, and how many fail');
     this.messages = new Figure('Messages/s', 'request', 'Messages that came in, all brokers together');
     this.events = new Figure('Events/s', 'event', 'Events this page received');
     this.trip = new Figure('Round trip', 'latency', 'Median time of a call from this page to a broker and back');
     this.pending = new Figure('Open calls', null, 'Calls that wait for an answer, all brokers together');
     this.dropped = new Figure('Dropped', null, 'Messages that went nowhere since the brokers started');
-    parent.append(...[this.brokers, this.messages, this.events, this.trip, this.pending, this.dropped]
+    parent.append(...[this.brokers, this.calls, this.messages, this.events, this.trip, this.pending, this.dropped]
       .map((figure) => figure.element));
   }
 
   /**
    * @param {import('../model/instance.js').Instance} instance
    * @param {import('../model/eventlog.js').EventLog} events
+   * @param {import('../model/callrates.js').CallRates} callRates
    */
-  draw(instance, events) {
+  draw(instance, events, callRates) {
     const ranks = instance.list;
     const up = ranks.filter((rank) => ['full', 'partial', 'degraded'].includes(rank.status)).length;
     const hurt = ranks.some((rank) => rank.status === 'degraded' || rank.gone);
     this.brokers.show(ranks.length ? `${up} / ${ranks.length}` : '–', hurt ? 'some are missing' : 'all are there',
       ranks.length ? (up === ranks.length ? 'ok' : 'bad') : null);
     if (!ranks.length) this.brokers.show('–');
+    this.#drawCalls(callRates);
     const all = total(instance);
     this.messages.show(rate(all.last || 0));
     this.messages.spark.draw(all, rate);
@@ -62,6 +65,16 @@ export class Figures {
     const dropped = sumKnown(ranks.map((rank) => rank.dropped));
     if (Number.isNaN(dropped)) this.dropped.show('–', 'not told');
     else this.dropped.show(short(dropped), dropped ? mostly(ranks) : 'nothing', dropped ? 'warn' : null);
+  }
+
+  #drawCalls(callRates) {
+    const rows = callRates.rows();
+    const calls = rows.reduce((sum, row) => sum + row.calls, 0);
+    const errors = rows.reduce((sum, row) => sum + row.errors, 0);
+    const worst = rows.find((row) => row.errors > 0);
+    if (callRates.why) this.calls.show('–', 'not told');
+    else this.calls.show(rate(calls), worst ? `${rate(errors)}/s fail, most ${worst.name}` : 'none fails', errors ? 'bad' : null);
+    this.calls.spark.draw(callRates.all, rate);
   }
 }
 

@@ -7,7 +7,7 @@ import { h } from '../lib/dom.js';
 
 export const SHORTCUTS = [
   ['?', 'this list'],
-  ['1 … 7', 'events, log, call, sessions, denied, history, and jobs where there are any'],
+  ['1 … 8', 'events, services, log, call, sessions, denied, history, and jobs where there are any'],
   ['o', 'go to the overlay tree'],
   ['/', 'go to the filter of the console'],
   ['p', 'pause or resume the console'],

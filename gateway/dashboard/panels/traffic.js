@@ -43,13 +43,14 @@ export class Traffic {
   #byRank = new Map(); // rank -> {type: Series}, kept while it is chosen
   #lines = [];
 
-  constructor(parent, instance, events) {
+  constructor(parent, instance, events, callRates) {
     this.instance = instance;
+    this.callRates = callRates;
     this.events = events;
     this.types = block('By type', 'messages/s in');
     this.trips = block('Round trip', 'this page to broker');
     this.topics = block('Events by topic', 'events/s seen');
-    this.calls = block('Calls by topic', 'round trip of this page');
+    this.calls = block('Calls by method', 'calls/s of everybody');
     parent.append(this.types.element, this.topics.element, this.trips.element, this.calls.element);
     for (const type of TYPES) {
       const line = new Line(type);
@@ -77,9 +78,9 @@ export class Traffic {
     const topics = this.events.busiest(TOPICS);
     this.#drawList(this.topics, 'event', topics, (line, entry) => (
       line.draw(entry.topic, entry.series, rate, { note: `${entry.topic}: ${short(entry.count)} seen`, mean: STEADY })));
-    const calls = [...this.instance.calls].sort(([a], [b]) => (a < b ? -1 : 1)).slice(0, TOPICS);
-    this.#drawList(this.calls, 'latency', calls, (line, [topic, call]) => (
-      line.draw(topic, call.series, latency, { note: `${topic}: ${short(call.count)} calls of this page` })));
+    const calls = this.callRates.rows(chosen).sort((a, b) => b.calls - a.calls).slice(0, TOPICS);
+    this.#drawList(this.calls, 'request', calls, (line, method) => (
+      line.draw(method.name, method.series, rate, { note: `${method.name}: ${rate(method.errors)} errors/s` })));
   }
 
   #drawTrips(chosen) {

@@ -105,6 +105,11 @@ def test_a_call_nobody_serves_is_an_error(tree):
     assert method.last_userid == GUEST.userid
 
 
+def test_a_notice_is_no_call(tree):
+    tree.client(0).ask("nobody.disconnect", flags=NORESPONSE)
+    assert stats(tree).methods == {}
+
+
 def test_what_wants_no_response_is_counted_and_not_open(tree):
     tree.client(0, services=["echo"])
     tree.client(0).ask("echo.tell", flags=NORESPONSE, tag=0)
