@@ -204,12 +204,16 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def plain_errors(place: str) -> Iterator[None]:
-    """What a store says that fails, or a disk, is a TableError of one line.
+    """What a store says that fails, or a disk, or a file that is no Parquet, is a TableError of one line.
 
     Raises:
         TableError: with the place.
     """
+    from pyarrow import ArrowException
+
     try:
         yield
-    except OSError as error:
-        raise TableError(f"{shown(place)}: {one_line(error)}", error.errno or None) from error
+    except (OSError, ArrowException) as error:
+        raise TableError(
+            f"{shown(place)}: {one_line(error)}", getattr(error, "errno", None) or None
+        ) from error

@@ -1,4 +1,4 @@
-"""What the journal holds, as Delta tables: by pyarrow and DuckDB in one process, by Spark where that is too much.
+"""What the journal holds, as Delta tables: by pyarrow and DuckDB, in one process or in the tasks of Spark.
 
 The only place that imports pyspark, and nothing here does before Spark is asked for.
 
@@ -19,8 +19,7 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 ``errors``     what goes wrong, in words
 ``progress``   how far a job is, on a terminal
 ``describe``, ``verify``   what a warehouse holds; whether it holds all that the journal does
-``tables/``, ``batch``     bronze -> gold
-``bench``      Spark beside DuckDB on the same files; ``benchload`` makes them
+``tables/``, ``batch``     bronze -> gold; ``pieces`` of it are what a task of Spark makes
 ``report``     charts of a warehouse as one page (``reportlines``, ``reportwords``, ``reportstyle``); ``picture`` as SVG
 
 ``python -m gateway.pipeline VERB ...`` is ``headgate pipeline VERB ...``, for ``spark-submit``.

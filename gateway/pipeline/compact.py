@@ -1,4 +1,5 @@
-"""Many small files of a date -> few large ones, rows in the order of time; then files that no version needs go.
+"""Many small files of a date -> few large ones, rows in the order of time, those of a rank together, as ``batch`` reads
+them; then files that no version needs go.
 
 Streams, ``batch`` and readers go on meanwhile: a stream's commits only add files, and what a reader began with stays on
 disk for ``KEEP_HOURS``. Where ``batch`` replaces the same date at the same time, one of the two begins again.
@@ -23,7 +24,11 @@ FILE_ROWS: Final = 1_000_000
 KEEP_HOURS: Final = 48
 """How long a file stays that no version needs: longer than any job, and as long as one can look back."""
 
-_ORDER: Final = {"messages": ("ts_ns", "writer", "seq"), "traffic": ("window",), "_runs": ("finished_at",)}
+_ORDER: Final = {
+    "messages": ("rank", "ts_ns", "writer", "seq"),
+    "traffic": ("window",),
+    "_runs": ("finished_at",),
+}
 
 
 @dataclass(frozen=True)

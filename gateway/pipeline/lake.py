@@ -134,15 +134,13 @@ class Snapshot:
 
     # ---------------------------------------------------------------- rows
 
-    def read(
-        self, spark: SparkSession, dates: Iterable[str] | None = None, extra: Sequence[schema.Column] = ()
-    ) -> DataFrame:
-        """The rows (of some dates) in the schema known here: a column that older files lack is null.
+    def read(self, spark: SparkSession, extra: Sequence[schema.Column] = ()) -> DataFrame:
+        """The rows in the schema known here: a column that older files lack is null.
 
         ``extra`` are columns beyond the table's, such as ``schema.PAYLOAD``.
         """
         ddl = ", ".join([self.known.ddl, *(column.ddl for column in extra)])
-        paths = [file.path for file in self.files(dates)]
+        paths = [file.path for file in self.files()]
         if not paths:
             return spark.createDataFrame([], ddl)
         names = [*self.known.names, *(column.name for column in extra)]
@@ -265,7 +263,11 @@ def _place(file: File) -> tuple[str, str]:
 
 
 def dataset(known: schema.Table, place: str, paths: Sequence[str], *, payload: bool = False) -> ds.Dataset:
-    """Files of a table, paths within its place, as Arrow reads them in the schema known here."""
+    """Files of a table, paths within its place, as Arrow reads them in the schema known here.
+
+    Raises:
+        TableError: one is gone, or the store does not answer.
+    """
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -275,14 +277,15 @@ def dataset(known: schema.Table, place: str, paths: Sequence[str], *, payload: b
     if not paths:
         return ds.dataset(shape.empty_table())
     system, folder = delta.filesystem(place)
-    return ds.dataset(
-        [f"{folder}/{path}" for path in paths],
-        schema=shape,
-        format="parquet",
-        filesystem=system,
-        partitioning=ds.partitioning(pa.schema([(schema.PARTITION, pa.date32())]), flavor="hive"),
-        partition_base_dir=folder,
-    )
+    with delta.plain_errors(place):
+        return ds.dataset(
+            [f"{folder}/{path}" for path in paths],
+            schema=shape,
+            format="parquet",
+            filesystem=system,
+            partitioning=ds.partitioning(pa.schema([(schema.PARTITION, pa.date32())]), flavor="hive"),
+            partition_base_dir=folder,
+        )
 
 
 def _read_stored(

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 OPEN_MOST: Final = 64
 """Dates written at once; a clock that runs wild closes the oldest, which then gets a second file."""
 ROW_GROUP: Final = 131_072
-WRITTEN_DDL: Final = "files string"
-"""What ``write`` gives."""
 
 
 @dataclass
@@ -126,16 +124,11 @@ class Parts:
                     self.files = [self._written(part) for part in self._closed]
         finally:
             if not self.files:
-                self._discard()
+                discard(self._place, [part.path for part in [*self._closed, *self._open.values()]])
 
     def _written(self, part: _Open) -> File:
         size = self._system.get_file_info(f"{self._folder}/{part.path}").size
         return File(part.path, part.date, part.rows, size)
-
-    def _discard(self) -> None:
-        for part in [*self._closed, *self._open.values()]:
-            with contextlib.suppress(OSError):
-                self._system.delete_file(f"{self._folder}/{part.path}")
 
     def as_json(self) -> str:
         """``files`` as JSON, for the driver."""
@@ -147,18 +140,12 @@ def files_of(text: str) -> list[File]:
     return [File(**each) for each in json.loads(text)]
 
 
-def write(batches: Iterable[pa.RecordBatch], place: str, table: str) -> Iterator[pa.RecordBatch]:
-    """In a task: rows of any table -> files; gives one row, ``WRITTEN_DDL``."""
-    import pyarrow as pa
-
-    known = schema.table_named(table)
-    shape = known.arrow(partition=True)
-    with Parts(place, known, "part") as parts:
-        for batch in batches:
-            rows = pa.Table.from_batches([batch.select(shape.names)]).cast(shape)
-            for each in rows.to_batches():
-                parts.add(each)
-    yield pa.RecordBatch.from_pydict({"files": [parts.as_json()]})
+def discard(place: str, paths: Iterable[str]) -> None:
+    """Delete files of a table that nobody committed, as far as that can be done."""
+    system, folder = delta.filesystem(place)
+    for path in paths:
+        with contextlib.suppress(OSError):
+            system.delete_file(f"{folder}/{path}")
 
 
 def date_of(day: int) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gateway.pipeline.lake import File
 
-_WRITTEN_DDL: Final = f"{parts.WRITTEN_DDL}, losses string"
+_WRITTEN_DDL: Final = "files string, losses string"
 _STARTED_S: Final = 60.0
 """How long the first batch waits until it is known that this stream feeds the warehouse."""
 _OFFSETS_LINE: Final = 2

@@ -148,26 +148,25 @@ class Warehouse:
 
     # ---------------------------------------------------------------- writing
 
-    def write_rows(self, table: str, rows: pa.Table) -> list[File]:
-        """``rows`` (with ``dt``) as files of a table, one a date; they count once they are committed."""
+    def write_rows(self, table: str, rows: pa.Table | pa.RecordBatchReader) -> list[File]:
+        """``rows`` (with ``dt``) as files of a table, one a date; they count once they are committed.
+
+        Raises:
+            TableError: the disk or the store refuses; no file stays.
+        """
+        import pyarrow as pa
+
         known = schema.table_named(table)
+        if isinstance(rows, pa.Table):
+            rows = rows.combine_chunks().to_reader()
         with parts.Parts(self.table(table), known, "part") as written:
-            for batch in rows.cast(known.arrow(partition=True)).combine_chunks().to_batches():
+            for batch in rows.cast(known.arrow(partition=True)):
                 written.add(batch)
         return written.files
 
-    def write_frame(self, rows: DataFrame, table: str) -> list[File]:
-        """The same for rows of Spark, by its tasks."""
-        place = self.table(table)
-        columns = [
-            rows[each.name].cast(each.ddl.rpartition(" ")[2]) for each in schema.table_named(table).columns
-        ]
-
-        def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from parts.write(batches, place, table)
-
-        written = rows.select(*columns).mapInArrow(write, parts.WRITTEN_DDL).collect()
-        return [file for row in written for file in parts.files_of(row["files"])]
+    def discard(self, table: str, files: Iterable[File]) -> None:
+        """Delete files that were written and will not be committed."""
+        parts.discard(self.table(table), [each.path for each in files])
 
     def replace(
         self, files: Sequence[File], on: Snapshot, dates: Sequence[str], done: Mapping[str, int]

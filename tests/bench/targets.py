@@ -168,8 +168,8 @@ TARGETS = {
     "spark_scan": _spark(
         "five columns through the data source, a second and core", "M/s", 1.1, better="more"
     ),
-    "spark_latency": _spark("table of latencies, vs DuckDB on the same files", "x", 5, 3),
-    "spark_traffic": _spark("table of traffic, vs DuckDB on the same files", "x", 10, 5),
+    "gold_here": _spark("all tables of five million messages at four ranks, a second", "M/s", better="more"),
+    "gold_spark": _spark("the same by Spark's tasks, local[2], vs in one process", "x"),
     "spark_batch": _spark("pipeline batch of 75 000 rows of mixed sessions, journal to tables", "s", 8, 5),
     "spark_freshness": _spark("stream: from capture to bronze at 20 000 messages/s", "s", 10),
     "spark_gold": _spark("the same: from capture to the gold tables", "s", 10),

@@ -293,31 +293,6 @@ def test_views_are_the_tables(spark, journal: Path, warehouse: Warehouse) -> Non
     assert spark.sql("SELECT sum(rows_out) FROM _runs").first()[0] == 5
 
 
-def test_gold_is_replaced_by_whole_dates_and_no_others(spark, warehouse: Warehouse) -> None:
-    columns = (
-        "timestamp'2026-01-01 00:00:00' AS ts, 'call' AS exchange, 't' AS topic, 'e' AS event_type, "
-        "'INFO' AS priority, 'p' AS publisher_id, id AS payload_len, "
-        "date_add(date'2026-01-01', int(id % 3)) AS dt"
-    )
-    warehouse.ready()
-    whole = spark.sql(f"SELECT {columns} FROM range(9)")
-    dates = ["2026-01-01", "2026-01-02", "2026-01-03"]
-
-    def overwrite(rows, dates: list[str], number: int) -> int:
-        files = warehouse.write_frame(rows, "notifications")
-        return warehouse.replace(files, warehouse.at("notifications"), dates, {"gold": number})
-
-    assert overwrite(whole, dates, 0) == 9
-    assert warehouse.dates("notifications") == dates
-    assert overwrite(whole.where("payload_len = 1"), dates[1:], 1) == 1
-    assert warehouse.dates("notifications") == ["2026-01-01", "2026-01-02"]
-    assert sorted(warehouse.scan("notifications")["payload_len"].to_pylist()) == [0, 1, 3, 6]
-    assert warehouse.read(spark, "notifications").count() == 4
-    with pytest.raises(PipelineError, match="notifications: rows of 2026-01-02; expected 2026-01-01 only"):
-        overwrite(whole, ["2026-01-01"], 2)
-    assert describe.held(warehouse, "notifications").rows == 4
-
-
 def test_a_batch_done_again_has_one_row(warehouse: Warehouse) -> None:
     warehouse.ready()
     for number in (1, 2, 2, 3):

@@ -9,9 +9,8 @@ import pytest
 from gateway import pipeline
 from gateway.pipeline.errors import PipelineError
 from tests.live import oracle
+from tests.live.gold import NOTHING, differences, drawn_rows, fill
 from tests.live.s3 import Apart, s3_apart
-from tests.spark.test_tables_batch import NOTHING, fill
-from tests.spark.test_tables_oracle import differences, drawn_rows
 
 TABLES = ("traffic", "event_gaps")
 

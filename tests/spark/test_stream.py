@@ -20,10 +20,10 @@ from gateway.pipeline.lake import File
 from gateway.pipeline.stream import Stream
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle, segments
+from tests.live.gold import differences
 from tests.live.segments import T0, note
 from tests.spark.talk import PEERS, request, said
 from tests.spark.test_tables_increment import added
-from tests.spark.test_tables_oracle import differences
 
 
 @pytest.fixture

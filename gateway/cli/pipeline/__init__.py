@@ -7,12 +7,11 @@
     convert    a warehouse of an earlier version -> Delta tables
     describe   what a warehouse holds
     verify     whether it holds every record of the journal once
-    bench      Spark beside DuckDB on the same files
     report     charts of a warehouse as one HTML page
 
 ``given`` has the options that they share, and the session. A verb's file is loaded
-when it is called; ``ingest`` and ``batch`` need Java where there is much to do, ``compact``, ``convert``, ``describe``,
-``verify`` and ``report`` never.
+when it is called; ``stream`` needs Java, ``ingest`` where there is much to do, ``batch`` where it is told to go to a
+cluster, the others never.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ VERBS: Final = {
     "convert": "a warehouse of an earlier version -> Delta tables",
     "describe": "what a warehouse holds, or the columns of its tables",
     "verify": "whether it holds every record of the journal once",
-    "bench": "Spark beside DuckDB on the same files",
     "report": "charts of a warehouse as one HTML page",
 }
 """Verb -> what it does; the order of ``headgate pipeline --help``."""

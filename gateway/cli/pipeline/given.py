@@ -94,21 +94,27 @@ class Spark:
         finally:
             session.close(made)
 
+    @property
+    def asked(self) -> bool:
+        """Whether ``--master``, ``--conf`` or spark-submit asks for Spark."""
+        return bool(self.master or self.conf or "PYSPARK_GATEWAY_PORT" in os.environ)
+
     @contextlib.contextmanager
     def where_needed(
         self, name: str, progress: Progress
     ) -> Iterator[Callable[[int, int], SparkSession | None]]:
-        """Gives a session for work that is more than a limit; None below it, where neither ``--master``, ``--conf`` nor
-        spark-submit asks for Spark. It is one session, made at its first use.
+        """Gives a session where Spark is ``asked`` for, or for work that is more than a limit; else None. It is one
+        session, made at its first use.
         """
-        asked = bool(self.master or self.conf or "PYSPARK_GATEWAY_PORT" in os.environ)
         made: list[SparkSession] = []
         with contextlib.ExitStack() as stack:
 
             def needed(work: int, limit: int) -> SparkSession | None:
-                if not made and (asked or work > limit):
+                if not self.asked and work <= limit:
+                    return None
+                if not made:
                     made.append(stack.enter_context(self.session(name, progress)))
-                return made[0] if made else None
+                return made[0]
 
             yield needed
 
@@ -181,7 +187,7 @@ def line_of(run: Run) -> str:
     seconds = (run.finished_ns - run.started_ns) / 1e9
     line = f"{run.job}: {run.rows_in:,} rows read, {run.rows_out:,} written in {seconds:.1f} s"
     if run.by:
-        line += f" by {run.by}{'' if run.by == 'Spark' else ': few enough to do without Spark'}"
+        line += f" by {run.by}"
     if run.losses:
         line += (
             f"; {len(run.losses)} stretches could not be read ({run.lost_records:,} records): {run.losses[0]}"

@@ -1,48 +1,24 @@
-"""Every gold table of Spark by name. A function sees the rows it is given and nothing else."""
+"""Every gold table by name, the steps that they are made of, and what a batch leaves open for the next one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
-from pyspark.sql import DataFrame
+from gateway.pipeline.schema import table_named
+from gateway.pipeline.tables import calls, denied, events, jobs, latency, notes, order, traffic, usage
 
-from gateway.pipeline.tables.denied import denied, errors
-from gateway.pipeline.tables.denied import of_rpc as errors_of_rpc
-from gateway.pipeline.tables.event_gaps import event_gaps
-from gateway.pipeline.tables.job_outcomes import job_outcomes
-from gateway.pipeline.tables.notifications import notifications
-from gateway.pipeline.tables.order_check import order_check
-from gateway.pipeline.tables.rpc import of_calls as rpc_of_calls
-from gateway.pipeline.tables.rpc import rpc
-from gateway.pipeline.tables.rpc_latency import at_brokers, rpc_latency, tree_latency
-from gateway.pipeline.tables.rpc_latency import of_calls as latency_of_calls
-from gateway.pipeline.tables.slow import slow
-from gateway.pipeline.tables.traffic import traffic, tree_traffic
-from gateway.pipeline.tables.user_usage import user_usage, with_calls
+TABLES: Final = {
+    **traffic.TABLES, **calls.TABLES, **latency.TABLES, **denied.TABLES, **events.TABLES, **order.TABLES,
+    **usage.TABLES, **jobs.TABLES, **notes.TABLES,
+}  # fmt: skip
+"""Each gold table as one query; ``query`` gives it the columns of the schema."""
+STEPS: Final = {**calls.STEPS, **denied.STEPS, **jobs.STEPS}
+VIEWS: Final = {**calls.VIEWS, **denied.VIEWS, **events.VIEWS, **jobs.VIEWS}
+OPEN: Final = {**calls.OPEN, **events.OPEN, **jobs.OPEN}
+"""What is left open, by name: ``calls``, ``hops``, ``events``, ``jobs``."""
 
-BUILD: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
-    "traffic": traffic,
-    "tree_traffic": tree_traffic,
-    "rpc": rpc,
-    "rpc_latency": rpc_latency,
-    "tree_latency": tree_latency,
-    "denied": denied,
-    "errors": errors,
-    "event_gaps": event_gaps,
-    "order_check": order_check,
-    "user_usage": user_usage,
-    "job_outcomes": job_outcomes,
-    "notifications": notifications,
-    "slow": slow,
-}
-"""Every gold table by name."""
 
-FROM_CALLS: Final[Mapping[str, Callable[[DataFrame, DataFrame], DataFrame]]] = {
-    "rpc": lambda calls, _bronze: rpc_of_calls(calls),
-    "rpc_latency": latency_of_calls,
-    "tree_latency": lambda calls, _bronze: at_brokers(calls),
-    "errors": lambda calls, bronze: errors_of_rpc(rpc_of_calls(calls), bronze),
-    "user_usage": lambda calls, bronze: with_calls(bronze, rpc_of_calls(calls)),
-}
-"""Those that stand on calls, from what ``calls.calls`` gives: they are matched once for all."""
+def query(table: str) -> str:
+    """The rows of a gold table, in the columns of its schema."""
+    names = ", ".join(f'"{name}"' for name in table_named(table).names)
+    return f"SELECT {names} FROM ({TABLES[table]})"

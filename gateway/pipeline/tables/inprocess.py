@@ -1,9 +1,10 @@
-"""Gold tables of some rows in this process, by DuckDB (``sql``): no JVM, and a fraction of a second where Spark takes
-several to begin. What does not fit into memory goes to temporary files.
+"""Gold tables of some rows, by DuckDB, in whatever process this is: no JVM, and bounded memory. What does not fit
+goes to temporary files.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import delta
 from gateway.pipeline.errors import Missing, PipelineError
 from gateway.pipeline.schema import MESSAGES, table_named
-from gateway.pipeline.tables import sql
+from gateway.pipeline.tables import calls, catalogue, events, jobs, sql, usage
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 NEVER: Final = (1 << 63) - 1
 """``since_ns`` where nothing is left open."""
+THREADS_MOST: Final = 8
+MEMORY_MIB: Final = 512
+"""DuckDB's, for a thread, and twice that for any number of them; the process takes up to twice as much."""
+BATCH_ROWS: Final = 131_072
+"""Rows that are held of a table while it is written."""
 _LEG_TYPES: Final = {"what": "int8", "streaming": "bool", "entered": "bool", "unseen": "bool"}
 _TEXTS: Final = frozenset(("run", "origin", "topic", "source", "target", "hop"))
 
@@ -38,10 +44,10 @@ def shapes() -> dict[str, pa.Schema]:
         return pa.schema([(name, known[name]) for name in names])
 
     return {
-        "calls": made(sql.LEG),
-        "events": of_bronze(sql.EVENT),
-        "jobs": of_bronze(sql.JOB),
-        "hops": made(sql.HOP),
+        "calls": made(calls.LEG),
+        "events": of_bronze(events.EVENT),
+        "jobs": of_bronze(jobs.JOB),
+        "hops": made(calls.HOP),
     }
 
 
@@ -51,42 +57,44 @@ class Tables:
     def __init__(self, base: Any) -> None:
         self._base = base
         self._made: set[str] = set()
-        for macro in sql.MACROS:
-            base.execute(macro)
 
     def rows(self, table: str, dates: Sequence[str] | None = None) -> pa.Table:
         """The rows of a gold table (of some dates), in its schema."""
-        query = sql.query(table)
+        return self.batches(table, dates).read_all()
+
+    def batches(self, table: str, dates: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """The same bit by bit; to be read before anything else is asked for."""
+        query = catalogue.query(table)
         if dates is not None:
             query = f"{query} WHERE dt::VARCHAR IN ({', '.join(map(repr, dates)) or 'NULL'})"
-        return self._found(query).cast(table_named(table).arrow(partition=True))
+        found = self._found(query).to_arrow_reader(BATCH_ROWS)
+        return found.cast(table_named(table).arrow(partition=True))
 
     def left_open(self) -> dict[str, pa.Table]:
         """What is left open, in ``shapes``."""
         return {
-            name: self._found(sql.OPEN[name]).select(shape.names).cast(shape)
+            name: self._found(catalogue.OPEN[name]).to_arrow_table().select(shape.names).cast(shape)
             for name, shape in shapes().items()
         }
 
-    def _found(self, query: str) -> pa.Table:
+    def _found(self, query: str) -> Any:
         self._step(query)
-        return self._base.sql(query).to_arrow_table()
+        return self._base.sql(query)
 
     def _step(self, query: str) -> None:
-        """Make the steps that a query names, and those that these name."""
-        for name in sql.STEPS:
+        """Make the steps and views that a query names, and those that these name."""
+        for name, made in (catalogue.STEPS | catalogue.VIEWS).items():
             if name not in self._made and re.search(rf"\b{name}\b", query):
                 self._made.add(name)
-                self._step(sql.STEPS[name])
-                kind = "VIEW" if name in sql.VIEWS else "TABLE"
-                self._base.execute(f"CREATE TEMP {kind} {name} AS {sql.STEPS[name]}")
+                self._step(made)
+                kind = "VIEW" if name in catalogue.VIEWS else "TABLE"
+                self._base.execute(f"CREATE TEMP {kind} {name} AS {made}")
 
 
 @contextmanager
 def tables_of(
     bronze: Any,
     *,
-    jobs: Any = None,
     before: Mapping[str, pa.Table] | None = None,
     since_ns: int = NEVER,
     threads: int | None = None,
@@ -95,31 +103,61 @@ def tables_of(
 
     Args:
         bronze: an Arrow table or data set.
-        jobs: rows of bronze that reach further, as NFP's jobs do; default: ``bronze``.
         before: what an earlier batch left open; None: nothing.
         since_ns: what is open and not older is left open.
-        threads: of DuckDB; default: one a core.
+        threads: of DuckDB; default: one a core, up to ``THREADS_MOST``.
 
     Raises:
         Missing: DuckDB is not installed.
         PipelineError: inside, too: a file is gone, the disk is full, or there is not enough memory.
     """
+    with _opened(threads) as base:
+        base.execute(f"SET VARIABLE since_ns = {since_ns}")
+        base.register("bronze", bronze)
+        for name, shape in shapes().items():
+            base.register(f"before_{name}", shape.empty_table() if before is None else before[name])
+        yield Tables(base)
+
+
+def added(table: str, apart: pa.Table) -> pa.Table:
+    """The rows of a table of sums (``usage.ADDED``) that was made in parts, as one.
+
+    Raises:
+        PipelineError: as of ``tables_of``.
+    """
+    with _opened() as base:
+        base.register("apart", apart)
+        return base.sql(usage.ADDED[table]).to_arrow_table().select(apart.column_names).cast(apart.schema)
+
+
+@contextmanager
+def _opened(threads: int | None = None) -> Iterator[Any]:
+    """DuckDB with the macros, a bound of memory, and a place for what is beyond it."""
     try:
         import duckdb
     except ImportError:
         raise Missing("duckdb is not installed: pip install 'headgate[spark]'") from None
+    import pyarrow as pa
+
+    threads = threads or min(os.cpu_count() or 1, THREADS_MOST)
     with tempfile.TemporaryDirectory(prefix="headgate-tables-") as spill:  # private, as the warehouse is
-        config: dict[str, Any] = {"temp_directory": spill, "autoinstall_known_extensions": False}
-        if threads is not None:
-            config["threads"] = threads
+        config: dict[str, Any] = {
+            "temp_directory": spill,
+            "autoinstall_known_extensions": False,
+            "threads": threads,
+            "memory_limit": f"{min(2, threads) * MEMORY_MIB}MiB",
+        }
         try:
             with duckdb.connect(config=config) as base:
                 base.execute("SET timezone = 'UTC'")
-                base.execute(f"SET VARIABLE since_ns = {since_ns}")
-                base.register("bronze", bronze)
-                base.register("reaching", bronze if jobs is None else jobs)
-                for name, shape in shapes().items():
-                    base.register(f"before_{name}", shape.empty_table() if before is None else before[name])
-                yield Tables(base)
-        except duckdb.Error as error:
+                # it cannot count rows of Arrow, takes them for few, and would hash them instead of the other side
+                base.execute("SET disabled_optimizers = 'build_side_probe_side'")
+                for macro in sql.MACROS:
+                    base.execute(macro)
+                yield base
+        except (
+            duckdb.Error,
+            pa.ArrowException,
+            OSError,
+        ) as error:  # the latter where rows are read bit by bit
             raise PipelineError(f"DuckDB: {delta.one_line(error)}") from error

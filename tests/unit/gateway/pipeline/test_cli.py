@@ -26,13 +26,13 @@ def journal(tmp_path: Path) -> Path:
 def test_the_family_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "--help"]) == 0
     said = capsys.readouterr().out
-    for verb in ("ingest", "batch", "stream", "compact", "describe", "verify", "bench", "report"):
+    for verb in ("ingest", "batch", "stream", "compact", "describe", "verify", "report"):
         assert f"  {verb} " in said
     assert main(["pipeline", "ingst"]) == 2
     assert "'ingst' is no verb of pipeline; did you mean ingest?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["ingest", "batch", "stream", "compact", "describe", "verify", "bench"])
+@pytest.mark.parametrize("verb", ["ingest", "batch", "stream", "compact", "describe", "verify"])
 def test_every_verb_has_help_and_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", verb, "--help"]) == 0
     said = capsys.readouterr().out

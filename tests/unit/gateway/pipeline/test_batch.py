@@ -1,53 +1,26 @@
-"""``batch``, by DuckDB and by Spark: gold of whole dates; done again it changes nothing, one date touched is as good as
-all made.
-"""
+"""``batch``: gold of whole dates; done again it changes nothing, one date touched is as good as all made."""
 
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from gateway.pipeline.batch import batch
+from gateway.pipeline.follow import step
+from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle, traffic
-from tests.spark.test_tables_oracle import differences, drawn_rows
-
-NOTHING: dict[str, list[Any]] = {"too much": [], "missing": []}
+from tests.live.gold import NOTHING, differences, drawn_rows, fill, gold
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[traffic.Row]:
-    return drawn_rows(40)
+    return drawn_rows(12)
 
 
-@pytest.fixture(params=["DuckDB", "Spark"])
-def engine(request: pytest.FixtureRequest) -> Any:
-    """What ``batch`` is given: nothing, or a session."""
-    return request.getfixturevalue("spark") if request.param == "Spark" else None
-
-
-def fill(warehouse: Any, rows: list[traffic.Row], feed: str = "ingest") -> None:
-    """Bronze as ``ingest`` leaves it: a file for each run in each of its dates."""
-    warehouse.ready()
-    warehouse.claim(feed)
-    runs: dict[str, list[traffic.Row]] = defaultdict(list)
-    for row in rows:
-        runs[row["run"]].append(row)
-    files = [file for some in runs.values() for file in warehouse.write_rows("messages", traffic.arrow(some))]
-    warehouse.add_bronze(warehouse.at("messages"), files, {})
-
-
-def gold(warehouse: Any) -> dict[str, list[Any]]:
-    return {name: warehouse.scan(name).to_pylist() for name in oracle.TABLES}
-
-
-def test_gold_is_the_oracles_and_again_the_same(engine: Any, rows: list[traffic.Row], tmp_path: Path) -> None:
-    from gateway.pipeline.batch import batch
-    from gateway.pipeline.warehouse import Warehouse
-
+def test_gold_is_the_oracles_and_again_the_same(rows: list[traffic.Row], tmp_path: Path) -> None:
     warehouse = Warehouse(tmp_path / "w")
     fill(warehouse, rows)
     told: list[tuple[int, int]] = []
-    run = batch(engine, warehouse, tell=lambda done, of: told.append((done, of)))
+    run = batch(None, warehouse, tell=lambda done, of: told.append((done, of)))
     first = gold(warehouse)
     for name, build in oracle.TABLES.items():
         assert differences(name, first[name], build(rows)) == NOTHING, name
@@ -55,7 +28,7 @@ def test_gold_is_the_oracles_and_again_the_same(engine: Any, rows: list[traffic.
     assert run.rows_out == sum(map(len, first.values()))
     assert told[-1] == (len(first), len(first))
     assert warehouse.feed() == {"feed": "ingest", "bronze": 0, "gold": 0}
-    assert batch(engine, warehouse).rows_in == 0, "nothing was touched"
+    assert batch(None, warehouse).rows_in == 0, "nothing was touched"
     batch(None, warehouse, warehouse.dates("messages")[-1:])
     for name, rows_again in gold(warehouse).items():
         assert differences(name, rows_again, first[name]) == NOTHING, name
@@ -63,8 +36,6 @@ def test_gold_is_the_oracles_and_again_the_same(engine: Any, rows: list[traffic.
 
 def test_a_late_date_sets_its_neighbours_right(tmp_path: Path) -> None:
     """The answers of calls made before midnight come into bronze after gold was made."""
-    from gateway.pipeline.batch import batch
-    from gateway.pipeline.warehouse import Warehouse
 
     writer = traffic.Writer(rank=1, now_ns=traffic.MIDNIGHT_NS - traffic.S)
     for tag in (1, 2, 3):
@@ -90,11 +61,8 @@ def test_a_late_date_sets_its_neighbours_right(tmp_path: Path) -> None:
         ), name
 
 
-def test_what_a_stream_has_open_is_left_to_it(engine: Any, tmp_path: Path) -> None:
+def test_what_a_stream_has_open_is_left_to_it(tmp_path: Path) -> None:
     """``batch`` replaces what a stream added; the stream goes on, and nothing is there twice or missing."""
-    from gateway.pipeline.batch import batch
-    from gateway.pipeline.follow import step
-    from gateway.pipeline.warehouse import Warehouse
 
     writer = traffic.Writer(rank=1, now_ns=traffic.MIDNIGHT_NS + traffic.S)
     for tag in (1, 2):
@@ -106,7 +74,7 @@ def test_what_a_stream_has_open_is_left_to_it(engine: Any, tmp_path: Path) -> No
     writer.event(1, "hb", 3)
     warehouse = Warehouse(tmp_path / "w")
     fill(warehouse, first, "stream")  # and it was killed: gold knows nothing of it
-    batch(engine, warehouse)
+    batch(None, warehouse)
     assert warehouse.feed()["gold"] == 0
     assert [row["matchtag"] for row in warehouse.scan("rpc").to_pylist()] == [1]
     fill(warehouse, writer.rows[len(first) :], "stream")
@@ -121,9 +89,6 @@ def test_what_a_stream_has_open_is_left_to_it(engine: Any, tmp_path: Path) -> No
 
 def test_tables_that_are_ahead_are_waited_for(tmp_path: Path) -> None:
     """``batch`` made one table, a killed step another one: the next step brings all to where they are, none twice."""
-    from gateway.pipeline.batch import batch
-    from gateway.pipeline.follow import step
-    from gateway.pipeline.warehouse import Warehouse
 
     writer = traffic.Writer(rank=1, now_ns=traffic.MIDNIGHT_NS + traffic.S)
     warehouse = Warehouse(tmp_path / "w")

@@ -1,5 +1,5 @@
 """A real session (tests/live/captured.py): journal -> bronze -> gold, held against the plain reader with the oracle,
-against DuckDB, and against what the ends of the session sent and received.
+and against what the ends of the session sent and received.
 """
 
 import errno
@@ -13,18 +13,19 @@ from typing import Any
 
 import pytest
 
-from gateway.pipeline.tables.inprocess import tables_of
+from gateway.pipeline.batch import batch
+from gateway.pipeline.ingest import ingest
+from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle
 from tests.live.captured import Captured, captured
-from tests.spark.test_tables_oracle import differences
+from tests.live.gold import NOTHING, differences
 
 TIMES = 5
-NOTHING: dict[str, list[Any]] = {"too much": [], "missing": []}
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.story, pytest.mark.patient]
 
 
 @pytest.fixture(scope="module")
-def session(java: None) -> Iterator[Captured]:
+def session() -> Iterator[Captured]:
     folder = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))  # sockets need a short path
     yield captured(folder, times=TIMES)
     shutil.rmtree(folder, ignore_errors=True)
@@ -46,28 +47,23 @@ def rows(session: Captured) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def warehouse(spark: Any, session: Captured, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from gateway.pipeline.batch import batch
-    from gateway.pipeline.ingest import ingest
-    from gateway.pipeline.warehouse import Warehouse
+def warehouse(session: Captured, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
     made = Warehouse(tmp_path_factory.mktemp("warehouse"))
-    ingest(spark, session.journals, made)
-    batch(spark, made)
+    ingest(None, session.journals, made)
+    batch(None, made)
     return made
 
 
 @pytest.mark.parametrize("table", oracle.TABLES)
-def test_each_table_three_times(table: str, warehouse: Any, rows: list[dict[str, Any]]) -> None:
+def test_each_table_is_the_oracles(table: str, warehouse: Warehouse, rows: list[dict[str, Any]]) -> None:
     meant = oracle.TABLES[table](rows)
     if table not in ("event_gaps", "slow"):  # a healthy session has none
         assert meant
     assert differences(table, warehouse.scan(table).to_pylist(), meant) == NOTHING
-    with tables_of(warehouse.scan("messages")) as tables:
-        assert differences(table, tables.rows(table).to_pylist(), meant) == NOTHING
 
 
-def test_calls_are_those_the_clients_made(warehouse: Any, session: Captured) -> None:
+def test_calls_are_those_the_clients_made(warehouse: Warehouse, session: Captured) -> None:
     calls = Counter(
         (row["rank"], row["topic"], row["matchtag"], row["errnum"])
         for row in warehouse.scan("rpc").to_pylist()
@@ -85,7 +81,7 @@ def test_calls_are_those_the_clients_made(warehouse: Any, session: Captured) -> 
     assert {row["errno"] for row in warehouse.scan("denied").to_pylist()} <= {errno.EPERM, errno.EACCES}
 
 
-def test_where_the_time_goes_adds_up(warehouse: Any) -> None:
+def test_where_the_time_goes_adds_up(warehouse: Warehouse) -> None:
     """What rank 1 passes on to rank 0 takes at least as long there as at rank 0."""
     steps = warehouse.scan("tree_latency").to_pylist()
     up = [row for row in steps if (row["rank"], row["target"]) == (1, "rank 0")]
@@ -95,7 +91,7 @@ def test_where_the_time_goes_adds_up(warehouse: Any) -> None:
     assert sum(row["sum_ns"] for row in root) <= sum(row["sum_ns"] for row in up)
 
 
-def test_jobs_and_notifications_are_those_that_were(warehouse: Any, session: Captured) -> None:
+def test_jobs_and_notifications_are_those_that_were(warehouse: Warehouse, session: Captured) -> None:
     jobs = {row["uuid"]: (row["task"], row["status"]) for row in warehouse.scan("job_outcomes").to_pylist()}
     for each in session.said("nfp", did="outcome"):
         assert jobs[each.facts["uuid"]] == (each.facts["task"], each.facts["status"])
@@ -103,7 +99,7 @@ def test_jobs_and_notifications_are_those_that_were(warehouse: Any, session: Cap
     assert [row["event_type"] for row in notified] == ["compute.end"] * TIMES
 
 
-def test_everything_went_out_in_the_order_in_which_it_came(warehouse: Any) -> None:
+def test_everything_went_out_in_the_order_in_which_it_came(warehouse: Warehouse) -> None:
     pairs = warehouse.scan("order_check").to_pylist()
     assert {row["type"] for row in pairs} == {"request", "response", "event"}
     assert sum(row["out_of_order"] for row in pairs) == 0

@@ -1,18 +1,17 @@
-"""A made-up load as bronze, for the benchmark: calls of many clients, a few of which make most of them, and
-events.
-"""
+"""A made-up load as bronze: calls of many clients at some ranks, a few of which make most of them, and events."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.pipeline import schema
-from gateway.pipeline.tables.shape import NORESPONSE, STREAMING
 from gateway.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
     import numpy as np
 
+NORESPONSE, STREAMING = 0x04, 0x40
+"""Flags of RFC 3."""
 SPAN_S: Final = 3600
 """Time that the load takes."""
 BEGIN_NS: Final = 1_769_850_000 * 10**9
@@ -33,13 +32,13 @@ _SEED: Final = 7
 _REQUEST, _RESPONSE, _EVENT = range(3)
 
 
-def make_up(warehouse: Warehouse, calls: int, files: int = 16) -> int:
-    """Fill an empty warehouse's bronze; returns the rows: about two and a half a call."""
+def make_up(warehouse: Warehouse, calls: int, ranks: int, files: int = 16) -> int:
+    """Fill an empty warehouse, with clients at so many ranks; returns the rows: about two and a half a call."""
     import numpy as np
     import pyarrow as pa
 
     warehouse.ready()
-    columns, made = _columns(calls), []
+    columns, made = _columns(calls, ranks), []
     total = len(columns["ts_ns"])
     for number in range(files):
         part = slice(total * number // files, total * (number + 1) // files)
@@ -54,8 +53,8 @@ def make_up(warehouse: Warehouse, calls: int, files: int = 16) -> int:
     return total
 
 
-def _columns(calls: int) -> dict[str, np.ndarray]:
-    """Time, what it is, client, tag, topic, flags and errnum of all rows, by time."""
+def _columns(calls: int, ranks: int) -> dict[str, np.ndarray]:
+    """Time, what it is, client, rank, tag, topic, flags and errnum of all rows, by rank and time."""
     import numpy as np
 
     rng = np.random.default_rng(_SEED)
@@ -88,7 +87,8 @@ def _columns(calls: int) -> dict[str, np.ndarray]:
         "word": (np.full(calls, 0xFFFFFFFF), ends, np.arange(1, events + 1)),
     }
     columns = {name: np.concatenate(values) for name, values in parts.items()}
-    order = np.argsort(columns["ts_ns"], kind="stable")
+    columns["rank"] = columns["client"] % ranks
+    order = np.lexsort((columns["ts_ns"], columns["rank"]))
     return {name: values[order] for name, values in columns.items()}
 
 
@@ -122,9 +122,9 @@ def _rows(columns: dict[str, np.ndarray], seq: np.ndarray) -> dict[str, Any]:
         "seq": seq,
         "ts": pa.array(ts_ns // 1000).cast(pa.timestamp("us", "UTC")),
         "ts_ns": ts_ns,
-        "rank": np.zeros(size, np.int64),
-        "writer": pa.repeat("rank0", size),
-        "run": pa.repeat("0123456789abcdef" * 2, size),
+        "rank": columns["rank"],
+        "writer": pc.binary_join_element_wise("rank", pa.array(columns["rank"]).cast(pa.string()), ""),
+        "run": pc.utf8_lpad(pa.array(columns["rank"]).cast(pa.string()), 32, "0"),
         "capture": pa.repeat("in", size),
         "peer": peers.take(pa.array(sender)),
         "peer_id": sender + 1,

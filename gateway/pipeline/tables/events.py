@@ -1,0 +1,37 @@
+"""event_gaps: where the sequence of events (RFC 3, "Event Message Type") does not go on by one.
+
+Rank 0 numbers events, whoever published them, so its row of events is one sequence; elsewhere each peer that events
+come from (the parent) has one. Sequences follow by number of the record within a run; 0xFFFFFFFF is followed by 1, 0
+is an event not numbered yet and belongs to no sequence.
+
+One row for each step that is not +1: ``duplicate`` the same number again, ``gap`` numbers left out, ``reorder`` a step
+back, which is shorter than the step forward would be. Left open is the last event of each sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EVENT: Final = ("rank", "writer", "run", "peer", "peer_id", "type", "direction", "event_seq", "seq", "ts_ns")
+"""Columns of what is left open."""
+_EVENTS: Final = f"""
+    SELECT *, CASE WHEN rank > 0 THEN peer_id ELSE 0 END AS source
+    FROM (SELECT * FROM before_events UNION ALL BY NAME SELECT {", ".join(EVENT)} FROM bronze)
+    WHERE type = 'event' AND direction = 'in' AND event_seq > 0"""
+_EVENT_GAPS: Final = """
+    SELECT *, make_timestamp(ts_ns // 1000) AS ts, day_of(ts_ns) AS dt,
+        CASE WHEN step = 0 THEN 'duplicate' WHEN step > 2147483647 THEN 'reorder' ELSE 'gap' END AS kind,
+        CASE WHEN step BETWEEN 1 AND 2147483647 THEN step - 1 ELSE 0 END AS missing
+    FROM (
+        SELECT *, (next_seq - prev_seq + 4294967295) % 4294967295 AS step FROM (
+            SELECT rank, writer, run, peer, ts_ns, event_seq AS next_seq, lag(event_seq) OVER (
+                PARTITION BY rank, writer, run, source ORDER BY seq) AS prev_seq FROM events)
+        WHERE prev_seq IS NOT NULL)
+    WHERE step <> 1"""
+_LAST: Final = f"""
+    SELECT {", ".join(EVENT)} FROM events WHERE ts_ns >= getvariable('since_ns')
+    QUALIFY row_number() OVER (PARTITION BY rank, writer, run, source ORDER BY seq DESC) = 1"""
+
+VIEWS: Final = {"events": _EVENTS}
+TABLES: Final = {"event_gaps": _EVENT_GAPS}
+OPEN: Final = {"events": _LAST}
