@@ -18,6 +18,7 @@ import { Events } from './panels/events.js';
 import { Figures } from './panels/figures.js';
 import { fillHelp } from './panels/help.js';
 import { History } from './panels/history.js';
+import { incidents, Incidents } from './panels/incidents.js';
 import { Jobs } from './panels/jobs.js';
 import { LinkState } from './panels/linkstate.js';
 import { Log } from './panels/log.js';
@@ -35,6 +36,7 @@ class Dashboard {
     this.log = new EventLog();
     this.login = new Login(byId('login'), (token) => this.connect(token));
     this.linkState = new LinkState(() => this.client?.retry());
+    this.incidents = new Incidents(byId('incident'), byId('icon'));
     this.nextTheme = themed(byId('theme'));
     fillHelp(byId('help-dialog'));
     byId('traffic-all').addEventListener('click', () => this.tree.select(null));
@@ -132,6 +134,7 @@ class Dashboard {
     this.instance.stop();
     this.callRates.stop();
     this.linkState.reconnecting(detail, this.instance.updatedAt);
+    this.incidents.draw(['disconnected']);
     if (detail.attempt === 1) this.log.note(`connection lost: ${detail.text}`);
   }
 
@@ -166,6 +169,7 @@ class Dashboard {
   #logIn(why) {
     byId('logout').hidden = true;
     this.linkState.loggedOut();
+    this.incidents.draw([]);
     this.login.show(true, why);
   }
 
@@ -208,6 +212,8 @@ class Dashboard {
     say(byId('traffic-note'), tree.selected === null ? 'all brokers' : `rank ${tree.selected} only`);
     byId('traffic-all').hidden = tree.selected === null;
     this.linkState.instance(instance);
+    this.linkState.silent(instance.silentS, instance.updatedAt);
+    this.incidents.draw(instance.silentS ? ['no answer'] : incidents(instance));
   }
 
   #drawCalls() {

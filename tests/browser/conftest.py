@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.stage import Stage
-from tests.live.brokers import tree
+from tests.live.brokers import BrokerProcess, tree
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ARGUMENTS = [
@@ -43,14 +43,20 @@ def browser(chromium: str) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def four() -> Iterator[str]:
-    """The URI of rank 0 of a tree of four."""
+def four_brokers() -> Iterator[list[BrokerProcess]]:
+    """A tree of four, by rank."""
     folder = Path(tempfile.mkdtemp(prefix="hg-", dir="/tmp"))
     try:
         with tree(folder, 4, "[broker]\nheartbeat_period_s = 0.5\n") as running:
-            yield running.ranks[0].uri
+            yield running.ranks
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def four(four_brokers: list[BrokerProcess]) -> str:
+    """The URI of rank 0 of it."""
+    return four_brokers[0].uri
 
 
 @pytest.fixture(scope="package")

@@ -1,15 +1,22 @@
 """The gateway goes away and comes back while somebody looks."""
 
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.browser.stage import Stage
-from tests.live.brokers import eventually, one_broker
+from tests.live.brokers import eventually, one_broker, tree
 
 pytestmark = pytest.mark.patient
+
+MOVED = "([line, before]) => document.querySelector(line).getAttribute('d') !== before"
+
+
+def value(page, figure):
+    return page.text_content(f'[data-figure="{figure}"] .figure-value').strip()
 
 
 def test_a_killed_gateway_is_told_and_its_return_is_noticed(look):
@@ -29,6 +36,60 @@ def test_a_killed_gateway_is_told_and_its_return_is_noticed(look):
     look.publish("after.outage", {})
     page.wait_for_selector(".event-row:has-text('after.outage')")
     eventually(lambda: page.locator(".node[data-status=full]").count(), 4)
+
+
+def test_a_frozen_gateway_is_told_within_seconds(look):
+    """Nothing is lost, so nothing is closed; what is shown is grey and says since when, until it goes on."""
+    page = look.dashboard()
+    page.wait_for_selector('.node[data-rank="3"][data-status=full]')
+    look.gateway.signal(signal.SIGSTOP)
+    try:
+        page.wait_for_selector("#link-state:has-text('no answer for')", timeout=6_000)
+        assert "Nothing has been answered for" in page.text_content("#banner")
+        assert page.locator(".node[data-status=silent]").count() == 4
+        eventually(lambda: value(page, "Brokers"), "0 / 4", timeout=3)
+    finally:
+        look.gateway.signal(signal.SIGCONT)
+    page.wait_for_selector("body[data-link=open]")
+    eventually(lambda: page.locator(".node[data-status=full]").count(), 4)
+    assert page.locator("#banner").is_hidden()
+
+
+def test_one_frozen_broker_is_named_and_delays_nobody(look, four_brokers):
+    page = look.dashboard()
+    page.wait_for_selector('.node[data-rank="3"][data-status=full]')
+    four_brokers[3].signal(signal.SIGSTOP)
+    try:
+        page.wait_for_selector('.node[data-rank="3"][data-status=silent]', timeout=6_000)
+        eventually(lambda: value(page, "Brokers"), "3 / 4", timeout=3)
+        page.wait_for_selector("#incident:has-text('rank 3: no answer for')")
+        assert page.title().startswith("rank 3: no answer for")
+        assert page.get_attribute("#icon", "href") == "favicon-trouble.svg"
+        assert "rank 3: no answer for" in page.text_content('[data-figure="Brokers"]')
+        assert page.text_content("#link-state").strip() == "live"
+        line = "#traffic .line .spark-line"
+        for _ in range(3):  # the figures of the others come every second
+            before = page.get_attribute(line, "d")
+            page.wait_for_function(MOVED, arg=[line, before], timeout=3_000)
+    finally:
+        four_brokers[3].signal(signal.SIGCONT)
+    page.wait_for_selector('.node[data-rank="3"][data-status=full]', timeout=30_000)
+    page.wait_for_selector("#incident", state="hidden")
+    assert page.title() == "Headgate"
+
+
+def test_a_broker_that_is_lost_is_an_incident_with_those_below_it(browser, rundir):
+    with tree(rundir, 4, "[broker]\nheartbeat_period_s = 0.5\n") as running:
+        stage = Stage(browser, running.ranks[0].uri, rundir)
+        try:
+            page = stage.dashboard()
+            running.ranks[1].kill()
+            page.wait_for_selector("#incident:has-text('rank 1 lost')", timeout=30_000)
+            eventually(lambda: "rank 3 with it" in page.text_content("#incident"))
+            assert page.title().startswith("rank 1 lost")
+            stage.sweep()
+        finally:
+            stage.close()
 
 
 def test_trying_now_does_not_wait_for_the_pause(look):

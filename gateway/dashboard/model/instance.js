@@ -4,6 +4,7 @@
  * @module
  */
 
+import { ERRNO } from '../client.js';
 import { expand } from '../lib/hostlist.js';
 import { Series } from '../lib/ring.js';
 import { isDenied } from './access.js';
@@ -17,6 +18,12 @@ const SHAPE_EVERY = 15;
 const ASKED_AT_ONCE = 64;
 const ANSWER_MS = 4000;
 const GONE = new Set(['lost', 'offline']);
+/** So long a broker may take to answer; after that it is shown as silent, and its figures as unknown. */
+const SILENT_MS = 2000;
+/** So long a round waits for those that answer at once; the others come into the next one. */
+const ROUND_MS = 500;
+
+const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
 /** One broker. Rates are messages per second. */
 export class Rank {
@@ -25,7 +32,9 @@ export class Rank {
     this.parent = null;
     this.children = [];
     this.host = '';
-    this.status = 'unknown';
+    this.told = 'unknown'; // its status, as the tree tells
+    this.asking = false;
+    this.waitingSince = NaN; // when it was asked first, of what it has not answered
     this.since = NaN;
     this.error = '';
     this.rx = {};
@@ -45,7 +54,25 @@ export class Rank {
 
   /** @returns {boolean} it cannot be asked */
   get gone() {
-    return GONE.has(this.status);
+    return GONE.has(this.told);
+  }
+
+  /** @returns {number} whole seconds for which it has not answered; 0 below two */
+  get silentS() {
+    const ms = performance.now() - this.waitingSince;
+    return ms >= SILENT_MS ? Math.floor(ms / 1000) : 0;
+  }
+
+  /** @returns {string} as the tree tells; `silent` where it does not answer */
+  get status() {
+    return this.silentS && !this.gone ? 'silent' : this.told;
+  }
+
+  /** @returns {string} what is wrong with it, in words; "" for nothing */
+  get trouble() {
+    if (this.status === 'silent') return `no answer for ${this.silentS} s`;
+    if (!this.gone) return this.error;
+    return this.error && this.error !== this.told ? `${this.told}: ${this.error}` : this.told;
   }
 
   /** @returns {number} messages dropped since its start; NaN where the broker does not tell */
@@ -74,6 +101,7 @@ export class Instance extends EventTarget {
   #running = false;
   #timer;
   #next = 0;
+  #under = new Map(); // what is under way: name -> its promise
 
   /**
    * @param {import('../client.js').Client} client
@@ -105,6 +133,7 @@ export class Instance extends EventTarget {
   /** Ask no more; what is known stays. */
   stop() {
     this.#running = false;
+    for (const rank of this.ranks.values()) rank.waitingSince = NaN;
     clearTimeout(this.#timer);
   }
 
@@ -131,12 +160,24 @@ export class Instance extends EventTarget {
 
   async #ask() {
     const tick = this.#tick++;
-    if (tick % SHAPE_EVERY === 0) await this.#askShape();
-    if (tick % HEALTH_EVERY === 0) await this.#askHealth();
+    const first = !this.root;
+    const shape = tick % SHAPE_EVERY === 0 ? this.#once('shape', () => this.#askShape()) : null;
+    if (first) await shape;
+    const health = tick % HEALTH_EVERY === 0 ? this.#once('health', () => this.#askHealth()) : null;
+    if (first) await health;
     await this.#askFigures();
-    this.updatedAt = Date.now();
     this.#collect();
     this.dispatchEvent(new Event('change'));
+  }
+
+  /** Do something that takes longer than a round where a broker is silent; never twice at a time. */
+  #once(name, work) {
+    if (!this.#under.has(name)) {
+      this.#under.set(name, work()
+        .catch((error) => this.dispatchEvent(new CustomEvent('trouble', { detail: error })))
+        .finally(() => this.#under.delete(name)));
+    }
+    return this.#under.get(name);
   }
 
   /** A call; null where the role is missing. */
@@ -227,11 +268,11 @@ export class Instance extends EventTarget {
   }
 
   #take(rank, told) {
-    rank.status = told.status ?? 'unknown';
+    rank.told = told.status ?? 'unknown';
     rank.since = told.duration ?? NaN;
     rank.error = told.error ?? '';
     if (!rank.gone) return;
-    for (const child of rank.children) this.#take(child, { status: rank.status, duration: told.duration });
+    for (const child of rank.children) this.#take(child, { status: rank.told, duration: told.duration });
   }
 
   // -- figures -----------------------------------------------------------------------------------
@@ -239,10 +280,36 @@ export class Instance extends EventTarget {
   async #askFigures() {
     const ranks = this.list.filter((rank) => !rank.gone);
     const turn = ranks.length <= ASKED_AT_ONCE ? ranks : this.#turn(ranks);
-    const quietly = (work) => (rank) => work(rank).catch((error) => { rank.error = error.text ?? error.message; });
-    await this.#each(turn, quietly((rank) => this.#askStats(rank)));
-    await this.#each(turn, quietly((rank) => this.#askPing(rank))); // alone, so that they time the way and no more
-    for (const rank of this.ranks.values()) if (rank.gone) this.#quiet(rank);
+    await this.#askAll(turn, (rank) => this.#askStats(rank));
+    await this.#askAll(turn, (rank) => this.#askPing(rank)); // alone, so that they time the way and no more
+    for (const rank of this.ranks.values()) if (rank.gone || rank.silentS) this.#quiet(rank);
+  }
+
+  /** Ask those that owe no answer, and wait a moment for them: one that is silent delays nobody. */
+  async #askAll(ranks, work) {
+    const asked = ranks.filter((rank) => !rank.asking).map((rank) => this.#askRank(rank, work));
+    await Promise.race([Promise.all(asked), pause(ROUND_MS)]);
+  }
+
+  async #askRank(rank, work) {
+    rank.asking = true;
+    if (Number.isNaN(rank.waitingSince)) rank.waitingSince = performance.now();
+    try {
+      await work(rank);
+      rank.waitingSince = NaN;
+      this.updatedAt = Date.now();
+    } catch (error) {
+      rank.error = error.text ?? error.message;
+      if (error.errno !== ERRNO.ETIMEDOUT) rank.waitingSince = NaN;
+    } finally {
+      rank.asking = false;
+    }
+  }
+
+  /** @returns {number} seconds for which nobody at all has answered; 0 below two */
+  get silentS() {
+    const asked = this.list.filter((rank) => !rank.gone);
+    return asked.length ? Math.min(...asked.map((rank) => rank.silentS)) : 0;
   }
 
   #turn(ranks) {

@@ -48,8 +48,7 @@ export class Figures {
   draw(instance, events, callRates) {
     const ranks = instance.list;
     const up = ranks.filter((rank) => ['full', 'partial', 'degraded'].includes(rank.status)).length;
-    const hurt = ranks.some((rank) => rank.status === 'degraded' || rank.gone);
-    this.brokers.show(ranks.length ? `${up} / ${ranks.length}` : '–', hurt ? 'some are missing' : 'all are there',
+    this.brokers.show(ranks.length ? `${up} / ${ranks.length}` : '–', missing(ranks),
       ranks.length ? (up === ranks.length ? 'ok' : 'bad') : null);
     if (!ranks.length) this.brokers.show('–');
     this.#drawCalls(callRates);
@@ -76,6 +75,15 @@ export class Figures {
     else this.calls.show(rate(calls), worst ? `${rate(errors)}/s fail, most ${worst.name}` : 'none fails', errors ? 'bad' : null);
     this.calls.spark.draw(callRates.all, rate);
   }
+}
+
+/** Which brokers are missing, in few words. */
+function missing(ranks) {
+  if (ranks.some((rank) => rank.gone)) return 'some are missing';
+  const silent = ranks.filter((rank) => rank.status === 'silent');
+  if (silent.length === 1) return `rank ${silent[0].rank}: ${silent[0].trouble}`;
+  if (silent.length) return `${silent.length} do not answer`;
+  return ranks.some((rank) => rank.status === 'degraded') ? 'some are missing' : 'all are there';
 }
 
 /** The most frequent reason. */

@@ -57,6 +57,18 @@ export class LinkState {
     this.#banner(`The gateway has lost its broker and is looking for it${why}. What you see is from before.`);
   }
 
+  /** Nobody answers, though the connection is there: a gateway that is frozen, or the way to it. */
+  silent(seconds, seenAt) {
+    if (!this.#upstreamJoined || !['open', 'silent'].includes(document.body.dataset.link)) return;
+    if (seconds) {
+      this.#set('silent', `no answer for ${seconds} s`);
+      this.#banner(`Nothing has been answered for ${seconds} s. What you see is from ${new Date(seenAt).toLocaleTimeString()}.`);
+    } else if (document.body.dataset.link === 'silent') {
+      this.#set('open', 'live');
+      this.#banner('');
+    }
+  }
+
   /** The gateway said that it is about to leave. */
   leaving() {
     this.#banner('The gateway is about to leave or to restart. This page will connect again by itself.');

@@ -18,11 +18,12 @@ const MARKS = {
   partial: 'M6 1.500a4.500 4.500 0 0 0 0 9Z M6 1.500a4.500 4.500 0 0 1 0 9',
   degraded: 'M6 1 11.300 10.500H.7Z',
   lost: 'M2 2 10 10M10 2 2 10',
+  silent: 'M6 1v6M6 9.500v1.500',
   offline: 'M6 2a4 4 0 1 0 .01 0Z',
   unknown: 'M6 5a1 1 0 1 0 .01 0Z',
 };
 
-const MOODS = { full: 'ok', partial: 'warn', degraded: 'warn', lost: 'bad', offline: 'bad', unknown: 'muted' };
+const MOODS = { full: 'ok', partial: 'warn', degraded: 'warn', lost: 'bad', silent: 'bad', offline: 'bad', unknown: 'muted' };
 
 /** What flows over the edge between a child and its parent, messages per second. */
 function flow(rank) {
@@ -93,9 +94,9 @@ class Node {
   #text(rank, { hostRoom, figuresRoom }) {
     say(this.number, `rank ${rank.rank}`);
     say(this.host, cut(rank.host, Math.max(2, Math.floor(hostRoom / 7))));
-    const trouble = rank.error && rank.error !== rank.status ? `${rank.status}: ${rank.error}` : rank.status;
-    say(this.figures, rank.gone ? cut(trouble, Math.floor(figuresRoom / 6.3)) : `↓ ${rate(rank.in)}  ↑ ${rate(rank.out)}`);
-    say(this.ms, rank.gone ? '' : latency(rank.ms));
+    const unknown = rank.gone || rank.silentS;
+    say(this.figures, unknown ? cut(rank.trouble, Math.floor(figuresRoom / 6.3)) : `↓ ${rate(rank.in)}  ↑ ${rate(rank.out)}`);
+    say(this.ms, unknown ? '' : latency(rank.ms));
   }
 
   #spark(rank, { x, y, width, height }) {
@@ -118,7 +119,7 @@ class Node {
 const cut = (text, most) => (text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text);
 
 function spoken(rank) {
-  const figures = rank.gone ? rank.error
+  const figures = rank.gone || rank.silentS ? rank.trouble
     : `${rate(rank.in)} messages a second in, ${rate(rank.out)} out, round trip ${latency(rank.ms)}`;
   return `rank ${rank.rank} ${rank.host}, ${rank.status}${figures ? `, ${figures}` : ''}`;
 }
@@ -310,7 +311,7 @@ export class RankDetail {
     const facts = [
       ['rank', `${rank.rank} ${rank.host}`],
       ['status', `${rank.status}${Number.isFinite(rank.since) ? ` for ${duration(rank.since)}` : ''}`],
-      rank.error && ['error', rank.error],
+      rank.trouble && ['error', rank.trouble],
       Number.isFinite(rank.pending) && ['open calls', String(rank.pending)],
       Number.isFinite(rank.links) && ['links', linkWords(rank)],
       rank.dropped > 0 && ['dropped', Object.entries(rank.drops).map(([why, count]) => `${count} ${why}`).join(', ')],
