@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 import zmq
 
 from broker.oslo.directory import wire
+from broker.oslo.directory.connection import PULSE_S
 from broker.oslo.directory.wire import DirectoryKind
 from tests.bench import processes
 from tests.bench.oslo_contenders import Fake, Peer, Pipelines, stopping
@@ -45,6 +46,7 @@ class Watch:
         self._sock.linger = 0
         self._sock.connect(endpoint)
         self._sock.send_multipart(wire.encode(DirectoryKind.HELLO, wire.Hello(want=True)))
+        self._beat_s = time.monotonic()
         self._of_node: dict[str, set[str]] = {}
         self.found: set[str] = set()
 
@@ -63,9 +65,14 @@ class Watch:
         """
         end = time.monotonic() + within_s
         while len(self.found) < count:
-            if not self._sock.poll(max(0, round(1000 * (end - time.monotonic())))):
+            left_s = end - time.monotonic()
+            if left_s <= 0:
                 raise RuntimeError(f"{len(self.found)} of {count} servers known after {within_s:.0f} s")
-            self._take(*hear(self._sock))
+            if time.monotonic() >= self._beat_s:  # or it is taken for somebody who is gone
+                self._beat_s = time.monotonic() + PULSE_S
+                self._sock.send_multipart(wire.encode(DirectoryKind.BEAT, ()))
+            if self._sock.poll(round(1000 * min(left_s, PULSE_S))):
+                self._take(*hear(self._sock))
         return time.monotonic()
 
     def _take(self, head: bytes, body: bytes) -> None:

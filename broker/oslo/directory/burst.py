@@ -1,9 +1,10 @@
-"""Changes of a node, gathered for other nodes where there is much to read.
+"""Changes of a node that has many listeners, gathered for other nodes.
 
 Each state is told as a whole, and everybody in the cloud reads it. A thousand listeners that open on twenty nodes, one
 after another on each, would be 3,000 states of ever more records at each of the twenty. So a change leaves at once
-after a quiet time, and in a small cloud always; in a larger one those behind it are gathered, the longer the more there
-is, and states of several pipelines travel together. Processes of this node do not wait: they are told each change.
+after a quiet time, and from a node with few listeners always. What comes behind a large state is gathered, the longer
+the larger that was, and states of several pipelines travel together. How much there is elsewhere does not count: when
+all nodes begin at the same time, none knows it yet. Processes of this node do not wait: they are told each change.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from typing import Final
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.records import Place, State
 
-FREE_RECORDS: Final = 300
-"""While all nodes together offer no more, nothing is gathered."""
-RECORD_S: Final = 30e-6
-"""Between two messages of a node, for each record beyond: when all announce at once, readers have about as much to do
-as if one did."""
-LAST_S: Final = 0.25
-"""The longest that a change of a node is kept back here."""
+FREE_RECORDS: Final = 8
+"""Behind a message with no more than these nothing is gathered."""
+RECORD_S: Final = 0.02
+"""Gathering behind a message, for each record beyond."""
+LAST_S: Final = 1.0
+"""The longest that a change of a node is kept back here: behind a message with 58 records."""
 
 
 class ChangesForOthers:
@@ -29,13 +29,9 @@ class ChangesForOthers:
     Args:
         reactor: whose thread and clock.
         tell: takes the newest state of each place that changed.
-
-    Attributes:
-        records: that all nodes offer; kept by whoever knows.
     """
 
     def __init__(self, reactor: Reactor, tell: Callable[[tuple[State, ...]], None]) -> None:
-        self.records = 0
         self._reactor = reactor
         self._tell = tell
         self._due: dict[Place, State] = {}
@@ -63,6 +59,6 @@ class ChangesForOthers:
         if self._due:
             states = tuple(self._due.values())
             self._due.clear()
-            gap_s = RECORD_S * (self.records - FREE_RECORDS)
-            self._not_before = self._reactor.now() + min(max(gap_s, 0.0), LAST_S)
+            many = sum(len(state.records) for state in states) - FREE_RECORDS
+            self._not_before = self._reactor.now() + min(max(many, 0) * RECORD_S, LAST_S)
             self._tell(states)

@@ -321,7 +321,6 @@ class DirectoryServer:
 
     def _told_locally(self, before: State | None, after: State | None) -> None:
         """What is in force has changed: tell this node's processes."""
-        self._burst.records += _records(after) - _records(before)
         for subscribers in self._local:
             if after is not None:
                 subscribers.publish(DirectoryKind.STATES, States((after,)))
@@ -374,7 +373,3 @@ class DirectoryServer:
         if now - self._said.get(about, -QUIET_S) >= QUIET_S:
             self._said[about] = now
             log.warning(text, *values)
-
-
-def _records(state: State | None) -> int:
-    return 0 if state is None else len(state.records)

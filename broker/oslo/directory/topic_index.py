@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
@@ -89,17 +90,15 @@ def _put(index: dict[Key, _Value], key: Key, value: _Value) -> None:
 
 
 def _served(old: tuple[Server, ...], steps: list[_Step]) -> tuple[Server, ...]:
-    servers = {each[:3]: each for each in old}
+    servers = list(old)
     for came, (node, pipeline), record in steps:
         which = (record.server, record.listener, node)
-        known = servers.get(which)
-        before = frozenset[str]() if known is None else known.pipelines
+        at = bisect_left(servers, which)
+        known = at < len(servers) and servers[at][:3] == which
+        before = servers[at].pipelines if known else frozenset[str]()
         after = before | {pipeline} if came else before - {pipeline}
-        if after:
-            servers[which] = Server(*which, after)
-        elif known is not None:
-            del servers[which]
-    return tuple(sorted(servers.values()))
+        servers[at : at + known] = [Server(*which, after)] if after else []
+    return tuple(servers)
 
 
 def _pooled(old: Mapping[str | None, Listeners], steps: list[_Step]) -> Mapping[str | None, Listeners]:
@@ -124,10 +123,9 @@ def _awake(pools: Mapping[str | None, Listeners]) -> Mapping[str | None, Listene
 
 
 def _sorted(old: tuple[_Item, ...], steps: list[tuple[bool, _Item]]) -> tuple[_Item, ...]:
-    items = dict.fromkeys(old)
+    items = list(old)
     for came, item in steps:
-        if came:
-            items[item] = None
-        else:
-            items.pop(item, None)
-    return tuple(sorted(items))
+        at = bisect_left(items, item)
+        known = items[at : at + 1] == [item]
+        items[at : at + known] = [item] if came else []
+    return tuple(items)

@@ -24,6 +24,8 @@ REJOIN_S: float = 3.0
 LOOK_S: Final = 0.1
 SAVE_S: Final = 0.05
 """Between a registration and its note: many that come together are noted once."""
+REST_S: Final = 0.5
+"""Between two notes: each is a file that is replaced, and a thousand listeners may open one after another."""
 ROSTER_BYTES_MAX: Final = 1 << 20
 
 REJOINING: Final = "servers have to register again"
@@ -63,7 +65,7 @@ class Rejoin:
         self._registered = registered
         self._done = done
         self._expected: dict[int, int] = {}
-        self._until_s = 0.0
+        self._until_s = self._not_before = 0.0
         self._look_timer: Timer | None = None
         self._save_timer: Timer | None = None
 
@@ -119,10 +121,12 @@ class Rejoin:
 
     def _save_soon(self) -> None:
         if self._save_timer is None:
-            self._save_timer = self._reactor.call_later(SAVE_S, self._save)
+            wait_s = max(self._not_before - self._reactor.now(), SAVE_S)
+            self._save_timer = self._reactor.call_later(wait_s, self._save)
 
     def _save(self) -> None:
         self._save_timer = None
+        self._not_before = self._reactor.now() + REST_S
         if not self.waiting:  # who is not back yet must not be forgotten by another restart
             self._write()
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.oslo.names import Pipeline, roster_file
 from broker.oslo.proxy import rejoin
-from broker.oslo.proxy.rejoin import LOOK_S, SAVE_S, Rejoin
+from broker.oslo.proxy.rejoin import LOOK_S, REST_S, SAVE_S, Rejoin
 
 ME = os.getpid()
 
@@ -125,6 +125,12 @@ def test_who_is_registered_is_noted_together_and_by_its_owner_alone(servers):
     servers.clock.wait(SAVE_S)
     assert json.loads(servers.path.read_text()) == {str(ME): 3}
     assert servers.path.stat().st_mode & 0o777 == 0o600
+    servers.here = {ME: 4}
+    servers.rejoin.changed()
+    servers.clock.wait(REST_S - SAVE_S)
+    assert json.loads(servers.path.read_text()) == {str(ME): 3}, "a file is not replaced for each listener"
+    servers.clock.wait(SAVE_S)
+    assert json.loads(servers.path.read_text()) == {str(ME): 4}
     servers.here = {}
     servers.rejoin.changed()
     servers.rejoin.close(forget=False)
