@@ -134,7 +134,7 @@ class Dashboard {
     this.instance.stop();
     this.callRates.stop();
     this.linkState.reconnecting(detail, this.instance.updatedAt);
-    this.incidents.draw(['disconnected']);
+    this.incidents.draw(['disconnected'], false);
     if (detail.attempt === 1) this.log.note(`connection lost: ${detail.text}`);
   }
 
@@ -213,7 +213,7 @@ class Dashboard {
     byId('traffic-all').hidden = tree.selected === null;
     this.linkState.instance(instance);
     this.linkState.silent(instance.silentS, instance.updatedAt);
-    this.incidents.draw(instance.silentS ? ['no answer'] : incidents(instance));
+    this.incidents.draw(instance.silentS ? ['no answer'] : incidents(instance), !instance.silentS);
   }
 
   #drawCalls() {

@@ -43,13 +43,16 @@ export class Incidents {
     this.icon = icon;
   }
 
-  /** @param {string[]} found */
-  draw(found) {
+  /**
+   * @param {string[]} found
+   * @param {boolean} [reachable]  the gateway still answers: of one that is gone no other icon can be had
+   */
+  draw(found, reachable = true) {
     const more = found.length > SHOWN ? [`and ${found.length - SHOWN} more`] : [];
     say(this.place, [...found.slice(0, SHOWN), ...more].join(' · '));
     this.place.hidden = !found.length;
     const title = found.length ? `${found[0]} · Headgate` : 'Headgate';
     if (document.title !== title) document.title = title;
-    mark(this.icon, 'href', found.length ? 'favicon-trouble.svg' : 'favicon.svg');
+    if (reachable) mark(this.icon, 'href', found.length ? 'favicon-trouble.svg' : 'favicon.svg');
   }
 }
