@@ -38,9 +38,10 @@ def compact(
     """Put the files of each date together, also beside a stream that runs; then delete files that no table needs and
     that are older than any job that runs. Needs no Java, and leaves the journal alone.
 
-    Exit codes: 0 done, 1 other jobs replaced the same dates again and again, 2 wrong options, 78 no such
-    warehouse.
+    Exit codes: 0 done, 1 other jobs replaced the same dates again and again, or a disk or store refused (with --every
+    that is said, and tried again), 2 wrong options, 78 no such warehouse.
     """
+    from gateway.delta import TableError
     from gateway.pipeline import schema
     from gateway.pipeline.errors import Conflict
 
@@ -53,7 +54,7 @@ def compact(
         while not leave.is_set():
             try:
                 _once(screen, target, names, since, until, keep_hours)
-            except Conflict as error:
+            except (Conflict, TableError) as error:
                 print_error(f"headgate pipeline compact: {error}; again in {every:g} s")
             leave.wait(every)
     return OK

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.cli.main import main
+from gateway.delta import TableError
 from gateway.pipeline import compact, schema
 from gateway.pipeline.convert import convert
 from gateway.pipeline.errors import Busy, Conflict, PipelineError
@@ -61,6 +62,29 @@ def test_compact_goes_on_until_it_is_told_to_leave(warehouse: Warehouse) -> None
     assert main(["pipeline", "compact", "--warehouse", str(warehouse), "--every", "3600"]) == 0
     thread.join()
     assert count(warehouse) == 6
+
+
+def test_compact_goes_on_behind_a_disk_that_refused(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first round ends with it, the second one puts the files together."""
+    for batch in range(2):
+        add(warehouse, 3, stream=batch)
+    real, refusals = compact.compact, [TableError("messages: No space left on device")]
+
+    def full_at_first(*words, **how):
+        if refusals:
+            raise refusals.pop()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(*words, **how)
+
+    monkeypatch.setattr(compact, "compact", full_at_first)
+    words = ["--warehouse", str(warehouse), "--table", "messages", "--every", "1"]
+    assert main(["pipeline", "compact", *words]) == 0
+    assert capsys.readouterr().err == (
+        "headgate pipeline compact: messages: No space left on device; again in 1 s\n"
+    )
+    assert len(warehouse.at("messages").files()) == 1
 
 
 def test_two_jobs_make_it_at_once(tmp_path: Path) -> None:
