@@ -12,7 +12,14 @@ from tests.live.brokers import eventually, one_broker, tree
 
 pytestmark = pytest.mark.patient
 
-MOVED = "([line, before]) => document.querySelector(line).getAttribute('d') !== before"
+MOVES = """async (line) => {
+    let moves = 0;
+    const observer = new MutationObserver(() => { moves += 1; });
+    observer.observe(document.querySelector(line), {attributes: true});
+    await new Promise(done => setTimeout(done, 8000));
+    return moves;
+}"""
+"""How often a line is drawn anew in eight seconds."""
 
 
 def value(page, figure):
@@ -44,10 +51,10 @@ def test_a_frozen_gateway_is_told_within_seconds(look):
     page.wait_for_selector('.node[data-rank="3"][data-status=full]')
     look.gateway.signal(signal.SIGSTOP)
     try:
-        page.wait_for_selector("#link-state:has-text('no answer for')", timeout=6_000)
+        page.wait_for_selector("#link-state:has-text('no answer for')", timeout=15_000)
         assert "Nothing has been answered for" in page.text_content("#banner")
         assert page.locator(".node[data-status=silent]").count() == 4
-        eventually(lambda: value(page, "Brokers"), "0 / 4", timeout=3)
+        eventually(lambda: value(page, "Brokers"), "0 / 4")
     finally:
         look.gateway.signal(signal.SIGCONT)
     page.wait_for_selector("body[data-link=open]")
@@ -60,17 +67,14 @@ def test_one_frozen_broker_is_named_and_delays_nobody(look, four_brokers):
     page.wait_for_selector('.node[data-rank="3"][data-status=full]')
     four_brokers[3].signal(signal.SIGSTOP)
     try:
-        page.wait_for_selector('.node[data-rank="3"][data-status=silent]', timeout=6_000)
-        eventually(lambda: value(page, "Brokers"), "3 / 4", timeout=3)
+        page.wait_for_selector('.node[data-rank="3"][data-status=silent]', timeout=15_000)
+        eventually(lambda: value(page, "Brokers"), "3 / 4")
         page.wait_for_selector("#incident:has-text('rank 3: no answer for')")
         assert page.title().startswith("rank 3: no answer for")
         assert page.get_attribute("#icon", "href") == "favicon-trouble.svg"
         assert "rank 3: no answer for" in page.text_content('[data-figure="Brokers"]')
         assert page.text_content("#link-state").strip() == "live"
-        line = "#traffic .line .spark-line"
-        for _ in range(3):  # the figures of the others come every second
-            before = page.get_attribute(line, "d")
-            page.wait_for_function(MOVED, arg=[line, before], timeout=3_000)
+        assert page.evaluate(MOVES, "#traffic .line .spark-line") >= 4  # 2 where every round waits for it
     finally:
         four_brokers[3].signal(signal.SIGCONT)
     page.wait_for_selector('.node[data-rank="3"][data-status=full]', timeout=30_000)
