@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.cli.screen import Screen
+from broker.cli.tree import SILENT_S
 from broker.client import Handle
 from broker.errors import RpcError
 
-SILENT_S: Final = 2.0
-"""A broker that does not answer within it is named, and the others are shown."""
 HEADS: Final = ("method", "rank", "calls", "errors", "open", "p50", "p99", "which errors", "the last one")
 Answer = Mapping[str, Any]
 

@@ -101,7 +101,7 @@ def status(
     """Draw the tree of the instance with the health of every rank.
 
     full: the broker and all below it are there; partial: some below are not there yet; degraded: some below are lost;
-    lost: it went without a word; offline: it said goodbye, or was never there.
+    lost: it went without a word; offline: it said goodbye, or was never there; silent: it does not answer.
     """
     session = Session(uri, as_json, timeout)
 

@@ -1,7 +1,8 @@
 """The tree of an instance as its brokers tell it: shape, hosts, health; and how it is drawn.
 
 Each broker answers for itself and its direct children only (``overlay.health``), so the tree is walked level by
-level. What is below a lost child is known from the shape alone.
+level. What is below a lost child is known from the shape alone. A broker is silent that does not answer within
+``SILENT_S``, though its parent has not lost it yet; of what is below it nothing can be heard.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from broker.errors import RpcError
 
 GONE: Final = ("lost", "offline")
 """Status of a broker that cannot be asked."""
+SILENT: Final = "silent"
+SILENT_S: Final = 2.0
 ASKED_AT_ONCE: Final = 64
 """Brokers asked at the same time: enough to hide the way, few enough to spare rank 0."""
 STYLES: Final = {
@@ -26,6 +29,7 @@ STYLES: Final = {
     "degraded": "yellow",
     "lost": "bold red",
     "offline": "red",
+    "silent": "bold red",
     "unknown": "dim",
 }
 """Status -> colour on a terminal."""
@@ -78,16 +82,20 @@ async def fetch(handle: Handle) -> Member:
     level = [root]
     while level:
         await asyncio.gather(*(_ask(handle, member, few) for member in level))
-        below = [child for member in level for child in member.children]
-        level = [member for member in below if member.children and member.status not in GONE]
+        below = [child for member in level if member.status != SILENT for child in member.children]
+        level = [member for member in below if member.status not in GONE]
     return root
 
 
 async def _ask(handle: Handle, member: Member, few: asyncio.Semaphore) -> None:
     """Take in what a broker says of itself and its children."""
     try:
-        async with few:
+        async with few, asyncio.timeout(SILENT_S):
             health = (await handle.rpc("overlay.health", nodeid=member.rank)).json()
+    except TimeoutError:
+        member.status, member.since_s = SILENT, None
+        member.error = f"no answer within {SILENT_S:g} s"
+        return
     except RpcError as error:
         if member.rank == 0:
             raise

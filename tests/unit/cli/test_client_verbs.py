@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -269,6 +270,23 @@ def test_status(broker, capsys):
 def test_status_from_a_leaf(broker, capsys):
     assert main(["status", "--uri", broker.replace("local-0", "local-2")]) == 0
     assert len(lines(capsys)) == 4
+
+
+@pytest.mark.patient
+def test_status_names_who_does_not_answer(broker, capsys):
+    """Before the tree has lost it; what is below it cannot be heard."""
+    main(["attr", "get", "broker.pid", "--uri", broker.replace("local-0", "local-1")])
+    pid = int(lines(capsys)[0])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert main(["status", "--json"]) == 0
+        frozen, other = values(capsys)[0]["tree"]["children"]
+        assert (frozen["rank"], frozen["status"], frozen["error"]) == (1, "silent", "no answer within 2 s")
+        assert other["status"] == "full"
+        assert main(["stats", "--services"]) == 0
+        assert lines(capsys)[-1] == "no answer within 2 s: rank 1"
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_stats(broker, capsys):
