@@ -152,11 +152,11 @@ class CallProxy(DirectRoom[ServerLink]):
             if ttl != _NO_TTL:
                 due_s = now_s + int.from_bytes(ttl) / 1000
                 head = dated(head, due_s, now_s)
-            outcome = self._registration.pipe.send(
-                [local.target.rid, stamped_for(head, route_to, local), route, body]
-            )
+            head = stamped_for(head, route_to, local)
+            outcome = self._registration.pipe.send([local.target.rid, head, route, body])
             if outcome <= Outcome.FULL:
-                self._elsewhere(local, route_to, head, key, body, due_s)
+                names = (route_to.exchange, route_to.topic, route_to.server)
+                self._elsewhere(local, names, head, key, body, due_s)
             elif kind == _CALL:
                 self._pending.put(key, GivenCall(local.target, due_s, _CALL))
             else:
@@ -178,23 +178,23 @@ class CallProxy(DirectRoom[ServerLink]):
 
     def _elsewhere(
         self,
-        tried: LocalListener[ServerLink],
-        route_to: CachedRoute[ServerLink],
+        tried: LocalListener[ServerLink] | None,
+        names: tuple[str, str, str],
         head: bytes,
         key: bytes,
         body: bytes,
         due_s: float,
     ) -> None:
-        """The one that was chosen cannot take it: it was given to nobody yet, so another one may have it."""
-        full = self._registration.pipe.waiting_for(tried.target.rid) > 0
-        if head[_FLAGS_AT] & _REPEATED:
-            self._refuse(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
-            return
-        for local in self.locals.others(route_to.exchange, route_to.topic, route_to.server, TRIES_MAX):
+        """The one that was chosen cannot take it, or has ended (None): another one at ``names`` (exchange, topic,
+        server) may have what was given to nobody yet. What was sent again is for the first one only.
+        """
+        full = tried is not None and self._registration.pipe.waiting_for(tried.target.rid) > 0
+        repeated = head[_FLAGS_AT] & _REPEATED
+        for local in () if repeated else self.locals.others(*names, TRIES_MAX):
             if local is tried:
                 continue
-            again = [local.target.rid, stamped_for(head, route_to, local), key[:-ID_BYTES], body]
-            outcome = self._registration.pipe.send(again)
+            again = head[:HEAD_BYTES] + local.tail_for(names[2])
+            outcome = self._registration.pipe.send([local.target.rid, again, key[:-ID_BYTES], body])
             if outcome > Outcome.FULL:
                 self.counters.count("chosen_again")
                 self._given(local.target, outcome, key, head, due_s)
@@ -240,8 +240,7 @@ class CallProxy(DirectRoom[ServerLink]):
 
     def replied(self, link: ServerLink, frames: list[bytes]) -> None:
         """A server answered, or says that it works on it: pass that on to whoever asked this server."""
-        if len(frames) != _TO_SERVER or len(frames[1]) != HEAD_BYTES or not frames[2]:
-            self.counters.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
+        if self._is_malformed(link, frames):
             return
         _rid, head, route, body = frames
         key = route + head[ID_AT:]
@@ -263,16 +262,19 @@ class CallProxy(DirectRoom[ServerLink]):
 
     def _sent_back(self, link: ServerLink, frames: list[bytes]) -> None:
         """Its listener has no room for it and nobody has begun with it: the client may choose another one."""
-        if len(frames) != _TO_SERVER or len(frames[1]) != HEAD_BYTES or not frames[2]:
-            self.counters.dropped(
-                "malformed", "dropped a refusal of %s: saw %d frames", link, len(frames) - 1
-            )
+        if self._is_malformed(link, frames):
             return
         key = frames[2] + frames[1][ID_AT:]
         if self._fitting(link, key) is not None:
             self._pending.end(key)
             self.counters.counts["refused_busy"] += 1
             self._answer(key, refusal(key[-ID_BYTES:], Reason.BUSY), REASONS[Reason.BUSY].encode())
+
+    def _is_malformed(self, link: ServerLink, frames: list[bytes]) -> bool:
+        if len(frames) == _TO_SERVER and len(frames[1]) == HEAD_BYTES and frames[2]:
+            return False
+        self.counters.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
+        return True
 
     def _fitting(self, link: ServerLink, key: bytes) -> GivenCall | None:
         call = self._pending.fits(key, link)
@@ -308,17 +310,8 @@ class CallProxy(DirectRoom[ServerLink]):
         if call is None:
             return
         envelope = decode(head)
-        if envelope.flags & _REPEATED:  # the one that has ended may have had it before
-            self._refuse(key, head, Reason.NO_ROUTE)
-            return
-        for local in self.locals.others(envelope.exchange, envelope.topic, envelope.server, TRIES_MAX):
-            again = head[:HEAD_BYTES] + local.tail_for(envelope.server)
-            outcome = self._registration.pipe.send([local.target.rid, again, route, body])
-            if outcome > Outcome.FULL:
-                self.counters.count("chosen_again")
-                self._given(local.target, outcome, key, head, call.due_s)
-                return
-        self._refuse(key, head, Reason.NO_ROUTE)
+        names = (envelope.exchange, envelope.topic, envelope.server)
+        self._elsewhere(None, names, head, key, body, call.due_s)
 
     def _gone(self, link: ServerLink) -> None:
         self._reactor.call_later(ORPHAN_S, self._forget, link)
