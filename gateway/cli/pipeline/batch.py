@@ -29,7 +29,7 @@ def batch(
     as_json: options.AsJson = False,
 ) -> int:
     """Make gold of the dates whose bronze has changed, and of those asked for; whole dates are replaced, so doing it
-    again is harmless, also beside a stream. DuckDB makes it, here, within two or three GiB; with --master or --conf
+    again is harmless, also beside a stream. DuckDB makes it, here, within four GiB; with --master or --conf
     it does so in the tasks of Spark, each for some ranks.
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal or warehouse.

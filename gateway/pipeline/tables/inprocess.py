@@ -23,7 +23,9 @@ NEVER: Final = (1 << 63) - 1
 """``since_ns`` where nothing is left open."""
 THREADS_MOST: Final = 8
 MEMORY_MIB: Final = 512
-"""DuckDB's, for a thread, and twice that for any number of them; the process takes up to twice as much."""
+"""DuckDB's, for a thread, and twice that for any number of them; the process takes two to four times as much, for Arrow
+reads ahead.
+"""
 BATCH_ROWS: Final = 131_072
 """Rows that are held of a table while it is written."""
 _LEG_TYPES: Final = {"what": "int8", "streaming": "bool", "entered": "bool", "unseen": "bool"}
