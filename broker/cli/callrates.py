@@ -89,7 +89,7 @@ def span(ns: float | None) -> str:
         return ""
     for unit, size in (("us", 1e3), ("ms", 1e6), ("s", 1e9)):
         if ns < 1000 * size:
-            return f"{ns / size:.3g} {unit}" if ns < 10 * size else f"{ns / size:.0f} {unit}"
+            return f"{ns / size:.2g} {unit}" if ns < 10 * size else f"{ns / size:.0f} {unit}"
     return "long"
 
 

@@ -23,7 +23,7 @@ from tests.live import oracle, segments
 from tests.live.gold import differences
 from tests.live.segments import T0, note
 from tests.spark.talk import PEERS, request, said
-from tests.spark.test_tables_increment import added
+from tests.unit.gateway.pipeline.test_increment import added
 
 
 @pytest.fixture
