@@ -98,8 +98,6 @@ def convert(span: Span, how: How) -> Ingested:
 
 def _together(found: Iterable[Any], losses: list[Loss]) -> Iterable[list[Any]]:
     """Blocks by the batch; losses apart."""
-    from gateway.pipeline.source import BATCH_BYTES
-
     waiting: list[Any] = []
     rows = size = 0
     for each in found:
@@ -108,7 +106,7 @@ def _together(found: Iterable[Any], losses: list[Loss]) -> Iterable[list[Any]]:
             continue
         waiting.append(each)
         rows, size = rows + each.count, size + each.length + each.bodies_len
-        if rows >= DECODE_ROWS or size >= BATCH_BYTES:
+        if rows >= DECODE_ROWS or size >= spans.BATCH_BYTES:
             yield waiting
             waiting, rows, size = [], 0, 0
     if waiting:

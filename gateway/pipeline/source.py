@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BATCH_ROWS: Final = 16384
-BATCH_BYTES: Final = 256 << 20
-"""A batch of rows with large payloads ends here: Arrow's offsets have 32 bits."""
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -307,7 +305,7 @@ def batches(
             continue
         waiting.append(found)
         rows, size = rows + found.count, size + found.length + found.bodies_len
-        if rows >= options.batch_rows or size >= BATCH_BYTES:
+        if rows >= options.batch_rows or size >= spans.BATCH_BYTES:
             yield decoder.project(wanted.rows(decoder.batch(waiting)))
             waiting, rows, size = [], 0, 0
     if waiting:

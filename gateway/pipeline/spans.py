@@ -23,6 +23,8 @@ from broker.journal.reading.files import base_name, size_of
 from broker.journal.reading.segments import Segment, listing
 from gateway.pipeline.errors import Lost, PipelineError
 
+BATCH_BYTES: Final = 256 << 20
+"""A batch of rows with large payloads ends here: Arrow's offsets have 32 bits."""
 SPLIT_BYTES: Final = 64 << 20
 """A segment above this is read by several tasks."""
 

@@ -87,6 +87,15 @@ def test_java_missing_is_said_with_the_way_to_get_it(journal: Path, tmp_path: Pa
     assert "pip install 'headgate[spark]'" in line or "Java 17 or later: none found on the path" in line
 
 
+def test_tables_of_a_small_journal_need_no_pyspark(journal: Path, tmp_path: Path, monkeypatch) -> None:
+    for module in ("pyspark", "pyspark.sql", "pyspark.sql.datasource"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "gateway.pipeline.source", raising=False)
+    place = str(tmp_path / "w")
+    assert main(["pipeline", "batch", "-j", str(journal), "-w", place]) == 0
+    assert Warehouse(place).scan("messages").num_rows == 1
+
+
 def test_a_segment_of_a_newer_version_ends_it_before_spark_starts(
     journal: Path, tmp_path: Path, capsys
 ) -> None:
