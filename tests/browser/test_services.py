@@ -69,11 +69,11 @@ def test_calls_that_fail_are_seen_at_once_and_say_why(look, four):
         assert put["last error"].endswith("the shelf is full")
         assert get["p50"].endswith("ms")
         assert get["p99"].endswith("ms")
-        assert page.inner_text("#tab-services").split() == ["Services", "1", "failing"]
-        assert page.get_attribute('[data-figure="Calls/s"]', "data-mood") == "bad"
+        eventually(lambda: page.inner_text("#tab-services").split(), ["Services", "1", "failing"])
+        eventually(lambda: page.get_attribute('[data-figure="Calls/s"]', "data-mood"), "bad")
         first = page.locator(f"{PANEL} tbody tr").first
         assert first.locator("td").first.inner_text() == "stock.put"
-        assert page.locator("#traffic .line:has-text('stock.get')").count() == 1
+        eventually(lambda: page.locator("#traffic .line:has-text('stock.get')").count(), 1)
 
         page.click('.node[data-rank="3"]')
         eventually(lambda: cells(page, "stock.put") == {} and cells(page, "stock.get") != {})
