@@ -275,8 +275,10 @@ class BrokerContext:
 
     def clear_traffic(self) -> None:
         """Start the counts again."""
-        self._broker.router.tally.clear()
-        self._broker.router.call_stats.clear()
+        router = self._broker.router
+        router.tally.clear()
+        router.call_stats.clear()
+        router.invalidate()
 
     def links(self) -> Sequence[Mapping[str, Any]]:
         """Per attached link."""

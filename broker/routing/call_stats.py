@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 METHODS_MAX: Final = 256
 """Methods with figures of their own; the rest are counted together under ``OTHER``."""
-REFUSED_MAX: Final = 64
-"""Of these, methods that nobody here ever provided: anybody can make up names."""
+UNPROVEN_MAX: Final = 64
+"""Of these, methods that were never answered without an error: anybody can make up names."""
+NAME_MAX_BYTES: Final = 255
+"""A longer topic has no figures of its own."""
 ERRNOS_MAX: Final = 32
 """Distinct errnos of a method; the rest are counted together as 0."""
 OTHER: Final = "other"
-NOTICE: Final = ".disconnect"
+NOTICE: Final = b".disconnect"
 BOUNDS_NS: Final = tuple(int(2 ** (14 + step / 2)) for step in range(45))
 """Upper bounds of the latency buckets in ns, two an octave from 16 us to 69 s; one more bucket has no bound."""
 TEXT_MAX: Final = 200
@@ -45,6 +47,16 @@ def grouped(topic: str) -> str:
     return _ID.sub("*", topic)
 
 
+def name_of(topic: bytes) -> str:
+    r"""The method that calls with this topic are counted as; ``OTHER`` where it is long, or cannot be printed.
+
+    >>> name_of(b"job.12345678.end"), name_of(b"kvs.get\x1b[2J")
+    ('job.*.end', 'other')
+    """
+    name = topic.decode("utf-8", "replace") if len(topic) <= NAME_MAX_BYTES else OTHER
+    return grouped(name) if name.isprintable() else OTHER
+
+
 class MethodStats:
     """Figures of one method since the broker started, or since they were cleared.
 
@@ -52,6 +64,7 @@ class MethodStats:
         calls: requests that clients sent. open: of those, not answered yet.
         errors: errno -> calls that ended with it. A stream that ends with ENODATA did not fail.
         buckets: how many first responses took as long as ``BOUNDS_NS`` says. total_ns: how long all of them took.
+        proven: a call was answered without an error.
         last_errno, last_text, last_userid, last_ns: of the newest error: what it says, whose call, when; 0: none.
     """
 
@@ -64,11 +77,13 @@ class MethodStats:
         "last_text",
         "last_userid",
         "open",
+        "proven",
         "total_ns",
     )
 
     def __init__(self) -> None:
         self.open: int = 0
+        self.proven: bool = False
         self.clear()
 
     def clear(self) -> None:
@@ -84,9 +99,8 @@ class MethodStats:
 
     def failed(self, errnum: int, text: str, userid: int, now_ns: int) -> None:
         """A call of ``userid`` ended with an error."""
-        if errnum not in self.errors and len(self.errors) >= ERRNOS_MAX:
-            errnum = 0
-        self.errors[errnum] = self.errors.get(errnum, 0) + 1
+        kept = errnum if errnum in self.errors or len(self.errors) < ERRNOS_MAX else 0
+        self.errors[kept] = self.errors.get(kept, 0) + 1
         self.last_errno = errnum
         self.last_text = text
         self.last_userid = userid
@@ -105,32 +119,38 @@ class CallStats:
         methods: by topic, ids left out (``grouped``).
     """
 
-    __slots__ = ("_refused", "methods", "now_ns")
+    __slots__ = ("_unproven", "methods", "now_ns")
 
     def __init__(self) -> None:
         self.now_ns: int = 0
         self.methods: dict[str, MethodStats] = {}
-        self._refused: set[str] = set()
+        self._unproven: set[str] = set()
 
     def clear(self) -> None:
-        """Start at zero; decisions hold on to what they count in."""
+        """Start at zero; decisions hold on to what they count in and have to be forgotten, too."""
+        self.methods = {name: method for name, method in self.methods.items() if method.open}
+        self._unproven &= set(self.methods)
         for method in self.methods.values():
             method.clear()
 
     def of(self, topic: bytes) -> MethodStats:
-        """Where calls of a topic are counted that are passed on."""
-        name = grouped(topic.decode("utf-8", "replace"))
-        self._refused.discard(name)
-        return self._named(name)
+        """Where calls of a topic are counted."""
+        name = name_of(topic)
+        method = self.methods.get(name)
+        if method is None:
+            if len(self._unproven) < UNPROVEN_MAX and len(self.methods) < METHODS_MAX:
+                self._unproven.add(name)
+            else:
+                name = OTHER
+            method = self.methods.setdefault(name, MethodStats())
+        return method
 
     def refused(self, message: Message, errnum: int, text: str, userid: int) -> None:
         """A call of a client was refused as it came in, for want of a service or of room."""
-        name = grouped(bytes(part_data(message.topic_part) or b"").decode("utf-8", "replace"))
-        if name.endswith(NOTICE):
+        topic = bytes(part_data(message.topic_part) or b"")
+        if topic.endswith(NOTICE):
             return  # says that somebody left; it is no call
-        if name not in self.methods and len(self._refused) < REFUSED_MAX:
-            self._refused.add(name)
-        method = self._named(name if name in self.methods or name in self._refused else OTHER)
+        method = self.of(topic)
         method.calls += 1
         method.failed(errnum, text, userid, self.now_ns)
 
@@ -153,14 +173,19 @@ class CallStats:
             method.buckets[bisect_left(BOUNDS_NS, ns)] += 1
         if failed and (call.once or message.errnum != errno.ENODATA):
             method.failed(message.errnum, text_of(message), userid_of(call), self.now_ns)
+        elif not method.proven:
+            self._prove(call)
 
-    def _named(self, name: str) -> MethodStats:
-        method = self.methods.get(name)
-        if method is None:
-            if len(self.methods) >= METHODS_MAX:
-                name = OTHER
-            method = self.methods.setdefault(name, MethodStats())
-        return method
+    def _prove(self, call: Decision) -> None:
+        """What ``call`` was to is there, so its name is not made up: it has figures of its own from now on."""
+        name = name_of(bytes(part_data(call.topic_part) or b""))
+        if name == OTHER or (name not in self.methods and len(self.methods) >= METHODS_MAX):
+            return
+        method = self.methods.setdefault(name, MethodStats())
+        method.proven = True
+        self._unproven.discard(name)
+        if call.method is not method:
+            call.origin.forget_decisions()  # the next one is counted there
 
 
 def userid_of(call: Decision) -> int:

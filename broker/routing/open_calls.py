@@ -113,7 +113,11 @@ def track_unusual(port: Port, calls: OpenCalls, decision: Decision, key: bytes) 
     else:
         # RFC 6 forbids it; deployed software answers both, so the later call waits behind the first
         earlier = port.pending[key]
-        repeat = earlier if isinstance(earlier, Repeat) else Repeat(earlier, earlier.open[key])
+        if isinstance(earlier, Repeat):
+            repeat = earlier
+        else:
+            _untime(port, (key,))  # of those that share one it is not known which is answered
+            repeat = Repeat(earlier, earlier.open[key])
         if len(repeat.waiting) >= REPEATS_MAX:
             return f"matchtag is in use by {len(repeat.waiting)} open calls"
         repeat.waiting.append((calls, decision))
@@ -189,11 +193,11 @@ def _end_untagged(calls: OpenCalls, key: bytes, ended: Ended) -> None:
 
 
 def _untime(port: Port, keys: Iterable[bytes]) -> None:
-    """The calls of ``port`` with these keys are not open any more."""
+    """The calls of ``port`` with these keys are neither timed nor counted as open any more."""
     for key in keys:
         if key in port.began:
             del port.began[key]
-            port.pending[key].having(key)[0].method.open -= 1
+            port.pending[key].open[key].method.open -= 1
 
 
 def leave(port: Port) -> None:

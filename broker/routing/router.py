@@ -377,14 +377,14 @@ class Router:
 
     def answer(self, port: Port, message: Message, errnum: int, text: str = "") -> None:
         """Answer a request of ``port`` that was not forwarded; counted only when NORESPONSE is set."""
+        received = message.head[5:13]
+        stamped = port.stamps.get(received) or self._stamp(port, received)
         if self._recording is not None and port is not self.own and port.live:
-            received = message.head[5:13]
             denied = message.copy()
-            stamped = port.stamps.get(received) or self._stamp(port, received)
             denied.head = b"".join((message.head[:5], stamped, message.head[13:]))
             record_denied(self._recording, port, None, denied, int.from_bytes(received[:4], "big"), errnum)
         if port.kind == CLIENT:
-            self.call_stats.refused(message, errnum, text, port.cred.userid)
+            self.call_stats.refused(message, errnum, text, int.from_bytes(stamped[:4], "big"))
         if message.flags & NORESPONSE:
             self.tally.drop(f"request without response: errno {errnum}")
             return

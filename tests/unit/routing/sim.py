@@ -2,7 +2,7 @@
 
 import errno
 import itertools
-from collections import deque
+from collections import Counter, deque
 
 from broker.identity import Credentials, Role
 from broker.ingress.stamping import StampPolicy
@@ -209,7 +209,13 @@ class Tree:
         return sum(len(port.pending) for rank in self.ranks for port in rank.router.ports)
 
     def check_open_calls(self):
-        """The tables of open calls say the same, whichever end one begins at."""
+        """The tables of open calls say the same, whichever end one begins at; the figures of methods, too."""
+        for rank in self.ranks:
+            timed = Counter(
+                port.pending[key].open[key].method for port in rank.router.ports for key in port.began
+            )
+            methods = rank.router.call_stats.methods.values()
+            assert {method: method.open for method in methods if method.open} == timed
         for port in (port for rank in self.ranks for port in rank.router.ports):
             listed = list(port.calls.values())
             assert all(port.calls[calls.front + calls.way] is calls and calls.listed for calls in listed)

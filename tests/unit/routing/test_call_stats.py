@@ -4,9 +4,17 @@ import errno
 
 import pytest
 
-from broker.routing.call_stats import BOUNDS_NS, METHODS_MAX, OTHER, REFUSED_MAX, CallStats, grouped
+from broker.routing.call_stats import (
+    BOUNDS_NS,
+    ERRNOS_MAX,
+    METHODS_MAX,
+    OTHER,
+    UNPROVEN_MAX,
+    MethodStats,
+    grouped,
+)
 from broker.routing.departure import depart
-from broker.wire.message import NORESPONSE, STREAMING
+from broker.wire.message import NORESPONSE, STREAMING, request
 from tests.unit.routing.sim import GUEST, Tree
 
 
@@ -81,19 +89,26 @@ def test_what_a_caller_leaves_behind_is_not_open(tree):
     for tag in (1, 2, 2, 0):
         client.ask("echo.run", tag=tag)
     method = stats(tree).methods["echo.run"]
-    assert (method.calls, method.open) == (4, 2)
+    assert (method.calls, method.open) == (4, 1)
     depart(tree[0].router, client.port)
     assert (method.open, client.port.began) == (0, {})
 
 
-def test_calls_that_share_a_matchtag_are_open_until_the_first_is_answered(tree):
-    provider, client = tree.client(0, services=["echo"]), tree.client(0)
-    client.ask("echo.run", tag=7)
-    client.ask("echo.run", tag=7)
-    for asked in provider.requests:
-        provider.answer(asked)
-    method = stats(tree).methods["echo.run"]
-    assert (method.calls, method.open, sum(method.buckets), client.port.began) == (2, 0, 1, {})
+@pytest.mark.parametrize("flags", [0, STREAMING])
+def test_calls_that_share_a_matchtag_are_not_timed_whoever_answers_first(tree, flags):
+    one, two = tree.client(0, services=["one"]), tree.client(0, services=["two"])
+    client = tree.client(0)
+    client.ask("one.run", tag=7, flags=flags)
+    client.ask("two.run", tag=7)
+    tree.check_open_calls()
+    two.answer(two.requests[0])
+    one.answer(one.requests[0], errno.ENODATA if flags else 0)
+    tree.check_open_calls()
+    for name in ("one.run", "two.run"):
+        method = stats(tree).methods[name]
+        assert (method.calls, method.open, sum(method.buckets), method.errors) == (1, 0, 0, {})
+    client.ask("one.run", tag=7)
+    assert stats(tree).methods["one.run"].open == 1
 
 
 def test_a_call_nobody_serves_is_an_error(tree):
@@ -103,6 +118,12 @@ def test_a_call_nobody_serves_is_an_error(tree):
     method = stats(tree).methods["nobody.home"]
     assert (method.calls, method.errors, method.open) == (2, {errno.ENOSYS: 2}, 0)
     assert method.last_userid == GUEST.userid
+
+
+def test_who_is_refused_is_the_one_that_a_gateway_speaks_for(tree):
+    message = request("nobody.home", matchtag=1, userid=GUEST.userid, rolemask=GUEST.rolemask)
+    tree[0].router.request(tree.client(0).port, message)
+    assert stats(tree).methods["nobody.home"].last_userid == GUEST.userid
 
 
 def test_a_notice_is_no_call(tree):
@@ -117,24 +138,52 @@ def test_what_wants_no_response_is_counted_and_not_open(tree):
     assert (method.calls, method.open) == (1, 0)
 
 
-def test_made_up_names_take_no_room(tree):
-    tree.client(0, services=["echo"])
-    client = tree.client(0)
-    for number in range(3 * REFUSED_MAX):
-        client.ask(f"no{number}x.run")
-    client.ask("echo.run")
-    methods = stats(tree).methods
-    assert len(methods) == REFUSED_MAX + 2
-    assert methods[OTHER].calls == 2 * REFUSED_MAX
-    assert methods["echo.run"].calls == 1
+@pytest.mark.parametrize("topic", ["no{}x.run", "echo.no{}x"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_made_up_names_take_no_room(tree, topic, rank):
+    """Wherever they are asked for, and whether their service is there or not."""
+    provider, client = tree.client(0, services=["echo"]), tree.client(rank)
+
+    def answered(errnum=0):
+        tree.settle()
+        while provider.requests:
+            provider.answer(provider.inbox.pop(0), errnum)
+        tree.settle()
+
+    for number in range(3 * UNPROVEN_MAX):
+        client.ask(topic.format(number), tag=number + 1)
+        answered(errno.ENOSYS)
+    methods = stats(tree, rank).methods
+    assert len(methods) == UNPROVEN_MAX + 1
+    assert methods[OTHER].calls == 2 * UNPROVEN_MAX
+    for tag in (1, 2, 3):
+        client.ask("echo.run", tag=tag)
+        answered()
+    assert methods["echo.run"].calls == 2, "the first one showed that it is there"
+    assert methods[OTHER].open == methods["echo.run"].open == 0
 
 
-def test_the_number_of_methods_is_bounded():
-    kept = CallStats()
+def test_the_number_of_methods_is_bounded(tree):
+    provider, client = tree.client(0, services=["echo"]), tree.client(0)
     for number in range(2 * METHODS_MAX):
-        kept.of(b"echo.m%dx" % number).calls += 1
-    assert len(kept.methods) == METHODS_MAX + 1
-    assert kept.methods[OTHER].calls == METHODS_MAX
+        client.ask(f"echo.m{number}x")
+        provider.answer(provider.inbox.pop())
+    methods = stats(tree).methods
+    assert len(methods) == METHODS_MAX + 1
+    assert methods[OTHER].calls == METHODS_MAX
+
+
+@pytest.mark.parametrize("topic", ["x" * 2_000_000, "x" * 256 + ".run", "x\x1b]0;title\x07.run", "x\n.run"])
+def test_what_nobody_could_read_has_no_name(tree, topic):
+    tree.client(0, cred=GUEST).ask(topic)
+    assert list(stats(tree).methods) == [OTHER]
+
+
+def test_the_newest_error_keeps_its_number():
+    method = MethodStats()
+    for errnum in range(1, ERRNOS_MAX + 10):
+        method.failed(errnum, "", 0, errnum)
+    assert (len(method.errors), method.errors[0], method.last_errno) == (ERRNOS_MAX + 1, 9, ERRNOS_MAX + 9)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +211,13 @@ def test_cleared_figures_start_at_zero_and_know_what_is_open(tree):
     provider.answer(provider.requests[0])
     client.ask("echo.run", tag=2)
     assert (method.calls, method.open) == (1, 1)
+
+
+def test_clearing_makes_room(tree):
+    client = tree.client(0)
+    for number in range(2 * UNPROVEN_MAX):
+        client.ask(f"no{number}x.run")
+    stats(tree).clear()
+    tree[0].router.invalidate()
+    client.ask("nobody.home")
+    assert list(stats(tree).methods) == ["nobody.home"]
