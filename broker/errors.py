@@ -124,4 +124,5 @@ class Overrun(HeadgateError):
 
 def print_error(text: str) -> None:
     """Write one line to standard error, in one piece: several processes share it, and it may be unbuffered."""
-    sys.stderr.write(f"{text}\n")
+    if sys.stderr is not None:  # closed by whoever started us
+        sys.stderr.write(f"{text}\n")

@@ -9,53 +9,42 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.cli.screen import Screen
-from broker.cli.tree import SILENT_S
+from broker.cli.screen import Screen, printable
+from broker.cli.tree import ASKED_AT_ONCE, SILENT_S
 from broker.client import Handle
 from broker.errors import RpcError
 
 HEADS: Final = ("method", "rank", "calls", "errors", "open", "p50", "p99", "which errors", "the last one")
 Answer = Mapping[str, Any]
+"""What ``broker.calls`` said."""
 
 
 class MethodRates:
     """One method over some brokers.
 
     Attributes:
-        name: its topic. calls, errors (by errno), total_ns, buckets: so many. open: not answered yet.
+        name: its topic. calls, errors (by errno), buckets: so many. open: not answered yet.
         last: its newest error as ``broker.calls`` tells it, and ``rank``: the broker where the call entered.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.calls = self.open = self.total_ns = 0
+        self.calls = self.open = 0
         self.errors: Counter[str] = Counter()
-        self.buckets: list[int] = []
+        self.buckets: Counter[int] = Counter()
         self.last: dict[str, Any] | None = None
 
-    def add(self, rank: int, told: Answer) -> None:
-        """What one broker told of it."""
-        self.calls += told["calls"]
+    def add(self, rank: int, told: Answer, before: Answer | None) -> None:
+        """What one broker told of it, without what it had told before; all, where it was cleared in between."""
+        if before is None or told["calls"] < before["calls"]:
+            before = {"calls": 0, "errors": {}, "buckets": ()}
+        self.calls += told["calls"] - before["calls"]
         self.open += told["open"]
-        self.total_ns += told["total_ns"]
-        self.errors.update(told["errors"])
-        self.buckets = [
-            one + other for one, other in zip(self.buckets or [0] * 99, told["buckets"], strict=False)
-        ]
+        self.errors += Counter(told["errors"]) - Counter(before["errors"])
+        self.buckets += _counted(told["buckets"]) - _counted(before["buckets"])
         last = told.get("last_error")
         if last is not None and (self.last is None or last["time"] > self.last["time"]):
             self.last = {**last, "rank": rank}
-
-    def since(self, before: MethodRates) -> MethodRates:
-        """What came since an earlier look; everything, where the figures were cleared in between."""
-        if self.calls < before.calls or sum(self.buckets) < sum(before.buckets):
-            return self
-        new = MethodRates(self.name)
-        new.calls, new.open, new.last = self.calls - before.calls, self.open, self.last
-        new.total_ns = self.total_ns - before.total_ns
-        new.errors = self.errors - before.errors
-        new.buckets = [now - then for now, then in zip(self.buckets, before.buckets, strict=True)]
-        return new
 
     @property
     def failed(self) -> int:
@@ -63,17 +52,21 @@ class MethodRates:
         return self.errors.total()
 
 
-def quantile_ns(buckets: Sequence[int], bounds_ns: Sequence[int], part: float) -> float | None:
+def _counted(buckets: Sequence[int]) -> Counter[int]:
+    return Counter(dict(enumerate(buckets)))
+
+
+def quantile_ns(buckets: Mapping[int, int], bounds_ns: Sequence[int], part: float) -> float | None:
     """The bound under which ``part`` of all are; None when there are none, infinite above the last bound.
 
-    >>> quantile_ns([0, 9, 1], [10, 20], 0.5), quantile_ns([0, 9, 1], [10, 20], 0.99), quantile_ns([0], [], 0.5)
+    >>> quantile_ns({1: 9, 2: 1}, [10, 20], 0.5), quantile_ns({1: 9, 2: 1}, [10, 20], 0.99), quantile_ns({}, [], 0.5)
     (20, inf, None)
     """
-    left = sum(buckets) * part
+    left = sum(buckets.values()) * part
     if not left:
         return None
-    for count, bound in zip(buckets, bounds_ns, strict=False):
-        left -= count
+    for at, bound in enumerate(bounds_ns):
+        left -= buckets.get(at, 0)
         if left <= 0:
             return bound
     return float("inf")
@@ -102,20 +95,23 @@ class CallRates:
     """One look at all brokers.
 
     Args:
-        answers: rank -> what ``broker.calls`` said; None: nothing in time.
-        before: the look before: rates are since then. None: since the brokers started.
+        answers: rank -> what ``broker.calls`` said, or why nothing is known of it.
+        before: the look before: rates are since then, of brokers that answered both times. None: since they started.
         builtin: with the methods of the broker's own services.
     """
 
-    def __init__(self, answers: Mapping[int, Answer | None], before: CallRates | None, builtin: bool) -> None:
+    def __init__(self, answers: Mapping[int, Answer | str], before: CallRates | None, builtin: bool) -> None:
         self.at = time.monotonic()
-        self.silent = [rank for rank, answer in answers.items() if answer is None]
+        self.seconds = self.at - before.at if before is not None else 0.0
+        self.silent: dict[str, list[int]] = {}
         self.providers: dict[str, int] = {}
         self.bounds_ns: list[int] = []
-        self._methods: dict[str, MethodRates] = {}
+        self._answers = answers
+        methods: dict[str, MethodRates] = {}
         own: set[str] = set()
         for rank, answer in answers.items():
-            if answer is None:
+            if isinstance(answer, str):
+                self.silent.setdefault(answer, []).append(rank)
                 continue
             self.bounds_ns = answer["bounds_ns"]
             for name, service in answer["services"].items():
@@ -123,15 +119,19 @@ class CallRates:
                     own.add(name)
                 else:
                     self.providers[name] = rank
+            known = before._told_by(rank, answer) if before is not None else {}
             for name, told in answer["methods"].items():
-                self._methods.setdefault(name, MethodRates(name)).add(rank, told)
-        self.seconds = self.at - before.at if before is not None else 0.0
-        shown = [each for name, each in self._methods.items() if builtin or name.partition(".")[0] not in own]
-        then = before._methods if before is not None else {}
+                methods.setdefault(name, MethodRates(name)).add(rank, told, known.get(name))
         self.methods = [
-            each.since(then.get(each.name, MethodRates(each.name))) if then else each for each in shown
+            each for name, each in methods.items() if builtin or name.partition(".")[0] not in own
         ]
         self.methods.sort(key=lambda each: (-each.failed, -each.calls, each.name))
+
+    def _told_by(self, rank: int, now: Answer) -> Mapping[str, Answer]:
+        """What a broker told of its methods; what it tells ``now``, where it told nothing."""
+        then = self._answers[rank]
+        methods: Mapping[str, Answer] = (now if isinstance(then, str) else then)["methods"]
+        return methods
 
     def show(self, screen: Screen) -> None:
         """Print a line per method, those that fail first."""
@@ -141,14 +141,14 @@ class CallRates:
         screen.table(HEADS, [self._row(each) for each in self.methods])
         if not self.methods:
             screen.line("nobody has called a service" if not self.seconds else "no calls", "dim")
-        if self.silent:
-            screen.line(f"no answer within {SILENT_S:g} s: {_ranks(self.silent)}", "bold red")
+        for why, ranks in self.silent.items():
+            screen.line(f"{why}: {_ranks(ranks)}", "bold red")
 
     def as_json(self) -> dict[str, Any]:
         """The look as ``--json`` prints it; times in ns."""
         return {
             "seconds": self.seconds,
-            "silent": self.silent,
+            "silent": sorted(rank for ranks in self.silent.values() for rank in ranks),
             "methods": [
                 {
                     "method": each.name,
@@ -171,7 +171,7 @@ class CallRates:
         last = method.last
         said = ""
         if last is not None:
-            text = last["text"] or error_name(str(last["errnum"]))
+            text = printable(last["text"]) or error_name(str(last["errnum"]))
             when = time.strftime("%H:%M:%S", time.localtime(last["time"]))
             said = f"{when} user {last['userid']} at rank {last['rank']}: {text}"
         return (
@@ -195,23 +195,31 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}{more}"
 
 
-async def ask(handle: Handle, ranks: Sequence[int]) -> dict[int, Answer | None]:
-    """What ``broker.calls`` says at each rank; None where nothing came within ``SILENT_S``.
+async def ask(handle: Handle, ranks: Sequence[int]) -> dict[int, Answer | str]:
+    """What ``broker.calls`` says at each rank; why nothing is known where it is lost, silent or does not count calls.
 
     Raises:
-        RpcError: a broker refuses, or knows no such thing.
+        RpcError: a broker refuses, or none of them counts calls.
     """
+    few = asyncio.Semaphore(ASKED_AT_ONCE)
+    unknown: list[RpcError] = []
 
-    async def one(rank: int) -> Answer | None:
+    async def one(rank: int) -> Answer | str:
         try:
-            async with asyncio.timeout(SILENT_S):
+            async with few, asyncio.timeout(SILENT_S):
                 answer: Answer = (await handle.rpc("broker.calls", nodeid=rank)).json()
                 return answer
         except TimeoutError:
-            return None
+            return f"no answer within {SILENT_S:g} s"
         except RpcError as error:
+            if error.errno == errno.ENOSYS:
+                unknown.append(error)
+                return "counts no calls"
             if error.errno == errno.EHOSTUNREACH:
-                return None
+                return "cannot be reached"
             raise
 
-    return dict(zip(ranks, await asyncio.gather(*map(one, ranks)), strict=True))
+    answers = dict(zip(ranks, await asyncio.gather(*map(one, ranks)), strict=True))
+    if len(unknown) == len(ranks):
+        raise unknown[0]
+    return answers

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 Row = Sequence[str]
 
 
+def printable(text: str) -> str:
+    r"""``text`` on one line, whatever a peer put into it: no control characters reach the terminal.
+
+    >>> printable("full\x1b[2J")
+    'full\\x1b[2J'
+    """
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def compact(value: Any) -> str:
     """``value`` as JSON in one line.
 

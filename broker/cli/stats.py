@@ -232,15 +232,15 @@ def stats(
     session = Session(uri, as_json, timeout)
 
     async def work(handle: Handle) -> int:
-        whole = list(range(await handle.size()))
-        ranks: list[int | None] = [*whole] if every else [rank]
+        size = await handle.size() if every or services else 0
+        ranks: list[int | None] = [*range(size)] if every else [rank]
         look: Look | None = None
         held: Holders | None = None
         calls: CallRates | None = None
         with Redraw(session.screen, watch) as redraw:
             while True:
                 if services:
-                    answers = await ask(handle, whole if rank is None else [rank])
+                    answers = await ask(handle, range(size) if rank is None else [rank])
                     calls = CallRates(answers, calls, builtin)
                     redraw.frame(partial(calls.show, session.screen))
                 elif users:

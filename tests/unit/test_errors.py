@@ -19,4 +19,6 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys, "stderr", Unbuffered())
     print_error("headgate: rank 2 (pid 7) ended with code 137")
+    monkeypatch.setattr(sys, "stderr", None)
+    print_error("nobody reads it")
     assert written == ["headgate: rank 2 (pid 7) ended with code 137\n"]

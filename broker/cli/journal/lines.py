@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from broker.cli import content
 from broker.cli.journal.given import clock
+from broker.cli.screen import printable
 from broker.errors import DecodeError
 from broker.identity import USERID_UNKNOWN
 from broker.journal.reading.records import Record
@@ -63,9 +64,7 @@ def as_text(record: Record) -> str:
         *_facts(record),
         _content(record),
     ]
-    line = " ".join(word for word in words if word)
-    # one line, whatever a peer put into its topic: no control characters reach the terminal
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
+    return printable(" ".join(word for word in words if word))
 
 
 def style_of(record: Record) -> str:

@@ -1,8 +1,13 @@
 """Calls by method over all brokers: added up, since the look before, the worst first."""
 
+import asyncio
+import errno
 from typing import Any
 
-from broker.cli.callrates import CallRates
+import pytest
+
+from broker.cli.callrates import CallRates, ask
+from broker.errors import RpcError
 
 BOUNDS = [1000, 10_000]
 
@@ -41,7 +46,7 @@ def test_brokers_are_added_up_and_the_newest_error_counts() -> None:
             1: answer(
                 echo_run=told(3, {"5": 1, "38": 1}, (0, 2, 1), last_error=last(20.0, "new")), attr_get=told(9)
             ),
-            2: None,
+            2: "no answer within 2 s",
         },
         None,
         builtin=False,
@@ -61,6 +66,53 @@ def test_a_second_look_shows_what_came_since() -> None:
     assert [(each.name, each.calls, each.failed) for each in second.methods] == [("c.d", 3, 2), ("a.b", 0, 0)]
     cleared = CallRates({0: answer(a_b=told(1), c_d=told(4, {"1": 2}, (3, 0, 0)))}, second, builtin=False)
     assert {each.name: each.calls for each in cleared.methods} == {"a.b": 1, "c.d": 0}
+
+
+def test_a_method_that_is_new_at_the_second_look() -> None:
+    first = CallRates({0: answer(a_b=told(1, None, (1, 0, 0)))}, None, builtin=False)
+    second = CallRates({0: answer(a_b=told(1), c_d=told(2, None, (0, 2, 0)))}, first, builtin=False).as_json()
+    assert [(each["method"], each["calls"], each["p50_ns"]) for each in second["methods"]] == [
+        ("c.d", 2, 10_000),
+        ("a.b", 0, None),
+    ]
+
+
+def test_a_broker_that_is_silent_for_a_while_makes_no_rates_of_what_it_had_counted() -> None:
+    both = {0: answer(a_b=told(1000)), 1: answer(a_b=told(500, {"5": 7}))}
+    looks = [CallRates(both, None, builtin=False)]
+    looks.append(CallRates({0: answer(a_b=told(1001)), 1: "silent"}, looks[-1], builtin=False))
+    looks.append(
+        CallRates({0: answer(a_b=told(1003)), 1: answer(a_b=told(600, {"5": 8}))}, looks[-1], builtin=False)
+    )
+    assert [[(each.calls, each.failed) for each in look.methods] for look in looks] == [
+        [(1500, 7)],
+        [(1, 0)],
+        [(2, 0)],
+    ]
+
+
+class Brokers:
+    """What each rank answers: an errno, or what it counted."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = answers
+
+    async def rpc(self, topic: str, *, nodeid: int) -> Any:
+        self._now = self._answers[nodeid]
+        if isinstance(self._now, int):
+            raise RpcError(self._now, topic=topic)
+        return self
+
+    def json(self) -> Any:
+        return self._now
+
+
+def test_brokers_that_count_no_calls_hide_no_others() -> None:
+    counted = answer(a_b=told(1))
+    brokers: Any = Brokers(errno.ENOSYS, counted, errno.EHOSTUNREACH)
+    assert asyncio.run(ask(brokers, range(3))) == {0: "counts no calls", 1: counted, 2: "cannot be reached"}
+    with pytest.raises(RpcError):
+        asyncio.run(ask(brokers, [0]))
 
 
 def test_own_services_are_left_out_unless_asked_for() -> None:
