@@ -12,8 +12,6 @@ const TOPIC = 'broker.calls';
 const EVERY_MS = 2000;
 const ANSWER_MS = 2000;
 const ASKED_AT_ONCE = 64;
-/** Answers older than this do not count as what is now. */
-const OLD_MS = 6000;
 /** What this page asks itself, again and again: left out. */
 const OWN = new Set(['nfp.services.list', 'nfp.workers.list', 'nfp.jobs.list']);
 
@@ -36,7 +34,10 @@ export class CallRates extends EventTarget {
   #client;
   #access;
   #timer;
-  #ranks = new Map(); // rank -> {at, answer, since: Map of method -> what came since the answer before}
+  #run = null; // what asks; null: nothing does
+  #round = 0; // under way
+  #counted = 0; // the last that was over
+  #ranks = new Map(); // rank -> {round, at, methods: Map of method -> {told, since: what came since the answer before}}
   #bounds = [];
   #chosen = { rank: null, methods: new Map() }; // the same of one rank, from when it was chosen
 
@@ -59,58 +60,68 @@ export class CallRates extends EventTarget {
 
   /** Begin to ask. */
   start() {
-    clearTimeout(this.#timer);
-    this.#round();
+    this.stop();
+    this.#run = {};
+    this.#again(this.#run);
   }
 
   /** Ask no more; what is known stays. */
   stop() {
     clearTimeout(this.#timer);
-    this.#timer = null;
+    this.#run = null;
   }
 
-  async #round() {
+  async #again(run) {
     if (!document.hidden) await this.#ask();
-    if (this.#timer === null) return;
-    this.#timer = setTimeout(() => this.#round(), EVERY_MS);
+    if (run === this.#run) this.#timer = setTimeout(() => this.#again(run), EVERY_MS);
   }
 
   async #ask() {
-    this.why = await this.#access.refusal('call', TOPIC) ?? '';
-    if (this.why) {
-      this.dispatchEvent(new Event('change'));
-      return;
-    }
+    this.why = await this.#access.refusal('call', TOPIC) || await this.#askAll();
+    if (!this.why) this.#count();
+    this.dispatchEvent(new Event('change'));
+  }
+
+  /** @returns {Promise<string>} why nobody tells; "" where somebody does */
+  async #askAll() {
+    this.#round += 1;
     const ranks = this.#instance.list.filter((rank) => !rank.gone).map(({ rank }) => rank);
+    const refusals = [];
     for (let at = 0; at < ranks.length; at += ASKED_AT_ONCE) {
-      await Promise.all(ranks.slice(at, at + ASKED_AT_ONCE).map((rank) => this.#askRank(rank)));
+      refusals.push(...await Promise.all(ranks.slice(at, at + ASKED_AT_ONCE).map((rank) => this.#askRank(rank))));
     }
+    return refusals.includes('') ? '' : refusals.find(Boolean) ?? '';
+  }
+
+  #count() {
+    this.#counted = this.#round;
     this.#collect(null, this.methods);
     if (this.#chosen.rank !== null) this.#collect(this.#chosen.rank, this.#chosen.methods);
     for (const method of [...this.methods.values(), ...this.#chosen.methods.values()]) method.series.push(method.calls);
     this.all.push(this.rows().reduce((sum, { calls }) => sum + calls, 0));
-    this.dispatchEvent(new Event('change'));
   }
 
+  /** @returns {Promise<string | null>} "" where it told, null where it did not answer, else why it does not */
   async #askRank(rank) {
     try {
       this.#take(rank, await this.#client.rpc(TOPIC, null, { nodeid: rank, timeoutMs: ANSWER_MS }));
+      return '';
     } catch (error) {
-      if (isDenied(error)) this.why = await this.#access.needs('call', TOPIC, error.text);
-      else if (error.errno === ERRNO.ENOSYS) this.why = 'These brokers do not count calls: Headgate\'s do.';
+      if (isDenied(error)) return this.#access.needs('call', TOPIC, error.text);
+      return error.errno === ERRNO.ENOSYS ? 'These brokers do not count calls: Headgate\'s do.' : null;
     }
   }
 
   #take(rank, answer) {
     const at = performance.now();
     const before = this.#ranks.get(rank);
-    const since = new Map();
+    const methods = new Map();
     this.#bounds = answer.bounds_ns;
-    for (const [name, now] of Object.entries(answer.methods)) {
-      const then = before?.answer.methods[name];
-      since.set(name, difference(now, then, before ? (at - before.at) / 1000 : NaN));
+    for (const [name, told] of Object.entries(answer.methods)) {
+      const then = before?.methods.get(name)?.told;
+      methods.set(name, { told, since: difference(told, then, before ? (at - before.at) / 1000 : NaN) });
     }
-    this.#ranks.set(rank, { at, answer, since });
+    this.#ranks.set(rank, { round: this.#round, at, methods });
     for (const [name, { builtin }] of Object.entries(answer.services)) {
       if (builtin) this.builtin.add(name);
       else this.providers.set(name, rank);
@@ -120,12 +131,12 @@ export class CallRates extends EventTarget {
   /** Add up what the brokers told. @param {number | null} chosen  one rank, or all */
   #collect(chosen, methods) {
     for (const method of methods.values()) method.clear();
-    for (const [rank, { at, answer, since }] of this.#ranks) {
-      const fresh = performance.now() - at < OLD_MS;
+    for (const [rank, { round, methods: known }] of this.#ranks) {
       if (chosen !== null && chosen !== rank) continue;
-      for (const [name, told] of Object.entries(answer.methods)) {
+      for (const [name, { told, since }] of known) {
         if (!methods.has(name)) methods.set(name, new Method(name));
-        add(methods.get(name), rank, told, fresh ? since.get(name) : null);
+        add(methods.get(name), rank, told);
+        if (round >= this.#counted) addNow(methods.get(name), told, since);
       }
     }
   }
@@ -173,13 +184,18 @@ function difference(now, then, seconds) {
 
 const total = (errors) => Object.values(errors).reduce((sum, count) => sum + count, 0);
 
-function add(method, rank, told, since) {
-  method.open += told.open;
+/** What was counted at any time. */
+function add(method, rank, told) {
   for (const [errno, count] of Object.entries(told.errors)) {
     method.errnos.set(Number(errno), (method.errnos.get(Number(errno)) ?? 0) + count);
   }
   const last = told.last_error;
   if (last && (!method.last || last.time > method.last.time)) method.last = { ...last, rank };
+}
+
+/** What is now. */
+function addNow(method, { open }, since) {
+  method.open += open;
   if (!since) return;
   method.calls += since.calls;
   method.errors += since.errors;

@@ -98,7 +98,7 @@ export class Instance extends EventTarget {
   #client;
   #access;
   #tick = 0;
-  #running = false;
+  #run = null; // what asks; null: nothing does
   #timer;
   #next = 0;
   #under = new Map(); // what is under way: name -> its promise
@@ -124,15 +124,15 @@ export class Instance extends EventTarget {
 
   /** Begin to ask. */
   start() {
-    if (this.#running) return;
-    this.#running = true;
+    this.stop();
+    this.#run = {};
     this.#tick = 0;
-    this.#round();
+    this.#round(this.#run);
   }
 
   /** Ask no more; what is known stays. */
   stop() {
-    this.#running = false;
+    this.#run = null;
     for (const rank of this.ranks.values()) rank.waitingSince = NaN;
     clearTimeout(this.#timer);
   }
@@ -147,15 +147,15 @@ export class Instance extends EventTarget {
     return sum(ranks.map((rank) => rank.rx[type]));
   }
 
-  async #round() {
+  async #round(run) {
     const began = performance.now();
     try {
       if (!document.hidden) await this.#ask();
     } catch (error) {
       this.dispatchEvent(new CustomEvent('trouble', { detail: error }));
     }
-    if (!this.#running) return;
-    this.#timer = setTimeout(() => this.#round(), Math.max(TICK_MS / 4, TICK_MS - (performance.now() - began)));
+    if (run !== this.#run) return;
+    this.#timer = setTimeout(() => this.#round(run), Math.max(TICK_MS / 4, TICK_MS - (performance.now() - began)));
   }
 
   async #ask() {
@@ -280,8 +280,9 @@ export class Instance extends EventTarget {
   async #askFigures() {
     const ranks = this.list.filter((rank) => !rank.gone);
     const turn = ranks.length <= ASKED_AT_ONCE ? ranks : this.#turn(ranks);
-    await this.#askAll(turn, (rank) => this.#askStats(rank));
-    await this.#askAll(turn, (rank) => this.#askPing(rank)); // alone, so that they time the way and no more
+    const works = [(rank) => this.#askStats(rank), (rank) => this.#askPing(rank)];
+    // one after the other, so that a ping times the way and no more; in turns, for one that is slow gets the first only
+    for (const work of this.#tick % 2 ? works : works.reverse()) await this.#askAll(turn, work);
     for (const rank of this.ranks.values()) if (rank.gone || rank.silentS) this.#quiet(rank);
   }
 
@@ -343,7 +344,6 @@ export class Instance extends EventTarget {
 
   async #askPing(rank) {
     const began = performance.now();
-    rank.ms = NaN;
     if (await this.#rpc('broker.ping', {}, rank.rank)) rank.ms = performance.now() - began;
   }
 
