@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -48,6 +48,12 @@ HOLDINGS: Final = (
     ("received", "received"),
 )
 """Columns of ``--users``: head, key."""
+ALONE: Final = {
+    "all": ("rank", "service"),
+    "users": ("all", "service"),
+    "services": ("all", "users", "service"),
+}
+"""Option -> those that it does not go with."""
 ASKED_AT_ONCE: Final = 64
 
 Figures = Mapping[str, Any]
@@ -106,11 +112,11 @@ class Look:
             pairs = zip(self.figures, before.figures, strict=True)
             self.rates = [rates(now, then, self.seconds) for now, then in pairs]
 
-    def show(self, screen: Screen, every: bool) -> None:
-        """Print it: a line per rank with ``every``, else a line per figure."""
+    def show(self, screen: Screen) -> None:
+        """Print it: a line per figure of the nearest or one broker, a line per rank of all."""
         if screen.as_json:
             self._json(screen)
-        elif every:
+        elif isinstance(self.ranks, range):
             self._per_rank(screen)
         else:
             self._per_figure(screen)
@@ -190,6 +196,34 @@ async def fetch(handle: Handle, service: str, ranks: Sequence[int | None]) -> li
     return await asyncio.gather(*map(one, ranks))
 
 
+async def _figures(
+    handle: Handle, session: Session, service: str, ranks: Sequence[int | None], before: Look | None
+) -> Look:
+    return Look(ranks, await session.within(fetch(handle, service, ranks), f"{service}.stats-get"), before)
+
+
+async def _held(handle: Handle, session: Session, rank: int | None, before: Holders | None) -> Holders:
+    answer = handle.rpc("broker.users", nodeid=options.nodeid(rank))
+    return Holders((await session.within(answer, "broker.users")).json(), before)
+
+
+async def _calls(handle: Handle, ranks: Sequence[int], builtin: bool, before: CallRates | None) -> CallRates:
+    return CallRates(await ask(handle, ranks), before, builtin)
+
+
+def _refuse_contradictions(**given: bool) -> None:
+    """Raise where two options ask for different things; the names are those of the options.
+
+    Raises:
+        UsageError: it names both.
+    """
+    for one, others in ALONE.items():
+        if given[one] and (clash := [other for other in others if given[other]]):
+            raise UsageError(f"--{one} does not go with --{clash[0]}")
+    if given["builtin"] and not given["services"]:
+        raise UsageError("--builtin goes with --services")
+
+
 def stats(
     rank: options.Rank = None,
     every: Annotated[bool, typer.Option("--all", "-a", help="Ask every broker of the instance.")] = False,
@@ -221,36 +255,30 @@ def stats(
 
     --watch shows messages per second between two looks.
     """
-    if every and (rank is not None or service != "broker"):
-        raise UsageError("--all goes neither with --rank nor with --service")
-    if users and (every or service != "broker"):
-        raise UsageError("--users goes neither with --all nor with --service")
-    if services and (every or users or service != "broker"):
-        raise UsageError("--services goes neither with --all nor with --users nor with --service")
-    if builtin and not services:
-        raise UsageError("--builtin goes with --services")
+    _refuse_contradictions(
+        all=every,
+        rank=rank is not None,
+        service=service != "broker",
+        users=users,
+        services=services,
+        builtin=builtin,
+    )
     session = Session(uri, as_json, timeout)
 
     async def work(handle: Handle) -> int:
-        size = await handle.size() if every or services else 0
-        ranks: list[int | None] = [*range(size)] if every else [rank]
-        look: Look | None = None
-        held: Holders | None = None
-        calls: CallRates | None = None
+        whole = range(await handle.size()) if every or (services and rank is None) else ()
+        take: Callable[[Any], Awaitable[Any]]
+        if services:
+            take = partial(_calls, handle, whole if rank is None else (rank,), builtin)
+        elif users:
+            take = partial(_held, handle, session, rank)
+        else:
+            take = partial(_figures, handle, session, service, whole if every else (rank,))
+        look: Any = None
         with Redraw(session.screen, watch) as redraw:
             while True:
-                if services:
-                    answers = await ask(handle, range(size) if rank is None else [rank])
-                    calls = CallRates(answers, calls, builtin)
-                    redraw.frame(partial(calls.show, session.screen))
-                elif users:
-                    answer = handle.rpc("broker.users", nodeid=options.nodeid(rank))
-                    held = Holders((await session.within(answer, "broker.users")).json(), held)
-                    redraw.frame(partial(held.show, session.screen))
-                else:
-                    figures = await session.within(fetch(handle, service, ranks), f"{service}.stats-get")
-                    look = Look(ranks, figures, look)
-                    redraw.frame(partial(look.show, session.screen, every))
+                look = await take(look)
+                redraw.frame(partial(look.show, session.screen))
                 if not watch:
                     return OK
                 await asyncio.sleep(interval)
