@@ -2,12 +2,13 @@
 #
 #   make run        a tree of four brokers and a gateway with dashboard on this machine, until Ctrl-C
 #   make test       the fast tests, 4 minutes      make test-all  those that need real time, too
-#   make interop    against NorFab, oslo.messaging, Spark and flux-core (FLUX_PREFIX)
+#   make interop    against NorFab, oslo.messaging, Spark, oidc-provider and flux-core (FLUX_PREFIX)
 #   make oslo       of it, what is about oslo.messaging alone
 #   make lint       ruff, mypy, imports, deploy    make soak      the slow stories and the long fuzz
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
 #   make fuzz       every decoder, SECONDS_EACH   make coverage, make licences   reports
 #   make example    a transport of another package
+#   make npm        client.js as an npm package, with its types
 #   make wheel-compiled   the wheel that people install, its hot modules compiled with mypyc (needs a C compiler)
 #
 #   LOCKED=1        install exactly the versions of requirements.lock (CI does)
@@ -39,10 +40,10 @@ PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
 PYTHON ?= $(shell for p in $(PYTHON_CANDIDATES); do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: help run test test-all test-patient interop oslo example soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
+.PHONY: help run test test-all test-patient interop oslo npm example soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,15p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,16p'
 
 # ---------------------------------------------------------------- environment: a stamp per set of packages
 
@@ -120,6 +121,23 @@ $(IRONIC_VENV): pyproject.toml tests/live/ironic.lock | $(VENV)/.stamp-venv
 		$(IRONIC_PIP) install --quiet --no-compile --constraint tests/live/ironic.lock .venv-ironic/wheel/* --editable '.[oslo]' && touch $@; \
 	else echo "no Ironic $(IRONIC_VERSION) in this registry: its test is skipped"; fi
 
+# client.js as the package that npm installs: types made of its comments and checked, all scripts of the page looked over.
+# Where there is no npm, or no registry, its test is skipped and says so.
+NPM_CLIENT := build/npm/.stamp
+$(NPM_CLIENT): $(wildcard deploy/npm/* gateway/dashboard/*.js gateway/dashboard/*/*.js)
+	@rm -rf $(@D) && mkdir -p $(@D) && cp -r deploy/npm/. gateway/dashboard/client.js gateway/dashboard/client LICENSE $(@D)
+	@if cd $(@D) && npm ci --silent; then \
+		echo "building the npm package of client.js in $(@D)" && npm run --silent types && npm pack --silent && cd - >/dev/null && \
+		$(@D)/node_modules/.bin/eslint --config $(@D)/eslint.config.js gateway/dashboard && touch $@; \
+	else echo "no npm, or no registry: the npm package of client.js is not built"; fi
+
+# A certified identity provider for the login of browsers. Where there is no npm, or no registry, its test is skipped and says so.
+OIDC_NODE := .node/oidc/.stamp
+$(OIDC_NODE): tests/interop/oidc/package.json tests/interop/oidc/package-lock.json
+	@rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
+	@if cd $(@D) && npm ci --silent --ignore-scripts; then echo "installed oidc-provider into $(@D)" && touch .stamp; \
+	else echo "no npm, or no registry: nobody logs in at an identity provider"; fi
+
 # Chromium and Redis; a JRE for interop, benchmarks and soak, RabbitMQ for the benchmarks, podman for the soak.
 system-packages:
 	@sh deploy/test-setup.sh $(filter bench interop soak,$(MAKECMDGOALS))
@@ -141,7 +159,7 @@ test-patient: $(VENV)/.stamp-test system-packages
 
 # environments of their own can be made at the same time; the tests that take longest begin
 interop: $(VENV)/.stamp-test system-packages
-	@$(MAKE) --no-print-directory --jobs 3 $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) $(IRONIC_VENV)
+	@$(MAKE) --no-print-directory --jobs 3 $(VENV)/.stamp-spark .venv-norfab/.stamp-$(NORFAB_VERSION) $(OSLO_VENVS) $(IRONIC_VENV) $(NPM_CLIENT) $(OIDC_NODE)
 	$(PYTEST) --dist loadgroup --no-loadscope-reorder -m '(interop or spark) and not bench and not slow' \
 		tests/spark tests/interop/test_oslo_suite.py $(call marked,interop) $(PYTEST_ARGS)
 
@@ -149,6 +167,8 @@ interop: $(VENV)/.stamp-test system-packages
 oslo: $(VENV)/.stamp-test system-packages
 	@$(MAKE) --no-print-directory --jobs 3 $(OSLO_VENVS) $(IRONIC_VENV)
 	$(PYTEST) --dist loadgroup -m 'interop and not bench and not slow' tests/interop/test_oslo_*.py tests/interop/test_readme_oslo.py $(PYTEST_ARGS)
+
+npm: $(NPM_CLIENT)
 
 # a transport that is a distribution of its own, installed beside ours: the contract, our checks of trees, a tree with a gateway
 TLS := docs/examples/headgate-tls
@@ -215,4 +235,4 @@ wheel-compiled: $(VENV)/.stamp-venv
 	ls -1 dist/*.whl
 
 clean:
-	rm -rf $(VENV) .venv-norfab .venv-oslo .venv-oslo-* .venv-ironic build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .node .venv-norfab .venv-oslo .venv-oslo-* .venv-ironic build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

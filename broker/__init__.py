@@ -16,6 +16,8 @@ One message's journey, room by room::
     testing/     for authors of transports: the checks that every transport passes
     schemes      which transport an address has, and what that transport can do
     supervision  what a process says to its service manager, and the form of its log
+    call_report  what broker.calls tells, for whoever adds brokers up
+    figures      rate, errors and duration of what has a name: methods, topics, tasks; bounded
     exposition   counts as Prometheus reads them, and the small HTTP listener for who does
     memory       what a burst of messages took goes back to the system
     flood        how many lines of a kind a log takes, and how long they may be

@@ -15,6 +15,7 @@
             LinkRefused       the peer refused us at connect                    (its errno)
         RpcError              the far service answered with an error            (its errnum)
         Overrun               a consumer in this process reads too slowly       (ENOBUFS)
+        Missed                what came meanwhile could not be had again        (ESTALE)
 
 Each class carries ``errno`` (POSIX number) and ``fault`` (``"operator"``, ``"peer"``, ``"caller"``,
 ``"outside"``): who has to change something so that it does not happen again.
@@ -71,7 +72,9 @@ class Untranslatable(ProtocolError):
 
 
 class LinkError(HeadgateError):
-    """A link ended in one of exactly four ways, one subclass each."""
+    """A link ended in one of exactly four ways, one subclass each; ``final``: another would end the same way."""
+
+    final: bool = False
 
 
 class LinkClosed(LinkError):
@@ -120,6 +123,12 @@ class Overrun(HeadgateError):
     def __init__(self, text: str = "", lost: int = 0) -> None:
         self.lost = lost
         super().__init__(text)
+
+
+class Missed(HeadgateError):
+    """Events may be missing here: the link was lost, or the far end lost them; have anew what was made of events."""
+
+    errno = _errno.ESTALE
 
 
 def print_error(text: str) -> None:

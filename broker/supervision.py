@@ -1,10 +1,10 @@
 """What a process says to the one that looks after it, systemd or a container engine: a leaf that every room may use.
 
-``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns, ``disown``
-takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take apart, and
-``raise_descriptor_limit`` asks for all that is allowed. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said.
-``signals`` is how a process leaves, at once when it is told twice, ``start_again`` how it begins anew, and ``Pauses``
-is for who looks after others.
+``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns,
+``disown`` takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take
+apart, and ``raise_descriptor_limit`` asks for all that is allowed, ``name_process`` tells ps(1) who this is. Without a
+manager (no ``$NOTIFY_SOCKET``) nothing is said. ``signals`` is how a process leaves, at once when it is told twice,
+``start_again`` how it begins anew, and ``Pauses`` is for who looks after others.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ RETRY_S: Final = 0.1
 
 CallLater = Callable[..., object]
 """``call_later(seconds, function, *arguments)``, as event loops have it."""
+
+
+def name_process(name: str) -> None:
+    """Be ``name`` (15 bytes of it) in the process list; nothing where the system has no such thing."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:
+        file.write(name[:15])
 
 
 # ---------------------------------------------------------------- the service manager

@@ -17,12 +17,14 @@ A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``)
 ``events``     runs, fan-out, history
 ``upstream``   the owner link to the broker, kept
 ``hub``        the centre: sessions and what they share
+``trends``     figures of the last day, for the dashboard's charts
 ``history``    what the pipeline's tables say, read with pyarrow
 ``pipeline``   the journal -> tables, by DuckDB or on Spark
 ``delta``      Delta tables opened, in a folder or a store: a leaf of the two
 ``web``        HTTP: calls, events, health, metrics, login, static files
 ``serve``      settings -> a gateway: the composition root
 ``process``    a gateway as a process: signals, logging, systemd
+``fleet``      several gateways as one, by way of a Redis server
 ``workers``    several processes behind the same listeners
 ``cluster``    test clusters on this machine, and faults in them
 ``cli``        the verbs ``gateway``, ``up``, ``cluster``, ``token``, ``login``, ``tls``, ``pipeline``

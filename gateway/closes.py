@@ -1,6 +1,6 @@
 """Close codes of the WebSocket: one range says "connect again", another says "do not" (PROTOCOL.md lists them).
 
-Codes below 3000 are RFC 6455's own. Of ours, 4000 to 4499 mean *reconnect* (with the resume token, after a pause that
+Codes below 3000 are RFC 6455's own. Of ours, 4000 to 4499 mean *reconnect* (from where they were, after a pause that
 grows), 4500 to 4999 mean *do not*: the same attempt would fail the same way until a person changes something.
 """
 

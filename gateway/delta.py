@@ -60,9 +60,9 @@ def filesystem(place: str) -> tuple[Any, str]:
     return fs.LocalFileSystem(), place
 
 
-def listed(system: Any, folder: str) -> list[Any]:
-    """Pyarrow's ``FileInfo`` of everything in a folder; empty where there is none, or where it is just being made:
-    pyarrow lists first and looks behind that whether the folder is there.
+def listed(system: Any, folder: str, *, recursive: bool = False) -> list[Any]:
+    """Pyarrow's ``FileInfo`` of everything in a folder, or below it; empty where there is none, or where it is just
+    being made: pyarrow lists first and looks behind that whether the folder is there.
 
     Raises:
         OSError: it cannot be listed.
@@ -70,7 +70,7 @@ def listed(system: Any, folder: str) -> list[Any]:
     from pyarrow import fs
 
     try:
-        return list(system.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
+        return list(system.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=recursive)))
     except FileNotFoundError:
         return []
 

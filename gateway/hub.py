@@ -14,6 +14,7 @@ nothing; links share one Flusher and one Budget (``options``).
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import time
@@ -26,12 +27,15 @@ from gateway.access import Access
 from gateway.closes import BUSY, INTERNAL, MEANINGS, REVOKED, REVOKED_SESSION, SHUTDOWN, TOO_MANY
 from gateway.events.fanout import Fanout
 from gateway.events.history import History
+from gateway.events.latest import Latest
 from gateway.principal import Denied, Principal
 from gateway.sessions import service
 from gateway.sessions.counters import Counters
 from gateway.sessions.deadlines import Deadlines
+from gateway.sessions.elsewhere import Elsewhere
+from gateway.sessions.gate import Gate, HookLike
 from gateway.sessions.listing import Order
-from gateway.sessions.outside import Away, Identity, OwnPlaces, Places, UpstreamLike
+from gateway.sessions.outside import Away, Identity, OwnPlaces, Places, TrendsLike, UpstreamLike
 from gateway.sessions.publishers import Publishers
 from gateway.sessions.refusals import Refusals
 from gateway.sessions.registrations import Registrations
@@ -43,10 +47,13 @@ if TYPE_CHECKING:
     from broker.client.request import Handler
     from broker.transport.link import Link
     from broker.wire.message import Message
+    from gateway.fleet import Fleet
     from gateway.settings.schema import GatewaySettings
 
 log = logging.getLogger("headgate")
 
+NOT_THERE: Final = errno.ENOSYS.to_bytes(4, "big")
+"""The errnum of a response, as it stands in its header."""
 GONE: Final = "the credential was revoked, or its user is gone or another one"
 Reload = Callable[[], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
 """Reads certificates, tokens and keys again; returns what was read and what stayed as it was."""
@@ -63,13 +70,17 @@ class Hub:
 
     Attributes, to be set by the composition root before the first session:
         upstream: where sessions send. identity: checks fresh tokens and revocations.
-        places: connections per user. reload: what ``gateway.reload`` does.
+        places: connections per user. reload: what ``gateway.reload`` does. leave: what ``gateway.drain`` does, of all
+            worker processes; gets a reason. None: whoever runs the gateway ends it.
+        trends: what is known of the brokers.
+        hook: is asked, beside the rules, who may do what; None: nobody is.
+        elsewhere: sends requests again whose service is at another rank; None: it is left at that.
         ask_others: asks the other worker processes (``service.answered``), b"" for who does not answer; None: there are
-            none.
+            none. fleet: what is known of other gateways; None: nothing.
 
     Attributes:
         access, fanout, history, registrations, deadlines, replays, publishers, refusals, reports, counters: what they
-            say.
+            say. latest: None, where no topics are kept.
         sessions: by id. order: the same by age. fronts: by route stack.
         cred: on answers of the gateway itself.
         accepting: False once the gateway leaves.
@@ -93,10 +104,17 @@ class Hub:
         self.identity: Identity | None = None
         self.places: Places = OwnPlaces()
         self.reload: Reload | None = None
+        self.leave: Callable[[str], None] | None = None
+        self.trends: TrendsLike | None = None
         self.ask_others: Callable[[bytes], Awaitable[list[bytes]]] | None = None
+        self.fleet: Fleet | None = None
         self.access = Access(settings.rules)
+        self.elsewhere: Elsewhere | None = None
+        self.hook: HookLike | None = None
         self.fanout = Fanout(settings.limits.subscriptions)
         self.history = History(settings.gateway.history_msgs, settings.gateway.history_bytes)
+        kept = settings.gateway
+        self.latest = Latest(kept.latest, kept.latest_msgs, kept.latest_bytes) if kept.latest else None
         self.registrations = Registrations(self)
         self.deadlines = Deadlines(self)
         self.replays = Replays(self)
@@ -164,6 +182,8 @@ class Hub:
         self.publishers.forget(session)
         self.fanout.forget(session)
         self.deadlines.forget(session)
+        if self.elsewhere is not None:
+            self.elsewhere.forget(session.front)
         self._places(session).release(session.principal.name)
 
     def _places(self, session: Session) -> Places:
@@ -196,7 +216,14 @@ class Hub:
         session = self.fronts.get(message.front)
         if session is None:
             self.counters.late += 1
-        else:
+            return
+        elsewhere = self.elsewhere
+        if (
+            elsewhere is None
+            or not (elsewhere.held or message.head[13:] == NOT_THERE)
+            or not isinstance(session, Session)
+            or not elsewhere.answered(session, message)
+        ):
             session.answered(message)
 
     def requested(self, message: Message) -> bool:
@@ -205,6 +232,8 @@ class Hub:
 
     def published(self, messages: list[Message]) -> None:
         """Events in order; the history has them already."""
+        if self.latest is not None:
+            self.latest.took(messages)
         self.fanout.publish(messages)
         if self.deadlines.resumptions:
             self.deadlines.arrived(messages)
@@ -212,12 +241,16 @@ class Hub:
     def cut(self, front: bytes, reason: str) -> None:
         """The link that carried the calls of one session ended: they are answered."""
         session = self.fronts.get(front)
+        if self.elsewhere is not None:
+            self.elsewhere.forget(front)
         if isinstance(session, Session):
             session.cut(f"upstream lost: {reason}")
 
     def upstream_lost(self, reason: str) -> None:
         """The upstream is gone: every open call is answered, every client is told."""
         text = self.unreachable
+        if self.elsewhere is not None:
+            self.elsewhere.clear()
         self.registrations.lost(text)
         for session in list(self.sessions.values()):
             try:
@@ -231,6 +264,8 @@ class Hub:
     def upstream_joined(self, epoch_changed: bool, missed: int | None) -> None:
         """The upstream is there, or events were missed: clients are told, what waited for it goes on."""
         self.counters.missed += 0 if epoch_changed else missed or 0
+        if self.latest is not None and (epoch_changed or missed != 0):
+            self.latest.clear()
         self._tell_upstream(lost=None if epoch_changed else missed)
         self.deadlines.joined()
 
@@ -294,6 +329,10 @@ class Hub:
             session.hold(False)
 
     # -- rights --------------------------------------------------------------------------------
+
+    def receiver(self, session: Session) -> Session | Gate:
+        """What the link of a session hands its messages to."""
+        return session if self.hook is None else Gate(session, self.hook)
 
     def set_access(self, access: Access) -> None:
         """Other rules from now on, and perhaps other users: every session gives up what is not allowed any more."""

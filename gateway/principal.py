@@ -33,12 +33,13 @@ class Principal:
         name: the user's name, for people and for per-user limits; several credentials may share it.
         userid: what its messages are stamped with; never 0xFFFFFFFF, which an owner link would fill in.
         roles: RFC 12 role bits of its messages; never 0, which an owner link would turn into OWNER; never LOCAL.
-        kind: how it proved itself: ``token``, ``jwt``, ``tls``, ``cookie`` or ``login``.
+        kind: how it proved itself: ``token``, ``jwt``, ``tls`` or ``cookie``.
         credential: names the credential for revocation: token id, ``jti``, session id, certificate fingerprint; never
             the secret.
         expires: wall clock seconds since 1970; None never ends.
         shared: several people share this userid, or it is the instance owner's: without the role owner, nobody with it
             receives private events.
+        login: what the login of a cookie came from: ``link``, the credential of a token or JWT, ``oidc:NAME``; else "".
         certificates: of its entry in ``[[users]]``; None for who has none, as users of claims and login links.
     """
 
@@ -49,6 +50,7 @@ class Principal:
     credential: str
     expires: float | None = None
     shared: bool = False
+    login: str = ""
     certificates: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:

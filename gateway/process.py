@@ -40,6 +40,7 @@ def run(
     ready: Callable[[Gateway], None] | None = None,
     reread: Reread | None = None,
     reload_all: Callable[[], None] | None = None,
+    leave_all: Callable[[], None] | None = None,
 ) -> int:
     """Run one gateway until it is told to leave; returns the exit code of the process.
 
@@ -51,8 +52,10 @@ def run(
         ready: called once the doors are open.
         reread: as of ``Gateway``, like the next.
         reload_all: see there.
+        leave_all: makes the supervisor and all its workers leave, for ``gateway.drain``.
     """
     set_up_logging(settings.gateway.log_level, f"gateway {worker[0]}" if worker else "gateway")
+    supervision.name_process(f"headgate-web-{worker[0].partition('-')[0]}" if worker else "headgate-web")
     supervision.raise_descriptor_limit()
     shrink_tls_buffers()
 
@@ -67,7 +70,7 @@ def run(
         )
 
     try:
-        return asyncio.run(_serve(make, ready))
+        return asyncio.run(_serve(make, ready, leave_all))
     except ConfigError as error:
         print_error(f"headgate gateway: {error}")
         return EXIT_CONFIG
@@ -76,9 +79,14 @@ def run(
         return EXIT_FAILED
 
 
-async def _serve(make: Callable[[], Gateway], ready: Callable[[Gateway], None] | None) -> int:
+async def _serve(
+    make: Callable[[], Gateway],
+    ready: Callable[[Gateway], None] | None,
+    leave_all: Callable[[], None] | None,
+) -> int:
     gateway = make()
     async with Leaving(gateway) as leaving:
+        gateway.hub.leave = (lambda _reason: leave_all()) if leave_all else leaving.leave
         if await leaving.unless_left(gateway.start()):
             memory.settle()
             if ready is not None:
@@ -157,8 +165,9 @@ class Leaving:
         supervision.leaving(self._gateway.settings.gateway.drain_s + END_S)
 
     def leave(self, reason: str) -> None:
-        """As if a signal had come."""
-        self._leave(reason)
+        """As if the first signal had come."""
+        if not self._told.is_set():
+            self._leave(reason)
 
     def _leave(self, reason: str) -> None:
         if self._told.is_set():

@@ -25,15 +25,19 @@ from broker.transport.budget import Budget
 from broker.transport.link import Flusher, Options
 from broker.transport.outbox import OutboxLimits
 from gateway.access import Access
+from gateway.fleet import Fleet
 from gateway.history.reader import History
 from gateway.hub import Hub
 from gateway.identity.authenticate import Authenticator
+from gateway.identity.hook import AuthorizationHook
 from gateway.identity.login import link_url
 from gateway.identity.store import Store
 from gateway.sessions import service
+from gateway.sessions.elsewhere import Elsewhere
 from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings, ListenEntry
 from gateway.tls import TlsContext
+from gateway.trends.trends import Trends
 from gateway.upstream.keys import keys_of, options_for
 from gateway.upstream.supervisor import Upstream
 from gateway.web import app as pages
@@ -133,11 +137,18 @@ class Gateway:
             keys=keys_of(settings.gateway, uri),
         )
         self.hub.upstream = self.upstream
+        if settings.gateway.anywhere:
+            self.hub.elsewhere = Elsewhere(self.hub, lambda: self.upstream.nearby)
+        self.hook: AuthorizationHook | None = None
+        if settings.access.hook_url is not None:
+            self.hub.hook = self.hook = AuthorizationHook(settings.access, self.hub.clock)
         self.hub.identity = self.identity
         self.hub.places = self.identity.connections
         self.hub.reload = self._reload_called
         self.endpoint = Endpoint(self.hub, self.identity, self.admission)
         self._siblings = self._among(*worker) if worker else None
+        self.hub.fleet = self._in_fleet() if settings.gateway.redis is not None else None
+        self.hub.ask_others = self._ask_others if worker or self.hub.fleet is not None else None
         self.history = History(settings.history.warehouse, settings.history.max_days)
         self.front = Front(
             settings,
@@ -149,6 +160,9 @@ class Gateway:
             self._snapshots,
             self.history,
             self.store.wall,
+        )
+        self.trends = Trends(
+            self.hub, self.upstream, settings, self.store.wall, keeps=not worker or worker[0].startswith("0-")
         )
         self._tls: list[TlsContext] = []
         self._listeners = self._make_listeners(list(sockets) if sockets is not None else None)
@@ -184,8 +198,11 @@ class Gateway:
         self._keep(self.identity.run(self.hub.revoked), "identity")
         if self._siblings is not None:
             await self._siblings.start()
+        if self.hub.fleet is not None:
+            self.hub.fleet.start()
         await self.upstream.start()
         await self.upstream.wait_joined(JOIN_S)
+        self._keep(self.trends.run(), "charts")
 
     @property
     def apps(self) -> list[web.Application]:
@@ -207,7 +224,7 @@ class Gateway:
         best = next((place for place in places if place.loopback), places[0] if places else None)
         if best is None:
             raise ConfigError("a login link needs an http or https listener")
-        return link_url(str(best), self.identity.logins.make_link())
+        return link_url(f"{best}{self.settings.gateway.prefix}", self.identity.logins.make_link())
 
     def _make_listeners(self, sockets: list[socket.socket] | None) -> list[Listener]:
         settings = self.settings
@@ -249,6 +266,7 @@ class Gateway:
         problems += await self.identity.reload()
         for problem in problems:
             log.error("reload: %s; what was there stays", problem)
+        self.trends.rings.mark(self.store.wall(), "users, rules, certificates and keys were read again")
         log.info(
             "reloaded users, rules, certificates, tokens and keys%s",
             " as far as possible" if problems else "",
@@ -276,9 +294,24 @@ class Gateway:
         return {"problems": problems}
 
     def _among(self, name: str, folder: str) -> Siblings:
-        siblings = Siblings(folder, name, self._own_samples, functools.partial(service.answered, self.hub))
-        self.hub.ask_others = siblings.ask
-        return siblings
+        return Siblings(folder, name, self._own_samples, functools.partial(service.answered, self.hub))
+
+    def _in_fleet(self) -> Fleet:
+        settings = self.settings.gateway
+        assert settings.redis is not None
+        return Fleet(
+            settings.redis,
+            settings.redis_channel,
+            self.store,
+            self.identity.connections,
+            functools.partial(service.answered, self.hub),
+            self.hub.clock,
+        )
+
+    async def _ask_others(self, question: bytes) -> list[bytes]:
+        """What the other processes of this gateway, and those of other gateways, answer."""
+        all_ = [others.ask(question) for others in (self._siblings, self.hub.fleet) if others is not None]
+        return [each for answers in await asyncio.gather(*all_) for each in answers]
 
     async def _snapshots(self) -> list[Snapshot]:
         return [self._own_samples()] if self._siblings is None else await self._siblings.snapshots()
@@ -290,6 +323,7 @@ class Gateway:
             self.identity,
             self.admission,
             [context.expires for context in self._tls],
+            {} if self.hook is None else self.hook.outcomes,
         )
 
     def _keep(self, work: Any, name: str) -> None:
@@ -336,10 +370,15 @@ class Gateway:
             await listener.stop()
         self.history.close()
         await self.upstream.stop()
+        if self.hub.fleet is not None:
+            await self.hub.fleet.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.trends.save()
         if self._siblings is not None:
             await self._siblings.stop()
+        if self.hook is not None:
+            self.hook.close()
         self.identity.close()
         self.store.close()

@@ -197,7 +197,8 @@ class Supervisor:
                 worker=(worker.name, self._folder),
                 ready=ready,
                 reread=self._reread,
-                reload_all=functools.partial(_hang_up, supervisor),
+                reload_all=functools.partial(_tell, supervisor, signal.SIGHUP),
+                leave_all=functools.partial(_tell, supervisor, signal.SIGTERM),
             )
         except BaseException as error:
             print_error(f"headgate gateway: worker {worker.index}: {error!r}")
@@ -299,7 +300,9 @@ class Supervisor:
     # -- down ----------------------------------------------------------------------------------
 
     def _end_all(self) -> None:
-        """Let the workers drain; a second signal, or time, ends them at once."""
+        """Let the workers drain; a second signal, or time, ends them at once. Those of workers do not count: each
+        may have been told ``gateway.drain``.
+        """
         self._leaving_at = time.monotonic()
         patience_s = self._settings.gateway.drain_s + KILL_S
         supervision.leaving(patience_s + process.END_S)
@@ -312,7 +315,8 @@ class Supervisor:
                 left = 1.0
             self._beat()
             info = signal.sigtimedwait(SIGNALS, min(left, 0.5))
-            if info is not None and info.si_signo in (signal.SIGTERM, signal.SIGINT):
+            workers = [worker.pid for worker in self._workers]
+            if info and info.si_signo in (signal.SIGTERM, signal.SIGINT) and info.si_pid not in workers:
                 self._pass_on(signal.SIGTERM)
             self._reap()
 
@@ -340,7 +344,7 @@ def _follow(supervisor: int) -> None:
         os._exit(process.EXIT_FAILED)
 
 
-def _hang_up(supervisor: int) -> None:
-    """From a worker: let the supervisor read its settings again, and pass that on to every worker."""
+def _tell(supervisor: int, number: signal.Signals) -> None:
+    """From a worker: the supervisor reads its settings again, or ends, and passes that on to every worker."""
     if os.getppid() == supervisor:  # else it is gone, and its number may be another process's
-        os.kill(supervisor, signal.SIGHUP)
+        os.kill(supervisor, number)

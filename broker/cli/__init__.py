@@ -2,10 +2,12 @@
 
     main           the dispatcher; ``build`` which build runs
     verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``health`` ``keygen`` ``log``
-                   ``ping`` ``pub`` ``rpc`` ``start`` ``stats`` ``status`` ``sub``, a file each
+                   ``ping`` ``pub`` ``rpc`` ``services`` ``start`` ``stats`` ``status`` ``sub`` ``trace``, a file each
     exits          exit codes, and which error means which
     family         a verb that has verbs; ``extras`` what one needs that is not installed
     options        the options that client verbs share; from typer to an exit code
+    parsing        the options of verbs that become servers, in the same look, without typer
+    completion     what a shell offers while a command is typed; ``topics`` what ``rpc`` can call
     session        connect, run, leave
     address        which broker is meant
     content        payloads as given and as shown
@@ -13,6 +15,7 @@
     tree           shape and health of an instance, ``hostlist`` the names of its hosts
     diagnosis      the steps that ``doctor`` tries; ``greeting`` asks a parent for its version
     probing        what ``health`` asks brokers, gateways and wings
+    tracedcalls    calls from what brokers tell of messages, for ``trace``
     callrates      how calls fare, for ``stats --services``
     hops           where the time of a ``ping --trace`` goes
     overrides      ``--set`` on top of a file; ``settings_text`` the settings as text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Annotated, Any
 
 import typer
@@ -54,9 +55,15 @@ def get(
     session = Session(uri, as_json, timeout)
 
     async def work(handle: Handle) -> int:
-        answer = await handle.rpc(
-            "attr.get", {"name": name}, nodeid=options.nodeid(rank), timeout_s=session.timeout_s
-        )
+        asked = {"name": name}
+        try:
+            answer = await handle.rpc(
+                "attr.get", asked, nodeid=options.nodeid(rank), timeout_s=session.timeout_s
+            )
+        except RpcError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            raise RpcError(error.errno, f"no attribute {name!r}", error.topic) from error
         value = answer.json().get("value")
         session.screen.record({"name": name, "value": value}, str(value))
         return OK

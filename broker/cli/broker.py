@@ -10,6 +10,7 @@ from functools import partial
 import msgspec
 
 from broker.cli import overrides, wings
+from broker.cli.parsing import Parser
 from broker.settings import Settings
 
 _EPILOG = """\
@@ -20,34 +21,33 @@ examples:
 
 SIGTERM and SIGINT drain and leave; a second one leaves at once. SIGHUP reads the settings again: keys of [[hosts]] and
 [[clients]], the certificate, [access] and broker.log_level may have changed; links that are still allowed stay.
-exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate broker",
-        description="Run one broker until it is told to leave.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "broker",
+        "Run one broker until it is told to leave.",
+        _EPILOG,
     )
     parser.add_argument(
-        "-c", "--config", metavar="FILE", help="TOML; `headgate config show` has every setting"
+        "-c", "--config", metavar="FILE", help="TOML; `headgate config show` has every setting."
     )
-    parser.add_argument("-r", "--rank", type=int, metavar="N", help="which rank (default: this machine's)")
+    parser.add_argument("-r", "--rank", type=int, metavar="N", help="Which rank (default: this machine's).")
     parser.add_argument(
         "-s",
         "--set",
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="a setting that goes before the file's; may be given again",
+        help="A setting that goes before the file's; may be given again.",
     )
     parser.add_argument(
         "--journal",
         metavar="DIR",
-        help="record what passes, into this folder, with [journal] of the settings",
+        help="Record what passes, into this folder, with [journal] of the settings.",
     )
     return parser
 

@@ -45,13 +45,23 @@ def taken(seconds: float | None) -> Came | None:
 
 def environment(uri: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of the command: where the broker is, and ``headgate`` itself on the path."""
-    extended = {**environ, "FLUX_URI": uri, "HEADGATE_URI": uri}
+    extended = {**environ, **where(uri)}
     path = environ.get("PATH", os.defpath)
-    if shutil.which("headgate", path=path) is None:
-        own = [str(Path(file).parent.absolute()) for file in (sys.argv[0], sys.executable)]
-        if found := shutil.which("headgate", path=os.pathsep.join(own)):
-            extended["PATH"] = f"{path}{os.pathsep}{Path(found).parent}"
+    if shutil.which("headgate", path=path) is None and (own := own_directory()):
+        extended["PATH"] = f"{path}{os.pathsep}{own}"
     return extended
+
+
+def where(uri: str) -> dict[str, str]:
+    """The variables that name the broker at ``uri``."""
+    return {"FLUX_URI": uri, "HEADGATE_URI": uri}
+
+
+def own_directory() -> str:
+    """Where the command ``headgate`` of this installation is, beside its Python if there; "" when it has none."""
+    beside = [str(Path(file).parent.absolute()) for file in (sys.executable, sys.argv[0])]
+    found = shutil.which("headgate", path=os.pathsep.join(beside))
+    return str(Path(found).parent) if found else ""
 
 
 class Command:

@@ -1,8 +1,11 @@
-"""``headgate config``: check or show a configuration."""
+"""``headgate config``: check or show a configuration, of brokers or of a gateway."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -14,10 +17,14 @@ from broker.cli.screen import Screen
 from broker.settings import Settings, load
 
 EXAMPLES = (
-    "headgate config check broker.toml",
+    "headgate config check broker.toml               or gateway.toml: which it is, its sections say",
     "headgate config show                           every setting, its default and the reason",
     "headgate config show broker.toml --brief",
 )
+
+_GATEWAY: Final = frozenset({"gateway", "tokens", "jwt", "users", "rules", "history"})
+_BROKER: Final = frozenset({"broker", "tree", "hosts", "clients", "journal", "nfp", "oslo"})
+"""Sections of one kind of file alone."""
 
 app = options.application("config")
 
@@ -36,10 +43,41 @@ def check(
 
     Nothing is opened, resolved or connected: a file for another machine can be checked here.
     """
-    settings = load(file)
     screen = Screen(as_json)
-    screen.record({"file": file, "ok": True, **facts(settings)}, f"{file}: ok, {summary(settings)}", "green")
+    if is_gateways(file):
+        told, said = _gateway_facts(import_module("gateway.settings").load(file))
+    else:
+        settings = load(file)
+        told, said = facts(settings), summary(settings)
+    screen.record({"file": file, "ok": True, **told}, f"{file}: ok, {said}", "green")
     return OK
+
+
+def is_gateways(file: str) -> bool:
+    """Whether a file is a gateway's, by its sections; False where it cannot be read."""
+    try:
+        found = tomllib.loads(Path(file).read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    if _BROKER & found.keys():
+        return False
+    listeners = found.get("listen")
+    urls = isinstance(listeners, list) and any(isinstance(each, dict) and "url" in each for each in listeners)
+    return urls or bool(_GATEWAY & found.keys())
+
+
+def _gateway_facts(settings: Any) -> tuple[dict[str, Any], str]:
+    """What the configuration of a gateway (``gateway.settings``) is about: for programs, for people."""
+    told = {
+        "listeners": [entry.url for entry in settings.listen],
+        "upstream": settings.gateway.upstream,
+        "users": len(settings.users),
+        "rules": len(settings.rules),
+        "jwt": bool(settings.jwt.keys),
+        "login_links": settings.access.login_links,
+    }
+    said = f"a gateway on {', '.join(told['listeners'])}, {told['users']} user(s), {told['rules']} rule(s)"
+    return told, said + (", JWTs" if told["jwt"] else "")
 
 
 def facts(settings: Settings) -> dict[str, Any]:
@@ -80,7 +118,12 @@ def show(
     as_json: options.AsJson = False,
 ) -> int:
     """Print every setting that is in force, with its meaning and its default's reason, as a configuration file."""
-    settings = read(file, assignments or [])
+    settings: Any
+    if file is not None and is_gateways(file):
+        gateway = import_module("gateway.settings")
+        settings = gateway.apply(gateway.load(file), assignments or [])
+    else:
+        settings = read(file, assignments or [])
     screen = Screen(as_json)
     if as_json:
         screen.value(msgspec.to_builtins(settings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,24 @@ def given(word: str | None, raw: bool) -> bytes | None:
     payload = data.strip() + b"\0"
     if not is_json_object(payload):
         shown = data[:SHOWN_BYTES].decode("utf-8", "replace")
-        raise UsageError(f'saw {shown!r}, expected a JSON object such as \'{{"name": "rank"}}\' (or --raw)')
+        example = """a JSON object such as '{"name": "rank"}' (or --raw)"""
+        raise UsageError(f"saw {shown!r}, expected {example}{_fault(data)}")
     return payload
+
+
+def _fault(data: bytes) -> str:
+    """Where ``data`` stops being JSON; "" where that is not what is wrong.
+
+    >>> _fault(b'{"a": 1,,}'), _fault(b"[1]")
+    (': line 1, column 9: Expecting property name enclosed in double quotes', '')
+    """
+    try:
+        json.loads(data)
+    except json.JSONDecodeError as error:
+        return f": line {error.lineno}, column {error.colno}: {error.msg}"
+    except ValueError as error:
+        return f": {error}"
+    return ""
 
 
 def _read(word: str) -> bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
-import sys
 from typing import Final
 
-from broker.errors import ConfigError, HeadgateError, LinkError, LinkRefused, RpcError
+from broker.cli.screen import printable
+from broker.errors import ConfigError, HeadgateError, LinkError, LinkRefused, RpcError, print_error
 
 OK: Final = 0
 FAILED: Final = 1
@@ -29,6 +30,8 @@ MEANINGS: Final = (
 )
 """Code and meaning, as ``headgate --help`` shows them. ``headgate start`` ends with the code of its command."""
 
+_WORDS: Final = {errno.EPROTO: "the payload lacks a key, has one of another type, or the method streams"}
+"""What errors mean that a broker answers without a text."""
 _HINT: Final = "; `headgate doctor` looks for the cause"
 
 
@@ -53,7 +56,7 @@ def code_of(error: BaseException) -> int:
 def lines_of(error: BaseException) -> list[str]:
     """What a person should read about ``error``: one line, except that a configuration may have many faults."""
     if isinstance(error, RpcError):
-        return [_rpc_line(error)]
+        return ["\n".join(map(printable, _rpc_line(error).splitlines()))]  # its text is a peer's
     if isinstance(error, LinkRefused) and error.errno == errno.EPERM and str(error).startswith("local:"):
         return [f"{error}; guests are not allowed in (setting access.allow_guest_user){_HINT}"]
     if isinstance(error, LinkError):
@@ -64,15 +67,27 @@ def lines_of(error: BaseException) -> list[str]:
 def _rpc_line(error: RpcError) -> str:
     name = errno.errorcode.get(error.errno, f"errno {error.errno}")
     text, system = str(error), os.strerror(error.errno)
+    if text == system:  # deployed brokers, and so ours, say no more than the number
+        text = _WORDS.get(error.errno, text)
     said = system if text == system else f"{text} ({system})"
     return (
         f"{error.topic}: {said} [{name} {error.errno}]" if error.topic else f"{said} [{name} {error.errno}]"
     )
 
 
-def report(error: BaseException, verb: str = "") -> int:
-    """Print ``error`` to stderr and return its exit code."""
-    prefix = f"headgate {verb}".rstrip()
+def report(error: BaseException, verb: str = "", *, as_json: bool = False) -> int:
+    """Print ``error`` to stderr, as one JSON object or for people, and return its exit code."""
+    code = code_of(error)
+    if as_json:
+        told: dict[str, object] = {"error": "\n".join(lines_of(error)), "exit_code": code}
+        number = getattr(error, "errno", None)
+        if number:
+            told |= {"errno": number, "name": errno.errorcode.get(number, "")}
+        if isinstance(error, RpcError):
+            told |= {"error": str(error), "topic": error.topic}
+        lines = [json.dumps(told, ensure_ascii=False)]
+    else:
+        lines = [f"{f'headgate {verb}'.rstrip()}: {line}" for line in lines_of(error)]
     # in one piece: several processes of an instance may share the terminal, and stderr may be unbuffered
-    sys.stderr.write("".join(f"{prefix}: {line}\n" for line in lines_of(error)))
-    return code_of(error)
+    print_error("\n".join(lines))
+    return code

@@ -11,13 +11,14 @@ from typing import Final
 
 from broker.cli import address, probing
 from broker.cli.exits import UsageError
+from broker.cli.parsing import Parser
 from broker.cli.probing import Question, Verdict
 from broker.errors import print_error
 
 TIMEOUT_S: Final = 2.0
 
 _EPILOG: Final = """\
-examples:
+Examples:
   headgate health                                      has the broker of this machine joined its tree?
   headgate health --live --uri local:///run/headgate/local-0
   headgate health --url http://127.0.0.1:8280          a gateway, by its /readyz
@@ -27,44 +28,48 @@ examples:
 
 Live: it answers, whatever its peers do. Ready: a broker's state is run, a gateway has its broker; a broker of NFP and
 the rooms of an oslo proxy answer, which is the same for both questions.
-exit codes: 0 healthy, 1 not (stderr says why), 2 wrong options, 3 nobody is there, 78 a key or file is wrong; over
+Exit codes: 0 healthy, 1 not (stderr says why), 2 wrong options, 3 nobody is there, 78 a key or file is wrong; over
 ZeroMQ (tcp:, ipc:, --nfp) a place where nobody is gives 1: it is tried until the time is over
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate health",
-        description="Ask one process whether it is well.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "health",
+        "Ask one process whether it is well.",
+        _EPILOG,
     )
     question = parser.add_mutually_exclusive_group()
-    question.add_argument("--live", action="store_true", help="whether it answers at all")
+    question.add_argument("--live", action="store_true", help="Whether it answers at all.")
     question.add_argument(
-        "--ready", action="store_true", help="whether it has joined what it belongs to (default)"
+        "--ready", action="store_true", help="Whether it has joined what it belongs to (default)."
     )
     who = parser.add_mutually_exclusive_group()
     who.add_argument(
-        "-u", "--uri", metavar="URI", help="a broker (default: $HEADGATE_URI, $FLUX_URI, or the local socket)"
+        "-u",
+        "--uri",
+        metavar="URI",
+        help="A broker (default: $HEADGATE_URI, $FLUX_URI, or the local socket).",
     )
     who.add_argument(
-        "--url", metavar="URL", help="a gateway, or a broker's metrics_listen: http://HOST:PORT, unix:///PATH"
+        "--url",
+        metavar="URL",
+        help="A gateway, or a broker's metrics_listen: http://HOST:PORT, unix:///PATH.",
     )
     who.add_argument(
-        "--nfp", nargs="?", const="", metavar="FILE", help="a broker of NFP, with [nfp] of FILE or defaults"
+        "--nfp", nargs="?", const="", metavar="FILE", help="A broker of NFP, with [nfp] of FILE or defaults."
     )
     who.add_argument(
-        "--oslo", nargs="?", const="", metavar="FILE", help="an oslo proxy, with [oslo] of FILE or defaults"
+        "--oslo", nargs="?", const="", metavar="FILE", help="An oslo proxy, with [oslo] of FILE or defaults."
     )
-    parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
+    parser.add_argument("--json", action="store_true", help="Print the verdict as one JSON object.")
     parser.add_argument(
         "--timeout",
         type=float,
         default=TIMEOUT_S,
         metavar="SECONDS",
-        help=f"patience (default {TIMEOUT_S:g})",
+        help=f"Patience (default {TIMEOUT_S:g}).",
     )
     return parser
 

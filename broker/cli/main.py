@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words and words[0] in BUILT_IN else ""
+    as_json = "--json" in words
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -32,13 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except (HeadgateError, TimeoutError) as error:
-        return exits.report(error, verb)
+        return exits.report(error, verb, as_json=as_json)
     except ModuleNotFoundError as error:
         from broker.cli.extras import lacking
 
         if not (said := lacking(error)):
             raise
-        return exits.report(ConfigError(said), verb)
+        return exits.report(ConfigError(said), verb, as_json=as_json)
     return code
 
 
@@ -79,9 +80,13 @@ def overview() -> str:
     """The text of ``headgate --help``."""
     lines = ["Usage: headgate VERB [OPTIONS] ...", "", "A message broker for the Flux message protocol.", ""]
     for heading, verbs in SECTIONS:
-        lines += [f"{heading}:", *(f"  {verb:8} {what}" for verb, what in verbs.items()), ""]
+        lines += [f"{heading}:", *(f"  {verb:10} {what}" for verb, what in verbs.items()), ""]
     if added := others():
-        lines += ["from other packages:", *(f"  {verb:8} ({package})" for verb, package in added.items()), ""]
+        lines += [
+            "from other packages:",
+            *(f"  {verb:10} ({package})" for verb, package in added.items()),
+            "",
+        ]
     lines += [
         "`headgate VERB --help` has the options and an example of each.",
         "",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.exits import INTERRUPTED, OK
+from broker.cli.exits import INTERRUPTED, OK, UsageError, report
 from broker.errors import print_error
 from broker.wire.message import NODEID_ANY
 
@@ -53,6 +53,26 @@ def run(verb: str, command: Callable[..., Any], examples: Sequence[str], argv: S
     return run_app(verb, app, examples, argv)
 
 
+class _Found(Exception):
+    """The command of a verb."""
+
+
+_looking = False
+
+
+def command_of(main: Callable[[list[str]], Any]) -> Any:
+    """The click command of a verb, by its entry point, which is not run; it has ``params`` and perhaps ``commands``."""
+    global _looking
+    _looking = True
+    try:
+        main(["--help"])
+    except _Found as found:
+        return found.args[0]
+    finally:
+        _looking = False
+    raise LookupError(f"{main.__module__}: its options are not typer's")
+
+
 def application(verb: str) -> typer.Typer:
     """A typer application in the manner of this command line."""
     return typer.Typer(
@@ -68,6 +88,8 @@ def run_app(
     verb: str, app: typer.Typer, examples: Sequence[str], argv: Sequence[str], usual: str = ""
 ) -> int:
     """As ``run``, for an application with commands of its own; without a word it is ``usual``, if there is one."""
+    if _looking:
+        raise _Found(typer.main.get_command(app))
     if usual and (not argv or (argv[0].startswith("-") and argv[0] not in _HELP)):
         argv = [usual, *argv]
     try:
@@ -85,6 +107,8 @@ def run_app(
         show, code = getattr(error, "format_message", None), getattr(error, "exit_code", None)
         if show is None or code is None:
             raise
+        if "--json" in argv:
+            return report(UsageError(show()), as_json=True)
         print_error(f"headgate {verb}: {show()}; see headgate {verb} --help")
     if any(word in _HELP for word in argv):
         print("\n".join(["", "Examples:", *(f"  {example}" for example in examples)]))

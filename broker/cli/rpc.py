@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from broker.cli import content, options
-from broker.cli.exits import OK
+from broker.cli.exits import OK, UsageError
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Handle
@@ -15,9 +15,13 @@ from broker.client import Handle
 EXAMPLES = (
     """headgate rpc attr.get '{"name": "size"}'""",
     """headgate rpc --rank 3 broker.stats-get        ask the broker of rank 3""",
+    """headgate rpc --anywhere calc.add '{"numbers": [1, 2]}'    the nearest client that provides it""",
     """headgate rpc --stream log.dmesg '{"follow": true}'""",
     """echo '{"name": "rank"}' | headgate rpc attr.get -""",
 )
+
+OFFERS_TOPICS = True
+"""For ``completion``: the first argument is a topic."""
 
 Payload = Annotated[
     str | None,
@@ -30,16 +34,24 @@ Payload = Annotated[
 class Calling:
     """One call as the options describe it."""
 
-    def __init__(self, topic: str, payload: bytes | None, nodeid: int, upstream: bool) -> None:
+    def __init__(
+        self, topic: str, payload: bytes | None, nodeid: int, upstream: bool, anywhere: bool
+    ) -> None:
         self._topic = topic
         self._payload = payload
         self._nodeid = nodeid
         self._upstream = upstream
+        self._anywhere = anywhere
 
     async def once(self, handle: Handle, screen: Screen, timeout_s: float | None, raw: bool) -> int:
         """One request, one response."""
         answer = await handle.rpc(
-            self._topic, self._payload, nodeid=self._nodeid, upstream=self._upstream, timeout_s=timeout_s
+            self._topic,
+            self._payload,
+            nodeid=self._nodeid,
+            upstream=self._upstream,
+            anywhere=self._anywhere,
+            timeout_s=timeout_s,
         )
         content.show(screen, answer.payload, raw=raw)
         return OK
@@ -47,7 +59,12 @@ class Calling:
     async def send(self, handle: Handle) -> int:
         """One request that nobody answers."""
         await handle.rpc(
-            self._topic, self._payload, nodeid=self._nodeid, upstream=self._upstream, noresponse=True
+            self._topic,
+            self._payload,
+            nodeid=self._nodeid,
+            upstream=self._upstream,
+            anywhere=self._anywhere,
+            noresponse=True,
         )
         return OK
 
@@ -55,7 +72,7 @@ class Calling:
         """One request, a line for each response until the service ends the stream."""
         nodeid = await handle.rank() if self._upstream else self._nodeid
         async with handle.stream(
-            self._topic, self._payload, nodeid=nodeid, upstream=self._upstream
+            self._topic, self._payload, nodeid=nodeid, upstream=self._upstream, anywhere=self._anywhere
         ) as answers:
             while True:
                 try:
@@ -72,6 +89,10 @@ def rpc(
     upstream: Annotated[
         bool, typer.Option("--upstream", help="Ask above the broker we are connected to.")
     ] = False,
+    anywhere: Annotated[
+        bool,
+        typer.Option("--anywhere", "-a", help="Ask the nearest client that provides it, wherever it is."),
+    ] = False,
     stream: Annotated[
         bool, typer.Option("--stream", "-s", help="Many responses, until the service ends them.")
     ] = False,
@@ -85,7 +106,9 @@ def rpc(
 
     Exit code 1 when the service answers with an error, 4 when it does not answer in time.
     """
-    call = Calling(topic, content.given(payload, raw), options.nodeid(rank), upstream)
+    if anywhere and (upstream or rank is not None):
+        raise UsageError("--anywhere chooses the rank: give neither --rank nor --upstream beside it")
+    call = Calling(topic, content.given(payload, raw), options.nodeid(rank), upstream, anywhere)
     session = Session(uri, as_json, timeout)
     if noresponse:
         return session.run(call.send)

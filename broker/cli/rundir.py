@@ -5,17 +5,27 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from broker.errors import ConfigError
 
 _LOCK: Final = "lock"
-_OURS: Final = (_LOCK, "local-", "tree-", "rank-")
-"""How the names begin of what an instance makes here."""
+_ENVIRONMENT: Final = "local-env"
+_BASHRC: Final = "local-bashrc"
+_PATH: Final = """\
+case ":$PATH:" in
+    *:{0}:*) ;;
+    *) [ -n "${{VIRTUAL_ENV-}}" ] && PATH="$PATH":{0} || PATH={0}:"$PATH"; export PATH ;;
+esac
+"""
+_OURS: Final = ("local-", "tree-", "rank-")
+"""How the names begin of what an instance makes here, beside the lock."""
 
 
 class Rundir:
@@ -66,13 +76,45 @@ class Rundir:
             ) from None
         return lock
 
+    def write_environment(self, variables: Mapping[str, str], directory: str) -> str:
+        """Write a file that sets ``variables`` in the shell that reads it; returns its path.
+
+        Args:
+            variables: name -> value.
+            directory: of ``headgate`` and its Python; it comes first in ``$PATH``, last in an environment of Python's.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+        if directory:
+            lines.append(_PATH.format(shlex.quote(directory)))
+        return self._write(_ENVIRONMENT, "".join(lines))
+
+    def write_bashrc(self, environment: str) -> str:
+        """Write what an interactive bash reads: the user's ``.bashrc``, then ``environment``, which wins."""
+        text = f"[ -f ~/.bashrc ] && . ~/.bashrc\n. {shlex.quote(environment)}\n"
+        return self._write(_BASHRC, text)
+
+    def _write(self, name: str, text: str) -> str:
+        path = os.path.join(self.path, name)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
+        return path
+
     def remove(self) -> None:
         """Remove what the instance made; the directory, too, unless it was there before."""
         if self._made:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
             for entry in Path(self.path).iterdir():
-                if entry.name.startswith(_OURS):
+                if entry.name == _LOCK or entry.name.startswith(_OURS):
                     with contextlib.suppress(OSError):
                         entry.unlink()
         os.close(self._lock)

@@ -5,6 +5,7 @@ rich is loaded only where something is drawn: it costs 60 ms.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
@@ -26,13 +27,27 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
-def compact(value: Any) -> str:
-    """``value`` as JSON in one line.
+def visible(text: str) -> str:
+    r"""``text`` with its lines and tabs, and no other control characters.
 
-    >>> compact({"rank": 0})
-    '{"rank":0}'
+    >>> visible("one\n\ttwo\x9b2J")
+    'one\n\ttwo\\x9b2J'
     """
-    return msgspec.json.encode(value).decode()
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
+
+
+def compact(value: Any) -> str:
+    r"""``value`` as JSON in one line, which reaches a terminal without control characters, as ``printable``.
+
+    >>> compact({"rank": 0, "said": "\x9b2J"})
+    '{"rank":0,"said":"\\u009b2J"}'
+    """
+    text = msgspec.json.encode(value).decode()
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def columns(heads: Row, rows: Sequence[Row]) -> list[str]:
@@ -80,7 +95,11 @@ class Screen:
         return self._console
 
     def line(self, text: str, style: str = "") -> None:
-        """One line; ``style`` (rich) counts on a terminal only. Flushed: someone may be following."""
+        """One line; ``style`` (rich) counts on a terminal only, which gets no control characters of a peer. Flushed:
+        someone may be following.
+        """
+        if self.rich:
+            text = visible(text)
         if self.rich and style:
             self.console.print(text, style=style, markup=False, soft_wrap=True)
         else:
@@ -97,10 +116,11 @@ class Screen:
 
     def value(self, value: Any) -> None:
         """A JSON value: indented and coloured on a terminal, one line elsewhere."""
-        if self.rich:
-            self.console.print_json(compact(value))
-        else:
-            self.line(compact(value))
+        text = compact(value)
+        if self.rich and msgspec.json.encode(value).decode() == text:
+            self.console.print_json(text)
+        else:  # rich would show the control characters that are escaped here
+            self.line(text)
 
     def draw(self, what: RenderableType) -> None:
         """Anything rich can draw."""
@@ -109,6 +129,7 @@ class Screen:
     def table(self, heads: Row, rows: Sequence[Row], style_of: Callable[[Row], str] | None = None) -> None:
         """A table under ``heads``; aligned columns when piped."""
         if self.rich:
+            rows = [[visible(cell) for cell in row] for row in rows]
             self.draw(build_table(heads, rows, style_of))
             return
         for text in columns(heads, rows):

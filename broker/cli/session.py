@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from broker.cli import address
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.client import Handle, connect
+from broker.errors import HeadgateError, LinkError, RpcError
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 
 CONNECT_S = 30.0
 """How long connecting may take when the answers of a verb have no limit."""
+
+SIZE_S = 2.0
+"""How long the size of the instance may take to come where it only makes an error clearer."""
 
 Work = Callable[[Handle], Awaitable[int | None]]
 
@@ -48,7 +54,12 @@ class Session:
     async def _run(self, work: Work) -> int:
         options = address.link_options(self.uri, connect_timeout_s=self.timeout_s or CONNECT_S)
         async with connect(self.uri, options=options) as handle:
-            code = await work(handle)
+            try:
+                code = await work(handle)
+            except RpcError as error:
+                if error.errno != errno.EHOSTUNREACH or str(error) != os.strerror(error.errno):
+                    raise
+                raise await _unreachable(handle, error) from error
         return OK if code is None else code
 
     async def within(self, answer: Awaitable[T], what: str) -> T:
@@ -62,3 +73,30 @@ class Session:
                 return await answer
         except TimeoutError as error:
             raise TimeoutError(f"{what}: nothing came within {self.timeout_s:g} s") from error
+
+
+async def looked(handle: Handle, look: Callable[[], Awaitable[T]], watch: bool) -> T:
+    """One look; with ``--watch``, one whose link is lost meanwhile is had again over the next link.
+
+    Raises:
+        LinkError: there is no next link. Whatever ``look`` raises.
+    """
+    while True:
+        try:
+            if watch:
+                await handle.writable()
+            return await look()
+        except LinkError:
+            if not watch or handle.ended is not None:
+                raise
+
+
+async def _unreachable(handle: Handle, error: RpcError) -> RpcError:
+    """The same in words, with the ranks that there are, where the broker beside us says how many."""
+    try:
+        async with asyncio.timeout(SIZE_S):
+            size = await handle.size()
+    except (HeadgateError, TimeoutError):
+        return error
+    ranks = f"ranks 0 to {size - 1}" if size > 1 else "rank 0 alone"
+    return RpcError(error.errno, f"that broker is away, or not of this instance: it has {ranks}", error.topic)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
+import shlex
 import signal
 import sys
 import time
@@ -19,8 +19,9 @@ from typing import Final
 import msgspec
 
 from broker.cli import exits, overrides, wings
-from broker.cli.command import BLOCKED, Command, environment, taken
-from broker.cli.nfp.inside import where
+from broker.cli.command import BLOCKED, Command, environment, own_directory, taken, where
+from broker.cli.nfp import inside as nfp
+from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.node.testbed import Testbed, plan
@@ -33,7 +34,7 @@ PATIENT_S: Final = 2.0
 _STEP_S: Final = 0.1
 
 _EPILOG: Final = """\
-examples:
+Examples:
   headgate start --size 4                                a shell inside a tree of four
   headgate start --size 4 -- headgate status             one command, then the end
   headgate start --size 7 --topo kary:3 --wait           until Ctrl-C; other terminals connect
@@ -43,33 +44,32 @@ examples:
   headgate start --config broker.toml --set broker.log_level=info -- ./my-test
 
 The command finds the broker of rank 0 in $FLUX_URI and $HEADGATE_URI.
-exit code: that of the command, 128 + N if signal N ended it; 0 with --wait; 78 wrong configuration
+Exit code: that of the command, 128 + N if signal N ended it; 0 with --wait; 78 wrong configuration
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate start",
-        description="Start a tree of brokers on this machine, run a command (default: $SHELL), end it all.",
-        usage="headgate start [OPTIONS] [-- COMMAND ...]",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "start",
+        "Start a tree of brokers on this machine, run a command (default: $SHELL), end it all.",
+        _EPILOG,
+        usage="[OPTIONS] [-- COMMAND ...]",
     )
     add = parser.add_argument
-    add("-n", "--size", type=positive, default=1, metavar="N", help="how many brokers (default 1)")
-    add("-t", "--topo", metavar="kary:K", help="the parent of rank r is (r-1)/K (default kary:2)")
+    add("-n", "--size", type=positive, default=1, metavar="N", help="How many brokers (default 1).")
+    add("-t", "--topo", metavar="kary:K", help="The parent of rank r is (r-1)/K (default kary:2).")
     add(
         "--rundir",
         metavar="DIR",
-        help="sockets and keys go here (default: a new private directory, removed at the end)",
+        help="Sockets and keys go here (default: a new private directory, removed at the end).",
     )
-    add("-w", "--wait", action="store_true", help="no command: print how to connect, stay until Ctrl-C")
+    add("-w", "--wait", action="store_true", help="No command: print how to connect, stay until Ctrl-C.")
     add(
         "-c",
         "--config",
         metavar="FILE",
-        help="settings for every rank; the shape and keys of the tree are made here",
+        help="Settings for every rank; the shape and keys of the tree are made here.",
     )
     add(
         "-s",
@@ -77,24 +77,24 @@ def arguments() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="one setting more; may be given again",
+        help="One setting more; may be given again.",
     )
     add(
         "--nfp",
         action="store_true",
-        help="and a broker of NFP inside rank 0, with [nfp] of the settings or defaults",
+        help="And a broker of NFP inside rank 0, with [nfp] of the settings or defaults.",
     )
     add(
         "--oslo",
         action="store_true",
-        help="and a node proxy for oslo.messaging beside rank 0, with [oslo] of the settings or defaults",
+        help="And a node proxy for oslo.messaging beside rank 0, with [oslo] of the settings or defaults.",
     )
     add(
         "--journal",
         metavar="DIR",
-        help="record what passes, into this folder (headgate journal, headgate pipeline)",
+        help="Record what passes, into this folder (headgate journal, headgate pipeline).",
     )
-    add("-v", "--verbose", action="store_true", help="let the brokers log what they do")
+    add("-v", "--verbose", action="store_true", help="Let the brokers log what they do.")
     add("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=argparse.SUPPRESS)
     return parser
 
@@ -125,7 +125,7 @@ def main(argv: list[str]) -> int:
             wings.beside if wings.wanted(base) else None,
         )
         try:
-            return _run(testbed, words, wait=given.wait, said=_wings(base))
+            return _run(testbed, words, rundir, wait=given.wait, said=_wings(base))
         finally:
             testbed.stop()
     finally:
@@ -174,7 +174,7 @@ def _wings(settings: Settings) -> Callable[[], list[str]]:
     """Lines that say how what runs beside rank 0 is found."""
 
     def said() -> list[str]:
-        lines = where(settings.nfp) if settings.nfp is not None else []
+        lines = nfp.where(settings.nfp) if settings.nfp is not None else []
         if settings.oslo is not None:
             from broker.cli.oslo import plan as oslo
 
@@ -184,20 +184,33 @@ def _wings(settings: Settings) -> Callable[[], list[str]]:
     return said
 
 
-def _run(testbed: Testbed, words: Sequence[str], *, wait: bool, said: Callable[[], list[str]]) -> int:
+def _run(
+    testbed: Testbed, words: Sequence[str], rundir: Rundir, *, wait: bool, said: Callable[[], list[str]]
+) -> int:
     began = time.monotonic()
     testbed.start()
     code = _until_ready(testbed, began)
     if code is not None:
         return code
+    uri = testbed.ranks[0].uri
     if wait:
-        _say_where(testbed, time.monotonic() - began, said())
+        seconds, environ = time.monotonic() - began, rundir.write_environment(where(uri), own_directory())
+        _say_where(testbed, environ, seconds, said())
         return _until_told(testbed)
     if not words:
-        words = [os.environ.get("SHELL", "/bin/sh")]
+        words = _shell(rundir, uri)
         if sys.stdin.isatty():
             print_error(f"headgate: {_brokers(testbed)} up; leave the shell to end")
-    return Command(words, environment(testbed.ranks[0].uri)).run(lambda: report_dead(testbed))
+    return Command(words, environment(uri)).run(lambda: report_dead(testbed))
+
+
+def _shell(rundir: Rundir, uri: str) -> list[str]:
+    """The words of the user's shell; bash takes up our variables behind its ``.bashrc``, which may set them, too."""
+    program = os.environ.get("SHELL", "/bin/sh")
+    if os.path.basename(program) != "bash" or not sys.stdin.isatty():
+        return [program]
+    environ = rundir.write_environment(where(uri), own_directory())
+    return [program, "--rcfile", rundir.write_bashrc(environ), "-i"]
 
 
 def _brokers(testbed: Testbed) -> str:
@@ -240,8 +253,7 @@ def _stillborn(testbed: Testbed) -> int:
 # ---------------------------------------------------------------- --wait
 
 
-def _say_where(testbed: Testbed, seconds: float, beside: Sequence[str]) -> None:
-    uri = testbed.ranks[0].uri
+def _say_where(testbed: Testbed, environ: str, seconds: float, beside: Sequence[str]) -> None:
     shown = [f"  rank {rank.number:<4} {rank.uri}" for rank in testbed.ranks]
     if len(shown) > 16:
         shown[8:-2] = ["  ..."]
@@ -249,19 +261,14 @@ def _say_where(testbed: Testbed, seconds: float, beside: Sequence[str]) -> None:
         f"{_brokers(testbed)} up after {seconds:.2f} s",
         *shown,
         "in another terminal:",
-        f"  export FLUX_URI={uri}",
-        f"  {_program()} status",
-        f"  {_program()} ping {testbed.ranks[-1].number}",
-        f"  {_program()} sub hello.",
+        f"  . {shlex.quote(environ)}",
+        "  headgate status",
+        f"  headgate ping {testbed.ranks[-1].number}",
+        "  headgate sub hello.",
         *beside,
         "Ctrl-C ends it",
     ]
     print("\n".join(lines), flush=True)
-
-
-def _program() -> str:
-    """This command as the reader's shell finds it."""
-    return "headgate" if shutil.which("headgate") else os.path.relpath(sys.argv[0])
 
 
 def _until_told(testbed: Testbed) -> int:

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from broker.cli import options
-from broker.cli.callrates import CallRates, ask
+from broker.cli.callrates import CallRates, Kind, ask
 from broker.cli.exits import OK, UsageError
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen
-from broker.cli.session import Session
+from broker.cli.session import Session, looked
 from broker.cli.status import Every
 from broker.client import Handle
 
@@ -23,7 +23,8 @@ EXAMPLES = (
     "headgate stats                        this broker since its start",
     "headgate stats --all --watch          every broker, messages per second",
     "headgate stats --service overlay",
-    "headgate stats --services --watch     calls by method: rates, errors, latency",
+    "headgate stats --services --watch     calls by method, events, jobs: rates, errors, latency",
+    "headgate stats --services --kind nfp  jobs by service and task",
     "headgate stats --users --watch        who holds how much here, the busiest first",
 )
 OVERVIEW: Final = (
@@ -57,6 +58,13 @@ ALONE: Final = {
 ASKED_AT_ONCE: Final = 64
 
 Figures = Mapping[str, Any]
+Services = Annotated[
+    bool,
+    typer.Option(
+        "--services",
+        help="Calls of everybody by method, events, jobs, oslo's topics, at all brokers or at --rank.",
+    ),
+]
 
 
 def flat(figures: Figures, prefix: str = "") -> dict[str, Any]:
@@ -207,8 +215,10 @@ async def _held(handle: Handle, session: Session, rank: int | None, before: Hold
     return Holders((await session.within(answer, "broker.users")).json(), before)
 
 
-async def _calls(handle: Handle, ranks: Sequence[int], builtin: bool, before: CallRates | None) -> CallRates:
-    return CallRates(await ask(handle, ranks), before, builtin)
+async def _calls(
+    handle: Handle, ranks: Sequence[int], builtin: bool, kind: Kind | None, before: CallRates | None
+) -> CallRates:
+    return CallRates(await ask(handle, ranks), before, builtin, kind)
 
 
 def _refuse_contradictions(**given: bool) -> None:
@@ -220,8 +230,9 @@ def _refuse_contradictions(**given: bool) -> None:
     for one, others in ALONE.items():
         if given[one] and (clash := [other for other in others if given[other]]):
             raise UsageError(f"--{one} does not go with --{clash[0]}")
-    if given["builtin"] and not given["services"]:
-        raise UsageError("--builtin goes with --services")
+    for name in ("builtin", "kind"):
+        if given[name] and not given["services"]:
+            raise UsageError(f"--{name} goes with --services")
 
 
 def stats(
@@ -234,15 +245,11 @@ def stats(
         bool,
         typer.Option("--users", help="What each user holds there, the busiest first; for owner and admin."),
     ] = False,
-    services: Annotated[
-        bool,
-        typer.Option(
-            "--services", help="Calls of everybody by method, at all brokers or at --rank: rates, errors."
-        ),
-    ] = False,
+    services: Services = False,
     builtin: Annotated[
         bool, typer.Option("--builtin", help="With --services: the broker's own services, too.")
     ] = False,
+    kind: Annotated[Kind | None, typer.Option(help="With --services: only these.")] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Look again and again and show rates, until Ctrl-C.")
     ] = False,
@@ -262,6 +269,7 @@ def stats(
         users=users,
         services=services,
         builtin=builtin,
+        kind=kind is not None,
     )
     session = Session(uri, as_json, timeout)
 
@@ -269,7 +277,7 @@ def stats(
         whole = range(await handle.size()) if every or (services and rank is None) else ()
         take: Callable[[Any], Awaitable[Any]]
         if services:
-            take = partial(_calls, handle, whole if rank is None else (rank,), builtin)
+            take = partial(_calls, handle, whole if rank is None else (rank,), builtin, kind)
         elif users:
             take = partial(_held, handle, session, rank)
         else:
@@ -277,7 +285,7 @@ def stats(
         look: Any = None
         with Redraw(session.screen, watch) as redraw:
             while True:
-                look = await take(look)
+                look = await looked(handle, partial(take, look), watch)
                 redraw.frame(partial(look.show, session.screen))
                 if not watch:
                     return OK

@@ -11,7 +11,7 @@ from broker.cli import options, tree
 from broker.cli.exits import OK
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen, duration
-from broker.cli.session import Session
+from broker.cli.session import Session, looked
 from broker.client import Handle
 from broker.errors import RpcError
 
@@ -108,7 +108,7 @@ def status(
     async def work(handle: Handle) -> int:
         with Redraw(session.screen, watch) as redraw:
             while True:
-                seen = await session.within(look(handle), "status")
+                seen = await looked(handle, lambda: session.within(look(handle), "status"), watch)
                 redraw.frame(lambda: show(session.screen, seen))  # noqa: B023 - called at once
                 if not watch:
                     return OK

@@ -38,6 +38,8 @@ def show(screen: Screen, event: Event) -> None:
     if event.lost:
         print_error(f"headgate sub: {event.lost} events were lost here: printing is too slow")
     text = f"{event.sequence} {event.topic} {content.as_text(event.payload)}".rstrip()
+    if event.missed:
+        print_error(f"headgate sub: events may be missing here: {event.missed}")
     screen.record(as_json_value(event), text)
 
 

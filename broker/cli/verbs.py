@@ -58,10 +58,13 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
         {
             "status": "the tree and the health of every rank",
             "health": "whether one process lives or is ready, for probes",
+            "services": "what clients provide, at which ranks",
             "stats": "message counts and rates",
+            "trace": "watch calls pass: who, where, how long, errors",
             "attr": "get, set, list and remove attributes",
             "log": "read, follow or write the log",
             "doctor": "find out why a connection fails",
+            "completion": "what a shell offers while a command is typed",
         },
     ),
     (

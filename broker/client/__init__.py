@@ -13,10 +13,14 @@
             ...
 
 ``dialing``        addresses, retries                 -> Handle
-``handle``         the Handle: one link, its calls, its subscriptions, its services
+``handle``         the Handle: calls, streams, events, services
+``connection``     what is below: the link, what waits for answers, what becomes of both at its end
+``reconnecting``   another link, after pauses;  ``position``  where events go on then
 ``calls``          matchtags, pending calls, streams  (RFC 6)
+``nearby``         which ranks have a service, and which of them is next
 ``subscriptions``  events by prefix                   (RFC 3, "Event Message Type")
 ``service``        methods that others call           (RFC 6); ``method`` is one of them
+``registered``     the services of a handle, and their names over another link
 ``request``        one such call, and what its handler may do with it
 ``received``       what came in: Response, Event
 ``limits``         how much a Handle may hold
@@ -30,14 +34,26 @@
 
 Nothing here blocks the link: what a consumer does not read in time is bounded, counted and told to that
 consumer alone. When the link ends, every pending call, stream and subscription raises the LinkError that
-says why.
+says why; over ``ws://`` and ``wss://`` another link follows, over which subscriptions and services go on.
 """
 
 from broker.client.dialing import RETRIES, connect
 from broker.client.handle import Handle
 from broker.client.limits import Limits
 from broker.client.received import Event, Response
+from broker.client.reconnecting import Reconnect
 from broker.client.request import LATER, Request
 from broker.client.service import Service
 
-__all__ = ["LATER", "RETRIES", "Event", "Handle", "Limits", "Request", "Response", "Service", "connect"]
+__all__ = [
+    "LATER",
+    "RETRIES",
+    "Event",
+    "Handle",
+    "Limits",
+    "Reconnect",
+    "Request",
+    "Response",
+    "Service",
+    "connect",
+]

@@ -37,6 +37,10 @@ class Attributes:
         self._ask = ask
         self._known: dict[str, str] = {}
 
+    def forget(self) -> None:
+        """It may be another broker from now on."""
+        self._known.clear()
+
     async def get(self, name: str, nodeid: int) -> str:
         """The value of ``name`` at ``nodeid``; NODEID_ANY is our own broker.
 

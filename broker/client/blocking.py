@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from broker.client.handle import Handle as AsyncHandle
     from broker.client.limits import Limits
     from broker.client.payload import Payload
+    from broker.client.reconnecting import Reconnect
     from broker.client.subscriptions import Overflow
     from broker.client.subscriptions import Subscription as AsyncSubscription
     from broker.errors import LinkError
@@ -186,6 +187,7 @@ class Handle:
         *,
         nodeid: int = NODEID_ANY,
         upstream: bool = False,
+        anywhere: bool = False,
         timeout_s: float | None = None,
         noresponse: Literal[False] = False,
     ) -> Response: ...
@@ -197,6 +199,7 @@ class Handle:
         *,
         nodeid: int = NODEID_ANY,
         upstream: bool = False,
+        anywhere: bool = False,
         timeout_s: float | None = None,
         noresponse: Literal[True],
     ) -> None: ...
@@ -224,6 +227,7 @@ class Handle:
         *,
         nodeid: int = NODEID_ANY,
         upstream: bool = False,
+        anywhere: bool = False,
         cancel_topic: str | None = None,
         buffer_msgs: int | None = None,
     ) -> Stream:
@@ -233,6 +237,7 @@ class Handle:
             payload,
             nodeid=nodeid,
             upstream=upstream,
+            anywhere=anywhere,
             cancel_topic=cancel_topic,
             buffer_msgs=buffer_msgs,
         )
@@ -292,6 +297,7 @@ def connect(
     options: Options | None = None,
     limits: Limits | None = None,
     retries: int | None = None,
+    reconnect: Reconnect | bool = True,
 ) -> Handle:
     """Connect to a broker and return a Handle to close, best with ``with``; arguments as
     ``broker.client.connect``.
@@ -303,7 +309,7 @@ def connect(
     own = Options() if options is None else replace(options, flusher=Flusher())
 
     async def connected() -> AsyncHandle:
-        return await connect_async(uri, options=own, limits=limits, retries=retries)
+        return await connect_async(uri, options=own, limits=limits, retries=retries, reconnect=reconnect)
 
     loop = LoopThread()
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from broker.client.nearby import directed
 from broker.client.received import Response
 from broker.errors import HeadgateError, LinkError, Overrun
 from broker.wire.message import NORESPONSE, STREAMING, UPSTREAM, Message, request
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from broker.client.inbox import Inbox
+    from broker.client.nearby import Nearby
 
 _NO_ERROR: Final = b"\0\0\0\0"
 _MAX_TAG: Final = 0xFFFFFFFF
@@ -36,6 +38,10 @@ class Waiter(Protocol):
 
     def failed(self, error: LinkError) -> None:
         """The link ended: none will come."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody wants a response any more."""
 
 
 def is_last(message: Message) -> bool:
@@ -56,6 +62,11 @@ class Single:
 
     def __init__(self, future: asyncio.Future[Message]) -> None:
         self.future = future
+
+    @property
+    def over(self) -> bool:
+        """Whether whoever awaited it was cancelled."""
+        return self.future.done()
 
     def answered(self, message: Message) -> None:
         """Hand the response to whoever awaits it, if it still does."""
@@ -121,9 +132,18 @@ class Calls:
             del self._waiting[tag]
         waiter.answered(message)
 
+    def wants(self, message: Message) -> bool:
+        """Whether somebody waits for a response to this request."""
+        waiter = self._waiting.get(message.tag)
+        return waiter is not None and not waiter.over
+
     def end(self, error: LinkError) -> None:
-        """The link ended: fail every call, and every later ``add``."""
+        """The link ended for good: fail every call, and every later ``add``."""
         self.ended = error
+        self.fail(error)
+
+    def fail(self, error: LinkError) -> None:
+        """The link ended, and another follows: fail every call that waits."""
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting.values():
             waiter.failed(error)
@@ -143,7 +163,18 @@ class Stream:
         request: the request as sent; its matchtag names the stream at the service.
     """
 
-    __slots__ = ("_calls", "_cancel_topic", "_cancelled", "_done", "_inbox", "_overrun", "_send", "request")
+    __slots__ = (
+        "_calls",
+        "_cancel_topic",
+        "_cancelled",
+        "_done",
+        "_inbox",
+        "_nearby",
+        "_others",
+        "_overrun",
+        "_send",
+        "request",
+    )
 
     def __init__(
         self,
@@ -152,8 +183,11 @@ class Stream:
         send: Callable[[Message], None],
         inbox: Inbox[Response],
         cancel_topic: str | None,
+        nearby: Nearby | None = None,
     ) -> None:
         self.request = message
+        self._nearby = nearby
+        self._others: list[int] = []
         self._calls = calls
         self._send = send
         self._inbox = inbox
@@ -172,10 +206,25 @@ class Stream:
         """Whether no more will come than is ``ready``."""
         return self._inbox.end is not None
 
+    @property
+    def over(self) -> bool:
+        """Whether it was cancelled (``Waiter``)."""
+        return self._cancelled
+
     async def __aenter__(self) -> Self:
-        self._calls.add(self, self.request)
-        self._send(self.request)
+        if self._nearby is not None:
+            self._others = await self._nearby.ranks(self.request.topic or "", fresh=True)
+        self._begin()
         return self
+
+    def _begin(self) -> None:
+        """Send it, to the next of the ranks where the service is."""
+        if self._others:
+            self.request = directed(self.request, self._others.pop(0))
+        request = self.request if self._nearby is None else self.request.copy()
+        self._calls.add(self, request)
+        self.request.tag = request.tag
+        self._send(request)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -210,6 +259,9 @@ class Stream:
 
     def answered(self, message: Message) -> None:
         """A response of this stream came."""
+        if self._others and message.errnum == errno.ENOSYS and not self._cancelled:
+            self._begin()
+            return
         response = Response(message)
         if not is_last(message) or not message.errnum:
             self._keep(response)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.client.handle import Handle
+from broker.client.reconnecting import Reconnect, Reconnecting
 from broker.errors import ConfigError, LinkBroken
 from broker.transport.link import Options
 from broker.transport.registry import dial
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from broker.client.limits import Limits
+    from broker.transport.link import Link
 
 RETRIES: Final = 5
 """Times an absent broker is tried again, as libflux does; FLUX_LOCAL_CONNECTOR_RETRY_COUNT overrides."""
@@ -62,12 +65,18 @@ class Connecting:
     """What ``connect`` returns: enter it with ``async with``, or await it and close the Handle yourself."""
 
     def __init__(
-        self, uri: str | None, options: Options | None, limits: Limits | None, retries: int | None
+        self,
+        uri: str | None,
+        options: Options | None,
+        limits: Limits | None,
+        retries: int | None,
+        reconnect: Reconnect | bool,
     ) -> None:
         self._uri = uri
         self._options = options
         self._limits = limits
         self._retries = retries
+        self._reconnect = Reconnect() if reconnect is True else reconnect or None
         self._handle: Handle | None = None
 
     def __await__(self) -> Generator[Any, None, Handle]:
@@ -92,7 +101,8 @@ class Connecting:
         while True:
             began = clock()
             try:
-                return Handle(await dial(uri, options), self._limits)
+                link = await dial(uri, options)
+                return Handle(link, self._limits, self._again(uri, options, link))
             except LinkBroken as error:
                 waited = clock() - began > PATIENT_S
                 if left <= 0 or waited or error.errno not in _ABSENT:
@@ -101,6 +111,16 @@ class Connecting:
             pause_s *= 2
             left -= 1
 
+    def _again(self, uri: str, options: Options, link: Link) -> Reconnecting | None:
+        """What follows ``link``; nothing where the far end does not keep what is missed."""
+        if self._reconnect is None or link.talk is None:
+            return None
+        extra = {
+            name: value for name, value in options.extra.items() if name != "resume"
+        }  # it was for this link
+        following = replace(options, extra=extra)
+        return Reconnecting(link.peer.address, lambda: dial(uri, following), self._reconnect)
+
 
 def connect(
     uri: str | None = None,
@@ -108,6 +128,7 @@ def connect(
     options: Options | None = None,
     limits: Limits | None = None,
     retries: int | None = None,
+    reconnect: Reconnect | bool = True,
 ) -> Connecting:
     """Connect to a broker.
 
@@ -121,9 +142,11 @@ def connect(
         options: what the transport should know (timeout, certificates); None is its defaults.
         limits: what the handle may hold; None is ``Limits()``.
         retries: how often an absent broker is tried again; None is ``default_retries()``.
+        reconnect: over ``ws://`` and ``wss://``, dial again when the link is lost (``Connection``), with these pauses;
+            False: that is the end. A gateway that says that another attempt would fail the same way is believed.
 
     Raises:
         LinkRefused: the broker said no (errno 1: we are a guest and guests may not). LinkBroken: nobody is
         there. ConfigError: no address, or one that no transport understands.
     """
-    return Connecting(uri, options, limits, retries)
+    return Connecting(uri, options, limits, retries, reconnect)

@@ -20,12 +20,16 @@ in the same one, and those behind have to see that the link is full."""
 
 
 class Gate:
-    """Open, or shut; who waits goes on in the order of coming, and nobody overtakes them."""
+    """Open, or shut; who waits goes on in the order of coming, and nobody overtakes them.
 
-    __slots__ = ("_link", "_open", "_turns", "_unflushed_bytes", "_waiting")
+    Attributes:
+        link: where it leads.
+    """
+
+    __slots__ = ("_open", "_turns", "_unflushed_bytes", "_waiting", "link")
 
     def __init__(self, link: Link) -> None:
-        self._link = link
+        self.link = link
         self._unflushed_bytes = 0
         self._open = asyncio.Event()
         self._open.set()
@@ -34,11 +38,11 @@ class Gate:
 
     def send(self, message: Message) -> None:
         """Queue ``message``, whether the gate is open or not."""
-        self._link.send(message)
+        self.link.send(message)
         self._unflushed_bytes += message.size
         if self._unflushed_bytes >= FLUSH_BYTES:
             self._unflushed_bytes = 0
-            self._link.flusher.flush_now(self._link)
+            self.link.flusher.flush_now(self.link)
 
     @property
     def free(self) -> bool:

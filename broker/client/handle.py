@@ -1,40 +1,37 @@
-"""The Handle: one link to a broker, its calls, its subscriptions, its services.
+"""The Handle: what a program asks of a broker, by calls, streams, events and services.
 
-Concurrency: a handle belongs to the event loop that made it; any number of its tasks may use it at once.
-Nothing here reads the link: messages are handed over as they arrive (``Receiver``) and never wait for a
-consumer.
+What is below, the link and its end, is its Connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from typing import TYPE_CHECKING, Final, Literal, Self, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import msgspec
 
 from broker.client.attributes import Attributes
-from broker.client.calls import Calls, Single, Stream, same_error
-from broker.client.gate import Gate
+from broker.client.calls import Stream, same_error
+from broker.client.connection import Connection
 from broker.client.inbox import Inbox
-from broker.client.limits import Limits
 from broker.client.logline import own_line
+from broker.client.nearby import Nearby
 from broker.client.payload import Payload, encode
 from broker.client.received import Event, Response
-from broker.client.service import Service, Services, table
-from broker.client.subscriptions import Interests, Overflow, Subscription
-from broker.errors import LinkClosed, LinkError
+from broker.client.service import Service, table
+from broker.client.subscriptions import Overflow, Subscription
+from broker.errors import LinkEnded, Missed
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
+    from broker.client.limits import Limits
+    from broker.client.reconnecting import Reconnecting
     from broker.client.request import Handler
     from broker.transport.link import Link
-
-_DRAIN_POLL_S: Final = 0.005
 
 
 class _Published(msgspec.Struct):
@@ -43,128 +40,28 @@ class _Published(msgspec.Struct):
     seq: int
 
 
-class Handle:
+class Handle(Connection):
     """A connection to a broker; made by ``connect``, ended by leaving its ``async with`` block.
 
-    When its ``link`` ends, whatever waits raises LinkClosed (we left), LinkEnded (the broker did) or LinkBroken.
+    Over ``ws://`` and ``wss://`` a link that is lost is followed by another one (``connect(reconnect=...)``). When the
+    last link has ended, whatever waits raises LinkClosed (we left), LinkEnded (the broker did) or LinkBroken.
+
+    Attributes:
+        nearby: which ranks have which service, as brokers said.
     """
 
-    def __init__(self, link: Link, limits: Limits | None = None) -> None:
-        self.link = link
-        self._limits = limits or Limits()
-        self._calls = Calls(self._limits.pending_calls)
-        self._interests = Interests(self.request)
-        self._services = Services(self)
+    def __init__(self, link: Link, limits: Limits | None = None, again: Reconnecting | None = None) -> None:
         self._attributes = Attributes(lambda name, rank: self.rpc("attr.get", {"name": name}, nodeid=rank))
-        self._gate = Gate(link)
-        self._on_end: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
-        link.start(self)
+        self.nearby = Nearby(
+            lambda topic, payload, rank: self.rpc(topic, payload, nodeid=rank),
+            self.rank,
+            asyncio.get_running_loop().time,
+        )
+        super().__init__(link, limits, again)
 
-    # -- life ----------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """End the services, hand over what was sent (at most ``drain_s``), close the link; harmless twice."""
-        try:
-            await self._services.close()
-            await self._drain()
-        finally:
-            self.link.close("the client is done")
-            self.link_ended(self.link, self.link.ended or LinkClosed("closed"))
-
-    async def _drain(self) -> None:
-        self.link.flusher.flush()
-        for _ in range(int(self._limits.drain_s / _DRAIN_POLL_S)):
-            if not self.link.outbox.parked or self.link.ended is not None:
-                break
-            await asyncio.sleep(_DRAIN_POLL_S)  # links tell low water, not emptiness
-
-    @property
-    def ended(self) -> LinkError | None:
-        """None while the link lives, then why it ended."""
-        return self._calls.ended
-
-    async def wait_ended(self) -> LinkError:
-        """Wait for the end of the link and return the reason; never raises it."""
-        return await asyncio.shield(self._on_end)
-
-    # -- from the link -------------------------------------------------------------------------
-
-    def received(self, link: Link, messages: list[Message]) -> None:
-        """What one read produced; what it makes us send leaves in one write (``Receiver``)."""
-        flusher = link.flusher
-        outer, flusher.batch = flusher.batch, True
-        try:
-            for message in messages:
-                kind = message.head[3]
-                if kind == wire.RESPONSE:
-                    self._calls.answered(message)
-                elif kind == wire.REQUEST:
-                    self._services.requested(message)
-                elif kind == wire.EVENT:
-                    self._interests.published(message)
-        finally:
-            flusher.batch = outer
-            if not outer:
-                flusher.flush()
-
-    def link_ended(self, link: Link, error: LinkError) -> None:
-        """The link is gone: tell everyone who waits (``Receiver``)."""
-        if self._calls.ended is None:
-            self._gate.turn(True)
-            self._calls.end(error)
-            self._interests.end(error)
-            self._services.link_ended()
-            self._on_end.set_result(error)
-
-    def link_choked(self, link: Link, choked: bool) -> None:
-        """The broker reads slowly, or does again (``Receiver``)."""
-        self._gate.turn(not choked or self._calls.ended is not None)
-
-    # -- raw -----------------------------------------------------------------------------------
-
-    def send(self, message: Message) -> None:
-        """Queue any message as it is; never waits. A link that has ended drops it."""
-        self._gate.send(message)
-
-    @property
-    def roomy(self) -> bool:
-        """Whether ``writable`` would not wait."""
-        return self._gate.free
-
-    async def writable(self) -> None:
-        """Wait while more than the outbox's high water waits for the broker; at once on an ended link.
-
-        Who waits first goes on first, and should send before it waits for anything else.
-        """
-        await self._gate.passed()
-
-    def request(self, message: Message) -> asyncio.Future[Message]:
-        """Send a request built by hand; the future gets its response message, whatever its errnum.
-
-        Never waits. The message gets a matchtag of this handle. For many calls in flight at little cost::
-
-            futures = [h.request(wire.request("echo.run", data)) for data in work]
-            for future in futures:
-                print((await future).payload)
-
-        Raises:
-            ValueError: no request, or flag NORESPONSE or STREAMING is set. LinkError: the link has ended.
-            HeadgateError: EAGAIN, too many calls wait.
-        """
-        if message.head[3] != wire.REQUEST or message.head[4] & (wire.NORESPONSE | wire.STREAMING):
-            raise ValueError(f"{message!r} is no request with exactly one response: use send() or stream()")
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._calls.add(Single(future), message)
-        self.send(message)
-        return future
+    def _back(self, link: Link) -> None:
+        self._attributes.forget()
+        super()._back(link)
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -176,6 +73,7 @@ class Handle:
         *,
         nodeid: int = NODEID_ANY,
         upstream: bool = False,
+        anywhere: bool = False,
         timeout_s: float | None = None,
         noresponse: Literal[False] = False,
     ) -> Response: ...
@@ -187,6 +85,7 @@ class Handle:
         *,
         nodeid: int = NODEID_ANY,
         upstream: bool = False,
+        anywhere: bool = False,
         timeout_s: float | None = None,
         noresponse: Literal[True],
     ) -> None: ...
@@ -197,6 +96,7 @@ class Handle:
         *,
         nodeid: int = NODEID_ANY,
         upstream: bool = False,
+        anywhere: bool = False,
         timeout_s: float | None = None,
         noresponse: bool = False,
     ) -> Response | None:
@@ -211,6 +111,9 @@ class Handle:
             payload: a mapping (JSON), text, bytes, or None.
             nodeid: a rank, or NODEID_ANY: the nearest broker towards rank 0 that has the service.
             upstream: skip the broker of rank ``nodeid`` (ours, when that is NODEID_ANY) and ask above it.
+            anywhere: ask the nearest client that provides the service, wherever in the tree it is; those that are
+                equally near take turns. What such a client was asked before it died is answered EHOSTUNREACH, later
+                calls go to the next one.
             timeout_s: seconds to wait; None waits until the link ends.
             noresponse: send only, ask for no response, return None.
 
@@ -218,14 +121,17 @@ class Handle:
             RpcError: the response has a nonzero errnum. TimeoutError: no response in time.
             LinkError: the link ended. HeadgateError: EAGAIN, too many calls wait.
             ValueError: ``nodeid`` is no rank; 0xFFFFFFFE, libflux's FLUX_NODEID_UPSTREAM, is ``upstream`` here.
+                ``anywhere`` beside ``nodeid`` or ``upstream``.
         """
+        _check_anywhere(anywhere, nodeid, upstream)
         flags = (wire.NORESPONSE if noresponse else 0) | (wire.UPSTREAM if upstream else 0)
         message = wire.request(topic, encode(payload), nodeid=nodeid, flags=flags)
+        asking = self.nearby.call(message, self._ask) if anywhere else self._ask(message)
         if timeout_s is None:
-            return await self._ask(message)
+            return await asking
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._ask(message)
+                return await asking
         except TimeoutError as error:
             raise TimeoutError(f"{topic}: no response within {timeout_s:g} s") from error
 
@@ -245,6 +151,8 @@ class Handle:
     def _send_alive(self, message: Message) -> None:
         if self._calls.ended is not None:
             raise same_error(self._calls.ended)
+        if self._away:
+            raise LinkEnded("the connection is lost, and another one is not there yet")
         self.send(message)
 
     def stream(
@@ -254,6 +162,7 @@ class Handle:
         *,
         nodeid: int = NODEID_ANY,
         upstream: bool = False,
+        anywhere: bool = False,
         cancel_topic: str | None = None,
         buffer_msgs: int | None = None,
     ) -> Stream:
@@ -270,19 +179,22 @@ class Handle:
             payload: as for ``rpc``.
             nodeid: as for ``rpc``.
             upstream: as for ``rpc``, and ``nodeid`` is needed with it.
+            anywhere: as for ``rpc``.
             cancel_topic: what ends it early; None is ``SERVICE.cancel``.
             buffer_msgs: responses buffered for a slow reader; None is ``Limits.stream_msgs``.
 
         Raises:
             LinkError: on entering the block: the link has ended. ValueError: ``upstream`` without ``nodeid``,
-                or ``nodeid`` is no rank.
+                ``anywhere`` beside either, or ``nodeid`` is no rank.
         """
+        _check_anywhere(anywhere, nodeid, upstream)
         if upstream and nodeid == NODEID_ANY:
             raise ValueError("upstream=True needs nodeid: the rank of the broker to skip")
         flags = wire.STREAMING | (wire.UPSTREAM if upstream else 0)
         message = wire.request(topic, encode(payload), nodeid=nodeid, flags=flags)
         inbox: Inbox[Response] = Inbox(buffer_msgs or self._limits.stream_msgs, self._limits.stream_bytes)
-        return Stream(message, self._calls, self.send, inbox, cancel_topic)
+        nearby = self.nearby if anywhere else None
+        return Stream(message, self._calls, self.send, inbox, cancel_topic, nearby)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -328,7 +240,7 @@ class Handle:
         its link.
 
         Raises:
-            LinkError: the link has ended.
+            LinkError: the link has ended, or another one is dialled.
         """
         self._send_alive(wire.event(topic, encode(payload), flags=wire.PRIVATE if private else 0))
 
@@ -346,13 +258,14 @@ class Handle:
         Args:
             prefixes: plain text, no patterns: ``job`` matches ``jobs.new`` too.
             overflow: what a full buffer does with the gap: ``raise`` Overrun there, or ``mark`` it in
-                ``Event.lost``.
+                ``Event.lost``. The same of events that may be missing because the link was lost: ``raise`` Missed, or
+                ``mark`` it in ``Event.missed``.
             buffer_msgs: events buffered for a slow reader; None is ``Limits.event_msgs``.
 
         Raises:
             RpcError, LinkError: on entering the block.
         """
-        inbox: Inbox[Event] = Inbox(buffer_msgs or self._limits.event_msgs, self._limits.event_bytes)
+        inbox: Inbox[Event | Missed] = Inbox(buffer_msgs or self._limits.event_msgs, self._limits.event_bytes)
         return Subscription(prefixes or [""], self._interests, inbox, overflow)
 
     # -- services ------------------------------------------------------------------------------
@@ -386,14 +299,6 @@ class Handle:
         """Register a service until its ``close()`` or the handle's end; see ``service``."""
         return await self.service(name, methods).open()
 
-    def attach(self, service: Service) -> None:
-        """For Service: deliver requests for its name to it."""
-        self._services.attach(service)
-
-    def detach(self, service: Service) -> None:
-        """For Service: deliver no more."""
-        self._services.detach(service)
-
     # -- what every broker has -----------------------------------------------------------------
 
     async def attr(self, name: str, *, nodeid: int = NODEID_ANY) -> str:
@@ -424,3 +329,8 @@ class Handle:
             ProtocolError: no such severity. LinkError: the link has ended.
         """
         await self.rpc("log.append", own_line(severity, text, await self.rank(), app), noresponse=True)
+
+
+def _check_anywhere(anywhere: bool, nodeid: int, upstream: bool) -> None:
+    if anywhere and (upstream or nodeid != NODEID_ANY):
+        raise ValueError("anywhere=True chooses the rank: nodeid and upstream cannot be given beside it")

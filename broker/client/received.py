@@ -99,13 +99,15 @@ class Event(Received):
 
     Attributes:
         lost: how many events this subscription had no room for right before this one; 0 almost always.
+        missed: why others may be missing right before this one: the link was lost, say; "" almost always.
     """
 
-    __slots__ = ("lost",)
+    __slots__ = ("lost", "missed")
 
-    def __init__(self, message: Message, lost: int = 0) -> None:
+    def __init__(self, message: Message, lost: int = 0, missed: str = "") -> None:
         super().__init__(message)
         self.lost = lost
+        self.missed = missed
 
     @property
     def sequence(self) -> int:

@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 from broker.client.method import YIELD_EVERY, Job, Method
 from broker.client.received import Response
 from broker.client.request import Handler, Request
-from broker.errors import HeadgateError, ProtocolError
+from broker.errors import HeadgateError, LinkError, ProtocolError
 from broker.identity import Role
 from broker.wire.message import Message, request
-from broker.wire.parts import encode_part, part_data
+from broker.wire.parts import encode_part
 from broker.wire.payload import decode_json, encode_json
-from broker.wire.topic import method_of, service_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -52,6 +51,10 @@ class Provider(Protocol):
 
     def request(self, message: Message) -> asyncio.Future[Message]:
         """Send a request and get a future of its response."""
+
+    @property
+    def ended(self) -> LinkError | None:
+        """None while requests can be made."""
 
     @property
     def roomy(self) -> bool:
@@ -91,6 +94,7 @@ class Service:
         name: the service's name, a topic's first word.
         methods: by encoded topic part.
         refused: requests answered EAGAIN because too many waited.
+        registered: whether the broker knows the name: it is told again over another link.
     """
 
     def __init__(self, name: str, link: Provider, max_tasks: int, max_waiting: int) -> None:
@@ -99,6 +103,7 @@ class Service:
         self.name = name
         self.link = link
         self.refused = 0
+        self.registered = False
         self._max_tasks = max_tasks
         self._max_waiting = max_waiting
         self.methods: dict[bytes, Method] = {}
@@ -154,6 +159,7 @@ class Service:
         except BaseException:
             self.link.detach(self)
             raise
+        self.registered = True
         # by call_soon: requests of the same read wait until the block has decorated its methods
         asyncio.get_running_loop().call_soon(self._release)
         return self
@@ -190,6 +196,7 @@ class Service:
         self._forget_waiting()
         for asked in [asked for mine in self._senders.values() for asked in mine]:
             asked.drop()
+        self._senders.clear()
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -265,13 +272,15 @@ class Service:
                         method.answer_at_once(asked)
                 await asyncio.sleep(0)
         finally:
-            self._catching_up = None
+            if self._catching_up is asyncio.current_task():
+                self._catching_up = None
 
     def _forget_waiting(self) -> None:
         self._waiting.clear()
         self._postponed.clear()
         if self._catching_up is not None:
             self._catching_up.cancel()
+            self._catching_up = None  # not by itself: it may not have begun
 
     def _refuse(self, asked: Request, waiting: int) -> None:
         self.refused += 1
@@ -317,51 +326,6 @@ class Service:
             if asked.matchtag == matchtag:
                 # RFC 6 asks for ECANCELED; deployed services end a cancelled stream with ENODATA
                 asked.cancel(errno.ENODATA if asked.streaming else errno.ECANCELED)
-
-
-class Services:
-    """The services of one link, by name."""
-
-    __slots__ = ("_by_name", "_link")
-
-    def __init__(self, link: Provider) -> None:
-        self._link = link
-        self._by_name: dict[bytes, Service] = {}
-
-    def attach(self, service: Service) -> None:
-        """Deliver requests for ``service.name`` to it.
-
-        Raises:
-            ProtocolError: EEXIST, this handle serves the name already.
-        """
-        name = service.name.encode("utf-8", "surrogateescape")
-        if name in self._by_name:
-            raise ProtocolError(f"service {service.name} is registered by this handle already", errno.EEXIST)
-        self._by_name[name] = service
-
-    def detach(self, service: Service) -> None:
-        """Deliver no more to it."""
-        self._by_name.pop(service.name.encode("utf-8", "surrogateescape"), None)
-
-    def requested(self, message: Message) -> None:
-        """A request came from the link."""
-        service = self._by_name.get(service_of(bytes(part_data(message.topic_part) or b"")))
-        if service is not None:
-            service.requested(message)
-        else:
-            topic = message.topic or ""
-            text = f"Unknown service method '{topic}'" if method_of(topic) else ""
-            Request(message, self._link.send).respond_error(errno.ENOSYS, text)
-
-    def link_ended(self) -> None:
-        """The link is gone: stop every handler."""
-        for service in self._by_name.values():
-            service.link_ended()
-
-    async def close(self) -> None:
-        """Close every service."""
-        for service in list(self._by_name.values()):
-            await service.close()
 
 
 def table(methods: Mapping[str, F | tuple[F, int]]) -> list[tuple[str, F, int]]:

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from broker.client.calls import same_error
 from broker.client.received import Event
-from broker.errors import HeadgateError, LinkError, Overrun, RpcError
+from broker.errors import HeadgateError, LinkError, Missed, Overrun, ProtocolError, RpcError
 from broker.wire.message import Message, request
 from broker.wire.parts import part_data
-from broker.wire.payload import encode_json
+from broker.wire.payload import decode_json, encode_json
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Overflow: TypeAlias = Literal["raise", "mark"]
 """What a full subscription does with the gap: ``raise`` Overrun there, or ``mark`` it in ``Event.lost``."""
+
+_NUMBERS: Final = 0xFFFFFFFF
+"""Numbers of events begin anew behind this one."""
 
 Ask: TypeAlias = Callable[[Message], "asyncio.Future[Message]"]
 
@@ -47,21 +51,32 @@ def distinct(prefixes: Iterable[str]) -> list[str]:
 class Interest:
     """One prefix the broker knows about, and the subscriptions that want it."""
 
-    __slots__ = ("accepted", "members")
+    __slots__ = ("accepted", "members", "was_live")
 
     def __init__(self, accepted: asyncio.Future[Message]) -> None:
         self.accepted = accepted
         self.members: list[Subscription] = []
+        self.was_live = False
+
+    @property
+    def live(self) -> bool:
+        """Whether the broker has accepted it, or did over a link before."""
+        return self.was_live or (_succeeded(self.accepted) and not self.accepted.result().errnum)
 
 
 class Interests:
-    """All prefixes of one link."""
+    """All prefixes of one handle.
 
-    __slots__ = ("_ask", "_by_prefix")
+    Attributes:
+        sequence: number of the last event that came, or that is known to have been in front of the first one.
+    """
+
+    __slots__ = ("_ask", "_by_prefix", "sequence")
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._by_prefix: dict[bytes, Interest] = {}
+        self.sequence = 0
 
     async def join(self, member: Subscription) -> None:
         """Add ``member``; returns once the broker knows its prefixes.
@@ -85,6 +100,7 @@ class Interests:
         interest = self._by_prefix.get(prefix)
         if interest is None:
             interest = self._by_prefix[prefix] = Interest(self._tell("event.subscribe", prefix))
+            interest.accepted.add_done_callback(self._accepted)
         interest.members.append(member)
         return interest
 
@@ -109,10 +125,55 @@ class Interests:
                     continue  # a link that has ended holds no subscriptions; events nobody here wants are dropped
 
     def _tell(self, topic: str, prefix: bytes) -> asyncio.Future[Message]:
-        return self._ask(request(topic, encode_json({"topic": prefix.decode("utf-8", "surrogateescape")})))
+        return self._ask(request(topic, encode_json({"topic": _text(prefix)})))
+
+    def _accepted(self, answer: asyncio.Future[Message]) -> None:
+        """A gateway tells the number after which a prefix is live; events behind the answer may have come already."""
+        if not _succeeded(answer) or not answer.result().payload:
+            return
+        try:
+            number = decode_json(answer.result().payload).get("sequence")
+        except ProtocolError:
+            return  # what it says is its own affair, unless it is a gateway
+        if isinstance(number, int) and 0 < (number - self.sequence) & _NUMBERS < _NUMBERS // 2:
+            self.sequence = number
+
+    @property
+    def prefixes(self) -> list[str]:
+        """Those that are live, or were when the link was lost."""
+        return [_text(prefix) for prefix, interest in self._by_prefix.items() if interest.live]
+
+    def lost(self) -> None:
+        """The link was lost, and another will follow: what was not live yet has failed."""
+        self._by_prefix = {prefix: interest for prefix, interest in self._by_prefix.items() if interest.live}
+
+    def restore(self) -> None:
+        """Ask for every prefix anew, over another link."""
+        for prefix, interest in self._by_prefix.items():
+            if interest.live:
+                interest.was_live = True
+                interest.accepted = self._tell("event.subscribe", prefix)
+                interest.accepted.add_done_callback(partial(self._restored, prefix))
+
+    def _restored(self, prefix: bytes, answer: asyncio.Future[Message]) -> None:
+        self._accepted(answer)
+        if _succeeded(answer) and (errnum := answer.result().errnum):
+            self.drop(_text(prefix), RpcError(errnum, "", f"event.subscribe {_text(prefix)!r}"))
+
+    def drop(self, prefix: str, error: RpcError) -> None:
+        """The far end does not give this prefix any more."""
+        interest = self._by_prefix.pop(prefix.encode("utf-8", "surrogateescape"), None)
+        for member in interest.members if interest is not None else ():
+            member.failed(error)
+
+    def missed(self, why: str) -> None:
+        """Events may be missing here, of every subscription."""
+        for member in {id(one): one for each in self._by_prefix.values() for one in each.members}.values():
+            member.missed(why)
 
     def published(self, message: Message) -> None:
         """An event came from the link."""
+        self.sequence = message.aux1
         if not self._by_prefix:
             return
         topic = bytes(part_data(message.topic_part) or b"")
@@ -126,7 +187,15 @@ class Interests:
         by_prefix, self._by_prefix = self._by_prefix, {}
         for interest in by_prefix.values():
             for member in interest.members:
-                member.failed(error)
+                member.failed(same_error(error))
+
+
+def _succeeded(answer: asyncio.Future[Message]) -> bool:
+    return answer.done() and not answer.cancelled() and answer.exception() is None
+
+
+def _text(prefix: bytes) -> str:
+    return prefix.decode("utf-8", "surrogateescape")
 
 
 class Subscription:
@@ -134,7 +203,8 @@ class Subscription:
 
     The buffer is bounded. Events that find it full are lost to this subscription only, and counted: with
     ``overflow="raise"`` (default) iteration raises Overrun where the gap is, and may go on behind it; with
-    ``"mark"`` the event behind the gap says so in ``lost``.
+    ``"mark"`` the event behind the gap says so in ``lost``. What may be missing because the link was lost, or because
+    the gateway says so, is Missed in iteration, or ``missed`` of the event behind.
 
     Guests may publish too: look at ``event.rolemask`` before believing an event.
 
@@ -145,10 +215,10 @@ class Subscription:
         lost: events lost since the subscription began.
     """
 
-    __slots__ = ("_behind_gap", "_inbox", "_interests", "_raise", "_unmarked", "lost", "prefixes")
+    __slots__ = ("_behind_gap", "_inbox", "_interests", "_missed", "_raise", "_unmarked", "lost", "prefixes")
 
     def __init__(
-        self, prefixes: Iterable[str], interests: Interests, inbox: Inbox[Event], overflow: Overflow
+        self, prefixes: Iterable[str], interests: Interests, inbox: Inbox[Event | Missed], overflow: Overflow
     ) -> None:
         if overflow not in ("raise", "mark"):
             raise ValueError(f"overflow={overflow!r}: expected 'raise' or 'mark'")
@@ -158,6 +228,7 @@ class Subscription:
         self._inbox = inbox
         self._raise = overflow == "raise"
         self._unmarked = 0
+        self._missed = ""
         self._behind_gap: Event | None = None
 
     @property
@@ -186,7 +257,13 @@ class Subscription:
         if self._raise and self._unmarked and not self._inbox:
             lost, self._unmarked = self._unmarked, 0
             raise self._overrun(lost)
-        event = await self._inbox.get()
+        found = await self._inbox.get()
+        if isinstance(found, Missed):
+            raise found
+        event = found
+        if event.missed and self._raise:
+            self._behind_gap = Event(event.message, event.lost)
+            raise Missed(event.missed)
         if event.lost and self._raise:
             self._behind_gap = event
             raise self._overrun(event.lost)
@@ -198,13 +275,19 @@ class Subscription:
 
     def published(self, message: Message) -> None:
         """An event for this subscription came."""
-        event = Event(message, self._unmarked)
+        event = Event(message, self._unmarked, self._missed)
         if self._inbox.put(event, message.size):
             self._unmarked = 0
+            self._missed = ""
         elif self._inbox.end is None:
             self._unmarked += 1
             self.lost += 1
 
-    def failed(self, error: LinkError) -> None:
-        """The link ended."""
-        self._inbox.finish(same_error(error))
+    def missed(self, why: str) -> None:
+        """Events may be missing behind those that came."""
+        if not (self._raise and self._inbox.put(Missed(why), 0)):
+            self._missed = why  # the next one that fits says so
+
+    def failed(self, error: HeadgateError) -> None:
+        """No more will come, and why."""
+        self._inbox.finish(error)

@@ -141,21 +141,21 @@ class Child:
 
     def reports(self) -> tuple[list[tuple[int, int, int, int]], bool]:
         """What it said since the last time (see ``marks.REPORT``), and whether its end is closed."""
-        found: list[tuple[int, int, int, int]] = []
+        reports: list[tuple[int, int, int, int]] = []
         while self._sock is not None:
             try:
-                said = self._sock.recv(READ_BYTES)
+                received = self._sock.recv(READ_BYTES)
             except (BlockingIOError, InterruptedError):
-                return found, False
+                return reports, False
             except OSError:
-                said = b""
-            if not said:
-                return found, True
-            said = self._heard + said
-            whole = len(said) - len(said) % REPORT.size
-            self._heard = said[whole:]
-            found += REPORT.iter_unpack(said[:whole])
-        return found, False
+                received = b""
+            if not received:
+                return reports, True
+            received = self._heard + received
+            whole = len(received) - len(received) % REPORT.size
+            self._heard = received[whole:]
+            reports += REPORT.iter_unpack(received[:whole])
+        return reports, False
 
     def watch(self, full: bool) -> None:
         """Have ``fileno`` become readable when the socket takes more, too, or no longer so."""

@@ -78,8 +78,8 @@ class Feed:
         self._tell_on()
 
     def _tell_on(self) -> None:
-        told = {"state": "on", "capture": self._options.capture, "payload": self._options.payload}
-        self.note(STATE, CAPTURE, told)
+        facts = {"state": "on", "capture": self._options.capture, "payload": self._options.payload}
+        self.note(STATE, CAPTURE, facts)
 
     def end(self, reason: str) -> Recorder | None:
         """Hand everything over; returns the recorder, which is to be closed, None when there is none (any more)."""

@@ -98,12 +98,12 @@ def _check_owner(directory: str) -> None:
     Raises:
         ConfigError: it is somebody else's, or everybody may write there. OSError: it may not be looked at.
     """
-    found = os.stat(directory)
-    if found.st_uid != os.geteuid():
-        text = f"journal directory {directory}: it belongs to uid {found.st_uid}, expected {os.geteuid()}"
+    about = os.stat(directory)
+    if about.st_uid != os.geteuid():
+        text = f"journal directory {directory}: it belongs to uid {about.st_uid}, expected {os.geteuid()}"
         raise ConfigError(text, errno.EPERM)
-    if found.st_mode & stat.S_IWOTH:
-        mode = stat.S_IMODE(found.st_mode)
+    if about.st_mode & stat.S_IWOTH:
+        mode = stat.S_IMODE(about.st_mode)
         text = f"journal directory {directory}: mode {mode:04o} lets everybody write there, expected 0700"
         raise ConfigError(text, errno.EPERM)
 

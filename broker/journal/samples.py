@@ -56,7 +56,7 @@ def samples_of(
     """
     common = dict(labels or {})
     recording = [({**common, "off": state.partition(": ")[2]}, float(state == "on"))]
-    found: list[Sample] = [(f"{family}_recording", "gauge", "1 while it records.", recording)]
+    samples: list[Sample] = [(f"{family}_recording", "gauge", "1 while it records.", recording)]
     for field, name, kind, text in _FIGURES:
-        found.append((f"{family}_{name}", kind, text, [(common, float(figures.get(field, 0)))]))
-    return found
+        samples.append((f"{family}_{name}", kind, text, [(common, float(figures.get(field, 0)))]))
+    return samples

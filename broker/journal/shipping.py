@@ -149,11 +149,11 @@ class Shipper:
 
     def _sealed(self, quiet_s: float) -> list[Local]:
         """What does not grow any more: all but the newest of a writer that is at work."""
-        found = listing(self._directory, self._writer)
+        theirs = listing(self._directory, self._writer)
         living = live_writers(self._directory)
         sealed = []
-        for at, (path, writer, _first) in enumerate(found):
-            newest = at + 1 == len(found) or found[at + 1][1] != writer
+        for at, (path, writer, _first) in enumerate(theirs):
+            newest = at + 1 == len(theirs) or theirs[at + 1][1] != writer
             if newest and writer in living:
                 continue
             try:

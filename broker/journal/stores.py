@@ -71,10 +71,10 @@ def filesystem(url: str) -> tuple[Any, str]:
             f"{shown(url)}: pyarrow is not installed, which reaches stores: pip install 'headgate-core[history]'"
         ) from None
     try:
-        found: tuple[Any, str] = fs.FileSystem.from_uri(url)
+        opened: tuple[Any, str] = fs.FileSystem.from_uri(url)
     except (ValueError, OSError) as error:  # an unknown scheme, a host that is missing, no libhdfs
         raise ConfigError(f"{shown(url)}: {shown(_line(error))}") from None
-    return found
+    return opened
 
 
 def _line(error: Exception) -> str:
@@ -147,8 +147,8 @@ class Store:
         """
         from pyarrow import fs
 
-        found = self._system.get_file_info(fs.FileSelector(self._folder))
-        return {each.base_name: each.size for each in found if each.type is fs.FileType.File}
+        about = self._system.get_file_info(fs.FileSelector(self._folder))
+        return {each.base_name: each.size for each in about if each.type is fs.FileType.File}
 
     def head(self, name: str, size: int) -> bytes:
         """The first bytes of a file.

@@ -50,6 +50,7 @@ def run(
     SIGTERM and SIGINT drain and leave, before the parent is there as well; a second one leaves at once.
     """
     set_up_logging(settings)
+    supervision.name_process(f"headgate-{settings.broker.rank}")
     supervision.raise_descriptor_limit()
     try:
         return asyncio.run(_serve(settings, ready, beside, reread))
@@ -79,6 +80,7 @@ async def _serve(
             leave.set()
 
     node.succession.on_leave = leave_with
+    node.context.on_leave = leave_with
     node.must_exit = lambda reason: leave_with(reason, EXIT_FAILED)
     task = asyncio.current_task()
     assert task is not None

@@ -14,7 +14,7 @@ from broker.identity import Credentials
 from broker.node import figures
 from broker.node.calls import OwnCall
 from broker.node.tracing import Tracing
-from broker.routing.port import Port
+from broker.routing.port import CLIENT, Port
 from broker.routing.recording import record_refused
 from broker.services.context import JournalControl, Sender, Watcher
 from broker.wire.message import NORESPONSE, Message, event, response
@@ -53,6 +53,7 @@ class BrokerContext:
         self.render_metrics: Callable[[], str] = str
         self.apply: Callable[[str, str], int] = _keep
         self.capture: JournalControl | None = None
+        self.on_leave: Callable[[str], None] | None = None
         self.rank: int = broker.router.rank
         self.size: int = broker.router.topology.size
         self.owner: int = owner
@@ -96,13 +97,18 @@ class BrokerContext:
         if self.rank != 0:
             raise ProtocolError("events are published by rank 0 only")
         topic_max = self._broker.router.topic_max_bytes
-        if len(topic.encode("utf-8", "surrogateescape")) > topic_max:
-            raise RpcError(errno.EPROTO, f"topic above {topic_max} bytes")
         who = cred or self._broker.own.cred
         events = self._broker.router.events
-        if payload is not None and not who.owner and len(payload) > events.guest_max:
+        name = topic.encode("utf-8", "surrogateescape")
+        error = None
+        if len(name) > topic_max:
+            error = RpcError(errno.EPROTO, f"topic above {topic_max} bytes")
+        elif payload is not None and not who.owner and len(payload) > events.guest_max:
             text = f"an event of {len(payload)} bytes: limits.guest_event_bytes are {events.guest_max}"
-            raise RpcError(errno.EMSGSIZE, text)
+            error = RpcError(errno.EMSGSIZE, text)
+        if error is not None:
+            events.stats.refused(name, error.errno, str(error), who.userid)
+            raise error
         message = event(topic, payload, flags=flags, userid=who.userid, rolemask=who.rolemask)
         return self._broker.publish(message)
 
@@ -156,6 +162,14 @@ class BrokerContext:
         """Have ``handler`` called with every event under ``prefix``."""
         self._handlers.append((prefix.encode(), handler))
         self._broker.router.events.subscribe(self._broker.own, prefix.encode())
+
+    def on_provided(self, callback: Callable[[str, bool], None]) -> None:
+        """Have ``callback`` told which services clients begin and cease to provide."""
+        self._broker.router.services.on_client = callback
+
+    def on_unregistered(self, find: Callable[[str], str]) -> None:
+        """Have ``find`` say where a service is instead."""
+        self._broker.router.elsewhere = find
 
     def _observe(self, message: Message) -> None:
         topic = (message.topic or "").encode()
@@ -220,6 +234,10 @@ class BrokerContext:
         """Ranks of the children of ``rank``."""
         return self._broker.router.topology.children(rank)
 
+    def tree_parent(self, rank: int) -> int:
+        """Rank of the parent of ``rank``."""
+        return self._broker.router.topology.parent(rank)
+
     def subtree_status(self) -> str:
         """full, partial, degraded, lost or offline."""
         return self._overlay.subtree_status()
@@ -244,6 +262,21 @@ class BrokerContext:
     def disconnect_child(self, rank: int, reason: str) -> int:
         """Tell the child subtree that holds ``rank`` to leave."""
         return self._overlay.disconnect_child(rank, reason)
+
+    def disconnect_client(self, uuid: str, reason: str) -> int:
+        """Close the link of a client."""
+        for port in self._broker.router.ports:
+            if port.uuid == uuid and port.kind == CLIENT and port.link is not None:
+                port.link.close(reason)
+                return 0
+        return errno.ENOENT
+
+    def leave(self, reason: str) -> int:
+        """Drain and leave; ENOSYS where the program that runs this broker did not say how."""
+        if self.on_leave is None:
+            return errno.ENOSYS
+        asyncio.get_running_loop().call_soon(self.on_leave, reason)
+        return 0
 
     def journal(self) -> JournalControl | None:
         """Its journal; None where none is configured."""
@@ -270,7 +303,7 @@ class BrokerContext:
         return figures.users(self._broker)
 
     def call_stats(self, errors: bool) -> Mapping[str, Any]:
-        """Rate, errors and duration of the calls that clients made here, by method."""
+        """Rate, errors and duration of the calls that clients made here, by method, and of what else is counted."""
         return figures.calls(self._broker, errors)
 
     def clear_traffic(self) -> None:
@@ -278,6 +311,7 @@ class BrokerContext:
         router = self._broker.router
         router.tally.clear()
         router.call_stats.clear()
+        router.events.stats.clear()
         router.invalidate()
 
     def links(self) -> Sequence[Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from broker.routing.call_stats import BOUNDS_NS, MethodStats
+from broker.figures import BOUNDS_NS, NameStats
 from broker.routing.port import KIND_NAMES, Port
 from broker.routing.users import User
 
@@ -80,18 +80,21 @@ def describe(port: Port) -> dict[str, Any]:
 
 
 def calls(broker: Broker, errors: bool) -> dict[str, Any]:
-    """The methods that clients called here, and the services that are registered here (see ``routing.call_stats``).
+    """The methods that clients called here, and the services that are registered here (see ``routing.call_stats``); and
+    what else is counted here, by kind: ``event``, by topic.
 
     Args:
         broker: which.
-        errors: with the newest error of each method: its text may be nobody else's business.
+        errors: with the newest error of each method, and with the other kinds: both may be nobody else's business.
     """
-    stats, own = broker.router.call_stats, broker.own
+    stats, own, wall = broker.router.call_stats, broker.own, time.time()
     return {
         "bounds_ns": list(BOUNDS_NS),
         "methods": {
-            name: _method(method, errors, stats.now_ns) for name, method in sorted(stats.methods.items())
+            name: _method(method, errors, stats.now_ns, wall)
+            for name, method in sorted(stats.methods.items())
         },
+        "others": {"event": broker.router.events.stats.table.told(stats.now_ns, wall)} if errors else {},
         "services": {
             name: {"provider": port.name, "builtin": port is own}
             for name, port in broker.router.services.names()
@@ -99,19 +102,8 @@ def calls(broker: Broker, errors: bool) -> dict[str, Any]:
     }
 
 
-def _method(method: MethodStats, errors: bool, now_ns: int) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "calls": method.calls,
-        "open": method.open,
-        "errors": {str(errnum): count for errnum, count in method.errors.items()},
-        "total_ns": method.total_ns,
-        "buckets": method.buckets,
-    }
-    if errors and method.last_ns:
-        shown["last_error"] = {
-            "errnum": method.last_errno,
-            "text": method.last_text,
-            "userid": method.last_userid,
-            "time": time.time() - (now_ns - method.last_ns) / 1e9,
-        }
+def _method(method: NameStats, errors: bool, now_ns: int, wall: float) -> dict[str, Any]:
+    shown = {**method.told(now_ns, wall), "buckets": method.buckets}
+    if not errors or shown["last_error"] is None:
+        del shown["last_error"]
     return shown

@@ -9,15 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.exposition import TEXT, Page, PageListener, Sample, Values, histogram, render
+from broker.figures import BOUNDS_NS, NameStats
 from broker.journal.samples import samples as samples_of_journal
 from broker.node import probes
 from broker.node.figures import traffic, users
-from broker.routing.call_stats import BOUNDS_NS, CallStats, MethodStats
+from broker.routing.call_stats import CallStats
+from broker.routing.event_stats import EventStats
 from broker.routing.port import KIND_NAMES, OWN, Port
 
 if TYPE_CHECKING:
     from broker.node.assembly import Node
 
+StatsByName = Mapping[str, NameStats]
 USERS_SHOWN = 10
 """Each is a time series of its own: `headgate stats --users` has all of them."""
 
@@ -73,6 +76,7 @@ def samples(node: Node) -> list[Sample]:
             [({}, float(node.overlay.events_missed))],
         ),
         *call_samples(router.call_stats),
+        *event_samples(router.events.stats),
         *user_samples(node),
         ("cpu_seconds_total", "counter", "CPU time of the process.", [({}, usage.ru_utime + usage.ru_stime)]),
         ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
@@ -83,38 +87,62 @@ def samples(node: Node) -> list[Sample]:
 
 def call_samples(stats: CallStats) -> list[Sample]:
     """Rate, errors and duration of the clients' calls, by method."""
-    methods = sorted(stats.methods.items())
-    errors = [
-        ({"method": name, "errno": errorcode.get(errnum, str(errnum))}, float(count))
-        for name, method in methods
-        for errnum, count in method.errors.items()
-    ]
-    took = [value for name, method in methods for value in _histogram(name, method)]
+    calls = "Calls that clients made at this broker, by topic; ids in it are *."
     return [
-        (
-            "calls_total",
-            "counter",
-            "Calls that clients made at this broker, by topic; ids in it are *.",
-            [({"method": name}, float(method.calls)) for name, method in methods],
+        counted("calls_total", calls, "method", stats.methods),
+        failed(
+            "call_errors_total", "Of those, what ended with an error, by errno, too.", "method", stats.methods
         ),
-        ("call_errors_total", "counter", "Of those, what ended with an error, by errno, too.", errors),
-        (
-            "open_calls",
-            "gauge",
-            "Of those, what is not answered yet.",
-            [({"method": name}, float(method.open)) for name, method in methods],
-        ),
-        ("call_seconds", "histogram", "Time until the first response.", took),
+        still_open("open_calls", "Of those, what is not answered yet.", "method", stats.methods),
+        took("call_seconds", "Time until the first response.", "method", stats.methods),
     ]
 
 
-def _histogram(name: str, method: MethodStats) -> Values:
-    """Few buckets, two octaves each: there are as many time series as methods times buckets."""
-    counts = [sum(method.buckets[max(0, at - 3) : at + 1]) for at in range(0, len(BOUNDS_NS), 4)]
-    left = method.buckets[len(BOUNDS_NS) :]
-    return histogram(
-        {"method": name}, [bound / 1e9 for bound in BOUNDS_NS[::4]], [*counts, *left], method.total_ns / 1e9
+def event_samples(stats: EventStats) -> list[Sample]:
+    """Events by topic."""
+    topics = stats.table.by_name
+    events = "Events that rank 0 numbered, and those that were refused here, by topic; ids in it are *."
+    return [
+        counted("published_events_total", events, "topic", topics),
+        failed("refused_events_total", "Of those, what was refused, by errno, too.", "topic", topics),
+    ]
+
+
+def counted(metric: str, text: str, label: str, by_name: StatsByName) -> Sample:
+    """How many there were of each name."""
+    values = [({label: name}, float(stats.calls)) for name, stats in sorted(by_name.items())]
+    return metric, "counter", text, values
+
+
+def failed(metric: str, text: str, label: str, by_name: StatsByName) -> Sample:
+    """How many of them failed, by errno."""
+    values = [
+        ({label: name, "errno": errorcode.get(errnum, str(errnum))}, float(count))
+        for name, stats in sorted(by_name.items())
+        for errnum, count in stats.errors.items()
+    ]
+    return metric, "counter", text, values
+
+
+def still_open(metric: str, text: str, label: str, by_name: StatsByName) -> Sample:
+    """How many of them are not answered."""
+    return (
+        metric,
+        "gauge",
+        text,
+        [({label: name}, float(each.open)) for name, each in sorted(by_name.items())],
     )
+
+
+def took(metric: str, text: str, label: str, by_name: StatsByName) -> Sample:
+    """How long they took, in few buckets of two octaves each: there are as many time series as names times buckets."""
+    values: Values = []
+    for name, stats in sorted(by_name.items()):
+        counts = [sum(stats.buckets[max(0, at - 3) : at + 1]) for at in range(0, len(BOUNDS_NS), 4)]
+        left = stats.buckets[len(BOUNDS_NS) :]
+        bounds = [bound / 1e9 for bound in BOUNDS_NS[::4]]
+        values += histogram({label: name}, bounds, [*counts, *left], stats.total_ns / 1e9)
+    return metric, "histogram", text, values
 
 
 def user_samples(node: Node) -> list[Sample]:

@@ -21,12 +21,12 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     client.node_link.NodeLink.submit              sends it to the node's proxy (DEALER), or lets it wait
     [the proxy of the server's node]
     proxy.frontend.Frontend                       who sends, by the kernel's word or by the CURVE key (ROUTER)
-    proxy.call.CallProxy.came                     may they, which server; stamps it, remembers whom to answer
+    proxy.call.CallProxy.came                     may they, which server, has it credit; remembers whom to answer
     proxy.registration.RegistrationSocket         to the process of that server (ROUTER)
     [the server's thread of the sockets]
     client.control_link.ControlLink.came          what comes from the proxy (DEALER)
     client.delivery.Delivery.message              whose inbox; whether it has had the call before
-    client.inbox.ClientInbox.put                  waits there until a thread of the server takes it
+    client.inbox.ClientInbox.put                  waits there until a thread of the server takes it; credit then
     [the server's threads]
     driver.handing.Workers                        a thread of the server's executor takes it and runs the endpoint
     driver.incoming.ZmqIncoming.reply             the result, or the exception, becomes a body
@@ -38,6 +38,11 @@ A call on its way, from ``RPCClient.call`` to the endpoint and back; what runs w
     client.call_sender.CallSender.received        ends the PendingCall, which wakes the caller
     [the caller's thread]
     driver.serialization.read_reply               the result, or the remote exception, raised again
+
+Back-pressure has two ways. A listener is given nothing beyond its **credit** (``client.inbox_credit`` counts it there,
+``proxy.credited_queue`` at the proxy): calls beyond it are refused at once and their clients choose again, casts and
+notifications wait in its queue. Senders are **not read** while such a queue is nearly full (``proxy.back_pressure``):
+what they send waits in their own links, and then whoever sends.
 
 Leaves, pure::
 

@@ -220,7 +220,8 @@ class Settings:
         keepalive: (on, idle s, count, interval s) of TCP.
         linger_s: how long ``close`` may go on sending.
         ready_s: how long the first message waits for the directory, and a listener for its proxy.
-        fanout_wait_s: how long a publish waits for the subscription of a node that the directory lists.
+        fanout_wait_s: how long a publish waits for the subscription of a node that the directory lists: the time of a
+            restart of its proxy.
         retry_s: between two attempts to hand over.
         inbox_msgs, inbox_bytes: what a listener holds that was not taken yet.
         outbox_msgs, outbox_bytes: what may wait for one node and pipeline.
@@ -236,7 +237,7 @@ class Settings:
     keepalive: tuple[bool, int, int, int] = field(default=(True, 5, 3, 2))
     linger_s: float = 2.0
     ready_s: float = 2.0
-    fanout_wait_s: float = 1.0
+    fanout_wait_s: float = 15.0
     retry_s: float = 0.25
     inbox_msgs: int = 10_000
     inbox_bytes: int = 64 << 20

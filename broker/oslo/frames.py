@@ -72,7 +72,8 @@ class Kind(IntEnum):
     BEAT = 6
     """The call is still worked on: server to client."""
     REFUSED = 7
-    """Not delivered, see ``reason``: proxy to client, or to whoever asked with a control message."""
+    """Not delivered, see ``reason``: proxy to client, or to whoever asked with a control message; of a call also server
+    to client."""
     TAKEN = 8
     """A cast that asked for it (``Flag.CONFIRM``) was handed to a server."""
     OPEN = 16
@@ -86,7 +87,7 @@ class Kind(IntEnum):
     PULSE = 20
     """Alive; answered by PULSE."""
     CREDIT = 21
-    """NOTIFY: the listener in the address has room for ``word`` messages more."""
+    """The listener in the address has room for ``word`` messages more."""
     REQUEUE = 22
     """NOTIFY: the listener gives back a message: body of the control message is the notification's."""
     STATUS = 23

@@ -113,9 +113,17 @@ class Opening(msgspec.Struct, frozen=True):
     records: tuple[Record, ...]
     pool: str | None = None
     credit: int = 0
-    """CAST, NOTIFY: how many messages it takes before it gives credit again."""
+    """How many messages it takes before it gives credit again."""
     credit_bytes: int = 0
     """And of how many bytes; 0: as its queue at the proxy may hold."""
+    held: int = 0
+    """How many of these messages it has already, of a proxy before this one, and gives credit for later."""
+    held_bytes: int = 0
+    """And of how many bytes."""
+
+    def repeats(self, former: Opening) -> bool:
+        """Whether it says the same, but for what the listener has by now."""
+        return msgspec.structs.replace(self, held=former.held, held_bytes=former.held_bytes) == former
 
 
 class Opened(msgspec.Struct, frozen=True):

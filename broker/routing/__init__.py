@@ -15,5 +15,6 @@
 ``recording``     what the router sees of a recorder of traffic, and the records that are rare
 ``departure``     what is owed when a port goes: answers, disconnect notices
 ``call_stats``    rate, errors and duration of the clients' calls, by method
+``event_stats``   how many events were published, by topic
 ``tally``         counts of what passed, and of what did not and why
 """

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.identity import USERID_UNKNOWN, Role
+from broker.routing.event_stats import EventStats
 from broker.routing.flow import Flow
 from broker.routing.held import Held
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
@@ -52,6 +53,7 @@ class Events:
         guest_max: largest payload of a guest's event.
         load: what deliveries have cost so far: of each event ``DELIVERY_BYTES``, or its bytes, times its receivers.
         flow: how far events may run ahead of the slowest broker.
+        stats: what was published here, by topic.
     """
 
     __slots__ = (
@@ -77,10 +79,17 @@ class Events:
         "on_gap",
         "rank",
         "sequence",
+        "stats",
     )
 
     def __init__(
-        self, rank: int, stamp: Stamp, tally: Tally, topic_max_bytes: int = 1024, guest_max: int = 1 << 18
+        self,
+        rank: int,
+        stamp: Stamp,
+        tally: Tally,
+        stats: EventStats,
+        topic_max_bytes: int = 1024,
+        guest_max: int = 1 << 18,
     ) -> None:
         self.rank: int = rank
         self.sequence: int = 0
@@ -89,6 +98,7 @@ class Events:
         self.load: int = 0
         self.guest_max: int = guest_max
         self.flow: Flow = Flow(tally)
+        self.stats: EventStats = stats
         self._stamp: Stamp = stamp
         self._tally: Tally = tally
         self._topic_part_max: int = topic_max_bytes + LONG_HEAD_BYTES
@@ -190,15 +200,15 @@ class Events:
         if not message.topic_part:
             self._tally.drop("event without topic")
             return
-        # what comes from the parent has a number: without it there would be a gap
-        if len(message.topic_part) > self._topic_part_max and port.kind != PARENT:
-            self._tally.drop("event with too long a topic")
-            return
         head = message.head
         received = head[5:13]
         stamped = port.stamps.get(received) or self._stamp(port, received)
+        # what comes from the parent has a number: without it there would be a gap
+        if len(message.topic_part) > self._topic_part_max and port.kind != PARENT:
+            self._refuse(port, message, stamped, errno.EPROTO, "event with too long a topic")
+            return
         if len(message.payload_part) > self.guest_max and self._is_too_large(port, message, stamped):
-            self._tally.drop("event of a guest above guest_event_bytes")
+            self._refuse(port, message, stamped, errno.EMSGSIZE, "event of a guest above guest_event_bytes")
             return
         message.head = b"".join((head[:4], bytes((head[4] | ROUTE,)), stamped, head[13:]))
         message.front = DELIMITER
@@ -221,6 +231,12 @@ class Events:
                 flow.look()
         else:
             self._hold(message, mark)
+
+    def _refuse(self, port: Port, message: Message, stamped: bytes, errnum: int, why: str) -> None:
+        self._tally.drop(why)
+        if port.kind == CLIENT:
+            topic = bytes(part_data(message.topic_part) or b"")
+            self.stats.refused(topic, errnum, why, int.from_bytes(stamped[:4], "big"))
 
     def _is_too_large(self, port: Port, message: Message, stamped: bytes) -> bool:
         if port.kind != CLIENT or stamped[7] & Role.OWNER:
@@ -256,6 +272,10 @@ class Events:
 
         ``mark`` goes in front of it when events are recorded; default: that of the broker's own.
         """
+        stats = self.stats.known.get(message.topic_part)
+        if stats is None:
+            stats = self.stats.of(message)
+        stats.calls += 1
         self.sequence = sequence = self.sequence % 0xFFFFFFFF + 1
         message.head = message.head[:13] + sequence.to_bytes(4, "big")
         if self._add is not None:

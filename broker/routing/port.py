@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.figures import NameStats
 from broker.identity import USERID_UNKNOWN, Credentials
-from broker.routing.call_stats import UNCOUNTED, MethodStats
+from broker.routing.call_stats import UNCOUNTED
 from broker.routing.flow import Window
 from broker.routing.users import User
 from broker.wire.message import DELIMITER, Message
@@ -73,7 +74,7 @@ class Decision:
         """The stack as it leaves, of a request that came with none."""
         self.calls: OpenCalls | None = None
         """Of the link itself, where it asks for nobody behind it; None when no response is expected."""
-        self.method: MethodStats = UNCOUNTED
+        self.method: NameStats = UNCOUNTED
         """Where it is counted, if it enters the tree here."""
         self.once: bool = True
         """The first response is the only one; False for streams, which end at an errnum."""

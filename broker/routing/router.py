@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.routing.call_stats import UNCOUNTED, CallStats
+from broker.routing.event_stats import EventStats
 from broker.routing.events import Events
 from broker.routing.notices import NOTICE, arm, disarm, notice_key
 from broker.routing.open_calls import NO_TAG, answered_unusual, find, track_unusual
@@ -103,7 +104,11 @@ class Router:
         self.tally: Tally = Tally()
         self.call_stats: CallStats = CallStats()
         own.pending_max = pending_total
-        self.events: Events = Events(rank, stamp, self.tally, topic_max_bytes, guest_event_bytes)
+        self.events: Events = Events(
+            rank, stamp, self.tally, EventStats(self.call_stats), topic_max_bytes, guest_event_bytes
+        )
+        self.elsewhere: Callable[[str], str] | None = None
+        """``elsewhere(topic)``: where its service is instead, for people; "" when nobody knows."""
         self.parent: Port | None = None
         self.children: dict[int, Port] = {}
         self.ports: set[Port] = {own}
@@ -280,9 +285,11 @@ class Router:
         return decision
 
     def unregistered(self, port: Port, message: Message, topic: bytes) -> None:
-        """Answer ENOSYS with the deployed text."""
+        """Answer ENOSYS with the deployed text, and behind it where the service is, if that is known."""
         name = topic.decode("utf-8", "replace")
-        self.answer(port, message, errno.ENOSYS, f"No service matching {name} is registered")
+        where = self.elsewhere(name) if self.elsewhere is not None else ""
+        text = f"No service matching {name} is registered"
+        self.answer(port, message, errno.ENOSYS, f"{text} here: {where}" if where else text)
 
     def _stack_below(self, port: Port, message: Message, decision: Decision) -> bytes:
         """The route stack below the origin's own hop; b"" when the request was dropped or answered."""
@@ -376,7 +383,10 @@ class Router:
         return known
 
     def answer(self, port: Port, message: Message, errnum: int, text: str = "") -> None:
-        """Answer a request of ``port`` that was not forwarded; counted only when NORESPONSE is set."""
+        """Answer a request of ``port`` that was not forwarded; counted only when NORESPONSE is set.
+
+        A notice to a service that is not there is not even that: nobody is left who should hear it.
+        """
         received = message.head[5:13]
         stamped = port.stamps.get(received) or self._stamp(port, received)
         if self._recording is not None and port is not self.own and port.live:
@@ -386,7 +396,8 @@ class Router:
         if port.kind == CLIENT:
             self.call_stats.refused(message, errnum, text, int.from_bytes(stamped[:4], "big"))
         if message.flags & NORESPONSE:
-            self.tally.drop(f"request without response: errno {errnum}")
+            if errnum != errno.ENOSYS or not message.topic_part.endswith(NOTICE):
+                self.tally.drop(f"request without response: errno {errnum}")
             return
         self.tally.answered += 1
         cred = self.own.cred

@@ -171,6 +171,12 @@ class Context(Protocol):
     def remove_service(self, sender: Sender, name: bytes) -> int:
         """Take a registration back; returns an errno."""
 
+    def on_provided(self, callback: Callable[[str, bool], None]) -> None:
+        """Have ``callback`` called with the name of each service that a client begins (True) or ceases to provide."""
+
+    def on_unregistered(self, find: Callable[[str], str]) -> None:
+        """Have ``find`` say where the service of a topic is instead, for the text of an ENOSYS; "" for nothing."""
+
     def watch_links(self, watcher: Watcher | None, *, clients: bool = False) -> None:
         """Have ``watcher``, instead of any before it, called with what passes the links of the tree, and of
         ``clients``; None: nobody looks on, which costs nothing.
@@ -211,6 +217,9 @@ class Context(Protocol):
     def tree_children(self, rank: int) -> Sequence[int]:
         """Ranks of the children of ``rank``."""
 
+    def tree_parent(self, rank: int) -> int:
+        """Rank of the parent of ``rank``, which is one of this instance; -1 for the root."""
+
     def subtree_status(self) -> str:
         """full, partial, degraded, lost or offline (this broker and everything below)."""
 
@@ -225,6 +234,12 @@ class Context(Protocol):
 
     def disconnect_child(self, rank: int, reason: str) -> int:
         """Tell the child subtree that holds ``rank`` to leave; returns an errno."""
+
+    def disconnect_client(self, uuid: str, reason: str) -> int:
+        """Close the link of the client ``uuid``; returns an errno."""
+
+    def leave(self, reason: str) -> int:
+        """Drain and leave, as at SIGTERM, once what runs now has been answered; returns an errno."""
 
     def journal(self) -> JournalControl | None:
         """Its journal; None where none is configured."""

@@ -1,28 +1,63 @@
-"""Clients that provide services (``service.add``, ``service.remove``).
+"""Clients that provide services (``service.add``, ``service.remove``), and who knows of them (``service.providers``).
 
-Their refusals carry no text, as deployed: only the numbers reach the client.
+The refusals of add and remove carry no text, as deployed: only the numbers reach the client.
+
+Each broker tells its parent what clients provide at it or below it (``service.announce``): all of it after each change,
+at most once in ``GATHER_S`` and one message at a time, however often it changes. A parent that will not hear it, as
+deployed ones will not, is told nothing until the next join. Built-in services are the same everywhere and not told.
 """
 
 from __future__ import annotations
 
 import errno
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.services.attachment import settle
-from broker.services.context import Sender
-from broker.services.service import Done, Request, Service, method
-from broker.wire.topic import check_service
+from broker.services.context import Call, Context, Sender
+from broker.services.groups import COMING, PRESENT
+from broker.services.overlay import CHILD, GONE
+from broker.services.service import DONE, Done, Request, Service, method
+from broker.services.whereabouts import Told, Whereabouts
+from broker.wire.message import UPSTREAM, Message
+from broker.wire.payload import encode_json
+from broker.wire.topic import check_service, service_of
 
 UNASKED: Final = frozenset((errno.EPROTO, errno.EEXIST, errno.ENOENT))
 """What a deployed connector refuses itself, and so even where no response is wanted; the rest is its broker's."""
+GATHER_S: Final = 0.1
+"""The least time between two messages to the parent."""
+SAID_RANKS: Final = 3
+"""Ranks that the text of an ENOSYS names."""
+NOTHING: Final = Told({}, 0)
 
 
 class Providers(Service):
-    """Registers clients as providers of a service."""
+    """Registers clients as providers of a service, and knows who else provides one at this broker or below it."""
 
     name = "service"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._where = Whereabouts(context.rank, context.size, context.tree_parent)
+        self._joined = False
+        self._deaf = False
+        """The parent will not hear it."""
+        self._resting = False
+        self._call: Call | None = None
+        self._said: Told | None = NOTHING
+        """What the parent knows of us; None: that may be anything."""
+        self._announced = 0
+
+    def start(self) -> None:
+        """Follow registrations, the tree and the broker's own state."""
+        self.context.on_provided(self._provided)
+        self.context.on_unregistered(self.elsewhere)
+        self.context.on_tree_change(self._tree_changed)
+        self.context.on_state(self._entered)
+        self._entered(self.context.state()[0])
 
     @method("add", allow=Role.USER)
     def add(self, request: Request) -> Done:
@@ -43,6 +78,112 @@ class Providers(Service):
             return self.context.remove_service(sender, request.field("service", str).encode())
 
         return settle(request, change, UNASKED)
+
+    @method("providers", allow=Role.USER)
+    def providers(self, request: Request) -> Mapping[str, object]:
+        """``{["service", "rank"]}`` -> ``{"services": {NAME: [ranks]}, "left_out"}``: what clients provide at this
+        broker and below it, the nearest ranks first; rank 0 knows all. Every user may see all names.
+
+        ``left_out``: pairs of a name and a rank beyond the bounds (see ``whereabouts``). With ``service`` that one, the
+        nearest to ``rank`` (default: this broker) first, and ``nearest``: how many at the head are equally near.
+        """
+        name = request.field("service", str, None) if request.message.payload_part else None
+        if name is None:
+            return self._where.told()._asdict()
+        near = request.field("rank", int, self.context.rank)
+        if not 0 <= near < self.context.size:
+            raise RpcError(errno.EINVAL, f"rank {near}: expected 0 to {self.context.size - 1}")
+        ranks, nearest = self._where.nearest(name, near)
+        return {"services": {name: ranks} if ranks else {}, "nearest": nearest}
+
+    def elsewhere(self, topic: str) -> str:
+        """What the answer to a request that nobody here serves says more than that; "" for nothing."""
+        name = service_of(topic)
+        ranks = self._where.ranks(name)
+        if not ranks:
+            return ""
+        more = f" and {len(ranks) - SAID_RANKS} more" if len(ranks) > SAID_RANKS else ""
+        one = "rank" if len(ranks) == 1 else "ranks"
+        return f"{name} is on {one} {', '.join(map(str, ranks[:SAID_RANKS]))}{more}"
+
+    # -- up the tree ---------------------------------------------------------------------------
+
+    @method("announce")
+    def announce(self, request: Request) -> Done:
+        """``{"services": {NAME: [ranks]}, "left_out"}`` of a direct child: all that there is at it and below it.
+
+        EPROTO when it cannot be true; then nothing that the child said holds. ENOSYS for a broker that is no direct
+        child: one between us that knows nothing of this has passed it on.
+        """
+        sender = self.context.sender_of(request.message)
+        if sender is None or sender.kind != CHILD:
+            raise RpcError(errno.EPERM, "only brokers announce what is below them")
+        if request.message.nodeid != sender.rank:
+            raise self.unknown(request)
+        try:
+            self._where.hear(sender.rank, request.field("services", dict), request.field("left_out", int, 0))
+        except ProtocolError as error:
+            self._where.forget(sender.rank)
+            self.context.log(4, f"{request.topic} of rank {sender.rank}: {error}")
+            raise
+        finally:
+            self._changed()
+        return DONE
+
+    def _provided(self, name: str, there: bool) -> None:
+        self._where.provide(name, there)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Something did: tell the parent, unless it is too early or it has not answered; then that leads here again."""
+        if not self._joined or self._deaf or self._resting or self._call is not None:
+            return
+        told = self._where.told()
+        if told == self._said:
+            return
+        self._said = told
+        self._announced += 1
+        self._resting = True
+        self.context.after(GATHER_S, self._rested)
+
+        def answered(message: Message) -> None:
+            if self._call is call:
+                self._call, self._deaf = None, bool(message.errnum)
+                self._changed()
+
+        call = self._call = self.context.call(
+            "service.announce",
+            encode_json(told._asdict()),
+            answered,
+            nodeid=self.context.rank,
+            flags=UPSTREAM,
+        )
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._changed()
+
+    def _entered(self, state: str) -> None:
+        """A parent that we joined (again) is owed everything, one that may know something else even nothing."""
+        if self.context.rank == 0:
+            return
+        if state in COMING:
+            self._said = None if self._announced and not self._deaf else NOTHING
+            self._joined, self._deaf, self._call = False, False, None
+        elif state in PRESENT and not self._joined:
+            self._joined = True
+            self._changed()
+
+    def _tree_changed(self) -> None:
+        """A child that is gone provides nothing."""
+        gone = [child["rank"] for child in self.context.child_health() if child["status"] in GONE]
+        if sum(map(self._where.forget, gone)):
+            self._changed()
+
+    def stats(self) -> Mapping[str, Any]:
+        """How many names are known here, and how often the parent was told."""
+        told = self._where.told()
+        return {"names": len(told.services), "left_out": told.left_out, "announced": self._announced}
 
 
 def check_name(name: str, userid: int, rolemask: int) -> None:

@@ -39,17 +39,19 @@ class Tracer:
     """What one caller wants to see; the keys of its request.
 
     Attributes:
-        types: bits of message types. matches: whether a topic is wanted. full: show payloads.
+        types: bits of message types. matches: whether a topic is wanted. full: show payloads. calls: what it takes to
+        tell which response answers which request, and of whom.
         nodeid: the neighbour, -1 for each. clients: links of clients, too. names: of services; none is each.
         dropped: records that it was too slow for, since its last one.
     """
 
-    __slots__ = ("clients", "dropped", "full", "matches", "names", "nodeid", "types")
+    __slots__ = ("calls", "clients", "dropped", "full", "matches", "names", "nodeid", "types")
 
     def __init__(self, request: Request) -> None:
         self.types: int = request.field("typemask", int)
         self.matches: Callable[[str], object] | None = matcher(request.field("topic_glob", str))
         self.full: bool = request.field("full", bool, False)
+        self.calls: bool = request.field("calls", bool, False)
         self.nodeid: int = NONE
         self.clients: bool = False
         self.names: frozenset[str] = frozenset()
@@ -113,7 +115,7 @@ class Tracers:
             return
         for request, tracer in self._streams:
             if tracer.wants(message, topic) and wanted(tracer):
-                self._send(request, tracer, record(passed, topic, rank, name, tracer.full))
+                self._send(request, tracer, record(passed, topic, rank, name, tracer))
 
     def _send(self, request: Request, tracer: Tracer, told: dict[str, Any]) -> None:
         link = self._context.sender_of(request.message)
@@ -153,13 +155,14 @@ def topic_of(message: Message) -> str:
     return bytes(part_data(message.topic_part) or b"").decode("utf-8", "replace")
 
 
-def record(passed: Passed, topic: str, rank: int, name: str | None, full: bool) -> dict[str, Any]:
-    """What a tracer is told of one message: the keys of flux-core's answer, and ``monotonic``."""
+def record(passed: Passed, topic: str, rank: int, name: str | None, tracer: Tracer) -> dict[str, Any]:
+    """What ``tracer`` is told of one message: the keys of flux-core's answer, and ``monotonic``."""
     message = passed.message
     errnum = message.errnum if message.type == RESPONSE else 0
     data = part_data(message.payload_part)
     size = len(data) if data is not None and not errnum else 0
-    return {
+    whole = tracer.full and data is not None and 0 < size <= FULL_MAX_BYTES
+    told = {
         "timestamp": passed.wall,
         "prefix": passed.prefix,
         "rank": rank,
@@ -167,11 +170,14 @@ def record(passed: Passed, topic: str, rank: int, name: str | None, full: bool) 
         "type": message.type,
         "topic": topic,
         "payload_size": size,
-        "payload": shown(bytes(data)) if full and data is not None and 0 < size <= FULL_MAX_BYTES else None,
+        "payload": shown(bytes(data)) if whole and data is not None else None,
         "errnum": errnum,
-        "errstr": any_text(message.payload) if full and errnum else "",
+        "errstr": any_text(message.payload) if errnum and (tracer.full or tracer.calls) else "",
         "monotonic": passed.now,
     }
+    if tracer.calls:
+        told |= {"flags": message.flags, "userid": message.userid, "matchtag": message.aux2}
+    return told
 
 
 def shown(payload: bytes) -> msgspec.Raw | None:

@@ -45,6 +45,21 @@ class Receiver(Protocol):
         """The outbox rose above high water (True) or fell below low water again (False)."""
 
 
+class Talk(Protocol):
+    """What the far end of a link says beside messages: it numbers events, keeps them, and gives them again.
+
+    Attributes:
+        welcome: its first words, with ``epoch``, ``sequence`` and ``resume`` where it has them.
+        ears: hears each object that it says, in the order of the messages.
+    """
+
+    welcome: dict[str, Any]
+    ears: Callable[[dict[str, Any]], None]
+
+    def resume(self, **position: Any) -> None:
+        """Ask for what followed this position, and for what comes; before the first subscription of a link."""
+
+
 class Flusher:
     """Collects the links that have something to send and flushes each once.
 
@@ -144,10 +159,13 @@ class Link(ABC):
         outbox: what waits to be sent; its ``choked`` tells that the peer is slow.
         ended: None while the link lives, then the LinkError that ended it.
         data: a place for the owner's own record of this link.
+        talk: what the far end says beside messages; None: nothing.
         untranslatable: messages of either direction that the link's dialect, or the house, has no form for.
     """
 
     __slots__ = ("__weakref__", "data", "ended", "flusher", "outbox", "peer", "receiver", "untranslatable")
+
+    talk: Talk | None = None
 
     def __init__(self, peer: PeerInfo, options: Options) -> None:
         self.peer = peer

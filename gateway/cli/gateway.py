@@ -12,6 +12,7 @@ import msgspec
 
 from broker.cli import settings_text
 from broker.cli.address import choose
+from broker.cli.parsing import Parser
 from gateway import delta, process
 from gateway.cli.login import choose as choose_listener
 from gateway.identity.login import LinkRole, add_link, link_url
@@ -32,43 +33,46 @@ examples:
 The broker is --upstream, else gateway.upstream, $HEADGATE_URI, $FLUX_URI, or the local socket of this user.
 SIGTERM and SIGINT drain and leave, a second one leaves at once; SIGHUP reads users, rules,
 certificates, tokens and keys again.
-exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate gateway",
-        description="Serve web clients in front of a broker until told to leave; prints the URLs.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "gateway",
+        "Serve web clients in front of a broker until told to leave; prints the URLs.",
+        _EPILOG,
     )
     add = parser.add_argument
-    add("-c", "--config", metavar="FILE", help="TOML; --show has every setting")
-    add("-u", "--upstream", metavar="URI", help="the broker; the gateway has to be its owner")
+    add("-c", "--config", metavar="FILE", help="TOML; --show has every setting.")
+    add("-u", "--upstream", metavar="URI", help="The broker; the gateway has to be its owner.")
     add(
         "-l",
         "--listen",
         action="append",
         metavar="URL",
-        help="http://HOST:PORT or unix:///PATH, instead of the configured listeners; may be given again",
+        help="Instead of the configured listeners, http://HOST:PORT or unix:///PATH; may be given again.",
     )
-    add("-w", "--workers", type=int, metavar="N", help="processes that share the listeners")
+    add("-w", "--workers", type=int, metavar="N", help="Processes that share the listeners.")
     add(
         "--history",
         metavar="DIR",
-        help="the warehouse of headgate pipeline, or its URL, shown in the dashboard",
+        help="The warehouse of headgate pipeline, or its URL, shown in the dashboard.",
     )
-    add("--show", action="store_true", help="print every setting that is in force, with its meaning, and end")
-    add("--login-link", action="store_true", help="print a one-time login link, too; as the owner unless set")
+    add(
+        "--show", action="store_true", help="Print every setting that is in force, with its meaning, and end."
+    )
+    add(
+        "--login-link", action="store_true", help="Print a one-time login link, too; as the owner unless set."
+    )
     add(
         "-s",
         "--set",
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="a setting that goes before the file's; may be given again",
+        help="A setting that goes before the file's; may be given again.",
     )
     return parser
 
@@ -126,7 +130,7 @@ def _link(settings: GatewaySettings, urls: list[str]) -> str:
     with contextlib.closing(Store(settings.gateway.statedir)) as store:
         seconds = settings.access.login_link_s
         secret = add_link(store, role, seconds=seconds, loopback_only=role == "owner")
-    return link_url(choose_listener(urls, role), secret)
+    return link_url(choose_listener(urls, role) + settings.gateway.prefix, secret)
 
 
 def _say(urls: list[str], link: str | None) -> None:

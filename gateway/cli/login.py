@@ -1,4 +1,4 @@
-"""``headgate login``: one-time login links for the dashboard of a running gateway."""
+"""``headgate login``: one-time login links for the dashboard of a running gateway; who is logged in, and the end."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import options
-from broker.cli.exits import OK
+from broker.cli.exits import FAILED, OK
 from broker.cli.screen import Screen, duration
-from broker.errors import ConfigError
+from broker.errors import ConfigError, print_error
+from gateway.cli.token import moment
 from gateway.cli.whereabouts import Config, Statedir, settings_of
-from gateway.identity.login import LinkRole, add_link, link_url
+from gateway.identity.login import LinkRole, Logins, add_link, link_url
 from gateway.identity.store import FILE, Store
-from gateway.settings import GatewaySettings, place_of
+from gateway.settings import AccessSection, GatewaySettings, place_of
 
 EXAMPLES = (
     "headgate login link",
     "headgate login link --config gateway.toml",
     "headgate login link --statedir /var/lib/headgate --json | jq -r .url",
+    "headgate login list --config gateway.toml",
+    "headgate login end 3f9a0c1b22d45566 --config gateway.toml",
+    "headgate login end corp:ada --config gateway.toml            all of this user",
 )
 
 app = options.application("login")
@@ -28,7 +32,7 @@ app = options.application("login")
 
 @app.callback()
 def login() -> None:
-    """Make one-time login links for the dashboard of a running gateway."""
+    """Make one-time login links for the dashboard of a running gateway; list and end logins of browsers."""
 
 
 @app.command("link")
@@ -52,13 +56,55 @@ def link(
         running = store.announced() or _from_settings(settings)
         role = _role(running["login_links"])
         seconds = float(running["login_link_s"])
-        base = url or choose(running["urls"], role)
+        base = url or choose(running["urls"], role) + running.get("prefix", "")
         text = link_url(base, add_link(store, role, seconds=seconds, loopback_only=role == "owner"))
         value = {"url": text, "role": role, "expires": store.wall() + seconds}
     screen = Screen(as_json)
     screen.record(value, text)
     if screen.rich:
         screen.line(f"for one login as {role}, within {duration(seconds)}", "dim")
+    return OK
+
+
+@app.command("list")
+def list_(config: Config = None, statedir: Statedir = None, as_json: options.AsJson = False) -> int:
+    """Print every login of a browser: id, user, what it came from, when it began and ends.
+
+    A login whose token, user or provider is gone counts no more, and stands here until it ends.
+    """
+    with contextlib.closing(_store(settings_of(config, statedir))) as store:
+        found = Logins(store, AccessSection()).of(None)
+    values = [each.described() for each in found]
+    rows = [
+        (each["login"], each["user"], each["from"], moment(each["since"]), moment(each["expires"]))
+        for each in values
+    ]
+    Screen(as_json).records(("id", "user", "from", "since", "until"), values, rows)
+    return OK
+
+
+@app.command("end")
+def end(
+    which: Annotated[str, typer.Argument(metavar="ID|USER", help="One login, or all logins of a user.")],
+    config: Config = None,
+    statedir: Statedir = None,
+    as_json: options.AsJson = False,
+) -> int:
+    """End a login, or all logins of a user, within a second and with their sessions; exit code 1 when there is none.
+
+    Tokens go on (headgate token remove), and who logged in at an identity provider may do so again.
+    """
+    with contextlib.closing(_store(settings_of(config, statedir))) as store:
+        logins = Logins(store, AccessSection())
+        found = [each for each in logins.of(None) if which in (each.id, each.described()["user"])]
+        logins.end_all(found)
+    if not found:
+        print_error(f"headgate login: there is no login and no user {which!r}")
+        return FAILED
+    screen = Screen(as_json)
+    for each in found:
+        value = {"ended": True, **each.described()}
+        screen.record(value, f"ended {each.id} of {value['user']}")
     return OK
 
 
@@ -102,6 +148,7 @@ def _store(settings: GatewaySettings) -> Store:
 def _from_settings(settings: GatewaySettings) -> dict[str, Any]:
     return {
         "urls": [entry.url for entry in settings.listen],
+        "prefix": settings.gateway.prefix,
         "login_links": settings.access.login_links,
         "login_link_s": settings.access.login_link_s,
     }

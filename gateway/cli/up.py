@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import time
@@ -19,10 +20,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from broker import memory, supervision
-from broker.cli import overrides
+from broker.cli import command, overrides
 from broker.cli.exits import OK
 from broker.cli.nfp.inside import where, wing_of
 from broker.cli.oslo import inside as oslo
+from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
 from broker.cli.start import positive, report_dead, with_journal, with_nfp, with_oslo
 from broker.errors import ConfigError
@@ -30,7 +32,7 @@ from broker.node.testbed import Testbed, plan
 from broker.settings import ListenEntry as BrokerListenEntry
 from broker.settings import Settings
 from gateway import delta
-from gateway.settings import GatewaySettings, ListenEntry, apply, check, load, place_of
+from gateway.settings import GatewaySettings, ListenEntry, UserEntry, apply, check, load, place_of
 
 if TYPE_CHECKING:
     from broker.node.assembly import Node
@@ -42,11 +44,15 @@ PORTS: Final = 20
 """Ports that are tried from the default one on, when nobody named one."""
 HURRY_S: Final = 2.0
 """How long the other ranks may take to leave after a second signal."""
+OWNER: Final = "owner"
+"""The name of whoever runs this, where no configuration names users."""
+NOTE: Final = "headgate up"
+"""What the owner's token is for; one that an instance before left in the same directory goes."""
 LOOK_S: Final = 1.0
 """How often it is looked whether a rank has ended."""
 
 _EPILOG: Final = """\
-examples:
+Examples:
   headgate up                          one broker and a gateway on http://127.0.0.1:8280
   headgate up --size 4                 a tree of four
   headgate up --nfp                    and a broker of NFP for workers and clients
@@ -56,56 +62,55 @@ examples:
   headgate up --listen http://127.0.0.1:9000 --no-login
 
 The login link works once, on this machine, and gives the role owner. Ctrl-C ends everything; a second one at once.
-exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate up",
-        description="Start brokers and a gateway on this machine, print a login link, stay until Ctrl-C.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "up",
+        "Start brokers and a gateway on this machine, print a login link, stay until Ctrl-C.",
+        _EPILOG,
     )
     add = parser.add_argument
-    add("-n", "--size", type=positive, default=1, metavar="N", help="how many brokers (default 1)")
-    add("-t", "--topo", metavar="kary:K", help="the parent of rank r is (r-1)/K (default kary:2)")
+    add("-n", "--size", type=positive, default=1, metavar="N", help="How many brokers (default 1).")
+    add("-t", "--topo", metavar="kary:K", help="The parent of rank r is (r-1)/K (default kary:2).")
     add(
         "-l",
         "--listen",
         metavar="URL",
-        help=f"where the gateway listens (default: http://127.0.0.1:8280, or one of the next {PORTS - 1} ports)",
+        help=f"Where the gateway listens (default: http://127.0.0.1:8280, or one of the next {PORTS - 1} ports).",
     )
-    add("--no-login", action="store_true", help="make no login link: tokens and certificates only")
-    add("--rundir", metavar="DIR", help="sockets, keys and state (default: a new private directory)")
-    add("-c", "--config", metavar="FILE", help="settings of the gateway (TOML)")
+    add("--no-login", action="store_true", help="Make no login link: tokens and certificates only.")
+    add("--rundir", metavar="DIR", help="Sockets, keys and state (default: a new private directory).")
+    add("-c", "--config", metavar="FILE", help="Settings of the gateway (TOML).")
     add(
         "--nfp",
         action="store_true",
-        help="and a broker of NFP, with [nfp] of the ranks' settings or defaults",
+        help="And a broker of NFP, with [nfp] of the ranks' settings or defaults.",
     )
     add(
         "--oslo",
         action="store_true",
-        help="and a node proxy for oslo.messaging, with [oslo] of the ranks' settings or defaults",
+        help="And a node proxy for oslo.messaging, with [oslo] of the ranks' settings or defaults.",
     )
     add(
         "--journal",
         metavar="DIR",
-        help="record what passes the brokers, into this folder (headgate journal, headgate pipeline)",
+        help="Record what passes the brokers, into this folder (headgate journal, headgate pipeline).",
     )
-    add("--history", metavar="DIR", help="show what headgate pipeline made of a journal in this warehouse")
-    add("--broker-config", metavar="FILE", help="settings of every rank; the shape of the tree is made here")
+    add("--history", metavar="DIR", help="Show what headgate pipeline made of a journal in this warehouse.")
+    add("--broker-config", metavar="FILE", help="Settings of every rank; the shape of the tree is made here.")
     for name, whose in (("--set", "of the gateway"), ("--broker-set", "of every rank")):
         add(
             name,
             action="append",
             default=[],
             metavar="SECTION.KEY=VALUE",
-            help=f"one setting more {whose}; may be given again",
+            help=f"One setting more {whose}; may be given again.",
         )
-    add("-v", "--verbose", action="store_true", help="let everybody log what they do")
+    add("-v", "--verbose", action="store_true", help="Let everybody log what they do.")
     return parser
 
 
@@ -122,7 +127,7 @@ def main(argv: list[str]) -> int:
         ranks = plan(base, given.size, base.tree.topology, rundir.path)
         own = f"inproc://gateway-{os.getpid()}"
         first = msgspec.structs.replace(ranks[0], listen=(*ranks[0].listen, BrokerListenEntry(uri=own)))
-        return _run(given, settings, [first, *ranks[1:]], own)
+        return _run(given, settings, [first, *ranks[1:]], own, rundir)
     finally:
         rundir.remove()
 
@@ -172,7 +177,9 @@ def broker_settings(given: argparse.Namespace) -> Settings:
 # ---------------------------------------------------------------- the processes
 
 
-def _run(given: argparse.Namespace, settings: GatewaySettings, ranks: list[Settings], own: str) -> int:
+def _run(
+    given: argparse.Namespace, settings: GatewaySettings, ranks: list[Settings], own: str, rundir: Rundir
+) -> int:
     began = time.monotonic()
     sockets = _bound(settings, fixed=bool(given.listen or given.config))
     testbed = Testbed(ranks[1:])
@@ -183,9 +190,13 @@ def _run(given: argparse.Namespace, settings: GatewaySettings, ranks: list[Setti
         from gateway import process  # behind the fork: the other ranks need nothing of it
 
         process.set_up_logging(settings.gateway.log_level, "up")
+        supervision.name_process("headgate-0")
         supervision.raise_descriptor_limit()
         process.shrink_tls_buffers()
-        up = _Up(settings, ranks[0], own, testbed, sockets, began, login=not given.no_login)
+        token = ""
+        if not given.no_login and settings.gateway.statedir.startswith(f"{rundir.path}/"):
+            settings, token = with_owner(settings)
+        up = _Up(settings, ranks[0], own, testbed, sockets, began, rundir, token, login=not given.no_login)
         code = asyncio.run(up.run())
         hurry = up.forced
         return code
@@ -193,6 +204,22 @@ def _run(given: argparse.Namespace, settings: GatewaySettings, ranks: list[Setti
         testbed.stop(*((0.0, HURRY_S) if hurry else ()))
         for sock in sockets:
             sock.close()
+
+
+def with_owner(settings: GatewaySettings) -> tuple[GatewaySettings, str]:
+    """``settings`` with the user who runs this as the owner, and a token of theirs; "" where it is not only this
+    machine that reaches the gateway, or users are named.
+    """
+    from gateway.identity.tokens import TokenFile, token_path  # behind the fork
+
+    if settings.users or not all(place_of(entry.url).loopback for entry in settings.listen):
+        return settings, ""
+    owner = UserEntry(name=OWNER, userid=os.geteuid(), roles=("owner",))
+    access = msgspec.structs.replace(settings.access, allow_owner=True)
+    tokens = TokenFile(token_path(settings))
+    tokens.remove(lambda token: (token.user, token.note) == (OWNER, NOTE))
+    text = tokens.add(OWNER, now=time.time(), note=NOTE)[1]
+    return msgspec.structs.replace(settings, users=(owner,), access=access), text
 
 
 def _bound(settings: GatewaySettings, *, fixed: bool) -> list[socket.socket]:
@@ -234,6 +261,8 @@ class _Up:
         testbed: Testbed,
         sockets: list[socket.socket],
         began: float,
+        rundir: Rundir,
+        token: str,
         *,
         login: bool,
     ) -> None:
@@ -243,6 +272,8 @@ class _Up:
         self._testbed = testbed
         self._sockets = sockets
         self._began = began
+        self._rundir = rundir
+        self._token = token
         self._login = login
         self._wing = wing_of(rank)
         self._oslo = oslo.wing_of(rank)
@@ -261,7 +292,8 @@ class _Up:
         gateway = Gateway(self._settings, upstream=self._own, sockets=self._sockets)
         leaving = Leaving(gateway, hangup="leave")
         node.succession.on_leave = leaving.leave
-        node.must_exit = leaving.leave
+        node.context.on_leave = leaving.leave
+        node.must_exit = gateway.hub.leave = leaving.leave
         node.lifecycle.watchers.append(self._entered)
         try:
             async with leaving:
@@ -326,6 +358,8 @@ class _Up:
                 "open the dashboard (the link works once, on this machine):",
                 f"  {gateway.login_link()}",
             ]
+        environ = self._rundir.write_environment(self._variables(gateway), command.own_directory())
+        lines += ["in another terminal, for headgate, curl and Python:", f"  . {shlex.quote(environ)}"]
         if self._wing is not None and self._wing.broker is not None and self._rank.nfp is not None:
             nfp = self._wing.broker
             lines += where(self._rank.nfp, nfp.endpoints, nfp.server_key)
@@ -333,3 +367,8 @@ class _Up:
             lines += self._oslo.where()
         lines.append("Ctrl-C ends it")
         print("\n".join(lines), flush=True)
+
+    def _variables(self, gateway: Gateway) -> dict[str, str]:
+        """What another terminal has to know."""
+        found = {**command.where(self._rank.broker.local_uri or ""), "URL": gateway.urls[0]}
+        return {**found, "HEADGATE_TOKEN": self._token} if self._token else found

@@ -37,10 +37,10 @@ class Refresh(Struct, tag_field="type", tag="refresh", forbid_unknown_fields=Tru
 class Resume(Struct, tag_field="type", tag="resume", forbid_unknown_fields=True, frozen=True):
     """What the client had before its connection broke: subscribe again, and replay what it missed."""
 
-    token: str
     epoch: str
     sequence: Sequence
     subscriptions: tuple[str, ...]
+    token: str = ""
 
 
 class Ping(Struct, tag_field="type", tag="ping", forbid_unknown_fields=True, frozen=True):

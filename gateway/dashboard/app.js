@@ -5,13 +5,15 @@
  */
 
 import { connect } from './client.js';
+import * as address from './lib/address.js';
 import { mark, say } from './lib/dom.js';
 import { Tabs } from './lib/tabs.js';
 import { themed } from './lib/theme.js';
 import { Access } from './model/access.js';
-import { CallRates } from './model/callrates.js';
 import { EventLog } from './model/eventlog.js';
 import { Instance } from './model/instance.js';
+import { Methods } from './model/methods.js';
+import { Account } from './panels/account.js';
 import { Call } from './panels/call.js';
 import { Denied } from './panels/denied.js';
 import { Events } from './panels/events.js';
@@ -26,7 +28,10 @@ import { Login } from './panels/login.js';
 import { Services } from './panels/services.js';
 import { Sessions } from './panels/sessions.js';
 import { Traffic } from './panels/traffic.js';
-import { RankDetail, Tree } from './panels/tree.js';
+import { RankDetail } from './panels/rankdetail.js';
+import { Tree } from './panels/tree.js';
+import { TreeFind } from './panels/treefind.js';
+import { Trends } from './panels/trends.js';
 
 const SECOND_MS = 1000;
 const byId = (id) => document.getElementById(id);
@@ -34,13 +39,15 @@ const byId = (id) => document.getElementById(id);
 class Dashboard {
   constructor() {
     this.log = new EventLog();
-    this.login = new Login(byId('login'), (token) => this.connect(token));
+    this.login = new Login(byId('login'), (token, keep) => (keep ? this.#exchange(token) : this.connect(token)));
+    this.account = new Account(byId('account-dialog'), () => this.#logOut());
     this.linkState = new LinkState(() => this.client?.retry());
     this.incidents = new Incidents(byId('incident'), byId('icon'));
     this.nextTheme = themed(byId('theme'));
     fillHelp(byId('help-dialog'));
     byId('traffic-all').addEventListener('click', () => this.tree.select(null));
     byId('logout').addEventListener('click', () => this.#logOut());
+    byId('who').addEventListener('click', () => this.account.open(this.client, this.token === null));
     byId('help').addEventListener('click', () => byId('help-dialog').showModal());
     document.addEventListener('keydown', (event) => this.#key(event));
   }
@@ -66,7 +73,7 @@ class Dashboard {
     this.access = new Access(this.client);
     this.token = token;
     this.instance?.stop();
-    this.callRates?.stop();
+    this.methods?.stop();
     this.#build();
     this.#listen(this.client);
   }
@@ -77,16 +84,20 @@ class Dashboard {
     this.panels?.denied.stop();
     this.panels?.jobs.stop();
     this.panels?.history.stop();
+    this.panels?.trends.stop();
+    const { view, chosen } = this.tabs ? { view: this.tabs.current, chosen: this.#chosen() } : address.read();
     for (const id of ['figures', 'tree', 'traffic-body', 'tabs', 'tab-panels']) byId(id).replaceChildren();
     this.instance = new Instance(this.client, this.access);
-    this.callRates = new CallRates(this.instance, this.client, this.access);
-    this.callRates.addEventListener('change', () => this.#drawCalls());
+    this.methods = new Methods(this.client, this.access);
+    this.methods.addEventListener('change', () => this.#drawCalls());
     this.figures = new Figures(byId('figures'));
     this.detail = new RankDetail(byId('rank-detail'));
     this.tree = new Tree(byId('tree'), this.instance, () => this.#draw());
-    this.traffic = new Traffic(byId('traffic-body'), this.instance, this.log, this.callRates);
+    this.find = new TreeFind(byId('tree-find'), this.instance, this.tree);
+    this.traffic = new Traffic(byId('traffic-body'), this.instance, this.log, this.methods);
     this.panels = {
-      events: new Events(this.log), services: new Services(this.callRates), log: new Log(), call: new Call(), sessions: new Sessions(this.instance),
+      events: new Events(this.log), services: new Services(this.methods),
+      trends: new Trends(Number(chosen.get('range')), () => this.#tell()), log: new Log(), call: new Call(), sessions: new Sessions(),
       denied: new Denied((count) => this.tabs.badge('denied', count ? String(count) : '')),
       history: new History(this.token),
       jobs: new Jobs((there, open) => this.#jobs(there, open)),
@@ -95,13 +106,44 @@ class Dashboard {
     for (const name of Object.keys(this.panels)) {
       this.tabs.add(name, name[0].toUpperCase() + name.slice(1), this.panels[name].element);
     }
-    this.wanted = location.hash.slice(1);
+    this.wanted = view;
     this.tabs.offer('jobs', false);
-    this.tabs.show(this.wanted);
+    this.tabs.show(view);
+    this.#choose(chosen);
     this.instance.addEventListener('change', () => this.#draw());
     clearInterval(this.second);
     this.lastTick = performance.now();
     this.second = setInterval(() => this.#tick(), SECOND_MS);
+  }
+
+  /** What is chosen, for the address. */
+  #chosen() {
+    const { tree, tabs, panels } = this;
+    const filter = this.#filter()?.value.trim();
+    return new URLSearchParams(Object.entries({ rank: tree.selected, range: panels.trends.range, filter })
+      .filter(([name, value]) => value !== null && value !== undefined && value !== ''
+        && (name !== 'range' || tabs.current === 'trends')));
+  }
+
+  /** The one field that filters what is shown, where there is one. */
+  #filter() {
+    const filter = this.panels[this.tabs.current]?.filter;
+    return filter instanceof HTMLInputElement ? filter : null;
+  }
+
+  /** Choose what the address says. @param {URLSearchParams} chosen */
+  #choose(chosen) {
+    const rank = chosen.get('rank');
+    if (rank !== null && /^\d+$/.test(rank)) this.tree.select(Number(rank));
+    const filter = this.#filter();
+    if (!filter || !chosen.get('filter')) return;
+    filter.value = chosen.get('filter');
+    filter.dispatchEvent(new Event('input', { bubbles: true }));
+  }
+
+  /** The address says what is chosen. */
+  #tell() {
+    if (this.tabs?.current) address.write(this.tabs.current, Object.fromEntries(this.#chosen()));
   }
 
   #listen(client) {
@@ -122,17 +164,17 @@ class Dashboard {
     this.access.forget();
     this.instance.again();
     this.instance.start();
-    this.callRates.start();
-    if (!again) for (const panel of Object.values(this.panels)) panel.attach?.(this.client, this.access);
+    this.methods.start();
+    if (!again) for (const panel of [this.detail, ...Object.values(this.panels)]) panel.attach?.(this.client, this.access);
     const who = byId('who');
     who.hidden = false;
     say(who, `${welcome.user} · ${welcome.roles.join(', ')}`);
-    mark(who, 'title', `userid ${welcome.userid}, session ${welcome.session}`);
+    mark(who, 'title', `Who am I, until when, where else (userid ${welcome.userid}, session ${welcome.session})`);
   }
 
   #lost(detail) {
     this.instance.stop();
-    this.callRates.stop();
+    this.methods.stop();
     this.linkState.reconnecting(detail, this.instance.updatedAt);
     this.incidents.draw(['disconnected'], false);
     if (detail.attempt === 1) this.log.note(`connection lost: ${detail.text}`);
@@ -152,12 +194,27 @@ class Dashboard {
 
   #closed(detail) {
     this.instance.stop();
-    this.callRates.stop();
+    this.methods.stop();
     this.panels.denied.stop();
     this.panels.jobs.stop();
     this.panels.history.stop();
+    this.panels.trends.stop();
     if ([4500, 4501, 4502, 4506].includes(detail.code)) this.#logIn(this.token !== null ? `Refused: ${detail.text}.` : '');
     else this.linkState.closed(detail, () => this.connect(null));
+  }
+
+  /** A token becomes a login that survives this page. @param {string} token */
+  async #exchange(token) {
+    try {
+      const answer = await fetch('v1/login', {
+        method: 'POST', credentials: 'same-origin', headers: { 'Content-Type': 'application/json' },
+        body: JSON.stringify({ token }),
+      });
+      if (answer.ok) this.connect(null);
+      else this.login.show(true, `Refused: ${(await answer.json()).text}.`);
+    } catch {
+      this.login.show(true, 'The gateway does not answer. Try again once it runs.');
+    }
   }
 
   async #logOut() {
@@ -168,6 +225,8 @@ class Dashboard {
 
   #logIn(why) {
     byId('logout').hidden = true;
+    byId('who').hidden = true;
+    byId('account-dialog').close();
     this.linkState.loggedOut();
     this.incidents.draw([]);
     this.login.show(true, why);
@@ -182,10 +241,11 @@ class Dashboard {
   }
 
   #shown(name) {
-    history.replaceState(null, '', `#${name}`);
+    if (this.panels) this.#tell();
     this.panels.sessions.watch(name === 'sessions');
     this.panels.jobs.watch(name === 'jobs');
     this.panels.history.watch(name === 'history');
+    this.panels.trends.watch(name === 'trends');
     mark(byId('board'), 'data-view', name);
     this.panels[name].console?.rows.changed();
   }
@@ -196,19 +256,21 @@ class Dashboard {
     this.lastTick = now;
     this.panels.events.console.tell();
     this.panels.log.console.tell();
-    if (this.client.state === 'open') this.figures.draw(this.instance, this.log, this.callRates);
+    if (this.client.state === 'open') this.figures.draw(this.instance, this.log, this.methods);
   }
 
   #draw() {
     const { instance, tree } = this;
-    if (!instance.root && instance.denied.has('overlay.topology')) {
-      this.access.needs('call', 'overlay.topology').then((text) => tree.refuse(text));
-    }
+    if (instance.why) tree.refuse(instance.why);
+    this.methods.choose(tree.selected);
     tree.draw();
-    this.detail.draw(instance.ranks.get(tree.selected));
+    this.find.draw();
+    this.detail.draw(instance.ranks.get(tree.selected), instance.headgate);
     this.traffic.draw(tree.selected);
+    this.panels.trends.choose(tree.selected);
     this.#drawCalls();
-    this.panels.log.ranks(instance.list.map((rank) => rank.rank));
+    this.panels.log.ranks(instance.list.map((rank) => rank.rank), tree.selected);
+    this.#tell();
     say(byId('traffic-note'), tree.selected === null ? 'all brokers' : `rank ${tree.selected} only`);
     byId('traffic-all').hidden = tree.selected === null;
     this.linkState.instance(instance);
@@ -217,9 +279,10 @@ class Dashboard {
   }
 
   #drawCalls() {
-    const failing = this.callRates.rows().filter(({ errors }) => errors > 0).length;
+    const { failing } = this.methods.total;
     this.tabs.badge('services', failing ? `${failing} failing` : '');
-    if (this.tabs.current === 'services') this.panels.services.draw(this.tree.selected);
+    if (this.tabs.current === 'services') this.panels.services.draw();
+    this.panels.call.suggest(this.methods.rows);
   }
 
   /** The history has the page for itself: the tree comes back first. */

@@ -78,17 +78,23 @@ export class Client extends EventTarget {
   #address;
   #options;
   #codec;
+  /** @type {Socket | null} */
   #socket = null;
+  /** @type {'connecting' | 'open' | 'reconnecting' | 'closed'} */
   #state = 'connecting';
   #calls;
   #subscriptions;
   #provider;
   #held = [];
+  /** @type {any} */
   #welcome = null;
-  #resume = null; // {token, epoch, sequence} of the connection before this one
+  /** Of the connection before this one. @type {{token: string, epoch: string, sequence: number} | null} */
+  #resume = null;
   #sequence = 0;
+  /** @type {any} */
   #epoch = null;
-  #farewell = null; // the error object that came before a close
+  /** The error object that came before a close. @type {{code: number, text: string, reconnect: boolean} | null} */
+  #farewell = null;
   #backoff;
   #retryTimer;
   #refresh;
@@ -106,7 +112,7 @@ export class Client extends EventTarget {
     this.#calls = new Calls((message) => this.#send(message));
     const ask = (topic, payload) => this.rpc(topic, payload);
     this.#subscriptions = new Subscriptions(
-      ask, (error) => this.#tell('error', error), (sequence) => { this.#sequence = sequence; });
+      ask, (error) => this.#tell('error', error), (sequence) => this.#live(sequence));
     this.#refresh = new Refresh(
       options.getToken, (fresh) => this.#socket?.control({ type: 'refresh', token: fresh }),
       (error) => this.#tell('error', error));
@@ -119,9 +125,9 @@ export class Client extends EventTarget {
 
   /** @returns {'connecting' | 'open' | 'reconnecting' | 'closed'} */
   get state() { return this.#state; }
-  /** Resolves with the first welcome; rejects when the client closes before. @returns {Promise<object>} */
+  /** Resolves with the first welcome; rejects when the client closes before. @returns {Promise<any>} */
   get ready() { return this.#ready.promise; }
-  /** The last welcome: session, user, userid, roles, limits, server, upstream. @returns {object | null} */
+  /** The last welcome: session, user, userid, roles, limits, server, upstream. @returns {any} */
   get welcome() { return this.#welcome; }
   /** Number of the last event. @returns {number} */
   get sequence() { return this.#sequence; }
@@ -131,7 +137,7 @@ export class Client extends EventTarget {
   /**
    * Listen to an event of the client.
    * @param {string} name
-   * @param {(detail: object) => void} handler
+   * @param {(detail: any) => void} handler
    * @returns {() => void} stops listening
    */
   on(name, handler) {
@@ -148,7 +154,7 @@ export class Client extends EventTarget {
    * @param {number} [options.nodeid]     rank that shall answer; the nearest that can, unless given
    * @param {number} [options.timeoutMs]  0 waits for ever
    * @param {AbortSignal} [options.signal]
-   * @returns {Promise<object | string | Uint8Array | null>} the payload of the answer, decoded like the argument
+   * @returns {Promise<any>} the payload of the answer, decoded like the argument
    * @throws {FluxError} refused by the service or gateway (its errno and text); ETIMEDOUT; ECONNRESET when the
    *   connection was lost meanwhile (the call may have been carried out); ESHUTDOWN after `close()`
    */
@@ -195,7 +201,7 @@ export class Client extends EventTarget {
   /**
    * Provide a service: others call `name.method`. It is registered again after a reconnect.
    * @param {string} name
-   * @param {Object<string, (request: object) => *>} handlers  method -> payload, promise of one, or async iterable
+   * @param {Object<string, (request: import('./client/provider.js').Request) => *>} handlers  method -> payload, promise of one, or async iterable
    *   for a streaming answer; throw a `FluxError` to refuse
    * @returns {Promise<() => Promise<void>>} takes the service back
    */
@@ -206,7 +212,7 @@ export class Client extends EventTarget {
   /** Time to the gateway and back, in milliseconds. @returns {Promise<number>} */
   async ping() {
     if (this.#state !== 'open') throw new FluxError(ERRNO.ECONNRESET);
-    return this.#socket.ping();
+    return /** @type {Socket} */ (this.#socket).ping();
   }
 
   /** Connect now instead of after the pause. */
@@ -254,10 +260,10 @@ export class Client extends EventTarget {
     this.#backoff.reset();
     this.#state = 'open';
     this.#resume = null;
-    const resuming = again && this.#restore(before);
+    const resuming = again && this.#restore(before) ? before : null;
     // what was missed counts as missed until `resumed` says otherwise: the connection may be lost before
-    this.#epoch = resuming ? before.epoch : welcome.epoch;
-    this.#sequence = resuming ? before.sequence : welcome.sequence ?? 0;
+    this.#epoch = resuming?.epoch ?? welcome.epoch;
+    this.#sequence = resuming?.sequence ?? welcome.sequence ?? 0;
     for (const message of this.#held.splice(0)) {
       if (this.#calls.has(message.matchtag)) this.#send(message);
     }
@@ -266,13 +272,13 @@ export class Client extends EventTarget {
     this.#tell('open', { welcome, again });
   }
 
-  /** Make live again what was: with the resume token, so that nothing is missed (then true), or else anew. */
+  /** Make live again what was: from where it was, so that nothing is missed (then true), or else anew. */
   #restore(before) {
     const refuse = (error) => this.#tell('error', error);
     const subscriptions = this.#subscriptions.prefixes;
     this.#provider.restore(refuse);
-    if (before?.token && before.epoch && subscriptions.length) {
-      this.#socket.control({ type: 'resume', ...before, subscriptions });
+    if (before?.epoch && subscriptions.length) {
+      this.#socket?.control({ type: 'resume', ...before, subscriptions });
       return true;
     }
     if (subscriptions.length) {
@@ -324,6 +330,12 @@ export class Client extends EventTarget {
 
   // -- what comes in, what goes out --------------------------------------------------------------
 
+  /** A subscription is live from this number on; events behind it may have come in the same WebSocket message. */
+  #live(sequence) {
+    const ahead = (sequence - this.#sequence) >>> 0;
+    if (ahead < 2 ** 31) this.#sequence = sequence;
+  }
+
   #received(message) {
     if (message.type === RESPONSE) {
       this.#calls.answered(message);
@@ -335,6 +347,7 @@ export class Client extends EventTarget {
     }
   }
 
+  /** @param {any} object */
   #controlled({ type, ...detail }) {
     if (type === 'error') {
       this.#farewell = detail; // the close that follows is told with it
@@ -370,7 +383,7 @@ export class Client extends EventTarget {
   #send(message) {
     if (this.#state === 'closed') throw new FluxError(ERRNO.ESHUTDOWN, '', message.topic);
     if (this.#state === 'open') {
-      this.#socket.send(this.#encoded(message));
+      this.#socket?.send(this.#encoded(message));
     } else if (message.type === REQUEST && message.matchtag) {
       if (this.#held.length >= HELD_MAX) {
         throw new FluxError(ERRNO.EAGAIN, `${HELD_MAX} requests wait for a connection`, message.topic);
@@ -394,7 +407,7 @@ export class Client extends EventTarget {
 }
 
 function withResolvers() { // Promise.withResolvers is too young for some
-  const out = {};
+  const out = /** @type {any} */ ({});
   out.promise = new Promise((resolve, reject) => Object.assign(out, { resolve, reject }));
   return out;
 }

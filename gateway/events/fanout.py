@@ -158,6 +158,10 @@ class Fanout:
         """Prefix -> number of sessions subscribed to it."""
         return {prefix: sum(map(len, members.values())) for prefix, members in self._subscribers.items()}
 
+    def listeners(self, topic: bytes) -> set[Subscriber]:
+        """Who receives an event of ``topic`` that is not private."""
+        return {one.subscriber for alike in self._asking(topic) for one in alike}
+
     def _remove(self, subscriber: Subscriber, prefix: bytes) -> None:
         self._take_out(self._receivers[subscriber], prefix)
         del subscriber.subscriptions[prefix]

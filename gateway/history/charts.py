@@ -134,11 +134,11 @@ def moment(seconds: float, *, fine: bool = False) -> str:
     return f"{stamp.day} {stamp:%b} {stamp:{'%H:%M:%S' if fine else '%H:%M'}}"
 
 
-def bounds(found: dict[str, Any]) -> str:
+def bounds(answer: dict[str, Any]) -> str:
     """The time an answer is about, with its seconds where they say anything."""
-    short = found["until"] - found["since"] <= FINE_S
-    fine = short and bool(found["since"] % 60 or found["until"] % 60)
-    return f"{moment(found['since'], fine=fine)} to {moment(found['until'], fine=fine)} UTC"
+    short = answer["until"] - answer["since"] <= FINE_S
+    fine = short and bool(answer["since"] % 60 or answer["until"] % 60)
+    return f"{moment(answer['since'], fine=fine)} to {moment(answer['until'], fine=fine)} UTC"
 
 
 def _tops(lines: Sequence[Line], steps: int, bars: bool) -> list[float]:
@@ -212,10 +212,10 @@ def _hint(
     ]
     if not known:
         return ""
-    said = " · ".join(f"{name} {form(value)}" for name, value in known)
+    values = " · ".join(f"{name} {form(value)}" for name, value in known)
     wide, high = frame.x(1) - LEFT, frame.height - TOP - BOTTOM
     when = moment(frame.begin + at * frame.step, fine=frame.step < 60)
     return (
         f'<rect class="hint" x="{frame.x(at):.1f}" y="{TOP}" width="{wide:.1f}" height="{high:g}">'
-        f"<title>{escape(when)} UTC: {escape(said)}</title></rect>"
+        f"<title>{escape(when)} UTC: {escape(values)}</title></rect>"
     )

@@ -95,18 +95,20 @@ def order(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 50)
     """
     compute = arrow("compute")
     types: dict[str, Counter[str]] = {}
-    found: list[dict[str, Any]] = []
+    faulty: list[dict[str, Any]] = []
     for batch in warehouse.read("order_check", _ORDER, scope.whole_days(), reading):
         for row in grouped([counted(batch)], ["type"], ["one", "n", *_FAULTS]):
             sums = {"pairs": row["one"], "messages": row["n"], **{each: row[each] for each in _FAULTS}}
             types.setdefault(str(row["type"]), Counter()).update({name: n or 0 for name, n in sums.items()})
         faults = compute.add(*(compute.fill_null(batch.column(each), 0) for each in _FAULTS))
-        found = sorted([*found, *batch.filter(compute.greater(faults, 0)).to_pylist()], key=_gravity)[:limit]
+        faulty = sorted([*faulty, *batch.filter(compute.greater(faults, 0)).to_pylist()], key=_gravity)[
+            :limit
+        ]
     every = sum(types.values(), Counter[str]())
     return {
         **{name: every[name] for name in ("pairs", "messages", *_FAULTS)},
         "types": [{"type": name, **counts} for name, counts in sorted(types.items())],
-        "findings": [_dated(row) for row in found],
+        "findings": [_dated(row) for row in faulty],
         **_event_numbers(warehouse, scope, reading, limit),
     }
 

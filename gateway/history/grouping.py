@@ -31,10 +31,10 @@ def grouped(
 
     def fold(table: Any) -> Any:
         folded = table.group_by(list(keys), use_threads=False).aggregate(wanted)
-        found = {name: folded.column(name) for name in keys}
+        columns = {name: folded.column(name) for name in keys}
         for name, how in wanted:
-            found[name] = folded.column(f"{name}_{how}")
-        return pa.table(found)
+            columns[name] = folded.column(f"{name}_{how}")
+        return pa.table(columns)
 
     parts: list[Any] = []
     for batch in batches:
@@ -98,16 +98,16 @@ def series(
 ) -> list[dict[str, Any]]:
     """Lines of a chart, the largest first: of ``most`` names, and of all others together as ``other``."""
     top = [name for name, _ in totals.most_common(most)]
-    found = {name: [0] * length for name in top}
+    sums = {name: [0] * length for name in top}
     for (name, at), n in cells.items():
-        found.setdefault(name if name in top else "other", [0] * length)[at] += n
-    return [{"name": name, "total": sum(values), "n": values} for name, values in found.items()]
+        sums.setdefault(name if name in top else "other", [0] * length)[at] += n
+    return [{"name": name, "total": sum(values), "n": values} for name, values in sums.items()]
 
 
 def spread(rows: Iterable[dict[str, Any]], value: str, length: int, *, missing: Any = 0) -> list[Any]:
     """The values of rows with ``at``, one per step."""
-    found = [missing] * length
+    values = [missing] * length
     for row in rows:
         if row[value] is not None and 0 <= row["at"] < length:
-            found[row["at"]] = row[value]
-    return found
+            values[row["at"]] = row[value]
+    return values

@@ -65,10 +65,10 @@ def over_time(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int =
 
 def folded(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """One row per value of ``key``, the one with most calls first."""
-    found: dict[Any, dict[str, Any]] = {}
+    by_key: dict[Any, dict[str, Any]] = {}
     buckets: dict[Any, Counter[int]] = defaultdict(Counter)
     for row in rows:
-        entry = found.setdefault(
+        entry = by_key.setdefault(
             row[key], {key: row[key], "n": 0, "max_ns": None, **dict.fromkeys(CAUSES, 0)}
         )
         for name in ("n", *CAUSES):
@@ -76,11 +76,11 @@ def folded(rows: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
         if row["le_ns"] is not None:
             buckets[row[key]][row["le_ns"]] += row["n"] or 0
             entry["max_ns"] = max(entry["max_ns"] or 0, row["max_ns"] or 0)
-    for value, entry in found.items():
+    for value, entry in by_key.items():
         entry |= {
             name: percentile(buckets[value], share, entry["max_ns"]) for name, share in PERCENTILES.items()
         }
-    return sorted(found.values(), key=lambda entry: (-entry["n"], str(entry[key])))
+    return sorted(by_key.values(), key=lambda entry: (-entry["n"], str(entry[key])))
 
 
 def percentile(buckets: Counter[int], percent: int, longest: int | None) -> int | None:

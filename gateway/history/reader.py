@@ -96,14 +96,14 @@ def answer(
     scope = scope_of(warehouse, question, max_days)
     query, _ = QUESTIONS[question.name]
     reading = Reading(budget or Budget())
-    found = query(warehouse, scope, reading, **dict(question.more))
+    rows = query(warehouse, scope, reading, **dict(question.more))
     if (
         reading.vanished
     ):  # a partition was put in the place of another meanwhile: once more, with its new files
         reading = Reading(budget or Budget())
-        found = query(warehouse, scope, reading, **dict(question.more))
-    said = {**scope.as_json(), **reading.as_json(), **found}
-    return summary.aged(said, time.time()) if question.name == "summary" else said
+        rows = query(warehouse, scope, reading, **dict(question.more))
+    values = {**scope.as_json(), **reading.as_json(), **rows}
+    return summary.aged(values, time.time()) if question.name == "summary" else values
 
 
 def scope_of(warehouse: Warehouse, question: Question, max_days: float) -> Scope:
@@ -168,8 +168,8 @@ class History:
         Raises:
             Absent, TooWide: as of ``answer``. Busy: too many wait.
         """
-        found: bytes = await self._run(self._answer, question)
-        return found
+        body: bytes = await self._run(self._answer, question)
+        return body
 
     def close(self) -> None:
         """Forget who waits; the thread ends with what it is reading, within seconds."""
@@ -196,10 +196,10 @@ class History:
             self._kept.move_to_end(key)
             return known if question.name != "summary" else _aged(known)
         budget = Budget(stopped=lambda: self._closed)
-        found = msgspec.json.encode(answer(warehouse, question, max_days=self._max_days, budget=budget))
-        self._keep(key, found)
+        body = msgspec.json.encode(answer(warehouse, question, max_days=self._max_days, budget=budget))
+        self._keep(key, body)
         arrow().default_memory_pool().release_unused()
-        return found
+        return body
 
     def _state(self, warehouse: Warehouse, question: Question) -> object:
         scope = scope_of(warehouse, question, self._max_days)
@@ -207,9 +207,9 @@ class History:
             return scope, summary.state(warehouse, scope.reaching(WIDEST_S).days)
         return scope, warehouse.state(QUESTIONS[question.name][1], scope.reaching(WIDEST_S).days)
 
-    def _keep(self, key: object, found: bytes) -> None:
-        self._kept[key] = found
-        self._kept_bytes += len(found)
+    def _keep(self, key: object, body: bytes) -> None:
+        self._kept[key] = body
+        self._kept_bytes += len(body)
         while len(self._kept) > KEPT or self._kept_bytes > KEPT_BYTES:
             _, oldest = self._kept.popitem(last=False)
             self._kept_bytes -= len(oldest)

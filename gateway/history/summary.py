@@ -36,10 +36,10 @@ def summary(warehouse: Warehouse, scope: Scope, reading: Reading) -> dict[str, A
     }
 
 
-def aged(found: dict[str, Any], now: float) -> dict[str, Any]:
+def aged(summary: dict[str, Any], now: float) -> dict[str, Any]:
     """The summary with ``fresh_s``: how long ago the newest run ended."""
-    ended = found["ended"]
-    return {**found, "fresh_s": None if ended is None else max(0.0, now - ended)}
+    ended = summary["ended"]
+    return {**summary, "fresh_s": None if ended is None else max(0.0, now - ended)}
 
 
 def state(warehouse: Warehouse, days: list[str]) -> tuple[object, ...]:

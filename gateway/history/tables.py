@@ -192,12 +192,12 @@ class Warehouse:
     def files(self, table: str, days: Iterable[str]) -> list[File]:
         """The files of these dates, newest date first."""
         there = self._files(table)
-        found: list[File] = []
+        wanted: list[File] = []
         for day in days:
-            found += there.get(day, [])
-            if len(found) > FILES_MAX:
+            wanted += there.get(day, [])
+            if len(wanted) > FILES_MAX:
                 break
-        return found
+        return wanted
 
     def _files(self, table: str) -> dict[str, list[File]]:
         """The files by date, as the log of the table says; it is read again when there is more in it, or after some
@@ -205,11 +205,11 @@ class Warehouse:
         """
         place = joined(self.directory, table)
         written, settled = _written(place)
-        when, found = self._listed.get(table, (0, {}))
+        when, by_day = self._listed.get(table, (0, {}))
         if not when or when != written:
-            found = _logged(place)
-            self._listed[table] = (written if settled else 0, found)
-        return found
+            by_day = _logged(place)
+            self._listed[table] = (written if settled else 0, by_day)
+        return by_day
 
     def run_files(self) -> list[File]:
         """The files of ``_runs``, newest first."""
@@ -228,22 +228,22 @@ class Warehouse:
         """
         there = self.tables()
         for names in (EXACT, sorted(set(TIMES) - set(EXACT))):
-            found = [edge for name in names if name in there for edge in self._ends(name)]
-            if found:
+            edges = [edge for name in names if name in there for edge in self._ends(name)]
+            if edges:
                 unit = STEPS_S[0]
-                first, end = min(low for low, _ in found), max(high for _, high in found)
+                first, end = min(low for low, _ in edges), max(high for _, high in edges)
                 return first // unit * unit, -(-end // unit) * unit
         return None
 
     def _ends(self, table: str) -> list[tuple[int, int]]:
         """First and last second behind of the oldest and of the newest partition that has rows."""
-        days, found = self.days(table), []
+        days, edges = self.days(table), []
         for order in (days[:3], days[:-4:-1]):
             for day in order:
                 if known := [edge for file in self.files(table, [day]) if (edge := self._edge(table, file))]:
-                    found += known
+                    edges += known
                     break
-        return found
+        return edges
 
     def _edge(self, table: str, file: File) -> tuple[int, int] | None:
         """First second of a file and the first one behind it; remembered."""
@@ -358,10 +358,10 @@ def _folders(place: str) -> list[str]:
     fs = arrow("fs")
     try:
         system, folder = delta.filesystem(place)
-        found = delta.listed(system, folder)
+        about = delta.listed(system, folder)
     except (OSError, ConfigError) as error:
         raise Absent(f"{shown(place)}: {delta.one_line(error)}") from None
-    return [each.base_name for each in found if each.type is fs.FileType.Directory]
+    return [each.base_name for each in about if each.type is fs.FileType.Directory]
 
 
 def _written(place: str) -> tuple[int, bool]:
@@ -393,12 +393,12 @@ def _logged(place: str) -> dict[str, list[File]]:
         rows = rows.select(["path", "partition.dt", "size_bytes", "modification_time"])
     except delta.TableError as error:
         raise Absent(str(error)) from None
-    found: dict[str, list[File]] = {}
+    by_day: dict[str, list[File]] = {}
     for row in rows.to_pylist():
         day, size = str(row["partition.dt"]), row["size_bytes"]
         path = joined(place, row["path"])
-        found.setdefault(day, []).append(File(path, day, size, (row["modification_time"], size)))
-    return {day: sorted(files, key=lambda each: each.path) for day, files in found.items()}
+        by_day.setdefault(day, []).append(File(path, day, size, (row["modification_time"], size)))
+    return {day: sorted(files, key=lambda each: each.path) for day, files in by_day.items()}
 
 
 # ---------------------------------------------------------------- one file

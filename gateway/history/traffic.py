@@ -52,10 +52,10 @@ def talkers(warehouse: Warehouse, scope: Scope, reading: Reading, limit: int = 2
     )
     names = ["userid", "topic", "service"]
     failed = grouped(warehouse.read("errors", [*names, "n"], scope, reading), names, ["n"])
-    found: dict[str, Any] = {}
+    tops: dict[str, Any] = {}
     for name in names:
-        found[f"by_{name}"] = _ranked(rows, failed, name)[:limit]
-    return {**found, "usage": _usage(warehouse, scope, reading)[:limit]}
+        tops[f"by_{name}"] = _ranked(rows, failed, name)[:limit]
+    return {**tops, "usage": _usage(warehouse, scope, reading)[:limit]}
 
 
 def totals(warehouse: Warehouse, scope: Scope, reading: Reading) -> dict[str, Any]:
@@ -120,11 +120,11 @@ def _series(name: str, rows: list[dict[str, Any]], length: int) -> dict[str, Any
 
 
 def _ranked(rows: list[dict[str, Any]], failed: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    found: dict[Any, dict[str, Any]] = {}
+    by_key: dict[Any, dict[str, Any]] = {}
 
     def entry_of(row: dict[str, Any]) -> dict[str, Any]:
         zero = dict.fromkeys(("n", "requests", "responses", "events", "bytes", "errors"), 0)
-        return found.setdefault(row[name], {name: row[name], **zero})
+        return by_key.setdefault(row[name], {name: row[name], **zero})
 
     for row in failed:
         if row[name] is not None or name == "userid":  # a link that was refused has no topic
@@ -136,7 +136,7 @@ def _ranked(rows: list[dict[str, Any]], failed: list[dict[str, Any]], name: str)
             entry["bytes"] += row["wire_bytes"] or 0
             if f"{row['type']}s" in entry:
                 entry[f"{row['type']}s"] += row["n"] or 0
-    return sorted(found.values(), key=lambda entry: (-entry["n"], -entry["errors"], str(entry[name])))
+    return sorted(by_key.values(), key=lambda entry: (-entry["n"], -entry["errors"], str(entry[name])))
 
 
 def _usage(warehouse: Warehouse, scope: Scope, reading: Reading) -> list[dict[str, Any]]:

@@ -4,9 +4,16 @@
 ``tokens``        bearer tokens: a file of hashes
 ``jwt``           JSON Web Tokens of an identity provider
 ``keys``          the public keys for them: PEM files, JWKS documents, rotation
+``fetching``      what providers answer over HTTP, bounded
 ``certificates``  the names that a client certificate proves
-``login``         one-time links and their cookies
+``crl``           client certificates that their authority has taken back
+``login``         one-time links, and the cookies of all logins
+``named``         logins by a token or at a provider
+``oidc``          OpenID Connect: to a provider and back
+``provider``      one provider: metadata, keys, the exchange of codes
 ``users``         name -> userid and roles
+
+``hook``          the authorisation hook: who may do what, asked over HTTP
 
 ``origin``        from which pages browsers may come
 ``proxies``       who is behind a trusted proxy: X-Forwarded-For

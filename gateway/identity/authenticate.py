@@ -4,7 +4,7 @@ In this order, and the first that is there decides:
 
     Authorization: Bearer   a token (``hgt_...``) or a JWT, told apart by their shape
     client certificate      on listeners with ``client_cert``; one that is nobody's is passed over
-    cookie                  of a login link; one that has ended is as good as none, for no page can take it away
+    cookie                  of a login; one that has ended is as good as none, for no page can take it away
 
 What a client is told of a refusal is always the same, "credential refused"; the log has the reason, and never the
 credential. A request with a credential that browsers add by themselves (certificate, cookie) goes through the checks
@@ -14,11 +14,12 @@ of ``origin``, too, and so does one with none: whoever authenticates later is no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -27,14 +28,17 @@ from broker.errors import ConfigError
 from gateway.closes import BAD_CREDENTIAL
 from gateway.identity import certificates
 from gateway.identity.attempts import Attempts
+from gateway.identity.crl import RevocationLists
+from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.jwt import Verifier, is_jwt
 from gateway.identity.keys import KeyRing
 from gateway.identity.leases import HEARTBEAT_S, Connections
-from gateway.identity.login import LoggedIn, Logins, cookie_of
+from gateway.identity.login import LoggedIn, cookie_of
+from gateway.identity.named import NamedLogins
 from gateway.identity.origin import Origins
 from gateway.identity.proxies import Client, Doors
 from gateway.identity.store import FOREVER, Store
-from gateway.identity.tokens import CREDENTIAL, PREFIX, TokenFile, credential_of, token_path
+from gateway.identity.tokens import CREDENTIAL, PREFIX, TokenFile, bearer_of, credential_of, token_path
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal
 from gateway.settings.places import place_of
@@ -42,6 +46,9 @@ from gateway.settings.schema import GatewaySettings
 
 POLL_S: Final = 1.0
 """How often `run` looks whether credentials were revoked: so long may a revoked session live on."""
+
+TLS: Final = "tls:"
+"""What stands before a certificate's fingerprint where credentials of all kinds are named."""
 
 log = logging.getLogger("headgate")
 
@@ -58,7 +65,7 @@ class Authenticator:
     Attributes:
         doors: who is behind a connection; tell it about every bound listener (``doors.opened``).
         origins: from which pages browsers may come.
-        logins: one-time links and their cookies.
+        named: logins by tokens and at providers. logins: one-time links, and the cookies of all logins.
         connections: counts per user, over all workers.
         attempts: counters of refusals.
 
@@ -79,29 +86,35 @@ class Authenticator:
         self._clock = clock
         self.users = Users(settings)
         self.tokens = TokenFile(token_path(settings))
-        self.logins = Logins(store, settings.access)
+        self.named = NamedLogins(settings, store, clock, users=lambda: self.users, ended=self._ended_by_now)
+        self.logins = self.named.logins
         self.connections = Connections(store if settings.gateway.workers > 1 else None, worker)
         self.doors = Doors()
         self.origins = Origins(settings.access.allowed_origins, _names(settings))
         self.attempts = Attempts()
+        self._faults = Attempts()  # what is no client's doing, and must not fill the log either
         self._ring = KeyRing(settings.jwt, clock=clock)
         self._verifier = Verifier(settings.jwt, self._ring)
+        authorities = (entry.client_ca for entry in settings.listen if entry.client_ca is not None)
+        self._lists = RevocationLists(settings.access.client_crls, authorities)
+        self._reading = asyncio.Lock()
         self._revoked: dict[str, float] = store.revocations()
-        self._seen: tuple[int, int] = (store.changes(), self.tokens.generation)
-        self._told: tuple[int, int] = self._seen
-        self._complaint = ""  # about the token file, as logged last
+        self._seen = self._told = (store.changes(), self.tokens.generation, self._lists.generation)
+        self._complaint = ""  # about the files below, as logged last
 
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Read tokens and keys for the first time.
+        """Read tokens, revocation lists and keys for the first time.
 
         Raises:
-            ConfigError: the token file or a key file is bad.
+            ConfigError: one of these files, or the secret for a provider, is bad.
         """
-        self.tokens.refresh()
-        if self.tokens.problem:
-            raise ConfigError(self.tokens.problem)
+        await self._read_lists()
+        self._take_up()
+        if problem := self._problem():
+            raise ConfigError(problem)
+        self.named.providers.start()
         await self._ring.start()
 
     def announce(self, urls: Sequence[str]) -> None:
@@ -112,7 +125,12 @@ class Authenticator:
         """
         access = self._settings.access
         self._store.announce(
-            {"urls": list(urls), "login_links": access.login_links, "login_link_s": access.login_link_s}
+            {
+                "urls": list(urls),
+                "prefix": self._settings.gateway.prefix,
+                "login_links": access.login_links,
+                "login_link_s": access.login_link_s,
+            }
         )
 
     async def run(self, changed: Callable[[], None]) -> None:
@@ -130,10 +148,14 @@ class Authenticator:
                 group.create_task(_every(refresh_s, self._refresh_keys), name="identity: keys")
 
     async def reload(self) -> list[str]:
-        """Read tokens and keys again, now; returns what could not be read and so stays as it was."""
-        self.tokens.refresh()
+        """Read tokens, revocation lists and keys again, now; returns what could not be read and so stays as it was."""
+        await self._read_lists()
+        self._take_up()
         problems = [each.text for each in await self._ring.refresh()]
-        return [self.tokens.problem, *problems] if self.tokens.problem else problems
+        return [problem, *problems] if (problem := self._problem()) else problems
+
+    def _problem(self) -> str:
+        return "; ".join(filter(None, (self.tokens.problem, self._lists.problem)))
 
     def set_users(self, settings: GatewaySettings) -> None:
         """Take up other users; `again` says who those are now that were let in before.
@@ -151,6 +173,7 @@ class Authenticator:
     def close(self) -> None:
         """Give back this worker's counts, read no keys any more; the store is its maker's to close."""
         self._ring.close()
+        self.named.providers.close()
         self.connections.close()
 
     # ------------------------------------------------------------ checking
@@ -161,11 +184,8 @@ class Authenticator:
         Raises:
             Denied: a credential is wrong, or its page may not ask.
         """
-        client = self.doors.client(request)
-        try:
+        with self.counted(request) as client:
             return await self._of_request(request, client)
-        except Denied as denied:
-            raise self._failed(denied, client.address) from denied
 
     def check_page(self, request: web.BaseRequest, kind: str | None = None) -> None:
         """Whether the page that asks may, whatever credential its browser has added; a WebSocket that sends one later.
@@ -177,11 +197,8 @@ class Authenticator:
         Raises:
             Denied: it may not (403).
         """
-        client = self.doors.client(request)
-        try:
+        with self.counted(request) as client:
             self.origins.check(request, client, kind=kind)
-        except Denied as denied:
-            raise self._failed(denied, client.address) from denied
 
     async def authenticate_token(self, text: str, *, address: str) -> Principal:
         """Whose token or JWT this is; ``address`` is the client's (``doors.client(request).address``).
@@ -194,18 +211,34 @@ class Authenticator:
         except Denied as denied:
             raise self._failed(denied, address) from denied
 
+    @contextlib.contextmanager
+    def counted(self, request: web.BaseRequest) -> Iterator[Client]:
+        """Who sends a request; a refusal in the block is counted, and logged, as that client's."""
+        client = self.doors.client(request)
+        try:
+            yield client
+        except Denied as denied:
+            raise self._failed(denied, client.address) from denied
+
     def login(self, request: web.BaseRequest, secret: str) -> LoggedIn:
         """Exchange the secret of a one-time link; give the result to ``login.set_cookie``.
 
         Raises:
             Denied: unknown, used, expired, not from here, or not from our page.
         """
-        client = self.doors.client(request)
-        try:
+        with self.counted(request) as client:
             self.origins.check(request, client, kind="cookie")
             return self.logins.redeem(secret, client)
-        except Denied as denied:
-            raise self._failed(denied, client.address) from denied
+
+    async def login_by_token(self, request: web.BaseRequest, text: str) -> LoggedIn:
+        """Exchange a token or a JWT for a login, which ends with it at the latest.
+
+        Raises:
+            Denied: it is refused, or not from our page.
+        """
+        with self.counted(request) as client:
+            self.origins.check(request, client, kind="cookie")
+            return self.named.by_token(await self._of_token(text))
 
     def logout(self, request: web.BaseRequest, cookie: str) -> None:
         """End the login that this cookie means, if any, from wherever it is used.
@@ -217,27 +250,39 @@ class Authenticator:
         self.logins.end(cookie)
 
     def revoke(self, principal: Principal) -> None:
-        """End the credential of a principal, in all workers: a login, a token, a JWT, a certificate.
-
-        All but the login count again after ``Store.restore``.
+        """End the credential of a principal, in all workers: a token, a JWT, a certificate, or a login and the token or
+        JWT that it came from. All but the login count again after ``Store.restore``.
 
         Raises:
             Denied: the store cannot be written.
         """
-        if principal.kind == "cookie":
-            self.logins.logout(principal.credential)
+        if principal.kind != "cookie":
+            until = principal.expires if principal.expires is not None else FOREVER
+            self._store.revoke(principal.credential, until + self._settings.jwt.leeway_s)
             return
-        until = principal.expires if principal.expires is not None else FOREVER
-        self._store.revoke(principal.credential, until + self._settings.jwt.leeway_s)
+        self.logins.logout(principal.credential)
+        if principal.login.startswith((CREDENTIAL, JWT)):  # whose end is not known here
+            self._store.revoke(principal.login, FOREVER)
 
     def revoked(self, principal: Principal) -> bool:
         """Whether the credential of a principal that was let in before counts no more. Its expiry is not asked for."""
-        if principal.credential in self._revoked:
+        if self._ended(principal.credential, principal.name) or self._ended(principal.login, principal.name):
             return True
-        if principal.kind == "token":
-            token = self.tokens.get(principal.credential.removeprefix(CREDENTIAL))
-            return token is None or token.user != principal.name
         return principal.kind == "cookie" and not self.logins.open(principal.credential)
+
+    def _ended(self, credential: str, user: str) -> bool:
+        """Whether a token, JWT or certificate counts no more."""
+        if credential.startswith(TLS):
+            return credential in self._revoked or self._lists.revoked(credential.removeprefix(TLS))
+        if not credential.startswith(CREDENTIAL):
+            return credential in self._revoked
+        token = self.tokens.get(credential.removeprefix(CREDENTIAL))
+        return credential in self._revoked or token is None or token.user != user
+
+    def _ended_by_now(self, credential: str, user: str) -> bool:
+        """The same, by what other workers have revoked meanwhile, too."""
+        self._take_up()
+        return self._ended(credential, user)
 
     def poll(self) -> bool:
         """Whether credentials changed since this was asked last; `run` asks, and calls ``changed``.
@@ -253,15 +298,21 @@ class Authenticator:
     def _take_up(self) -> None:
         """Read revocations and tokens if they are others than before."""
         self.tokens.refresh()
-        seen = (self._store.changes(), self.tokens.generation)
+        seen = (self._store.changes(), self.tokens.generation, self._lists.generation)
         if seen != self._seen:
             self._revoked = self._store.revocations()
             self._seen = seen
 
+    async def _read_lists(self) -> None:
+        """Read revocation lists if they are others than before; not in the loop, for a long one takes a second."""
+        if self._lists.files:
+            async with self._reading:
+                await asyncio.to_thread(self._lists.refresh)
+
     # ------------------------------------------------------------ the credentials
 
     async def _of_request(self, request: web.BaseRequest, client: Client) -> Principal | None:
-        bearer = _bearer(request)
+        bearer = bearer_of(request)
         if bearer is not None:
             self.origins.check(request, client, kind="token")
             return await self._of_token(bearer)
@@ -307,10 +358,12 @@ class Authenticator:
         if user is None:
             log.debug("certificate %r is no user's", shown.subject[:128])
             return None
-        credential = f"tls:{shown.fingerprint}"
-        return self._unrevoked(
+        credential = f"{TLS}{shown.fingerprint}"
+        principal = self._unrevoked(
             self.users.principal(user, kind="tls", credential=credential, expires=shown.expires)
         )
+        self._lists.check(shown, self._store.wall())
+        return principal
 
     def _unrevoked(self, principal: Principal) -> Principal:
         self._take_up()  # a revocation of another worker counts at once for whoever comes anew
@@ -321,7 +374,8 @@ class Authenticator:
     def _failed(self, denied: Denied, address: str) -> Denied:
         """Count a refusal; what the client gets to see of it."""
         if denied.status >= 500:
-            log.error("cannot check a credential: %s", denied)
+            if self._faults.fail(address, self._clock())[1]:
+                log.error("cannot check a credential: %s", denied)
             return denied
         within, told = self.attempts.fail(address, self._clock())
         if told:
@@ -339,16 +393,17 @@ class Authenticator:
     # ------------------------------------------------------------ rounds
 
     async def _watch(self, changed: Callable[[], None]) -> None:
+        await self._read_lists()
         try:
             if self.poll():
                 changed()
         except BaseException:
             self._told = _NEVER  # the next round must find the change again
             raise
-        if self.tokens.problem != self._complaint:
-            self._complaint = self.tokens.problem
-            if self._complaint:
-                log.error("%s; the tokens read before stay", self._complaint)
+        if (problem := self._problem()) != self._complaint:
+            self._complaint = problem
+            if problem:
+                log.error("%s; what was read before stays", problem)
 
     async def _beat(self) -> None:
         self.connections.heartbeat()
@@ -369,23 +424,7 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
             log.exception("a fault of ours; again in %g s", seconds)
 
 
-_NEVER: Final = (-1, -1)
-
-
-def _bearer(request: web.BaseRequest) -> str | None:
-    """The bearer token of a request; other schemes are a proxy's matter.
-
-    Raises:
-        Denied: there are several, or an empty one.
-    """
-    said = request.headers.getall("Authorization", [])
-    words = [each.split(None, 1) for each in said]
-    found = [each for each in words if each and each[0].lower() == "bearer"]
-    if not found:
-        return None
-    if len(found) > 1 or len(found[0]) != 2:
-        raise _refused("an Authorization header without a token, or several")
-    return found[0][1].strip()
+_NEVER: Final = (-1, -1, -1)
 
 
 def _names(settings: GatewaySettings) -> list[str]:

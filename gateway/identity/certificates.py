@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 
 CACHED: Final = 256
 """Certificates whose names are remembered: one connection shows the same one with every request."""
-_UNREADABLE: Final = (
+UNREADABLE: Final = (
     TypeError,
     UnsupportedAlgorithm,
     x509.DuplicateExtension,
@@ -34,6 +34,10 @@ class Shown(NamedTuple):
     """Wall clock seconds of its end."""
     subject: str
     """RFC 4514, for log lines."""
+    issuer: bytes
+    """Name of who signed it (DER)."""
+    serial: int
+    """Its number, unique below its issuer."""
 
 
 def shown(connection: ssl.SSLObject | ssl.SSLSocket | None) -> Shown | None:
@@ -62,7 +66,7 @@ def read(encoded: bytes) -> Shown:
     """
     try:
         return _read(x509.load_der_x509_certificate(encoded))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise ValueError(f"a certificate that cannot be read: {error}") from error
 
 
@@ -72,7 +76,14 @@ def _read(certificate: x509.Certificate) -> Shown:
     names = {f"SHA256:{fingerprint}", *_common_names(certificate), *_alternative_names(certificate)}
     if subject:
         names.add(subject)
-    return Shown(frozenset(names), fingerprint, certificate.not_valid_after_utc.timestamp(), subject)
+    return Shown(
+        frozenset(names),
+        fingerprint,
+        certificate.not_valid_after_utc.timestamp(),
+        subject,
+        certificate.issuer.public_bytes(),
+        certificate.serial_number,
+    )
 
 
 def _common_names(certificate: x509.Certificate) -> list[str]:

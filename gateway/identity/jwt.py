@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import jwt
@@ -17,8 +19,16 @@ TOKEN_CHARS: Final = 8192
 """Longest token that is looked at; headers of servers end there, too."""
 TRIED: Final = 16
 """Keys that are tried for one token."""
-REQUIRED: Final = ["exp", "iss", "aud", "sub"]
+OPTIONS: Final[Any] = {
+    "require": ["exp", "iss", "aud", "sub"],
+    "strict_aud": False,
+    "verify_exp": False,  # times are compared below, with the clock of whoever asks
+    "verify_nbf": False,
+    "verify_iat": False,
+}
 NAME_CHARS: Final = 256
+CREDENTIAL: Final = "jwt:"
+"""What stands before its name where credentials of all kinds are named."""
 
 
 class Verified(NamedTuple):
@@ -33,23 +43,34 @@ class Verified(NamedTuple):
     """Wall clock seconds at which it ends, leeway not counted."""
 
 
+class Untimely(Denied):
+    """A token whose signature is right, and whose times are not those of now."""
+
+    def __init__(self, text: str, issued: float | None) -> None:
+        super().__init__(text, public="credential refused", status=401, close=BAD_CREDENTIAL)
+        self.issued = issued
+        """When it was made by the clock of who made it, where it says so."""
+
+
 def is_jwt(text: str) -> bool:
     """Whether a credential has the shape of a signed JWT: three parts between two dots."""
     return text.count(".") == 2
 
 
 class Verifier:
-    """Checks tokens against ``[jwt]``."""
+    """Checks tokens against ``[jwt]``, or what a provider has instead; ``wall`` is the clock, seconds since 1970."""
 
-    def __init__(self, settings: JwtSection, ring: KeyRing) -> None:
+    def __init__(self, settings: JwtSection, ring: KeyRing, *, wall: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._ring = ring
+        self._wall = wall
 
     async def verify(self, text: str) -> Verified:
         """Check a token; waits for the provider only when it names an unknown key.
 
         Raises:
-            Denied: it is refused (401, do not reconnect); the reason is in the text for the log only.
+            Denied: it is refused (401, do not reconnect); the reason is in the text for the log only. `Untimely` where
+                nothing but its times is wrong.
         """
         algorithm, kid = self._head(text)
         if kid is not None and not self._ring.knows(kid):
@@ -58,7 +79,9 @@ class Verifier:
         if not keys:
             raise _refused(f"no key for algorithm {algorithm} and kid {str(kid)[:64]!r}")
         claims = self._claims(text, keys[:TRIED])
-        return Verified(self._name(claims), claims, credential_of(text, claims), _expiry(claims))
+        expires = _moment(claims, "exp")
+        self._check_times(claims, expires)
+        return Verified(self._name(claims), claims, credential_of(text, claims), expires)
 
     def _head(self, text: str) -> tuple[str, str | None]:
         """Algorithm and key name that the token claims: they choose among our keys, and nothing else."""
@@ -91,14 +114,23 @@ class Verifier:
                     algorithms=[key.algorithm],
                     audience=self._settings.audience,
                     issuer=self._settings.issuer,
-                    leeway=self._settings.leeway_s,
-                    options={"require": REQUIRED, "strict_aud": False},
+                    options=OPTIONS,
                 )
             except jwt.InvalidSignatureError as error:
                 wrong = error  # another key may fit
             except (jwt.PyJWTError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
                 raise _refused(f"a JWT was refused: {_reason(error)}") from error
         raise _refused(f"a JWT was refused: {_reason(wrong)}") from wrong
+
+    def _check_times(self, claims: dict[str, Any], expires: float) -> None:
+        now, leeway_s = self._wall(), self._settings.leeway_s
+        issued = _moment(claims, "iat") if "iat" in claims else None
+        begins = _moment(claims, "nbf") if "nbf" in claims else now
+        if expires <= now - leeway_s:
+            raise Untimely(f"a JWT was refused: it ended {now - expires:.0f} s ago", issued)
+        ahead = max(begins, issued if issued is not None else now) - now
+        if ahead > leeway_s:
+            raise Untimely(f"a JWT was refused: it counts from {ahead:.0f} s after now on", issued)
 
     def _name(self, claims: dict[str, Any]) -> str:
         name = claims.get(self._settings.user_claim)
@@ -114,15 +146,15 @@ def credential_of(text: str, claims: dict[str, Any]) -> str:
     """
     jti = claims.get("jti")
     if isinstance(jti, str) and 0 < len(jti) <= NAME_CHARS:
-        return f"jwt:{jti}"
-    return f"jwt:sha256:{hashlib.sha256(text.rpartition('.')[0].encode()).hexdigest()}"
+        return f"{CREDENTIAL}{jti}"
+    return f"{CREDENTIAL}sha256:{hashlib.sha256(text.rpartition('.')[0].encode()).hexdigest()}"
 
 
-def _expiry(claims: dict[str, Any]) -> float:
-    expires = claims["exp"]
-    if isinstance(expires, bool) or not isinstance(expires, int | float) or not math.isfinite(expires):
-        raise _refused("the claim exp is no time")
-    return float(expires)
+def _moment(claims: dict[str, Any], name: str) -> float:
+    found = claims[name]
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise _refused(f"the claim {name} is no time")
+    return float(found)
 
 
 def _reason(error: Exception | None) -> str:

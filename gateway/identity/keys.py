@@ -13,14 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import ssl
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-import aiohttp
 import jwt
 import msgspec
 from cryptography import x509
@@ -32,15 +30,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from broker.errors import ConfigError
 from broker.nesting import read_json
+from gateway.identity.fetching import ANSWER_BYTES, FAULTS, fetch, told
 from gateway.identity.proxies import is_local_host
 from gateway.settings.schema import JwtSection
 
-DOCUMENT_BYTES: Final = 256 * 1024
-"""Largest JWKS document or PEM file that is read; those of large providers have 10 KiB."""
 DOCUMENT_KEYS: Final = 64
 """Keys of one document that are used; providers publish two to ten."""
-FETCH_S: Final = 5.0
-"""Longest time for one document."""
 UNKNOWN_KID_S: Final = 10.0
 """Shortest pause between two readings that an unknown ``kid`` causes."""
 RSA_BITS: Final = 2048
@@ -81,7 +76,6 @@ class KeyRing:
         self._asked: float | None = None
         self._reading = asyncio.Lock()
         self._caused: asyncio.Task[list[Problem]] | None = None  # the last reading that a token caused
-        self._tls: ssl.SSLContext | None = None
 
     def find(self, algorithm: str, kid: str | None) -> list[Key]:
         """The keys that may have signed a token with this header: of that name, and those without a name."""
@@ -137,34 +131,19 @@ class KeyRing:
         for address in self._settings.keys:
             try:
                 self._keys[address] = await self._read(address)
-            except (OSError, ValueError, TimeoutError, aiohttp.ClientError) as error:
-                problems.append(Problem(address, f"{address}: {str(error) or type(error).__name__}"))
+            except FAULTS as error:
+                problems.append(Problem(address, f"{address}: {told(error)}"))
                 log.warning("keys of JWTs: %s; the keys read before stay", problems[-1].text)
         return problems
 
     async def _read(self, address: str) -> list[Key]:
         if _is_remote(address):
-            return parse_document(await self._fetch(address))
+            accept = {"Accept": "application/jwk-set+json, application/json"}
+            reply = await fetch(address, headers=accept)
+            if reply.status != 200:
+                raise ValueError(f"status {reply.status}, expected 200")
+            return parse_document(reply.body)
         return await asyncio.to_thread(read_file, address)
-
-    async def _fetch(self, address: str) -> bytes:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        timeout = aiohttp.ClientTimeout(total=FETCH_S)
-        # as it comes: a small answer must not unpack into a large one
-        headers = {"Accept": "application/jwk-set+json, application/json", "Accept-Encoding": "identity"}
-        async with (
-            aiohttp.ClientSession(timeout=timeout, headers=headers, auto_decompress=False) as session,
-            session.get(address, allow_redirects=False, ssl=self._tls) as response,
-        ):
-            if response.status != 200:
-                raise ValueError(f"status {response.status}, expected 200")
-            taken = bytearray()
-            async for chunk in response.content.iter_chunked(64 * 1024):
-                taken += chunk
-                if len(taken) > DOCUMENT_BYTES:
-                    raise ValueError(f"more than {DOCUMENT_BYTES} bytes, expected a JWKS document")
-            return bytes(taken)
 
 
 class Problem(NamedTuple):
@@ -183,9 +162,9 @@ def read_file(address: str) -> list[Key]:
     """
     path = Path(unquote(urlsplit(address).path)) if address.startswith("file://") else Path(address)
     with open(path, "rb") as file:
-        text = file.read(DOCUMENT_BYTES + 1)
-    if len(text) > DOCUMENT_BYTES:
-        raise ValueError(f"more than {DOCUMENT_BYTES} bytes, expected keys")
+        text = file.read(ANSWER_BYTES + 1)
+    if len(text) > ANSWER_BYTES:
+        raise ValueError(f"more than {ANSWER_BYTES} bytes, expected keys")
     return parse_document(text) if text.lstrip().startswith(b"{") else parse_pem(text)
 
 

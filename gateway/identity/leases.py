@@ -3,19 +3,24 @@
 Each worker owns its rows and refreshes a heartbeat. The supervisor removes the rows of a worker that it has reaped
 (`forget`); should it be gone itself, rows of a worker that was not seen for ``LEASE_S`` count no more. Within a worker
 memory is the truth, the file its copy: a worker that stood still longer than its lease writes its counts anew with the
-next heartbeat.
+next heartbeat. While the file cannot be written, each worker goes on with its own counts, without a wait for the file
+at every connection, until a heartbeat finds it again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from gateway.identity.store import Store
 from gateway.principal import Denied
+
+log = logging.getLogger("headgate")
 
 HEARTBEAT_S: Final = 5.0
 """How often a worker says that it lives."""
@@ -31,31 +36,42 @@ class Connections:
     Args:
         store: the file workers share, or None for a single process: then nothing is written.
         worker: name of this worker's rows, for `forget`; "" takes a random one.
+
+    Attributes:
+        away: the file could not be written: limits are this worker's own until the next heartbeat that can.
+        elsewhere: connections of a user at other gateways (``gateway.fleet``). changed: told whose count changed.
     """
 
     def __init__(self, store: Store | None, worker: str = "") -> None:
         self._store = store
         self.worker: str = worker or secrets.token_hex(8)
         self._own: Counter[str] = Counter()
-        self._stale = False  # the file missed a release
+        self.away = False
+        self.elsewhere: Callable[[str], int] = lambda _user: 0
+        self.changed: Callable[[str], None] = lambda _user: None
         if store is not None:
             self.heartbeat()
 
     def acquire(self, user: str, limit: int) -> bool:
         """Count one more connection of ``user`` unless it has ``limit`` already; tells whether it was counted.
 
-        Atomic over the workers: of several that ask for the last place, one gets it.
-
-        Raises:
-            Denied: the store cannot be written.
+        Atomic over the workers, unless the file is away: of several that ask for the last place, one gets it.
         """
-        if self._store is None:
-            if self._own[user] >= limit:
-                return False
+        limit -= self.elsewhere(user)
+        granted = self._own[user] < limit
+        if granted and self._store is not None and not self.away:
+            try:
+                granted = self._share(self._store, user, limit)
+            except Denied as error:
+                self._lost(error)
+        if granted:
             self._own[user] += 1
-            return True
-        with self._store.writing() as base:
-            alive = self._store.wall() - LEASE_S
+            self.changed(user)
+        return granted
+
+    def _share(self, store: Store, user: str, limit: int) -> bool:
+        with store.writing() as base:
+            alive = store.wall() - LEASE_S
             (others,) = base.execute(
                 "SELECT COALESCE(SUM(connections), 0) FROM counts JOIN workers ON workers.id = counts.worker "
                 "WHERE user = ? AND seen >= ? AND worker != ?",
@@ -64,8 +80,11 @@ class Connections:
             if others + self._own[user] >= limit:
                 return False
             _put(base, user, self.worker, self._own[user] + 1)
-        self._own[user] += 1
         return True
+
+    def _lost(self, error: Denied) -> None:
+        self.away = True
+        log.error("%s; connections of a user are counted in this process alone meanwhile", error)
 
     def release(self, user: str) -> None:
         """Take back one `acquire` that was granted. Raises nothing: what cannot be written now is put right by the
@@ -75,12 +94,17 @@ class Connections:
         left = self._own[user]
         if left <= 0:
             del self._own[user]
-        if self._store is not None:
-            self._try_put(user, max(left, 0))
+        self.changed(user)
+        if self._store is not None and not self.away:
+            self._try_put(self._store, user, max(left, 0))
 
     def own(self, user: str) -> int:
         """Connections of ``user`` in this worker."""
         return self._own.get(user, 0)
+
+    def all_own(self) -> dict[str, int]:
+        """Those of all users in this worker."""
+        return dict(self._own)
 
     def total(self, user: str) -> int:
         """Connections of ``user`` in all workers that live."""
@@ -95,12 +119,12 @@ class Connections:
         return int(rows[0][0])
 
     def uncertain(self, user: str) -> bool:
-        """Whether part of the count of ``user`` is a worker's that may have ended: the limit may not be reached.
-
-        Raises:
-            Denied: the store cannot be read.
+        """Whether part of the count of ``user`` is a worker's that may have ended, or another gateway's, which says no
+        word when it ends at once: the limit may not be reached.
         """
-        if self._store is None:
+        if self.elsewhere(user):
+            return True
+        if self._store is None or self.away:
             return False
         now = self._store.wall()
         query = (
@@ -117,8 +141,20 @@ class Connections:
         """
         if self._store is None:
             return
-        now = self._store.wall()
-        with self._store.writing() as base:
+        try:
+            self._say(self._store)
+        except Denied:
+            self.away = True
+            raise
+        if self.away:
+            log.warning(
+                "%s can be written again: connections of a user are counted together", self._store.path
+            )
+        self.away = False
+
+    def _say(self, store: Store) -> None:
+        now = store.wall()
+        with store.writing() as base:
             base.execute("DELETE FROM workers WHERE seen < ?", (now - LEASE_S,))
             known = base.execute("SELECT 1 FROM workers WHERE id = ?", (self.worker,)).fetchone()
             base.execute(
@@ -126,11 +162,10 @@ class Connections:
                 (self.worker, now),
             )
             base.execute("DELETE FROM counts WHERE worker NOT IN (SELECT id FROM workers)")
-            if known is None or self._stale:
+            if known is None or self.away:
                 base.execute("DELETE FROM counts WHERE worker = ?", (self.worker,))
                 for user, connections in self._own.items():
                     _put(base, user, self.worker, connections)
-        self._stale = False
 
     def close(self) -> None:
         """Give back everything this worker has; raises nothing, for the lease ends it otherwise."""
@@ -140,13 +175,12 @@ class Connections:
         with contextlib.suppress(Denied):
             forget(self._store, self.worker)
 
-    def _try_put(self, user: str, connections: int) -> None:
-        assert self._store is not None
+    def _try_put(self, store: Store, user: str, connections: int) -> None:
         try:
-            with self._store.writing() as base:
+            with store.writing() as base:
                 _put(base, user, self.worker, connections)
-        except Denied:
-            self._stale = True
+        except Denied as error:
+            self._lost(error)
 
 
 def forget(store: Store, worker: str | None) -> None:

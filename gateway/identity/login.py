@@ -1,4 +1,4 @@
-"""One-time login links and the cookies they are exchanged for.
+"""Logins of browsers: one-time links and the cookies that they, tokens and identity providers are exchanged for.
 
 The link is ``URL/login#once=SECRET``: what stands behind ``#`` a browser keeps for itself, so the secret is in no log
 of a proxy or server, nor in a `Referer`. The page posts it to ``/v1/login``, once, and gets a cookie:
@@ -9,21 +9,25 @@ of a proxy or server, nor in a `Referer`. The page posts it to ``/v1/login``, on
 - Browsers do not keep the ports of a host apart: every http server on 127.0.0.1 that the user visits gets the cookie.
   Where other people have accounts on the machine, tokens are the better credential.
 
-What the cookie means is looked up at each use: setting ``access.login_links`` to *off* ends all logins.
+What the cookie means is looked up at each use: setting ``access.login_links`` to *off* ends all logins by a link, a
+revoked token or a provider that the settings name no more those that came from it.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
+import sqlite3
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
 from aiohttp import web
 
 from gateway.closes import BAD_CREDENTIAL, NO_ROLE
 from gateway.identity.proxies import Client
 from gateway.identity.store import KEY_BYTES, Store, count_change, hash_of
-from gateway.identity.users import link_principal
+from gateway.identity.users import GUEST_NAME, LINK, OWNER_NAME, link_principal
 from gateway.principal import Denied, Principal
 from gateway.settings.schema import AccessSection
 
@@ -34,10 +38,48 @@ SECRET_CHARS: Final = 128
 """Longest secret that is looked up: ours have 43 characters."""
 LOGINS: Final = 4096
 """Logins that may be open at a time; the oldest end for new ones."""
+LOGINS_OF_USER: Final = 64
+"""Of one user, those by links not counted; its oldest end for new ones."""
+_COLUMNS: Final = "id, source, user, claims, role, loopback, made, expires"
+
+
+class Login(NamedTuple):
+    """One login, as the store has it: the secret of its cookie is not in there."""
+
+    id: str
+    source: str
+    """What it came from: ``link``, the credential of a token or JWT, or ``oidc:NAME``."""
+    user: str
+    """Whose it is; "" for links."""
+    claims: dict[str, Any]
+    """What a provider or JWT said of the user, as far as it counts."""
+    role: str
+    """What a link gives; "" for others."""
+    loopback: bool
+    """It counts on this machine only."""
+    made: float
+    expires: float
+    """Wall clock seconds, both."""
+
+    @property
+    def credential(self) -> str:
+        """What names it for revocation."""
+        return f"login:{self.id}"
+
+    def described(self) -> dict[str, Any]:
+        """It, as its user sees it."""
+        name = self.user or (OWNER_NAME if self.role == "owner" else GUEST_NAME)
+        return {
+            "login": self.id,
+            "user": name,
+            "from": self.source,
+            "since": self.made,
+            "expires": self.expires,
+        }
 
 
 class LoggedIn(NamedTuple):
-    """A link that was exchanged."""
+    """A link, a token or a provider's word that was exchanged."""
 
     cookie: str
     """The value of the cookie: a secret."""
@@ -50,11 +92,18 @@ class Logins:
     Args:
         store: where they are.
         access: ``login_links``, ``login_link_s`` and ``cookie_s`` count.
+        named: who a login that came from no link is now; None: it counts no more.
     """
 
-    def __init__(self, store: Store, access: AccessSection) -> None:
+    def __init__(
+        self,
+        store: Store,
+        access: AccessSection,
+        named: Callable[[Login], Principal | None] = lambda _login: None,
+    ) -> None:
         self._store = store
         self._access = access
+        self._named = named
 
     def make_link(self, role: LinkRole | None = None, *, loopback_only: bool | None = None) -> str:
         """A new secret for one login, valid for ``access.login_link_s``.
@@ -79,9 +128,7 @@ class Logins:
         Raises:
             Denied: unknown, used or expired, or not allowed from where the client is (then it stays unused).
         """
-        cookie, public_id = secrets.token_urlsafe(KEY_BYTES), secrets.token_hex(8)
         now = self._store.wall()
-        expires = now + self._access.cookie_s
         with self._store.writing() as base:
             query = "SELECT role, loopback FROM links WHERE hash = ? AND expires > ?"
             row = base.execute(query, (_hash(secret), now)).fetchone()
@@ -90,39 +137,88 @@ class Logins:
             role, loopback = row
             self._check(role, bool(loopback), client)
             base.execute("DELETE FROM links WHERE hash = ? OR expires <= ?", (_hash(secret), now))
-            base.execute("DELETE FROM logins WHERE expires <= ?", (now,))
-            base.execute(
-                "DELETE FROM logins WHERE hash IN (SELECT hash FROM logins ORDER BY expires DESC LIMIT -1 OFFSET ?)",
-                (LOGINS - 1,),
-            )
-            base.execute(
-                "INSERT INTO logins VALUES (?, ?, ?, ?, ?)",
-                (hash_of(cookie), public_id, role, loopback, expires),
-            )
-        return LoggedIn(cookie, link_principal(role, credential=f"login:{public_id}", expires=expires))
+            login = self._made(LINK, "", {}, role=role, loopback=bool(loopback))
+            cookie = _insert(base, login, now)
+        return LoggedIn(cookie, link_principal(role, credential=login.credential, expires=login.expires))
+
+    def begin(
+        self, source: str, user: str, claims: dict[str, Any], *, until: float | None = None
+    ) -> tuple[str, Login]:
+        """Log in who has shown a token, or comes from a provider; returns the value of the cookie, too.
+
+        Args:
+            source: the credential of the token, or ``oidc:NAME``.
+            user: whose login it is.
+            claims: what ``source`` says of the user, for those that the settings do not name.
+            until: it ends then at the latest, wall clock seconds.
+
+        Raises:
+            Denied: it gives nothing here, or the store cannot be written.
+        """
+        login = self._made(source, user, claims)
+        if until is not None and until < login.expires:
+            login = login._replace(expires=until)
+        with self._store.writing() as base:
+            return _insert(base, login, login.made), login
+
+    def _made(
+        self, source: str, user: str, claims: dict[str, Any], *, role: str = "", loopback: bool = False
+    ) -> Login:
+        now = self._store.wall()
+        return Login(
+            secrets.token_hex(8), source, user, claims, role, loopback, now, now + self._access.cookie_s
+        )
 
     def principal(self, cookie: str, client: Client) -> Principal | None:
-        """Whose cookie this is; None for one that is unknown or has ended, or gives what no link gives any more.
+        """Whose cookie this is; None for one that is unknown or has ended, or gives nothing any more.
 
         Raises:
             Denied: the login does not count from there (403).
         """
-        query = "SELECT id, role, loopback, expires FROM logins WHERE hash = ? AND expires > ?"
-        rows = self._store.reading(query, _hash(cookie), self._store.wall())
-        if not rows:
+        found = self._read("hash = ?", _hash(cookie))
+        if not found:
             return None
-        public_id, role, loopback, expires = rows[0]
-        if not self._grants(role):
+        login = found[0]
+        if login.source != LINK:
+            return self._named(login)
+        if not self._grants(login.role):
             return None
-        self._check(role, bool(loopback), client)
-        return link_principal(role, credential=f"login:{public_id}", expires=expires)
+        self._check(login.role, login.loopback, client)
+        return link_principal(login.role, credential=login.credential, expires=login.expires)
 
     def open(self, credential: str) -> bool:
         """Whether the login with this ``Principal.credential`` has not ended."""
-        rows = self._store.reading(
-            "SELECT role FROM logins WHERE id = ? AND expires > ?", _id(credential), self._store.wall()
-        )
-        return bool(rows) and self._grants(rows[0][0])
+        found = self._read("id = ?", _id(credential))
+        return bool(found) and (found[0].source != LINK or self._grants(found[0].role))
+
+    def of(self, mine: Principal | None) -> list[Login]:
+        """The logins of a user, the newest first; None: those of everybody.
+
+        Raises:
+            Denied: the store cannot be read.
+        """
+        return self._read("1") if mine is None else self._read(*_owned(mine))
+
+    def counts(self, login: Login) -> bool:
+        """Whether a login gives anything by the settings, users and tokens of now."""
+        return self._grants(login.role) if login.source == LINK else self._named(login) is not None
+
+    def end_all(self, logins: Sequence[Login]) -> None:
+        """End logins, in all workers.
+
+        Raises:
+            Denied: the store cannot be written.
+        """
+        with self._store.writing(durable=True) as base:
+            base.executemany("DELETE FROM logins WHERE id = ?", [(each.id,) for each in logins])
+            count_change(base)
+
+    def _read(self, where: str, *values: Any) -> list[Login]:
+        query = f"SELECT {_COLUMNS} FROM logins WHERE {where} AND expires > ? ORDER BY made DESC, id"  # noqa: S608
+        rows = self._store.reading(query, *values, self._store.wall())
+        return [
+            Login(*row)._replace(claims=msgspec.json.decode(row[3]), loopback=bool(row[5])) for row in rows
+        ]
 
     def logout(self, credential: str) -> None:
         """End a login, in all workers; one that has ended already is fine.
@@ -167,6 +263,38 @@ class Logins:
 
     def _grants(self, role: str) -> bool:
         return role == self._access.login_links or (role == "user" and self._access.login_links == "owner")
+
+
+def _owned(mine: Principal) -> tuple[str, ...]:
+    """Which rows are a user's: guests by a link all have one name, and are no one person."""
+    if mine.login == LINK and not mine.owner:
+        return ("id = ?", _id(mine.credential))
+    if mine.login == LINK:
+        return ("(source = ? AND role = 'owner')", LINK)
+    return ("(source != ? AND user = ?)", LINK, mine.name)
+
+
+def _insert(base: sqlite3.Connection, login: Login, now: float) -> str:
+    """Write a login, for which the oldest end where there are too many; returns the value of its cookie."""
+    cookie = secrets.token_urlsafe(KEY_BYTES)
+    base.execute("DELETE FROM logins WHERE expires <= ?", (now,))
+    ended = base.execute(
+        "DELETE FROM logins WHERE hash IN (SELECT hash FROM logins ORDER BY expires DESC LIMIT -1 OFFSET ?)",
+        (LOGINS - 1,),
+    ).rowcount
+    ended += base.execute(
+        "DELETE FROM logins WHERE hash IN (SELECT hash FROM logins WHERE source != ? AND user = ? "
+        "ORDER BY made DESC LIMIT -1 OFFSET ?)",
+        (LINK, login.user, LOGINS_OF_USER - 1),
+    ).rowcount
+    if ended:
+        count_change(base)
+    row = (*login[:3], msgspec.json.encode(login.claims), *login[4:])
+    base.execute(
+        f"INSERT INTO logins (hash, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - ours
+        (hash_of(cookie), *row),
+    )
+    return cookie
 
 
 def add_link(store: Store, role: LinkRole, *, seconds: float, loopback_only: bool) -> str:

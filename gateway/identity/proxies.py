@@ -12,6 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,8 @@ from gateway.settings.schema import ListenEntry
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 LOOPBACK: Final = ipaddress.IPv4Address("127.0.0.1")
+KNOWN: Final = 4096
+"""Addresses whose parsed form is remembered: each is asked for a dozen times while its connection begins."""
 HOPS: Final = 32
 """Entries of ``X-Forwarded-For`` that are looked at, from the right: no chain of proxies is longer."""
 
@@ -130,6 +133,7 @@ def forwarded_for(headers: Iterable[str], trusted: Networks) -> IpAddress | None
     return found
 
 
+@functools.lru_cache(KNOWN)
 def is_local_host(host: str) -> bool:
     """Whether a ``Host`` header (or origin's host) names this machine by itself: a page of another name that resolves
     to 127.0.0.1 (DNS rebinding) does not.
@@ -202,6 +206,7 @@ def _is_address(name: str | bytes) -> bool:
     return isinstance(name, str) and _parsed(name) is not None
 
 
+@functools.lru_cache(KNOWN)
 def _parsed(text: str) -> IpAddress | None:
     try:
         address = ipaddress.ip_address(text.partition("%")[0])  # a link-local one comes with its interface

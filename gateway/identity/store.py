@@ -8,6 +8,7 @@ What is in it, and which file of this room knows the table:
     change       a number that grows with every revocation               here
     links        one-time login links, by hash                           ``login``
     logins       web logins, by the hash of their cookie                 ``login``
+    spent        logins at providers that have come back, by hash        ``oidc``
     workers      worker processes and when they were last seen           ``leases``
     counts       connections of each user in each worker                 ``leases``
 
@@ -32,7 +33,7 @@ import secrets
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,13 +46,12 @@ from gateway.principal import Denied
 FILE: Final = "gateway.db"
 BUSY_S: Final = 0.1
 """Longest wait for another process that is writing: longer than any transaction here takes."""
-SCHEMA: Final = 1
 FOREVER: Final = 32503680000.0
 """The year 3000: the end of a revoked credential that has none of its own."""
 KEY_BYTES: Final = 32
 """256 bits, for keys and for the secrets that links and cookies carry."""
 
-_TABLES: Final = """
+_FIRST: Final = """
 CREATE TABLE IF NOT EXISTS keys (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS change (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
@@ -66,6 +66,18 @@ CREATE TABLE IF NOT EXISTS workers (id TEXT PRIMARY KEY, seen REAL NOT NULL) WIT
 CREATE TABLE IF NOT EXISTS counts
     (user TEXT, worker TEXT, connections INTEGER NOT NULL, PRIMARY KEY (user, worker)) WITHOUT ROWID;
 """
+
+
+_NAMED: Final = """
+ALTER TABLE logins ADD COLUMN source TEXT NOT NULL DEFAULT 'link';
+ALTER TABLE logins ADD COLUMN user TEXT NOT NULL DEFAULT '';
+ALTER TABLE logins ADD COLUMN claims BLOB NOT NULL DEFAULT x'7b7d';
+ALTER TABLE logins ADD COLUMN made REAL NOT NULL DEFAULT 0;
+CREATE TABLE spent (hash BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID;
+"""
+_STEPS: Final = (_FIRST, _NAMED)
+"""What leads from each version of the file to the next."""
+SCHEMA: Final = len(_STEPS)
 
 
 def hash_of(secret: str) -> bytes:
@@ -117,10 +129,10 @@ class Store:
             base.execute("BEGIN IMMEDIATE")
             try:
                 yield base
+                base.commit()  # on a full disk it may fail with the transaction still open
             except BaseException:
                 base.rollback()
                 raise
-            base.commit()
         except sqlite3.Error as error:
             raise _unavailable(self.path, error) from error
 
@@ -194,11 +206,15 @@ class Store:
         Raises:
             Denied: the file cannot be written.
         """
+        self.revoke_all({credential: until})
+
+    def revoke_all(self, credentials: Mapping[str, float]) -> None:
+        """The same of several, by name, in one transaction."""
         with self.writing(durable=True) as base:
             base.execute("DELETE FROM revocations WHERE until < ?", (self.wall(),))
-            base.execute(
+            base.executemany(
                 "INSERT INTO revocations VALUES (?, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)",
-                (credential, until),
+                credentials.items(),
             )
             count_change(base)
 
@@ -283,10 +299,10 @@ def _set_up(base: sqlite3.Connection, path: Path) -> None:
     found = base.execute("PRAGMA user_version").fetchone()[0]
     if found == SCHEMA:
         return
-    if found != 0:
+    if not 0 <= found < SCHEMA:
         raise ConfigError(f"{path}: version {found}, expected {SCHEMA}: move it away, logins are lost")
     base.execute("BEGIN IMMEDIATE")
-    for statement in filter(str.strip, _TABLES.split(";")):
+    for statement in filter(str.strip, ";".join(_STEPS[found:]).split(";")):
         base.execute(statement)
     base.execute(f"PRAGMA user_version={SCHEMA}")
     base.execute("COMMIT")

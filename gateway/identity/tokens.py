@@ -20,7 +20,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -29,6 +29,9 @@ from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.store import KEY_BYTES
 from gateway.principal import Denied
 from gateway.settings.schema import GatewaySettings
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 PREFIX: Final = "hgt_"
 """How every token begins: programs that look for leaked secrets know it by that."""
@@ -182,6 +185,22 @@ class TokenFile:
             raise ConfigError(
                 f"{self.path}: cannot write the token file: {error.strerror}", error.errno
             ) from error
+
+
+def bearer_of(request: web.BaseRequest) -> str | None:
+    """The bearer token of a request; other schemes are a proxy's matter.
+
+    Raises:
+        Denied: there are several, or an empty one.
+    """
+    said = request.headers.getall("Authorization", [])
+    words = [each.split(None, 1) for each in said]
+    found = [each for each in words if each and each[0].lower() == "bearer"]
+    if not found:
+        return None
+    if len(found) > 1 or len(found[0]) != 2:
+        raise _refused("an Authorization header without a token, or several")
+    return found[0][1].strip()
 
 
 def credential_of(token_id: str) -> str:

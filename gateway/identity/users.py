@@ -15,6 +15,8 @@ from gateway.principal import ROLE_NAMES, Denied, Principal
 from gateway.settings.rules import users as faults
 from gateway.settings.schema import AccessSection, GatewaySettings, UserEntry
 
+LINK: Final = "link"
+"""Where the login of a login link came from (``Principal.login``)."""
 OWNER_NAME: Final = "owner"
 """The user of an owner's login link."""
 GUEST_NAME: Final = "guest"
@@ -45,7 +47,9 @@ class Users:
         """Whether ``[[users]]`` names this user."""
         return name in self._by_name
 
-    def principal(self, name: str, *, kind: str, credential: str, expires: float | None) -> Principal:
+    def principal(
+        self, name: str, *, kind: str, credential: str, expires: float | None, login: str = ""
+    ) -> Principal:
         """The principal of a configured user.
 
         Raises:
@@ -62,13 +66,14 @@ class Users:
             credential=credential,
             expires=expires,
             shared=entry.userid in self._shared,
+            login=login,
             certificates=entry.certificates,
         )
 
     def again(self, mine: Principal) -> Principal | None:
         """Who somebody is now that other users let in; None when that is nobody, or another one."""
         entry = self._by_name.get(mine.name)
-        if mine.kind == "cookie":  # of a login link
+        if mine.login == LINK:
             return mine
         if entry is None and mine.certificates is None:
             return self._of_claims_again(mine)
@@ -76,7 +81,9 @@ class Users:
             return None
         if mine.kind == "tls" and entry.certificates != mine.certificates:
             return None  # whose it is now, its client shows when it comes again
-        return self.principal(mine.name, kind=mine.kind, credential=mine.credential, expires=mine.expires)
+        return self.principal(
+            mine.name, kind=mine.kind, credential=mine.credential, expires=mine.expires, login=mine.login
+        )
 
     def _of_claims_again(self, mine: Principal) -> Principal | None:
         """The same user of claims by what ``[access]`` and the other users are now; None when no role is left."""
@@ -88,8 +95,8 @@ class Users:
         return roles_of(name for name in names if _allows(self._access, ROLE_NAMES[name]))
 
     def _of_others(self, name: str, userid: int) -> bool:
-        """Whether a userid of claims is the instance owner's, or another user's than ``name``."""
-        return userid == os.geteuid() or any(
+        """Whether a userid of claims is nobody's, the instance owner's, or another user's than ``name``."""
+        return userid in (os.geteuid(), GUEST_USERID) or any(
             entry.userid == userid for other, entry in self._by_name.items() if other != name
         )
 
@@ -109,7 +116,16 @@ class Users:
             )
         return next(iter(found), None)
 
-    def of_claims(self, name: str, claims: dict[str, Any], *, credential: str, expires: float) -> Principal:
+    def of_claims(
+        self,
+        name: str,
+        claims: dict[str, Any],
+        *,
+        credential: str,
+        expires: float,
+        kind: str = "jwt",
+        login: str = "",
+    ) -> Principal:
         """The principal that a trusted token describes: its claims ``userid`` and ``roles``. Roles that ``[access]``
         does not let in over the web are taken away.
 
@@ -121,15 +137,16 @@ class Users:
             raise _no_role(f"user {name[:64]!r}: the claim userid is no userid")
         roles = self._let_in(each for each in _texts(claimed) if each in ROLE_NAMES)
         if not roles:
-            raise _no_role(f"user {name[:64]!r}: the claim roles holds none that is let in")
+            raise _no_role(f"user {name[:64]!r}: no role that is let in")
         return Principal(
             name=name,
             userid=userid,
             roles=roles,
-            kind="jwt",
+            kind=kind,
             credential=credential,
             expires=expires,
             shared=self._of_others(name, userid),
+            login=login,
         )
 
 
@@ -144,6 +161,7 @@ def link_principal(role: str, *, credential: str, expires: float) -> Principal:
         credential=credential,
         expires=expires,
         shared=not owner,
+        login=LINK,
     )
 
 

@@ -72,8 +72,8 @@ class Decoder:
         Raises:
             Damaged: an entry of a block is wrong though its CRC is right.
         """
-        found = columns.decode(blocks, self._peers, payload=self._payload, wanted=self._decoded)
-        arrays = {name: as_arrow(column, self._types[name]) for name, column in found.items()}
+        decoded = columns.decode(blocks, self._peers, payload=self._payload, wanted=self._decoded)
+        arrays = {name: as_arrow(column, self._types[name]) for name, column in decoded.items()}
         if _SERVICE in self._types:
             arrays[_SERVICE] = first_words(arrays["topic"])
         return pa.RecordBatch.from_arrays([arrays[name] for name in self._all], names=self._all)
@@ -84,8 +84,8 @@ class Decoder:
 
     def loss(self, loss: Loss) -> pa.RecordBatch:
         """A row that says what could not be read."""
-        told = {"kind": LOSS, "topic": loss.why, "detail": loss.as_json()}
-        arrays = [pa.array([told.get(name)], self._types[name]) for name in self._all]
+        values = {"kind": LOSS, "topic": loss.why, "detail": loss.as_json()}
+        arrays = [pa.array([values.get(name)], self._types[name]) for name in self._all]
         return self.project(pa.RecordBatch.from_arrays(arrays, names=self._all))
 
 
@@ -104,7 +104,7 @@ def first_words(topics: pa.Array) -> pa.Array:
 def as_arrow(column: Any, kind: pa.DataType) -> pa.Array:
     """One decoded column as an Arrow array of that type."""
     if isinstance(column, Coded):
-        return pa.array(_clean(column.values), pa.string()).take(pa.array(column.codes))
+        return _names(column.values).take(pa.array(column.codes))
     if isinstance(column, Text):
         return _text(column, kind)
     if isinstance(column, Maybe):
@@ -115,9 +115,15 @@ def as_arrow(column: Any, kind: pa.DataType) -> pa.Array:
     return numbers if numbers.type == kind else numbers.view(kind)
 
 
-def _clean(values: Sequence[str | None]) -> list[str | None]:
-    """Names without what UTF-8 cannot hold."""
-    return [None if value is None else utf8(value.encode("utf-8", "surrogateescape")) for value in values]
+def _names(values: Sequence[str | None]) -> pa.Array:
+    """Names, and what UTF-8 cannot hold of them with backslashes, as of topics."""
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        clean = (
+            None if value is None else utf8(value.encode("utf-8", "surrogateescape")) for value in values
+        )
+        return pa.array(clean, pa.string())
 
 
 def utf8(raw: bytes) -> str:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import delta
 from gateway.pipeline import pieces, runs
-from gateway.pipeline.follow import OPEN
 from gateway.pipeline.lake import Snapshot
 from gateway.pipeline.pieces import JOBS, Made, Piece
 from gateway.pipeline.schema import GOLD, MESSAGES, table_named
@@ -39,6 +38,10 @@ REACH: Final = {
 """Days around a date whose rows bear on it, for calls go over midnight; 0 of the others. A call over more days than
 that counts as two halves.
 """
+
+
+PIECE_ROWS: Final = 1 << 24
+"""Rows that are made into tables at a time here: what is sorted of more takes time for the disk."""
 
 
 def batch(
@@ -92,7 +95,7 @@ def _batch(
         run.rows_in = sum(file.rows for file in bronze.files(wanted))
         dates = _dates(on, bronze, wanted)
         planned = _planned(warehouse, bronze, dates, wanted, since_ns)
-        made = _here(planned, tell) if spark is None else _by_spark(spark, bronze, planned, tell)
+        made = _here(planned, bronze, tell) if spark is None else _by_spark(spark, bronze, planned, tell)
         run.rows_out = _replace(warehouse, on, made, dates, whole)
     run.offsets = {"dates": wanted}
     runs.add(warehouse, run.finish(), {MADE: whole} if everything and gold < whole else None)
@@ -130,7 +133,7 @@ def _carry(warehouse: Warehouse, bronze: Snapshot, whole: int, since_ns: int) ->
     """What the stream's next step starts from, when gold did not know of the last additions."""
     rows = bronze.dataset(bronze.files(bronze.dates()[-2:]))
     with inprocess.tables_of(rows, since_ns=since_ns) as tables:
-        Kept(warehouse.root / OPEN).save(whole, tables.left_open())
+        Kept(warehouse.left_open).save(whole, tables.left_open())
 
 
 # ---------------------------------------------------------------- the tables
@@ -138,11 +141,11 @@ def _carry(warehouse: Warehouse, bronze: Snapshot, whole: int, since_ns: int) ->
 
 def _dates(on: Mapping[str, Snapshot], bronze: Snapshot, wanted: Iterable[str]) -> dict[str, list[str]]:
     """The dates that are made of each table: those that it or bronze has, as far as its rows reach."""
-    found = {}
+    dates = {}
     for name, table in on.items():
         have = {*bronze.dates(), *table.dates()}
-        found[name] = [each for each in around(wanted, REACH.get(name, 0)) if each in have]
-    return found
+        dates[name] = [each for each in around(wanted, REACH.get(name, 0)) if each in have]
+    return dates
 
 
 def _planned(
@@ -158,15 +161,26 @@ def _planned(
     return planned
 
 
-def _here(planned: Sequence[Piece], tell: Tell | None) -> Iterator[Made]:
-    """One after another in this process."""
-    total, done = sum(len(each.tables) for each in planned), itertools.count(1)
+def _apart(planned: Sequence[Piece], bronze: Snapshot, count: Callable[[Piece], int]) -> list[Piece]:
+    """Each in up to so many pieces by rank, but for what is made of all ranks."""
+    tasks: list[Piece] = []
+    for each in planned:
+        alone = JOBS in each.tables or count(each) <= 1
+        tasks += [each] if alone else pieces.by_rank(each, bronze, count(each))
+    return tasks
+
+
+def _here(planned: Sequence[Piece], bronze: Snapshot, tell: Tell | None) -> Iterator[Made]:
+    """One after another in this process, each of ``PIECE_ROWS`` where there are ranks enough."""
+    rows = {file.path: file.rows for file in bronze.files(bronze.dates())}
+    tasks = _apart(planned, bronze, lambda each: -(-sum(rows[path] for path in each.paths) // PIECE_ROWS))
+    total, done = sum(len(each.tables) for each in tasks), itertools.count(1)
 
     def one_more() -> None:
         if tell is not None:
             tell(next(done), total)
 
-    for each in planned:
+    for each in tasks:
         yield pieces.make(each, one_more)
 
 
@@ -179,11 +193,10 @@ def _by_spark(
 
     context = spark.sparkContext
     threads = int(context.getConf().get("spark.task.cpus", "1"))
-    tasks: list[Piece] = []
-    for each in planned:
-        alone = JOBS in each.tables
-        tasks += [each] if alone else pieces.by_rank(each, bronze, max(1, context.defaultParallelism))
-    tasks = [replace(each, threads=threads) for each in tasks]
+    tasks = [
+        replace(each, threads=threads)
+        for each in _apart(planned, bronze, lambda _: context.defaultParallelism)
+    ]
     with plain_errors(), watched(spark, len(tasks), tell):
         return list(context.parallelize(tasks, len(tasks)).map(pieces.make).collect())
 

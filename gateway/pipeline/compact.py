@@ -68,18 +68,18 @@ def compact(
         Conflict: other jobs replaced a date again and again.
         TableError: the store does not answer, or the disk refuses.
     """
-    found: list[Compacted] = []
+    compacted: list[Compacted] = []
     for table in schema.TABLES if tables is None else tables:
         at = warehouse.at(table)
         if not at.made:
             continue
         for date in at.dates() if dates is None else sorted(set(dates) & set(at.dates())):
             done = until_it_passes(lambda: _one(warehouse.at(table), date, file_bytes))  # noqa: B023
-            found += [done] if done is not None else []
+            compacted += [done] if done is not None else []
         latest = warehouse.at(table)
         with delta.plain_errors(latest.place):
             latest.delta.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
-    return found
+    return compacted
 
 
 def _groups(files: Iterable[File], file_bytes: int) -> list[list[File]]:

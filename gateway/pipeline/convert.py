@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from gateway.pipeline import lake, schema
 from gateway.pipeline.errors import PipelineError
-from gateway.pipeline.follow import OPEN
 from gateway.pipeline.lake import File, Snapshot
 from gateway.pipeline.warehouse import BRONZE, FEED, FORMER, GOLD, QUERY, STREAM, Warehouse
 
@@ -55,10 +54,10 @@ def convert(warehouse: Warehouse) -> dict[str, int]:
         done = _done(warehouse.root, table, whole if streamed else None, clean)
         at.commit(files, done=done)
         rows[table.name] = sum(file.rows for file in files)
-    told = {FEED: feed.get("feed", ""), QUERY: feed.get("query", "")}
+    properties = {FEED: feed.get("feed", ""), QUERY: feed.get("query", "")}
     bronze = Snapshot(schema.MESSAGES, warehouse.table(schema.MESSAGES.name))
-    bronze.set({key: value for key, value in told.items() if value})
-    _carry_on(warehouse.root / OPEN, known)
+    bronze.set({key: value for key, value in properties.items() if value})
+    _carry_on(Path(warehouse.left_open), known)
     shutil.rmtree(warehouse.root / _MANIFESTS, ignore_errors=True)
     (warehouse.root / FORMER).unlink()
     return rows
@@ -78,14 +77,14 @@ def _feed(path: Path) -> dict[str, Any]:
 def _files(table: schema.Table, place: Path, counts: Callable[[str], bool]) -> list[File]:
     import pyarrow.parquet as pq
 
-    found = []
+    files = []
     for path in sorted(place.glob("dt=*/*.parquet")):
         if path.name[0] not in "._" and path.parent.name != _EMPTY and counts(path.name):
             about = pq.read_metadata(path)
             table.refuse_foreign(about.metadata, str(path))
             date = path.parent.name.removeprefix("dt=")
-            found.append(File(f"{path.parent.name}/{path.name}", date, about.num_rows, path.stat().st_size))
-    return found
+            files.append(File(f"{path.parent.name}/{path.name}", date, about.num_rows, path.stat().st_size))
+    return files
 
 
 def _batch(name: str) -> int:

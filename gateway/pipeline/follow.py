@@ -13,7 +13,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import delta
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
 
     from gateway.pipeline.lake import Snapshot
 
-Told = Callable[[runs.Run], None]
-OPEN: Final = "_open"
-"""Directory of what steps leave open: calls without their last response and the like."""
+OnRun = Callable[[runs.Run], None]
 _LOOK_S: Final = 0.5
 ADDITIONS_MOST: Final = 200
 ROWS_MOST: Final = 1_000_000
@@ -43,15 +40,15 @@ class Follow(threading.Thread):
 
     Args:
         warehouse: which.
-        told: called after each step.
+        on_run: called after each step.
 
     Attributes:
         error: what ended it, or None.
     """
 
-    def __init__(self, warehouse: Warehouse, told: Told | None = None) -> None:
+    def __init__(self, warehouse: Warehouse, on_run: OnRun | None = None) -> None:
         super().__init__(name="gold", daemon=True)
-        self._warehouse, self._told = warehouse, told
+        self._warehouse, self._on_run = warehouse, on_run
         self._come, self._leave = threading.Event(), threading.Event()
         self._come.set()  # what an earlier stream left
         self._all = False
@@ -96,8 +93,8 @@ class Follow(threading.Thread):
                     run = step(self._warehouse)
                 except Conflict:
                     return True
-                if run is not None and self._told is not None:
-                    self._told(run)
+                if run is not None and self._on_run is not None:
+                    self._on_run(run)
                 return run is not None
         self._come.wait(_LOOK_S)
         return True
@@ -123,7 +120,7 @@ def step(warehouse: Warehouse) -> runs.Run | None:
     run = runs.Run("gold", "stream", until)
     run.rows_in = sum(note["rows"] for note in notes)
     files = [lake.File(path, "", 0, 0) for note in notes for path in note["files"]]
-    if len(notes) < until - known or not all(Path(bronze.place, each.path).exists() for each in files):
+    if len(notes) < until - known or not bronze.has(files):
         raise PipelineError(
             f"{warehouse}: the gold tables are too far behind to add to them: headgate pipeline batch makes them "
             "anew"
@@ -155,7 +152,7 @@ def _read(bronze: Snapshot, files: Sequence[lake.File], count: int) -> ds.Datase
 
 def _add(warehouse: Warehouse, on: Mapping[str, Snapshot], rows: ds.Dataset, known: int, until: int) -> int:
     """Commit what ``rows`` add to each table that has not got it yet; returns how many rows that are."""
-    kept, written = Kept(warehouse.root / OPEN), 0
+    kept, written = Kept(warehouse.left_open), 0
     kept.forget(known)
     added, after = increment(rows, kept.behind(known))
     kept.save(until, after)

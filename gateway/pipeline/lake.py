@@ -105,8 +105,8 @@ class Snapshot:
 
     def done(self, name: str) -> int:
         """How far a job has come, -1 where it never was."""
-        found = None if self._delta is None else self._delta.transaction_version(name)
-        return -1 if found is None else found
+        number = None if self._delta is None else self._delta.transaction_version(name)
+        return -1 if number is None else number
 
     # ---------------------------------------------------------------- files
 
@@ -120,13 +120,24 @@ class Snapshot:
         columns = ("path", f"partition.{schema.PARTITION}", "num_records", "size_bytes")
         if not rows.num_rows:
             return []
-        found = zip(*(rows[name].to_pylist() for name in columns), strict=True)
-        return sorted((File(path, str(date), count, size) for path, date, count, size in found), key=_place)
+        fields = zip(*(rows[name].to_pylist() for name in columns), strict=True)
+        return sorted((File(path, str(date), count, size) for path, date, count, size in fields), key=_place)
 
     def files(self, dates: Iterable[str] | None = None) -> list[File]:
         """The files (of those dates), by date and name."""
         wanted = None if dates is None else set(dates)
         return [each for each in self._files if wanted is None or each.date in wanted]
+
+    def has(self, files: Sequence[File]) -> bool:
+        """Whether files are on disk; those that no version names are deleted some day.
+
+        Raises:
+            TableError: the store does not answer.
+        """
+        system, folder = delta.filesystem(self.place)
+        with delta.plain_errors(self.place):
+            about = system.get_file_info([f"{folder}/{each.path}" for each in files])
+        return all(each.is_file for each in about)
 
     def dates(self) -> list[str]:
         """The dates that have rows, in order."""
@@ -246,16 +257,16 @@ class Snapshot:
             TableError: the store does not answer.
         """
         limit = _LOOKED
-        found: dict[int, dict[str, Any]] = {}
-        while self._delta is not None and len(found) < until - since:
+        wanted: dict[int, dict[str, Any]] = {}
+        while self._delta is not None and len(wanted) < until - since:
             with delta.plain_errors(self.place):
                 seen = self._delta.history(limit)
-            told = [each[_NOTES] for each in seen if _NOTES in each]
-            found = {each[name]: each for each in told if since < each.get(name, since) <= until}
+            notes = [each[_NOTES] for each in seen if _NOTES in each]
+            wanted = {each[name]: each for each in notes if since < each.get(name, since) <= until}
             if len(seen) < limit:
                 break
             limit *= 4
-        return [found[number] for number in sorted(found)]
+        return [wanted[number] for number in sorted(wanted)]
 
 
 def _place(file: File) -> tuple[str, str]:

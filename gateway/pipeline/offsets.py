@@ -43,10 +43,10 @@ def by_writer(directory: str) -> dict[str, list[tuple[int, str]]]:
     Raises:
         ConfigError: there is no such directory.
     """
-    found: dict[str, list[tuple[int, str]]] = {}
+    segments: dict[str, list[tuple[int, str]]] = {}
     for path, writer, first in listing(directory):
-        found.setdefault(writer, []).append((first, path))
-    return found
+        segments.setdefault(writer, []).append((first, path))
+    return segments
 
 
 def latest(
@@ -64,7 +64,7 @@ def latest(
         PipelineError: a segment is of a newer version.
     """
     allowed = limits or Limits()
-    offset: Offset = {writer: dict(told) for writer, told in start.items()}
+    offset: Offset = {writer: dict(position) for writer, position in start.items()}
     ahead = []
     for writer, segments in by_writer(directory).items():
         if target is not None and writer not in target:
@@ -122,10 +122,10 @@ def _within(at: Position, path: str, sealed: bool, until: Position | None, limit
         return at
     cut = end - at.pos > limits.bytes
     if cut or following is None:
-        found = spans.bounds(path, at.pos, end)
-        following = found.next
-        if cut and found.clean:
-            end = limits.within(at.pos, found.ends)
+        bounds = spans.bounds(path, at.pos, end)
+        following = bounds.next
+        if cut and bounds.clean:
+            end = limits.within(at.pos, bounds.ends)
             if end == at.pos:
                 limits.bytes = 0
                 return at
@@ -147,30 +147,30 @@ def plan(
         ConfigError: there is no such directory.
     """
     there = by_writer(directory)
-    found: list[Span] = []
-    for writer, told in sorted(end.items()):
-        to = Position.of(told)
+    planned: list[Span] = []
+    for writer, position in sorted(end.items()):
+        to = Position.of(position)
         since = (
             Position.of(start[writer])
             if writer in start
             else Position(to.first, HEADER_BYTES, to.first, to.first)
         )
         if since != to:
-            found += _between(writer, since, to, there.get(writer, []), split_bytes)
-    return found
+            planned += _between(writer, since, to, there.get(writer, []), split_bytes)
+    return planned
 
 
 def _between(
     writer: str, since: Position, to: Position, there: list[tuple[int, str]], split_bytes: int
 ) -> list[Span]:
-    found: list[Span] = []
+    planned: list[Span] = []
     following: int | None = since.next
     last = since.seg
     for first, path in there:
         if not since.seg <= first <= to.seg:
             continue
         if following is not None and first > following and not _told(path, following):
-            found.append(Span(path, loss=_missing(writer, last, following, first)))
+            planned.append(Span(path, loss=_missing(writer, last, following, first)))
         begin = since.pos if first == since.seg else HEADER_BYTES
         last = first
         try:
@@ -180,14 +180,14 @@ def _between(
             following = following if begin == limit else None
             continue
         if limit > begin:
-            found += spans.split(Span(path, begin, limit, first < to.seg), split_bytes)
+            planned += spans.split(Span(path, begin, limit, first < to.seg), split_bytes)
         if seen.next is not None or not seen.clean:
             following = seen.next if seen.clean else None
     if to.seg not in (first for first, _path in there) and to.next > since.next:
-        missing = since.next if last == since.seg and not found else following
+        missing = since.next if last == since.seg and not planned else following
         lost = _missing(writer, to.seg, to.next if missing is None else missing, to.next)
-        found.append(Span("", loss=lost))
-    return found
+        planned.append(Span("", loss=lost))
+    return planned
 
 
 def _told(path: str, missing_from: int) -> bool:

@@ -54,27 +54,27 @@ class Panel(NamedTuple):
     zeros: bool = False
 
 
-def drawn(found: dict[str, dict[str, Any]]) -> str:
+def drawn(answers: dict[str, dict[str, Any]]) -> str:
     """The answers of all questions as an SVG document."""
     wide = (WIDTH - 2 * MARGIN - GAP) / 2
     high = (HEIGHT - HEAD - FOOT - MARGIN - 2 * GAP) / 2
     cards = [
         _card(panel, MARGIN + at % 2 * (wide + GAP), HEAD + at // 2 * (high + GAP), wide, high)
-        for at, panel in enumerate(_panels(found))
+        for at, panel in enumerate(_panels(answers))
     ]
     tones = "".join(f".tone-{name} {{ --tone: var(--{name}); }}\n" for name in TONES)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'role="img" aria-label="Headgate history">\n<style>\n{STYLE}{tones}</style>\n'
-        f'<rect class="sheet" width="{WIDTH}" height="{HEIGHT}"/>\n{_title(found["summary"])}'
-        f"{''.join(cards)}{_sentence(found['order'])}</svg>\n"
+        f'<rect class="sheet" width="{WIDTH}" height="{HEIGHT}"/>\n{_title(answers["summary"])}'
+        f"{''.join(cards)}{_sentence(answers['order'])}</svg>\n"
     )
 
 
-def _panels(found: dict[str, dict[str, Any]]) -> list[Panel]:
-    traffic, latency, denied = found["traffic"], found["latency"], found["denied"]
+def _panels(answers: dict[str, dict[str, Any]]) -> list[Panel]:
+    traffic, latency, denied = answers["traffic"], answers["latency"], answers["denied"]
     refused = [Line("refused", "warn", denied["n"])]
-    jobs, notes = found["jobs"], found["notifications"]
+    jobs, notes = answers["jobs"], answers["notifications"]
     last = (
         Panel("Jobs", f"per {span(jobs['step_s'])}", jobs, stacked_lines(jobs), short, "No jobs.", bars=True)
         if jobs["total"] or not notes["total"]
@@ -89,13 +89,13 @@ def _panels(found: dict[str, dict[str, Any]]) -> list[Panel]:
 
 
 def _title(summary: dict[str, Any]) -> str:
-    said = (
+    words = (
         f"{bounds(summary)} · {short(summary['messages'])} messages · {size(summary['wire_bytes'])} on the wire · "
         f"{len(summary['services'])} services · {len(summary['ranks'])} ranks"
     )
     return (
         f'<text class="big" x="{MARGIN}" y="28">Headgate history</text>\n'
-        f'<text x="{MARGIN}" y="46">{escape(said)}</text>\n'
+        f'<text x="{MARGIN}" y="46">{escape(words)}</text>\n'
     )
 
 
@@ -130,13 +130,13 @@ def _legend(lines: Sequence[Line], x: float, y: float) -> str:
     return "".join(parts)
 
 
-def _sentence(found: dict[str, Any]) -> str:
-    mood, said = verdict(found)
+def _sentence(answer: dict[str, Any]) -> str:
+    mood, sentence = verdict(answer)
     tone = {"ok": "ok", "bad": "bad"}.get(mood, "control")
     y = HEIGHT - FOOT - MARGIN + GAP / 2
     return (
         f'<rect class="card" x="{MARGIN}" y="{y:g}" width="{WIDTH - 2 * MARGIN}" height="{FOOT}" rx="8"/>'
         f'<rect class="swatch tone-{tone}" x="{MARGIN}" y="{y:g}" width="5" height="{FOOT}" rx="2"/>'
         f'<text class="said" x="{MARGIN + 18}" y="{y + FOOT / 2 + 5:g}">'
-        f'<tspan font-weight="650">Order of deliveries</tspan><tspan dx="10">{escape(said)}</tspan></text>\n'
+        f'<tspan font-weight="650">Order of deliveries</tspan><tspan dx="10">{escape(sentence)}</tspan></text>\n'
     )

@@ -134,13 +134,13 @@ def ranks_of(bronze: Snapshot, paths: Sequence[str]) -> dict[int, Counter[str]]:
     """Which ranks files have rows of, and how many: read of one column, which is small."""
     import pyarrow.compute as pc
 
-    found: dict[int, Counter[str]] = defaultdict(Counter)
+    ranks: dict[int, Counter[str]] = defaultdict(Counter)
     with delta.plain_errors(bronze.place):
         for path in paths:
             for batch in dataset(bronze.known, bronze.place, [path]).scanner(columns=["rank"]).to_batches():
                 for each in pc.value_counts(batch["rank"]).to_pylist():
-                    found[each["values"]][path] += each["counts"]
-    return dict(found)
+                    ranks[each["values"]][path] += each["counts"]
+    return dict(ranks)
 
 
 def shared_out(ranks: Mapping[int, Counter[str]], count: int) -> list[list[int]]:

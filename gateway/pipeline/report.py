@@ -105,12 +105,12 @@ def write(
         HeadgateError: as of ``read``.
         OSError: a file cannot be written.
     """
-    found = read(warehouse, since=since, until=until, days=days)
+    answers = read(warehouse, since=since, until=until, days=days)
     if output is not None:
-        _replace(output, page(found))
+        _replace(output, page(answers))
     if picture is not None:
-        _replace(picture, drawn(found))
-    return found["summary"]
+        _replace(picture, drawn(answers))
+    return answers["summary"]
 
 
 def _replace(output: str, text: str) -> None:
@@ -131,21 +131,21 @@ def _replace(output: str, text: str) -> None:
 # ---------------------------------------------------------------- the page
 
 
-def page(found: dict[str, Answer]) -> str:
+def page(answers: dict[str, Answer]) -> str:
     """The answers of all questions as HTML."""
     blocks = (
-        _traffic(found["traffic"], found["tree"]),
-        _latency(found["latency"]),
-        _talkers(found["talkers"]),
-        _errors(found["errors"]),
-        _denied(found["denied"]),
-        _order(found["order"]),
-        _slow(found["slow"]),
-        _jobs(found["jobs"]),
-        _notifications(found["notifications"]),
-        _runs(found["summary"]),
+        _traffic(answers["traffic"], answers["tree"]),
+        _latency(answers["latency"]),
+        _talkers(answers["talkers"]),
+        _errors(answers["errors"]),
+        _denied(answers["denied"]),
+        _order(answers["order"]),
+        _slow(answers["slow"]),
+        _jobs(answers["jobs"]),
+        _notifications(answers["notifications"]),
+        _runs(answers["summary"]),
     )
-    summary = found["summary"]
+    summary = answers["summary"]
     title = f"Headgate history, {bounds(summary)}"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -153,28 +153,28 @@ def page(found: dict[str, Answer]) -> str:
         '<meta name="color-scheme" content="light dark">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
-        f"<header><h1>Headgate history</h1><p>{_head(found)}</p></header>\n"
+        f"<header><h1>Headgate history</h1><p>{_head(answers)}</p></header>\n"
         f"{_sums(summary)}\n<main>\n{''.join(blocks)}</main>\n"
         f"<footer>headgate {escape(__version__)} · written {moment(time.time())} UTC</footer>\n</body>\n</html>\n"
     )
 
 
-def _head(found: dict[str, Answer]) -> str:
-    summary = found["summary"]
+def _head(answers: dict[str, Answer]) -> str:
+    summary = answers["summary"]
     fresh = summary["fresh_s"]
     ran = (
         "the pipeline has not run yet"
         if fresh is None
         else f"the pipeline ran {age(fresh)} before this page was made"
     )
-    said = [bounds(summary), ran]
-    spent = sorted({each["truncated"] for each in found.values() if each["truncated"]})
+    facts = [bounds(summary), ran]
+    spent = sorted({each["truncated"] for each in answers.values() if each["truncated"]})
     if spent:
-        said.append(f"not all was read, the newest only (limit of {', '.join(spent)})")
-    damaged = sorted({name for each in found.values() for name in each["damaged"]})
+        facts.append(f"not all was read, the newest only (limit of {', '.join(spent)})")
+    damaged = sorted({name for each in answers.values() for name in each["damaged"]})
     if damaged:
-        said.append(f"not readable: {', '.join(damaged)}")
-    return " · ".join(map(escape, said))
+        facts.append(f"not readable: {', '.join(damaged)}")
+    return " · ".join(map(escape, facts))
 
 
 def _sums(summary: Answer) -> str:
@@ -190,20 +190,20 @@ def _sums(summary: Answer) -> str:
     )
 
 
-def _traffic(found: Answer, tree: Answer) -> str:
-    note = f"messages/s in, {span(found['step_s'])} a step"
+def _traffic(answer: Answer, tree: Answer) -> str:
+    note = f"messages/s in, {span(answer['step_s'])} a step"
     columns: Columns = {
         "from": _key("from"), "to": lambda row: SERVED.get(row["to"], text(row["to"])),
         "calls": lambda row: short(row["n"]), "mean": _ns("mean_ns"),
         "share": lambda row: NOT_SAID if row["share"] is None else f"{row['share']:.0%}",
     }  # fmt: skip
     return _block(
-        _chart("Traffic", note, found, traffic_lines(found), rate, "No messages in this time."),
+        _chart("Traffic", note, answer, traffic_lines(answer), rate, "No messages in this time."),
         _table("Where in the tree the time goes", columns, tree["steps"], "No answered calls in this time."),
     )
 
 
-def _latency(found: Answer) -> str:
+def _latency(answer: Answer) -> str:
     note = f"until the first answer; {duration(0)}: recorded together with it"
     columns: Columns = {
         "topic": _name("topic"), "calls": lambda row: short(row["n"]),
@@ -213,12 +213,12 @@ def _latency(found: Answer) -> str:
     }  # fmt: skip
     empty = "No calls in this time."
     return _block(
-        _chart("Latency", note, found, latency_lines(found), mark, empty, zeros=True),
-        _table("Calls by topic", columns, found["topics"], empty),
+        _chart("Latency", note, answer, latency_lines(answer), mark, empty, zeros=True),
+        _table("Calls by topic", columns, answer["topics"], empty),
     )
 
 
-def _talkers(found: Answer) -> str:
+def _talkers(answer: Answer) -> str:
     def columns(name: str) -> Columns:
         return {
             name: _user if name == "userid" else _name(name),
@@ -228,83 +228,89 @@ def _talkers(found: Answer) -> str:
 
     titles = {"userid": "Top users", "topic": "Top topics", "service": "Top services"}
     tables = [
-        _table(title, columns(name), found[f"by_{name}"], "Nothing in this time.")
+        _table(title, columns(name), answer[f"by_{name}"], "Nothing in this time.")
         for name, title in titles.items()
     ]
     return _block(*tables, kind="wide")
 
 
-def _errors(found: Answer) -> str:
+def _errors(answer: Answer) -> str:
     columns: Columns = {
         "topic": _name("topic"), "why": lambda row: error(row["errno"]), "what": _key("kind"),
         "errors": lambda row: short(row["n"]),
     }  # fmt: skip
     empty = "No errors in this time."
     return _block(
-        _chart("Errors", "per step, by errno", found, stacked_lines(found), short, empty, bars=True),
-        _table("Errors by topic", columns, found["by"], empty),
+        _chart("Errors", "per step, by errno", answer, stacked_lines(answer), short, empty, bars=True),
+        _table("Errors by topic", columns, answer["by"], empty),
     )
 
 
-def _denied(found: Answer) -> str:
+def _denied(answer: Answer) -> str:
     columns: Columns = {
-        "time": _time(found), "userid": _user, "topic": _name("topic"),
+        "time": _time(answer), "userid": _user, "topic": _name("topic"),
         "why": lambda row: error(row["errno"]), "from": _name("peer"), "rank": _key("rank"),
     }  # fmt: skip
     empty = "Nothing was refused in this time."
     return _block(
         _chart(
-            "Denied access", "per step", found, [Line("refused", "warn", found["n"])], short, empty, bars=True
+            "Denied access",
+            "per step",
+            answer,
+            [Line("refused", "warn", answer["n"])],
+            short,
+            empty,
+            bars=True,
         ),
-        _table("Newest refusals", columns, found["newest"], empty),
+        _table("Newest refusals", columns, answer["newest"], empty),
     )
 
 
-def _order(found: Answer) -> str:
-    mood, said = verdict(found)
+def _order(answer: Answer) -> str:
+    mood, sentence = verdict(answer)
     pairs: Columns = {
         "from": _name("origin"), "to": _name("peer"), "type": _key("type"), "rank": _key("rank"),
         "messages": lambda row: short(row["n"]), "out of order": _key("out_of_order"), "missing": _key("missing"),
     }  # fmt: skip
     gaps: Columns = {
-        "time": _time(found), "what": _key("kind"), "from": _name("peer"), "rank": _key("rank"),
+        "time": _time(answer), "what": _key("kind"), "from": _name("peer"), "rank": _key("rank"),
         "after": _key("prev_seq"), "came": _key("next_seq"), "missing": _key("missing"),
     }  # fmt: skip
     return _block(
-        f'<section><h2>Order of deliveries</h2><p class="verdict {mood}">{escape(said)}</p></section>',
+        f'<section><h2>Order of deliveries</h2><p class="verdict {mood}">{escape(sentence)}</p></section>',
         _table(
-            "Pairs out of order", pairs, found["findings"], "No pair has a message out of order or missing."
+            "Pairs out of order", pairs, answer["findings"], "No pair has a message out of order or missing."
         ),
-        _table("Event numbers", gaps, found["event_gaps"], "The numbers of events follow each other."),
+        _table("Event numbers", gaps, answer["event_gaps"], "The numbers of events follow each other."),
     )
 
 
-def _slow(found: Answer) -> str:
+def _slow(answer: Answer) -> str:
     columns: Columns = {
         "who": _name("peer"), "rank": _key("rank"), "what": _key("what"), "messages": lambda row: short(row["events"]),
         "bytes": lambda row: size(row["bytes"]),
     }  # fmt: skip
     empty = "Nobody was too slow in this time."
-    lost = [Line("lost", "bad", found["events"])]
+    lost = [Line("lost", "bad", answer["events"])]
     return _block(
-        _chart("Slow consumers", "events and answers lost per step", found, lost, short, empty, bars=True),
-        _table("Who lost", columns, found["by"], empty),
+        _chart("Slow consumers", "events and answers lost per step", answer, lost, short, empty, bars=True),
+        _table("Who lost", columns, answer["by"], empty),
     )
 
 
-def _jobs(found: Answer) -> str:
+def _jobs(answer: Answer) -> str:
     columns: Columns = {
         "service": _key("service"), "task": _key("task"), "jobs": lambda row: short(row["n"]), "mean": _ns("mean_ns"),
         "outcome": lambda row: ", ".join(f"{n} {name}" for name, n in row["statuses"].items()),
     }  # fmt: skip
     empty = "No jobs in this time; headgate nfp broker --journal DIR records them."
     return _block(
-        _chart("Jobs", "submitted per step", found, stacked_lines(found), short, empty, bars=True),
-        _table("Jobs by task", columns, found["tasks"], empty),
+        _chart("Jobs", "submitted per step", answer, stacked_lines(answer), short, empty, bars=True),
+        _table("Jobs by task", columns, answer["tasks"], empty),
     )
 
 
-def _notifications(found: Answer) -> str:
+def _notifications(answer: Answer) -> str:
     columns: Columns = {
         "type": _name("event_type"), "publisher": _name("publisher_id"), "notifications": lambda row: short(row["n"]),
         "bytes": lambda row: size(row["bytes"]),
@@ -312,9 +318,9 @@ def _notifications(found: Answer) -> str:
     empty = "No notifications in this time; headgate oslo proxy --journal DIR records them."
     return _block(
         _chart(
-            "Notifications", "per step, by priority", found, stacked_lines(found), short, empty, bars=True
+            "Notifications", "per step, by priority", answer, stacked_lines(answer), short, empty, bars=True
         ),
-        _table("Notifications by type", columns, found["by"], empty),
+        _table("Notifications by type", columns, answer["by"], empty),
     )
 
 
@@ -358,7 +364,7 @@ def _block(*parts: str, kind: str = "") -> str:
 def _chart(
     title: str,
     note: str,
-    found: Answer,
+    answer: Answer,
     lines: Sequence[Line],
     form: Callable[[float], str],
     empty: str,
@@ -366,7 +372,7 @@ def _chart(
     bars: bool = False,
     zeros: bool = False,
 ) -> str:
-    drawing = chart(title, found["times"], found["step_s"], lines, form, bars=bars, zeros=zeros)
+    drawing = chart(title, answer["times"], answer["step_s"], lines, form, bars=bars, zeros=zeros)
     legend = "".join(f'<li class="tone-{line.tone}"><i></i>{escape(line.name)}</li>' for line in lines)
     shown = f"<ul>{legend}</ul>{drawing}" if drawing else f'<p class="empty">{escape(empty)}</p>'
     return f"<section><h2>{escape(title)} <small>{escape(note)}</small></h2>{shown}</section>"
@@ -377,11 +383,11 @@ def _table(title: str, columns: Columns, rows: Sequence[dict[str, Any]], empty: 
         return f'<section><h2>{escape(title)}</h2><p class="empty">{escape(empty)}</p></section>'
 
     def cell(name: str, tag: str, value: str | Cut) -> str:
-        said, whole = value if isinstance(value, Cut) else (value, value)
+        shown, whole = value if isinstance(value, Cut) else (value, value)
         kind = "number" if name not in LEFT else KINDS.get(name, "")
         kind = f' class="{kind}"' if kind else ""
-        title = f' title="{escape(whole)}"' if whole != said else ""
-        return f"<{tag}{kind}{title}>{escape(said)}</{tag}>"
+        title = f' title="{escape(whole)}"' if whole != shown else ""
+        return f"<{tag}{kind}{title}>{escape(shown)}</{tag}>"
 
     head = "".join(cell(name, "th", name) for name in columns)
     body = "".join(
@@ -392,8 +398,8 @@ def _table(title: str, columns: Columns, rows: Sequence[dict[str, Any]], empty: 
     return f'<section><h2>{escape(title)}</h2><div class="scroll">{table}</div></section>'
 
 
-def _time(found: Answer) -> Callable[[dict[str, Any]], str]:
-    fine = found["until"] - found["since"] <= FINE_S
+def _time(answer: Answer) -> Callable[[dict[str, Any]], str]:
+    fine = answer["until"] - answer["since"] <= FINE_S
     return lambda row: moment(row["ts"], fine=fine)
 
 

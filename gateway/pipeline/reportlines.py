@@ -37,9 +37,9 @@ def toned(names: Iterable[str]) -> list[str]:
     return [tone or (free.pop(0) if free else PALETTE[at % len(PALETTE)]) for at, tone in enumerate(given)]
 
 
-def traffic_lines(found: dict[str, Any]) -> list[Line]:
+def traffic_lines(answer: dict[str, Any]) -> list[Line]:
     """Messages per second of each series of the answer ``traffic``."""
-    series, step = found["series"], found["step_s"]
+    series, step = answer["series"], answer["step_s"]
     tones = toned(each["name"] for each in series)
     return [
         Line(each["name"], tone, [n / step for n in each["n"]])
@@ -47,27 +47,29 @@ def traffic_lines(found: dict[str, Any]) -> list[Line]:
     ]
 
 
-def latency_lines(found: dict[str, Any]) -> list[Line]:
+def latency_lines(answer: dict[str, Any]) -> list[Line]:
     """Nanoseconds of each percentile of the answer ``latency``."""
-    return [Line(name, tone, found[key]) for key, name, tone in PERCENTILES]
+    return [Line(name, tone, answer[key]) for key, name, tone in PERCENTILES]
 
 
-def stacked_lines(found: dict[str, Any]) -> list[Line]:
+def stacked_lines(answer: dict[str, Any]) -> list[Line]:
     """Counts of each series of the answers ``jobs`` and ``notifications``."""
-    series = found["series"]
+    series = answer["series"]
     return [
         Line(each["name"], tone, each["n"])
         for each, tone in zip(series, toned(each["name"] for each in series), strict=True)
     ]
 
 
-def verdict(found: dict[str, Any]) -> tuple[str, str]:
+def verdict(answer: dict[str, Any]) -> tuple[str, str]:
     """What the answer ``order`` says: its mood (ok, bad, none) and a sentence."""
-    if not found["pairs"]:
+    if not answer["pairs"]:
         return "none", 'Nothing was checked: that needs deliveries, too, journal.capture = "both".'
-    faults = found["out_of_order"] + found["missing"]
+    faults = answer["out_of_order"] + answer["missing"]
     result = (
-        f"{found['out_of_order']} out of order, {found['missing']} missing." if faults else "all in order."
+        f"{answer['out_of_order']} out of order, {answer['missing']} missing." if faults else "all in order."
     )
-    said = f"{short(found['messages'])} messages between {found['pairs']} pairs of endpoints were checked: {result}"
-    return "bad" if faults else "ok", said
+    checked = (
+        f"{short(answer['messages'])} messages between {answer['pairs']} pairs of endpoints were checked"
+    )
+    return "bad" if faults else "ok", f"{checked}: {result}"

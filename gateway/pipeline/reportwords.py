@@ -88,10 +88,10 @@ def brief(value: Any, most: int = BRIEF) -> str:
     >>> brief("local:///run/user/1000/headgate/local-0#39")
     'local:///…headgate/local-0#39'
     """
-    said = text(value)
-    if UUID.fullmatch(said):
-        return f"{said[:8]}…"
-    return said if len(said) <= most else f"{said[: most // 3]}…{said[most // 3 + 1 - most :]}"
+    words = text(value)
+    if UUID.fullmatch(words):
+        return f"{words[:8]}…"
+    return words if len(words) <= most else f"{words[: most // 3]}…{words[most // 3 + 1 - most :]}"
 
 
 def span(seconds: float) -> str:

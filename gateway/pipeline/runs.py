@@ -64,9 +64,9 @@ class Run:
 
     def row(self) -> dict[str, Any]:
         """As the table has it."""
-        told: dict[str, Any] = {"writers": self.offsets}
+        offsets: dict[str, Any] = {"writers": self.offsets}
         if self.losses:
-            told["losses"] = [json.loads(loss.as_json()) for loss in self.losses[:NAMED_LOSSES]]
+            offsets["losses"] = [json.loads(loss.as_json()) for loss in self.losses[:NAMED_LOSSES]]
         finished = _moment(self.finished_ns)
         return {
             "job": self.job,
@@ -78,7 +78,7 @@ class Run:
             "rows_out": self.rows_out,
             "bad_blocks": len(self.losses),
             "lost_records": self.lost_records,
-            "offsets": json.dumps(told),
+            "offsets": json.dumps(offsets),
             "duration_s": (self.finished_ns - self.started_ns) / 1e9,
             "dt": finished.date(),
         }

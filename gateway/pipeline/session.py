@@ -202,6 +202,8 @@ _OURS: Final = re.compile(
     r"(?:gateway\.pipeline\.errors\.|gateway\.delta\.|broker\.journal\.[\w.]*|broker\.errors\.)(\w+): (.+)",
     re.MULTILINE,
 )
+_CALLED: Final = re.compile(r"^An error occurred while calling .*\n: (?:[\w$]+\.)+")
+"""What py4j puts in front of a Java exception's name."""
 _LINE_MAX: Final = 400
 
 
@@ -210,7 +212,7 @@ def first_line(error: BaseException) -> str:
     text = str(error)
     if ours := _OURS.findall(text):
         return str(ours[-1][1]).strip()
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in _CALLED.sub("", text).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:_LINE_MAX]
 
 

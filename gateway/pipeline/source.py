@@ -41,11 +41,13 @@ from gateway.pipeline import offsets, schema, spans
 from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.filters import Wanted
 from gateway.pipeline.offsets import Limits
-from gateway.pipeline.spans import Span
+from gateway.pipeline.spans import Loss, Span
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from broker.journal.reading.blocks import Block
 
 BATCH_ROWS: Final = 16384
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -68,8 +70,8 @@ def size_of(text: str, name: str) -> int:
     >>> size_of("64k", "splitBytes")
     65536
     """
-    found = _SIZE.fullmatch(text.strip())
-    size = int(found[1]) * _UNITS[found[2].lower()] if found else 0
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
     if not size:
         raise PipelineError(f"option {name}: {text!r:.64}; expected bytes above 0, such as 1048576 or 64m")
     return size
@@ -132,20 +134,20 @@ class Options:
         Raises:
             PipelineError: an option is unknown or cannot be; the text says what was expected.
         """
-        told = {name.lower(): value for name, value in given.items()}
-        if unknown := sorted(set(told) - _KNOWN):
+        values = {name.lower(): value for name, value in given.items()}
+        if unknown := sorted(set(values) - _KNOWN):
             raise PipelineError(f"option {unknown[0]:.64}: unknown; there are {', '.join(sorted(_KNOWN))}")
-        if not told.get("path"):
+        if not values.get("path"):
             raise PipelineError("option path: missing; expected the journal's directory: .load(DIR)")
-        corrupt = told.get("oncorrupt", "fail").lower()
+        corrupt = values.get("oncorrupt", "fail").lower()
         if corrupt not in ("fail", "skip"):
             raise PipelineError(f"option onCorrupt: {corrupt!r:.64}; expected fail or skip")
 
         def take(name: str, parse: Any, default: Any) -> Any:
-            return parse(told[name.lower()], name) if name.lower() in told else default
+            return parse(values[name.lower()], name) if name.lower() in values else default
 
         return cls(
-            path=told["path"],
+            path=values["path"],
             payload=take("payload", _flag, False),
             batch_rows=take("batchRows", _count, BATCH_ROWS),
             verify=take("verify", _flag, True),
@@ -293,20 +295,19 @@ def batches(
     wanted = options.wanted(filters)
     decoder = Decoder(names, payload=options.payload, needs=wanted.needs)
     decoder.begin(span)
-    waiting: list[Any] = []
-    rows = size = 0
-    for found in spans.blocks(span, crc=options.verify, skip=options.skip):
-        if isinstance(found, spans.Loss):
-            if options.losses:
-                yield decoder.loss(found)
-            continue
-        decoder.learn(found)
-        if not wanted.block(found):
-            continue
-        waiting.append(found)
-        rows, size = rows + found.count, size + found.length + found.bodies_len
-        if rows >= options.batch_rows or size >= spans.BATCH_BYTES:
-            yield decoder.project(wanted.rows(decoder.batch(waiting)))
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield decoder.project(wanted.rows(decoder.batch(waiting)))
+
+    def passing() -> Iterator[Block | Loss]:
+        for block in spans.blocks(span, crc=options.verify, skip=options.skip):
+            if isinstance(block, Loss):
+                if options.losses:
+                    yield block
+                continue
+            decoder.learn(block)
+            if wanted.block(block):
+                yield block
+
+    for blocks in spans.gathered(passing(), options.batch_rows):
+        if isinstance(blocks, Loss):
+            yield decoder.loss(blocks)
+        else:
+            yield decoder.project(wanted.rows(decoder.batch(blocks)))

@@ -13,7 +13,7 @@ last byte. Of the last one, complete blocks are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -23,8 +23,8 @@ from broker.journal.reading.files import base_name, size_of
 from broker.journal.reading.segments import Segment, listing
 from gateway.pipeline.errors import Lost, PipelineError
 
-BATCH_BYTES: Final = 256 << 20
-"""A batch of rows with large payloads ends here: Arrow's offsets have 32 bits."""
+BATCH_BYTES: Final = 64 << 20
+"""A batch of rows with large payloads ends here: each core decodes one, in several times its memory."""
 SPLIT_BYTES: Final = 64 << 20
 """A segment above this is read by several tasks."""
 
@@ -38,9 +38,9 @@ class Position(NamedTuple):
     first: int
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Position:
+    def of(cls, fields: Mapping[str, Any]) -> Position:
         """From a stream's offset."""
-        return cls(int(told["seg"]), int(told["pos"]), int(told["next"]), int(told["first"]))
+        return cls(int(fields["seg"]), int(fields["pos"]), int(fields["next"]), int(fields["first"]))
 
 
 @dataclass(frozen=True)
@@ -100,17 +100,17 @@ def bounds(path: str, start: int, limit: int) -> Bounds:
     Raises:
         FileNotFoundError: the segment is gone.
     """
-    found = Bounds(start)
+    seen = Bounds(start)
     with SegmentFile(path) as file:
         for head in file.heads(start, limit):
             if isinstance(head, str):
                 break
-            found.end += head.length
-            found.ends.append(found.end)
+            seen.end += head.length
+            seen.ends.append(seen.end)
             if head.numbered:
-                found.next = head.first_seq + head.records
-    found.clean = found.end == limit
-    return found
+                seen.next = head.first_seq + head.records
+    seen.clean = seen.end == limit
+    return seen
 
 
 def refuse_newer(path: str) -> None:
@@ -132,11 +132,11 @@ def split(span: Span, limit: int = SPLIT_BYTES) -> list[Span]:
     """Cut a long span at ends of blocks; one whose headers do not lead through it stays whole."""
     if span.end - span.start <= limit:
         return [span]
-    found = bounds(span.path, span.start, span.end)
-    if not found.clean:
+    seen = bounds(span.path, span.start, span.end)
+    if not seen.clean:
         return [span]
     parts, start = [], span.start
-    for end in found.ends:
+    for end in seen.ends:
         if end - start >= limit or end == span.end:
             parts.append(Span(span.path, start, end, span.sealed and end == span.end))
             start = end
@@ -150,10 +150,10 @@ def whole(directory: str, split_bytes: int = SPLIT_BYTES) -> list[Span]:
         ConfigError: there is no such directory.
         PipelineError: a segment is of a newer version.
     """
-    found = listing(directory)
+    segments = listing(directory)
     spans: list[Span] = []
-    for index, (path, writer, _first) in enumerate(found):
-        sealed = index + 1 < len(found) and found[index + 1][1] == writer
+    for index, (path, writer, _first) in enumerate(segments):
+        sealed = index + 1 < len(segments) and segments[index + 1][1] == writer
         try:
             refuse_newer(path)
             end = size_of(path) if sealed else reach(path, HEADER_BYTES)[0]
@@ -171,10 +171,10 @@ def reach(path: str, start: int) -> tuple[int, int | None]:
         FileNotFoundError: it is gone.
     """
     end, following = start, None
-    for found in salvage(path, start):
-        if isinstance(found, Block):
-            end = found.end
-            following = found.first_seq + found.count if found.numbered else following
+    for block in salvage(path, start):
+        if isinstance(block, Block):
+            end = block.end
+            following = block.first_seq + block.count if block.numbered else following
     return end, following
 
 
@@ -207,6 +207,23 @@ def blocks(span: Span, *, crc: bool = True, skip: bool = False) -> Iterator[Bloc
         yield gone
 
 
+def gathered(blocks: Iterable[Block | Loss], rows_most: int) -> Iterator[list[Block] | Loss]:
+    """Blocks put together to batches of about so many rows, ``BATCH_BYTES`` at most; a loss as soon as it is met."""
+    waiting: list[Block] = []
+    rows = size = 0
+    for block in blocks:
+        if isinstance(block, Loss):
+            yield block
+            continue
+        waiting.append(block)
+        rows, size = rows + block.count, size + block.length + block.bodies_len
+        if rows >= rows_most or size >= BATCH_BYTES:
+            yield waiting
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield waiting
+
+
 def deleted(name: str, start: int, end: int, records: int | None = None) -> Loss:
     """A segment that is not there any more."""
     why = f"the segment was deleted before bytes {start} to {end} were read"
@@ -228,17 +245,17 @@ def _salvaged(span: Span) -> Iterator[Block | Loss]:
     """As ``salvage``; a loss comes out when the numbers of the next block tell how many records it was."""
     waiting: list[Loss] = []
     expected: int | None = None
-    for found in salvage(span.path, span.start, span.end):
-        if isinstance(found, Damage):
-            waiting.append(_loss(found))
+    for block in salvage(span.path, span.start, span.end):
+        if isinstance(block, Damage):
+            waiting.append(_loss(block))
             continue
         if waiting and expected is not None:
-            missing = max(0, found.first_seq - expected)
+            missing = max(0, block.first_seq - expected)
             waiting[-1] = Loss(**(vars(waiting[-1]) | {"records": missing}))
         yield from waiting
         waiting.clear()
-        expected = found.first_seq + (found.count if found.numbered else 0)
-        yield found
+        expected = block.first_seq + (block.count if block.numbered else 0)
+        yield block
     yield from waiting
 
 
@@ -251,9 +268,9 @@ def _loss(damage: Damage) -> Loss:
 
 def gap_is_recorded(path: str, missing_from: int) -> bool:
     """Whether the segment begins with a ``gap`` record: the writer itself said that those before were lost."""
-    for found in salvage(path):
-        if isinstance(found, Block) and found.numbered:
-            return _is_gap(found, missing_from)
+    for block in salvage(path):
+        if isinstance(block, Block) and block.numbered:
+            return _is_gap(block, missing_from)
     return False
 
 

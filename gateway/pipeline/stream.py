@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.pipeline import parts, runs, schema
 from gateway.pipeline.errors import Busy, PipelineError
-from gateway.pipeline.follow import Follow, Told
+from gateway.pipeline.follow import Follow, OnRun
+from gateway.pipeline.session import first_line, plain_errors
 from gateway.pipeline.spans import Loss
-from gateway.pipeline.warehouse import CHECKPOINT, STREAM, Warehouse, until_it_passes
+from gateway.pipeline.warehouse import STREAM, Warehouse, until_it_passes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,14 +42,14 @@ class Stream:
         spark: where.
         journal: directory of the journal, seen by all workers.
         warehouse: where to.
-        checkpoint: Spark's; default: in the warehouse.
+        checkpoint: Spark's; default: in the warehouse. For one in a store a directory must be given.
         trigger_s: seconds between batches; None: all there is now, then it ends.
         gold: make gold of what is in bronze, beside the stream; False: bronze only (``batch`` makes gold).
         options: of the source: onCorrupt, maxBytesPerTrigger, ...
-        told: called after each batch and each step of gold, in threads of their own.
+        on_run: called after each batch and each step of gold, in threads of their own.
 
     Raises:
-        PipelineError: the warehouse is in a store.
+        PipelineError: the warehouse is in a store and no checkpoint is given, or Spark cannot write there.
         Busy: something else feeds it.
     """
 
@@ -62,11 +63,10 @@ class Stream:
         trigger_s: float | None = None,
         gold: bool = True,
         options: Mapping[str, str] | None = None,
-        told: Told | None = None,
+        on_run: OnRun | None = None,
     ) -> None:
-        self._spark, self._warehouse, self._told = spark, warehouse, told
-        root = warehouse.root
-        self._checkpoint = checkpoint or str(root / CHECKPOINT)
+        self._spark, self._warehouse, self._on_run = spark, warehouse, on_run
+        self._checkpoint = checkpoint or warehouse.checkpoint
         self._claimed = threading.Event()
         self._payload = (options or {}).get("payload", "false").lower() == "true"
         rows = spark.readStream.format("headgate").options(**{**(options or {}), "losses": "true"})
@@ -78,14 +78,15 @@ class Stream:
         warehouse.ready()
         warehouse.claim(STREAM)
         writer = rows.load(os.fspath(journal)).writeStream.foreachBatch(self._batch).trigger(**trigger)
-        self.query: StreamingQuery = writer.option("checkpointLocation", self._checkpoint).start()
+        with plain_errors():  # Spark cannot write there
+            self.query: StreamingQuery = writer.option("checkpointLocation", self._checkpoint).start()
         try:
             warehouse.claim(STREAM, self.query.id)
         except Busy:
             self.query.stop()
             raise
         self._claimed.set()
-        self._gold = Follow(warehouse, told) if gold else None
+        self._gold = Follow(warehouse, on_run) if gold else None
         if self._gold is not None:
             self._gold.start()
 
@@ -95,8 +96,6 @@ class Stream:
         Raises:
             PipelineError: it ended with an error.
         """
-        from gateway.pipeline.session import plain_errors
-
         whole = False
         try:
             with plain_errors():
@@ -117,16 +116,12 @@ class Stream:
         Raises:
             PipelineError: in one line.
         """
-        from gateway.pipeline.session import first_line
-
         error = self.query.exception() or (self._gold.error if self._gold is not None else None)
         if error is not None:
             raise PipelineError(first_line(error)) from error
 
     def stop(self) -> None:
         """End it; what is going on is done again, or gone on with, when the stream is started the next time."""
-        from gateway.pipeline.session import plain_errors
-
         with plain_errors():
             self.query.stop()
         if self._gold is not None:
@@ -161,8 +156,8 @@ class Stream:
         runs.add(self._warehouse, run.finish(), {STREAM: number})
         if self._gold is not None:
             self._gold.wake()
-        if self._told is not None:
-            self._told(run)
+        if self._on_run is not None:
+            self._on_run(run)
 
     def _written(self, rows: DataFrame) -> tuple[list[File], list[Loss]]:
         place, payload = self._warehouse.table(schema.MESSAGES.name), self._payload
@@ -202,5 +197,5 @@ def write_part(batches: Iterable[pa.RecordBatch], place: str, payload: bool) -> 
                 losses += arrow.losses_in(batch)
                 batch = batch.filter(pc.invert(lost))
             written.add(batch)
-    said = {"files": [written.as_json()], "losses": [json.dumps([vars(loss) for loss in losses])]}
-    yield pa.RecordBatch.from_pydict(said)
+    result = {"files": [written.as_json()], "losses": [json.dumps([vars(loss) for loss in losses])]}
+    yield pa.RecordBatch.from_pydict(result)

@@ -107,9 +107,9 @@ def _numbers(warehouse: Warehouse) -> dict[str, NDArray[np.int64]]:
     parts: dict[str, list[Any]] = {}
     bronze = warehouse.at("messages")
     for date in bronze.dates():
-        found = bronze.scan(["writer", "seq"], [date])
-        for writer in pc.unique(found["writer"]).to_pylist():
-            some = found.filter(pc.equal(found["writer"], writer))["seq"]
+        rows = bronze.scan(["writer", "seq"], [date])
+        for writer in pc.unique(rows["writer"]).to_pylist():
+            some = rows.filter(pc.equal(rows["writer"], writer))["seq"]
             parts.setdefault(writer, []).append(some.to_numpy())
     return {writer: np.sort(np.concatenate(each)) for writer, each in parts.items()}
 
@@ -120,13 +120,13 @@ def _one(path: str, rows: NDArray[np.int64]) -> Compared:
     compared = Compared(base_name(path))
     last = int(rows[-1]) if len(rows) else -1
     every: list[Any] = []
-    for found in salvage(path, HEADER_BYTES):
-        if not isinstance(found, Block):
-            compared.damages.append(str(found))
+    for block in salvage(path, HEADER_BYTES):
+        if not isinstance(block, Block):
+            compared.damages.append(str(block))
             continue
-        if found.numbered:
-            kinds = np.frombuffer(found.entries, np.uint8)[_KIND_AT::HEADER_BYTES]
-            every.append(np.flatnonzero(kinds != DICTIONARY).astype(np.int64) + found.first_seq)
+        if block.numbered:
+            kinds = np.frombuffer(block.entries, np.uint8)[_KIND_AT::HEADER_BYTES]
+            every.append(np.flatnonzero(kinds != DICTIONARY).astype(np.int64) + block.first_seq)
     numbers = np.concatenate(every) if every else np.empty(0, np.int64)
     compared.behind = int((numbers > last).sum())
     numbers = numbers[numbers <= last]

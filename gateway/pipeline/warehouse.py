@@ -74,11 +74,27 @@ class Warehouse:
             PipelineError: it is in a store.
         """
         if self.stored:
-            raise PipelineError(
-                f"{self}: a store, and this job needs a directory; into a store `headgate pipeline ingest` and `batch` "
-                "bring what is new as often as they are run"
-            )
+            raise PipelineError(f"{self}: a store, and this job needs a directory")
         return Path(self.place)
+
+    @property
+    def left_open(self) -> str:
+        """Where a stream keeps what its steps of gold leave open: calls without their last response and the like."""
+        return joined(self.place, "_open")
+
+    @property
+    def checkpoint(self) -> str:
+        """Where Spark keeps how far a stream is, unless told otherwise.
+
+        Raises:
+            PipelineError: this is a store, which Spark itself does not reach.
+        """
+        if self.stored:
+            raise PipelineError(
+                f"{self}: a store; the stream needs --checkpoint DIR, a directory that stays: without it nobody "
+                "knows how far it read, and it cannot go on"
+            )
+        return str(self.root / CHECKPOINT)
 
     def table(self, name: str) -> str:
         """The directory of a table, or the URL of it.
@@ -129,10 +145,10 @@ class Warehouse:
         """
         known = schema.table_named(name)
         self.refuse_former()
-        found = Snapshot(known, self.table(name))
-        if not found.made:
-            delta.refuse_without_log(found.place)
-        return found
+        table = Snapshot(known, self.table(name))
+        if not table.made:
+            delta.refuse_without_log(table.place)
+        return table
 
     def dates(self, table: str) -> list[str]:
         """The dates that a table has now, in order."""
@@ -210,12 +226,12 @@ class Warehouse:
     def feed(self) -> dict[str, Any]:
         """Who fills bronze and how far it and gold are; ``feed`` is missing when nobody does yet."""
         bronze = self.at(schema.MESSAGES.name)
-        told = {
+        properties = {
             name: bronze.settings[key]
             for name, key in (("feed", FEED), ("query", QUERY))
             if bronze.settings.get(key)
         }
-        return told | {BRONZE: bronze.done(BRONZE), GOLD: self.gold()}
+        return properties | {BRONZE: bronze.done(BRONZE), GOLD: self.gold()}
 
     def claim(self, feed: str, query: str = "") -> None:
         """Say who fills bronze: ``ingest`` or ``stream`` (of the checkpoint with uuid ``query``).
@@ -226,14 +242,14 @@ class Warehouse:
         until_it_passes(lambda: self._claim(feed, query))
 
     def _claim(self, feed: str, query: str) -> None:
-        told = self.feed()
-        if told.get("feed", feed) != feed:
+        now = self.feed()
+        if now.get("feed", feed) != feed:
             raise Busy(
-                f"{self}: fed by {told['feed']}; {feed} would bring every record twice: take another warehouse"
+                f"{self}: fed by {now['feed']}; {feed} would bring every record twice: take another warehouse"
             )
-        if query and told.get("query", query) != query:
+        if query and now.get("query", query) != query:
             raise Busy(
-                f"{self}: fed by the stream whose checkpoint is {told['query']}, this one is {query}: take its "
+                f"{self}: fed by the stream whose checkpoint is {now['query']}, this one is {query}: take its "
                 "checkpoint, or another warehouse"
             )
         self.at(schema.MESSAGES.name).set({FEED: feed, **({QUERY: query} if query else {})})

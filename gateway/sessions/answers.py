@@ -54,6 +54,18 @@ def deny(session: Session, message: Message, kind: str, topic: bytes, text: str 
         refuse(session, message, errno.EPERM, text, always=kind in ("subscribe", "register"))
 
 
+def disallow(session: Session, message: Message, kind: str, topic: bytes, errnum: int, text: str) -> None:
+    """The authorisation hook does not let the session do this, or does not answer: a record of a no, and the answer."""
+    if errnum == errno.EPERM:
+        name = shown(topic)
+        text = f"{kind} {name!r}: {text}"
+        session.hub.deny(session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big"))
+    if message.head[3] == EVENT:
+        refuse_event(session, message, errnum, text)
+    else:
+        refuse(session, message, errnum, text, always=kind in ("subscribe", "register"))
+
+
 def refuse_event(session: Session, message: Message, errnum: int, text: str) -> None:
     """An event is dropped: no response exists for it, so a control object says why where there is a channel."""
     topic = shown(bytes(part_data(message.topic_part) or b""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
-from gateway.closes import BAD_CREDENTIAL, BAD_MESSAGE
+from gateway.closes import BAD_MESSAGE
 from gateway.sessions.resume import Resumed, session_of, token_for
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ def handle(session: Session, obj: dict[str, Any]) -> None:
 
 
 def _resume(session: Session, obj: dict[str, Any]) -> None:
+    """Where the client was is in what it says; its token only names the connection that it replaces. One of another
+    user, or of a gateway that was another one, names none.
+    """
     former = session_of(session.hub.key, session.principal, str(obj.get("token", "")))
-    if former is None:
-        session.hub.deny(session, "resume", "", "a resume token of another user")
-        session.end(BAD_CREDENTIAL, "the resume token is not of this user")
-        return
 
     def tell(outcome: Resumed) -> None:
         session.tell({"type": "resumed", **outcome._asdict()})
 
-    session.hub.supersede(former, session)
+    if former is not None:
+        session.hub.supersede(former, session)
     session.resume(str(obj["epoch"]), int(obj["sequence"]), list(obj["subscriptions"]), tell)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from broker.identity import USERID_UNKNOWN, Role
 from broker.wire.message import (
+    NODEID_ANY,
     NODEID_UPSTREAM,
     NORESPONSE,
     PAYLOAD,
@@ -20,6 +21,7 @@ from broker.wire.message import (
     ROUTE,
     STREAMING,
     TOPIC,
+    UPSTREAM,
     Message,
 )
 from broker.wire.parts import part_data
@@ -47,10 +49,11 @@ class Decision:
         act: handles the message here; None forwards it.
         topic_part: the topic, encoded. head: the stamped header.
         once: one response ends the call; otherwise it is a stream. track: it wants a response.
+        anywhere: it goes to any rank, and elsewhere where nobody has the service there (see ``elsewhere``).
         unarmed: the first of its kind that is sent has the provider hear of the session's end.
     """
 
-    __slots__ = ("act", "head", "once", "topic_part", "track", "unarmed")
+    __slots__ = ("act", "anywhere", "head", "once", "topic_part", "track", "unarmed")
 
     def __init__(self, act: Act | None, topic_part: bytes, head: bytes) -> None:
         flags = head[4]
@@ -60,6 +63,7 @@ class Decision:
         self.once = not flags & STREAMING
         self.track = not flags & NORESPONSE
         self.unarmed = False
+        self.anywhere = False
 
 
 def stamp_of(principal: Principal) -> bytes:
@@ -109,6 +113,9 @@ def of_request(session: Session, message: Message) -> Decision | None:
     stamped = b"".join((head[:4], bytes((flags,)), session.stamp, head[13:]))
     decision = Decision(act, message.topic_part, stamped)
     decision.unarmed = decision.track and act in (None, requests.publish)
+    if session.hub.elsewhere is not None and act in (None, requests.disconnect):
+        any_rank = message.nodeid == NODEID_ANY and not flags & UPSTREAM
+        decision.anywhere = any_rank and (decision.track or unanswered(topic))
     session.remember(message, decision)
     return decision
 

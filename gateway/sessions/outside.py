@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from broker.wire.message import Message
     from gateway.principal import Principal
@@ -34,8 +34,44 @@ class UpstreamLike(Protocol):
         """Send a request of the gateway's own that wants no response; nothing when the upstream is away."""
 
 
+class LoginLike(Protocol):
+    """A login (``identity.login.Login``)."""
+
+    @property
+    def id(self) -> str:
+        """Its public name."""
+
+    @property
+    def user(self) -> str:
+        """Whose it is; "" for those by links."""
+
+    @property
+    def credential(self) -> str:
+        """What names it for revocation."""
+
+    def described(self) -> dict[str, Any]:
+        """It, as its user sees it."""
+
+
+class LoginsLike(Protocol):
+    """Where people are logged in (``identity.login.Logins``)."""
+
+    def of(self, mine: Principal | None) -> Sequence[LoginLike]:
+        """The logins of a user, or of everybody; raises Denied."""
+
+    def counts(self, login: Any) -> bool:
+        """Whether a login gives anything now; raises Denied."""
+
+    def end_all(self, logins: Sequence[Any]) -> None:
+        """End logins, in every process; raises Denied."""
+
+
 class Identity(Protocol):
     """Who is it, as far as live sessions ask (``identity.authenticate.Authenticator``)."""
+
+    @property
+    def logins(self) -> LoginsLike:
+        """Where people are logged in."""
 
     def authenticate_token(self, text: str, *, address: str) -> Awaitable[Principal]:
         """Whose token this is; raises Denied."""
@@ -48,6 +84,19 @@ class Identity(Protocol):
 
     def again(self, principal: Principal) -> Principal | None:
         """Who ``principal`` is by the users of now; None when that is nobody, or another one."""
+
+
+class TrendsLike(Protocol):
+    """What a gateway knows of its brokers (``trends.trends.Trends``)."""
+
+    def series(self, range_s: int, figures: Sequence[str]) -> Mapping[str, Any]:
+        """Figures over time; raises RpcError."""
+
+    def calls(self, rank: int | None, *, trusted: bool) -> Awaitable[Mapping[str, Any]]:
+        """How calls fare, by method, at one broker or at all, for whom brokers would tell all; raises RpcError."""
+
+    def ranks(self, after: int, *, clients: bool, owner: bool) -> Awaitable[Mapping[str, Any]]:
+        """The brokers, what changed since an answer, and to the owner who is attached to them; raises RpcError."""
 
 
 class Roomy(Protocol):

@@ -1,8 +1,8 @@
 """A client that comes back: what it missed, through the same filter as live events, then live; and whether that is all.
 
-The client brings the token of its former session, the epoch and the number of the last event it knows of, and its
-prefixes. The position in rank 0's numbers says everything: any worker process can continue, and numbers that the
-client never saw because of its prefixes or its rights are no loss.
+The client brings the epoch and the number of the last event it knows of, and its prefixes. The position in rank 0's
+numbers says everything: any gateway of the instance can continue, and numbers that the client never saw because of its
+prefixes or its rights are no loss.
 
     here < client     this process is behind: wait until it caught up, at most ``BEHIND_S``
     here >= client    replay what is behind the client's number, in portions, as fast as the client reads and as
@@ -41,6 +41,8 @@ PORTION_BYTES: Final = 64 << 10
 """Events looked at in one turn; less where a client's outbox is smaller. It takes about a millisecond."""
 PORTION_MSGS: Final = 128
 """The same in events."""
+FEW_MSGS: Final = 32
+"""Who missed no more waits for no turn: thousands that come back at once are live one after the other."""
 _MAC_CHARS: Final = 43
 
 
@@ -135,6 +137,8 @@ class Resumption:
             self._finish(recovered=False)
         elif not distance(self.cursor, history.last):
             self._finish(recovered=True)
+        elif distance(self.cursor, history.last) <= FEW_MSGS:
+            self._replay()
         else:
             replay()
 

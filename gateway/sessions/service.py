@@ -6,16 +6,41 @@
     gateway.sessions  {["limit"], ["after"]}   -> {"sessions": [row], "total", ["next"]}: a page, the oldest first; next
                                                   is the after of the next one, where more follow
     gateway.stats     {}                       -> counters and states of this process
+    gateway.series    {["range_s"], ["figures"]} -> {"begin", "step", "count", "series", "marks"}: figures over time, as
+                                                  ``trends.rings.Rings.read`` has them
+    gateway.calls     {["rank"]}               -> {"at", "rows": [{"kind", "name", "rank", "calls", "errors", "open",
+                                                  "p50_ms", "p99_ms", "errnos", "last_error", "recent"}], "more",
+                                                  "silent", "longest_ms", "total", "why"}: how calls fare, by method,
+                                                  at one broker or at all (``trends.calls``); to owner and admin with
+                                                  the newest errors, and with events, nfp and oslo
+    gateway.ranks     {["after"], ["clients"]} -> {"at", "size", "version", "headgate", "state", "ranks": [row], "next",
+                                                  "total", "why"}: the brokers, those that changed since the answer with
+                                                  that next (``trends.ranks``); clients, true: to the owner who is
+                                                  attached to them, too; after 0: with "hostlist"
+    gateway.latest    {"topic"}                -> {"epoch", "sequence", "events": [event], "more"}: the newest event of
+                                                  each topic below that prefix, of topics that are kept
+    gateway.presence  {["topic"]}              -> {"users": [{"user", "userid", "sessions"}], "more"}: who listens to a
+                                                  topic; without one who is connected, to owner and admin
     gateway.denied    {["limit"]}              -> {"denied": [record], "total"}: the newest refusals, oldest first
     gateway.rules     {"kind", "topic"}        -> {"allowed", "roles"}: may the caller, and which roles may
     gateway.end       {"session"["revoke"]}    -> {}: the session is closed and may begin anew; with revoke true its
                                                   credential counts no more, and all its sessions end;
                                                   an owner's only an owner revokes
+    gateway.logins    {}                       -> {"logins": [{"login", "user", "from", "since", "expires", "own",
+                                                  "current"}], "more"}: where the caller is logged in with a browser,
+                                                  to the owner everybody's
+    gateway.logout    {"login"} | {"everywhere"} | {"user"} -> {"ended"}: one login, all of the caller's own (true), or,
+                                                  for the owner, all of a user
     gateway.reload    {}                       -> what was read again, and what was not
+    gateway.drain     {"reason"}               -> {}, then the gateway leaves as at SIGTERM: clients are told, and
+                                                  closed one after the other; a service manager starts it anew
+
+``gateway.calls`` and ``gateway.ranks`` are for whoever may ask the brokers all of that.
 
 With several worker processes each answers for itself; sessions are shown and ended wherever they are, and a reload
 reaches all of them: the answer has the problems of one, the others follow a moment later. A worker that does not answer
-is told of: ``"silent"`` is how many did not show their sessions, and ETIMEDOUT says that one may be there or not.
+is told of: ``"silent"`` is how many did not show their sessions, and ETIMEDOUT says that one may be there or not. So it
+is with the workers of other gateways, where Redis carries the question to them (``gateway.fleet``).
 """
 
 from __future__ import annotations
@@ -34,12 +59,13 @@ from broker.wire.topic import service_of
 from gateway.access import KINDS
 from gateway.closes import REVOKED_SESSION
 from gateway.principal import ROLE_NAMES, Denied
-from gateway.sessions import listing
+from gateway.sessions import listing, logins, topics
 from gateway.sessions.refusals import DENIED_MAX
 
 if TYPE_CHECKING:
     from broker.client.request import Handler, Request
     from gateway.hub import Hub
+    from gateway.sessions.outside import TrendsLike
     from gateway.sessions.session import Session
 
 log = logging.getLogger("headgate")
@@ -47,6 +73,8 @@ log = logging.getLogger("headgate")
 NAME: Final = "gateway"
 SESSIONS_MAX: Final = 1000
 """Rows of one answer: some 300 bytes each."""
+RANGE_MAX_S: Final = 86_400
+REASON_MAX: Final = 200
 COUNT_MAX: Final = 1 << 32
 """Of a limit: more than there are rows, and an index still."""
 LINK_TOPICS: Final = frozenset(
@@ -87,7 +115,12 @@ class _Reply(msgspec.Struct, omit_defaults=True):
     refused: tuple[int, str] | None = None
 
 
-EVERYWHERE: Final = frozenset(("session", "sessions", "end"))
+OF_BROKERS: Final = {
+    "calls": ("broker.calls",),
+    "ranks": ("broker.stats-get", "overlay.topology", "overlay.health", "state-machine.get", "attr.get"),
+}
+"""Methods that tell what brokers told, and what who calls them has to be allowed to ask those."""
+EVERYWHERE: Final = frozenset(("session", "sessions", "presence", "end"))
 """Methods that other worker processes are asked for, too."""
 Answer: TypeAlias = "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"
 Method: TypeAlias = "Callable[[Hub, Caller, Mapping[str, Any]], Answer]"
@@ -103,9 +136,10 @@ def call(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> A
     found = METHODS.get(name)
     if found is None:
         raise RpcError(errno.ENOSYS, f"Unknown service method '{NAME}.{name[:64]}'")
-    method, mask = found
-    if not caller.roles & mask:
-        raise RpcError(errno.EPERM, f"{NAME}.{name} needs the role {' or '.join(_names(mask))}")
+    method, _mask = found
+    if not _may(hub, caller.roles, name):
+        needed = " or ".join(_able(hub, name)) or "of nobody"
+        raise RpcError(errno.EPERM, f"{NAME}.{name} needs the role {needed}")
     if hub.ask_others is not None and name in EVERYWHERE and not _here(hub, name, arguments):
         return _everywhere(hub, caller, name, arguments)
     return method(hub, caller, arguments)
@@ -134,6 +168,10 @@ async def _everywhere(hub: Hub, caller: Caller, name: str, arguments: Mapping[st
     """Ask the other workers, too: for a session that is not here, or for all of them."""
     if name == "sessions":
         return await _all_sessions(hub, caller, arguments)
+    if name == "presence":
+        here = topics.presence(hub, caller, arguments)
+        replies, silent = await _ask(hub, caller, name, arguments)
+        return topics.joined([here, *(each.answer for each in replies if each.answer)]) | {"silent": silent}
     if "session" in arguments and caller.roles & _ADMIN:
         replies, silent = await _ask(hub, caller, name, arguments)
         for reply in replies:
@@ -150,7 +188,8 @@ async def _everywhere(hub: Hub, caller: Caller, name: str, arguments: Mapping[st
 async def _all_sessions(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """A page of all: each worker gives its share of it, so that it costs all of them together what it costs one."""
     limit, after = _asked_page(arguments)
-    share = -(-limit // hub.settings.gateway.workers)
+    others = hub.fleet.others if hub.fleet is not None else 0
+    share = -(-limit // (hub.settings.gateway.workers + others))
     replies, silent = await _ask(hub, caller, "sessions", {"limit": share, "after": after})
     pages = [each.answer for each in replies if each.answer is not None]
     return listing.joined([listing.sessions(hub, share, after), *pages]) | {"silent": silent}
@@ -187,6 +226,18 @@ def _names(mask: int) -> list[str]:
     return [name for name, bit in ROLE_NAMES.items() if mask & bit]
 
 
+def _may(hub: Hub, roles: int, name: str) -> bool:
+    """Whether somebody with these roles may call a method of ours; one that is not there everybody may."""
+    _method, mask = METHODS.get(name, (None, _ANYONE))
+    rules = OF_BROKERS.get(name, ())
+    return bool(roles & mask) and all(hub.access.allows(roles, "call", topic) for topic in rules)
+
+
+def _able(hub: Hub, name: str) -> list[str]:
+    """The roles that may call it."""
+    return [role for role, bit in ROLE_NAMES.items() if _may(hub, bit, name)]
+
+
 def _session(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
     wanted = arguments.get("session")
     if wanted is None and caller.session is not None:
@@ -213,6 +264,33 @@ def _stats(hub: Hub, _caller: Caller, _arguments: Mapping[str, Any]) -> Answer:
     return listing.stats(hub)
 
 
+def _series(hub: Hub, _caller: Caller, arguments: Mapping[str, Any]) -> Answer:
+    range_s, figures = arguments.get("range_s", 300), arguments.get("figures", [])
+    if isinstance(range_s, bool) or not isinstance(range_s, int) or not 10 <= range_s <= RANGE_MAX_S:
+        raise ProtocolError(f"range_s: expected seconds from 10 to {RANGE_MAX_S}")
+    if not isinstance(figures, list) or not all(isinstance(figure, str) for figure in figures):
+        raise ProtocolError("figures: expected an array of names")
+    return _trends(hub).series(range_s, figures)
+
+
+async def _calls(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    rank = None if arguments.get("rank") is None else _count(arguments, "rank", 0)
+    return await _trends(hub).calls(rank, trusted=bool(caller.roles & _ADMIN))
+
+
+async def _ranks(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    after, clients = _count(arguments, "after", 0), arguments.get("clients", False)
+    if not isinstance(clients, bool):
+        raise ProtocolError("clients: expected true or false")
+    return await _trends(hub).ranks(after, clients=clients, owner=bool(caller.roles & _OWNER))
+
+
+def _trends(hub: Hub) -> TrendsLike:
+    if hub.trends is None:
+        raise RpcError(errno.ENOSYS, "nothing is known of the brokers here")
+    return hub.trends
+
+
 def _denied(hub: Hub, _caller: Caller, arguments: Mapping[str, Any]) -> Answer:
     rows = hub.refusals.newest(_count(arguments, "limit", DENIED_MAX))
     return {"denied": rows, "total": hub.counters.denied}
@@ -223,8 +301,8 @@ def _rules(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
     if kind not in KINDS or not isinstance(topic, str):
         raise ProtocolError(f"expected a topic, and a kind of {', '.join(KINDS)}")
     if kind == "call" and service_of(topic) == NAME:
-        _method, mask = METHODS.get(topic.removeprefix(f"{NAME}."), (None, _ANYONE))
-        return {"allowed": bool(caller.roles & mask), "roles": _names(mask)}
+        name = topic.removeprefix(f"{NAME}.")
+        return {"allowed": _may(hub, caller.roles, name), "roles": _able(hub, name)}
     if kind == "call" and topic in LINK_TOPICS:
         return {"allowed": True, "roles": _names(_ANYONE)}
     return {
@@ -267,6 +345,19 @@ def _reload(hub: Hub, _caller: Caller, _arguments: Mapping[str, Any]) -> Answer:
     return hub.reload()
 
 
+def _drain(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
+    reason = arguments.get("reason")
+    if not isinstance(reason, str) or not 0 < len(reason) <= REASON_MAX:
+        raise ProtocolError(f"reason: expected a text of 1 to {REASON_MAX} characters, for the log")
+    if hub.leave is None:
+        raise RpcError(errno.ENOSYS, "this gateway is ended by the program that runs it")
+    if hub.accepting:
+        said = f"drained by {caller.name}: {reason!r}"
+        log.info("%s", said)
+        hub.leave(said)
+    return {}
+
+
 def _find(hub: Hub, wanted: object) -> Session:
     session = hub.sessions.get(wanted) if isinstance(wanted, str) else None
     if session is None:
@@ -285,9 +376,17 @@ METHODS: Final[dict[str, tuple[Method, int]]] = {
     "session": (_session, _ANYONE),
     "sessions": (_sessions, _ADMIN),
     "stats": (_stats, _ADMIN),
+    "series": (_series, _ADMIN),
+    "calls": (_calls, _ANYONE),
+    "ranks": (_ranks, _ANYONE),
+    "latest": (topics.latest, _ANYONE),
+    "presence": (topics.presence, _ANYONE),
     "denied": (_denied, _ADMIN),
     "rules": (_rules, _ANYONE),
     "end": (_end, _ADMIN),
+    "logins": (logins.listed, _ANYONE),
+    "logout": (logins.ended, _ANYONE),
     "reload": (_reload, _OWNER),
+    "drain": (_drain, _OWNER),
 }
 """Name -> method and the roles that may call it."""

@@ -180,6 +180,14 @@ class Session:
                 left -= 1
                 self.drop("control message of a client")
 
+    def charge(self, message: Message) -> bool:
+        """Count a message that is refused in front of the session; False: it was above the rate, which was said."""
+        self.received_msgs += 1
+        if self._granted([message]):
+            return True
+        self._limited(message)
+        return False
+
     def _granted(self, messages: list[Message]) -> int:
         """How many of ``messages``, responses apart, the rate allows."""
         if self._bucket is None:
@@ -230,6 +238,8 @@ class Session:
             return
         message.front = self.front
         message.head = decision.head
+        if decision.anywhere and hub.elsewhere is not None:
+            hub.elsewhere.sending(self, message, decision)
         if hub.upstream.send(message):
             hub.counters.requests += 1
             if decision.unarmed:

@@ -90,6 +90,13 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
         listen=tuple(listener(entry) for entry in settings.listen),
         tokens=replace(settings.tokens, file=file(settings.tokens.file)),
         jwt=replace(settings.jwt, keys=keys),
+        access=replace(
+            settings.access,
+            client_crls=tuple(os.path.join(folder, name) for name in settings.access.client_crls),
+        ),
+        oidc=tuple(
+            replace(entry, client_secret_file=file(entry.client_secret_file)) for entry in settings.oidc
+        ),
         history=replace(
             settings.history, warehouse=warehouse if "://" in (warehouse or "") else file(warehouse)
         ),

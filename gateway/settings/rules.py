@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
 from broker.schemes import capabilities_of
@@ -26,6 +26,7 @@ def problems(settings: GatewaySettings) -> Iterator[Problem]:
     yield from _listeners(settings)
     yield from _metrics(settings)
     yield from _jwt(settings)
+    yield from _oidc(settings)
     yield from users(settings)
     yield from _access(settings)
     yield from _limits(settings)
@@ -142,6 +143,44 @@ def _jwt(settings: GatewaySettings) -> Iterator[Problem]:
         yield Problem(("jwt", "algorithms"), "saw none, expected at least one")
 
 
+def _oidc(settings: GatewaySettings) -> Iterator[Problem]:
+    times = Counter(entry.name for entry in settings.oidc)
+    for index, entry in enumerate(settings.oidc):
+        if times[entry.name] > 1:
+            yield _saw(("oidc", index, "name"), entry.name, "each provider once")
+        for name in ("issuer", "url"):
+            if not is_web_address(seen := getattr(entry, name)):
+                expected = "https://HOST, or http:// on this machine, without a query"
+                yield _saw(("oidc", index, name), seen, expected)
+        yield from _roles(settings, ("oidc", index, "roles"), entry.roles)
+        for at, group in enumerate(entry.groups):
+            yield from _roles(settings, ("oidc", index, "groups", at, "roles"), group.roles)
+
+
+def _roles(settings: GatewaySettings, path: KeyPath, roles: Iterable[str]) -> Iterator[Problem]:
+    """Roles that ``[access]`` does not let in over the web."""
+    for role in ("owner", "admin"):
+        if role in roles and not getattr(settings.access, f"allow_{role}"):
+            yield _saw(path, role, f"access.allow_{role} = true, or another role")
+
+
+def is_web_address(text: str) -> bool:
+    """Whether a text is an https address, or an http one of this machine, of which nothing must be kept secret.
+
+    >>> is_web_address("https://id.example.org/realms/a"), is_web_address("http://id.example.org")
+    (True, False)
+    """
+    try:
+        parts = urlsplit(text)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    own = parts.scheme == "http" and host in ("localhost", "127.0.0.1", "::1")
+    printable = text.isascii() and text.isprintable() and " " not in text
+    plain = not (parts.query or parts.fragment or "@" in parts.netloc)
+    return bool(host) and plain and printable and (parts.scheme == "https" or own)
+
+
 def users(settings: GatewaySettings) -> Iterator[Problem]:
     """Yield every fault of ``[[users]]``: `gateway.identity` asks for them again, whoever made the settings."""
     names: set[str] = set()
@@ -150,9 +189,7 @@ def users(settings: GatewaySettings) -> Iterator[Problem]:
         if user.name in names:
             yield _saw(("users", index, "name"), user.name, "each user once")
         names.add(user.name)
-        for role in ("owner", "admin"):
-            if role in user.roles and not getattr(settings.access, f"allow_{role}"):
-                yield _saw(("users", index, "roles"), role, f"access.allow_{role} = true, or another role")
+        yield from _roles(settings, ("users", index, "roles"), user.roles)
         for at, certificate in enumerate(user.certificates):
             holder = holders.setdefault(certificate, user.name)
             if holder != user.name:
@@ -171,6 +208,13 @@ def _access(settings: GatewaySettings) -> Iterator[Problem]:
         yield _saw(
             ("access", "login_links"), "owner", "a listener on loopback: owner logins are granted there only"
         )
+
+    hook = settings.access.hook_url
+    if hook is not None and not is_web_address(hook):
+        yield _saw(("access", "hook_url"), hook, "https://HOST, or http:// on this machine, without a query")
+    if settings.access.client_crls and not any(entry.client_ca for entry in settings.listen):
+        seen = settings.access.client_crls[0]
+        yield _saw(("access", "client_crls"), seen, "a listener with client_ca, whose authorities sign them")
 
 
 def _is_loopback(entry: ListenEntry) -> bool:

@@ -64,11 +64,36 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rejoin_max_s: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
     """Longest pause between two attempts to reach a lost upstream. Default 5: the first comes after 50 ms."""
 
+    anywhere: bool = True
+    """Requests to any rank reach a service of a client wherever in the tree it is, those of up to 64 KiB. Default true;
+    false answers ENOSYS, as brokers do, for what is neither at the upstream nor on its way to rank 0."""
+
     history_msgs: Annotated[int, Meta(ge=0, le=2**24)] = 16384
     """Events kept for clients that reconnect. Default 16384: sixteen seconds at 1 000 a second. 0 keeps none."""
 
     history_bytes: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 16 * 2**20
     """Bytes of events kept for clients that reconnect. Default 16 MiB. 0 keeps none."""
+
+    redis: Text | None = None
+    """A Redis server that several gateways of one instance share, `redis://[USER:PASSWORD@]HOST:PORT/DB` or
+    `rediss://`: connections of a user are counted over all of them, revocations and `gateway.sessions` reach all.
+    Default none. Needs the extra `redis`."""
+
+    redis_channel: Text = "headgate"
+    """What the channels that they use there begin with. Default `headgate`."""
+
+    latest: tuple[str, ...] = ()
+    """Prefixes of topics whose newest event is kept for clients that begin (`gateway.latest`). Default none; "" all."""
+
+    latest_msgs: Annotated[int, Meta(ge=1, le=2**20)] = 1024
+    """Such events, one a topic. Default 1024; beyond it those whose last event is oldest are forgotten."""
+
+    latest_bytes: Annotated[int, Meta(ge=1, le=2**32 - 1)] = 4 * 2**20
+    """Their sizes together. Default 4 MiB."""
+
+    presence: bool = False
+    """Users see which users listen to a topic that they may subscribe to (`gateway.presence`). Default false: owner and
+    admin do."""
 
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "info"
     """The least severe of our own lines that reach stderr. Default info."""
@@ -76,10 +101,19 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard: bool = True
     """Serve the dashboard at `/`. Default true. false serves the protocols only."""
 
+    deflate: bool = False
+    """Compress WebSocket messages of 256 bytes and more for clients that offer `permessage-deflate`, and take theirs,
+    inflated up to `limits.message_bytes`. Default false: it costs CPU, and on a link that others can watch the sizes
+    of what is compressed tell something of secrets in it."""
+
+    prefix: Annotated[str, Meta(pattern=r"^((/[A-Za-z0-9._~-]+)+)?$", max_length=256)] = ""
+    """The path below which a reverse proxy has the gateway, like `/headgate`: everything is served there, too, whether
+    the proxy takes the prefix away or not, and login links have it. Default none."""
+
     metrics_listen: Text | None = None
     """A second place for `/metrics`, `/livez` and `/readyz` without login: `http://HOST:PORT` (no TLS, so on loopback,
-    unless `metrics_insecure`) or `unix:///PATH`. Default off: the public listener has them, `/metrics` for the role
-    *owner* or *admin* only."""
+    unless `metrics_insecure`) or `unix:///PATH`. Default off: the public listener has them, `/metrics` for the roles
+    *owner* and *admin*, and for whom a rule lets call `gateway.metrics`."""
 
     metrics_insecure: bool = False
     """Allow `metrics_listen` off loopback, for a pod's probes and scrapers. Default false: whoever reaches the port
@@ -156,6 +190,78 @@ class JwtSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     are named here come in."""
 
 
+class OidcGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[oidc.groups]]`: the roles that a group of the provider gives."""
+
+    group: Text
+    """The group, as the provider writes it."""
+
+    roles: Annotated[tuple[RoleName, ...], Meta(min_length=1)]
+    """What it gives; `owner` and `admin` need `access.allow_owner` or `access.allow_admin`."""
+
+
+class OidcEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[oidc]]`: an identity provider that people log in at with their browser (OpenID Connect)."""
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,31}$")]
+    """Its name in addresses, in names of users and in the log: small letters, digits, `-` and `_`."""
+
+    title: Text | None = None
+    """What the button says after "Log in with". Default: the name."""
+
+    issuer: Text
+    """`https://...` (http: on this machine only), as the provider writes itself in `iss`; its metadata are read below
+    it, at `/.well-known/openid-configuration`."""
+
+    client_id: Text
+    """As whom the provider knows this gateway."""
+
+    client_secret_file: Text | None = None
+    """File (0600) with the secret that belongs to it, read at each login. Default none: a public client, which PKCE
+    alone protects."""
+
+    url: Text
+    """How browsers reach this gateway, like `https://gate.example.org`. As redirect URI the provider has to know
+    `URL/v1/login/oidc/NAME/callback`."""
+
+    scopes: tuple[Text, ...] = ("profile",)
+    """Scopes that are asked for besides `openid`. Default profile; some providers tell groups by a scope of its own."""
+
+    user_claim: Text = "sub"
+    """The claim that names the user. Default `sub`. `email` counts only with `email_verified`. It may be a path:
+    `a.b` is b in the object a."""
+
+    user_prefix: str | None = None
+    """What stands before it in the user's name, so that providers cannot name each other's users, nor those of `users`.
+    Default: the provider's name and a colon. "" trusts the provider to name any user."""
+
+    groups_claim: Text = "groups"
+    """The claim that holds the groups. Default `groups`. It may be a path, like `realm_access.roles`."""
+
+    groups: tuple[OidcGroup, ...] = ()
+    """`[[oidc.groups]]`: what groups give. A user that `users` names is who it is there instead."""
+
+    roles: tuple[RoleName, ...] = ()
+    """Roles of everybody whom the provider lets in. Default none: who is in no group of `groups` and not in `users`
+    stays outside."""
+
+    userid: Userid = 65534
+    """Userid of users that `users` does not name. Default 65534, nobody, which receives no private events."""
+
+    userid_claim: Text | None = None
+    """The claim that holds their userid instead, a number. Default none: the provider chooses no userids."""
+
+    algorithms: Annotated[tuple[Literal["EdDSA", "RS256", "ES256"], ...], Meta(min_length=1)] = (
+        "EdDSA",
+        "RS256",
+        "ES256",
+    )
+    """Algorithms of its signatures that are accepted."""
+
+    leeway_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
+    """Difference of clocks that is forgiven. Default 5."""
+
+
 class UserEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[users]]`: a user of the web, and as whom its messages are stamped."""
 
@@ -204,6 +310,20 @@ class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The role that one-time login links give. Default off; `headgate up` and `make run` set owner, which is granted
     on loopback listeners only."""
 
+    hook_url: Text | None = None
+    """The authorisation hook, `https://...` (http: on this machine only): asked, beside the rules, whether a user may
+    do what the rules allow. Default none. While it does not answer, nobody may."""
+
+    hook_s: Annotated[float, Meta(ge=0.05, le=5)] = 2.0
+    """How long its answer may take. Default 2."""
+
+    hook_cache_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    """How long an answer counts for the same user, kind and topic. Default 30. 0 asks each time."""
+
+    client_crls: tuple[Text, ...] = ()
+    """PEM files of revocation lists, signed by authorities of `client_ca`; read again when they change. Default none.
+    With one, client certificates of an issuer without a list, or with one that is overdue, are refused."""
+
     allowed_origins: tuple[Text, ...] = ()
     """Origins besides the own host that browsers may come from, like `https://grafana.example.org`. Default none."""
 
@@ -215,7 +335,9 @@ class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class HistorySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[history]`: what the pipeline made of the journal, shown to web users. Needs pyarrow (`headgate[history]`)."""
+    """`[history]`: what the pipeline made of the journal, shown to web users (needs pyarrow, `headgate[history]`), and
+    the charts of the last day.
+    """
 
     warehouse: Text | None = None
     """Directory that `headgate pipeline` writes its tables into, or the URL of one in a store (`s3://bucket/warehouse`).
@@ -226,6 +348,14 @@ class HistorySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     max_days: Annotated[float, Meta(ge=0.01, le=3660)] = 31.0
     """Longest time one question may be about, in days. Default 31."""
+
+    charts: bool = True
+    """Ask the brokers for their counters, every second while somebody looks at the dashboard and every ten otherwise,
+    and keep a day of them in memory, 20 MB at most. Default true. false: there are no charts, and no broker is asked
+    while nobody looks."""
+
+    charts_file: bool = False
+    """Keep that day in `STATEDIR/trends.bin`, too, so that it outlives a restart. Default false."""
 
 
 class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -320,6 +450,9 @@ class GatewaySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     jwt: JwtSection = field(default_factory=JwtSection)
     """`[jwt]`: JSON Web Tokens."""
+
+    oidc: tuple[OidcEntry, ...] = ()
+    """`[[oidc]]`: identity providers that people log in at. Default none."""
 
     users: tuple[UserEntry, ...] = ()
     """`[[users]]`: users of the web. Default none."""

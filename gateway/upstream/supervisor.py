@@ -29,6 +29,7 @@ from gateway.upstream.trunk import Trunk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from broker.client.nearby import Nearby
     from broker.errors import LinkError
     from broker.wire.message import Message
     from gateway.upstream.centre import Centre
@@ -144,6 +145,16 @@ class Upstream:
         except TimeoutError:
             pass
         return self.joined
+
+    @property
+    def asked(self) -> Trunk | None:
+        """The link for questions of the gateway itself; None while the upstream is away."""
+        return self.handle if self.joined else None
+
+    @property
+    def nearby(self) -> Nearby | None:
+        """Which ranks have which service; None while the upstream is away."""
+        return self.handle.nearby if self.handle is not None and self.joined else None
 
     # -- session traffic -----------------------------------------------------------------------
 

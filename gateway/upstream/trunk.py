@@ -204,6 +204,7 @@ class _Watch:
     """Waits for the end of a stream (``broker.client.calls.Waiter``)."""
 
     __slots__ = ("_on_lost", "lost")
+    over = False
 
     def __init__(self, on_lost: Callable[[], None]) -> None:
         self._on_lost = on_lost
@@ -232,6 +233,7 @@ class _Relayed:
     """Gives the answer to a relayed request its hop and matchtag back (``broker.client.calls.Waiter``)."""
 
     __slots__ = ("_answered", "_front", "_tag")
+    over = False
 
     def __init__(self, answered: Callable[[Message], None], front: bytes, tag: bytes) -> None:
         self._answered = answered

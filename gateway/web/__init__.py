@@ -16,7 +16,8 @@
 ``bodies``     payloads as HTTP bodies and back
 ``allowance``  how fast one user may call
 ``errors``     problem bodies, and which error number is which status
-``login``      one-time link to cookie, logout, who am I
+``login``      one-time link or token to cookie, logout, who am I
+``oidc``       to an identity provider and back
 ``history``    ``GET /v1/history`` and its questions
 ``health``     ``/livez``, ``/readyz``
 ``metrics``    ``/metrics``

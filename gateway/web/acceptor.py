@@ -38,6 +38,8 @@ BURST: Final = 32
 """Connections accepted at a time: what others sent is read in between."""
 PAUSE_S: Final = 1.0
 """How long accept rests when the process is out of file descriptors."""
+ROOM_S: Final = 0.01
+"""How long it rests when all who came before are still to say their first word: then some of them have."""
 SHED_S: Final = 0.05
 """How long it rests when connections ended for those that wait: until their descriptors are free."""
 HANDSHAKES: Final = 4
@@ -138,7 +140,7 @@ class Acceptor:
         header: bool = False,
         tls: ssl.SSLContext | None = None,
         head_s: float = 10.0,
-        backlog: int = 512,
+        backlog: int = 4096,
     ) -> None:
         self._sock = sock
         self._factory = factory
@@ -175,6 +177,10 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(BURST):
+            if rest_s := self._admission.rest_s():
+                self._pause()
+                self._rest = self._loop.call_later(min(rest_s, ROOM_S), self._go_on)
+                return
             try:
                 sock, name = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -5,10 +5,13 @@ over HTTP, or as a WebSocket whose auth object has not come. Strangers are cappe
 credential an HTTP connection goes over to the pool of users, which is capped for each user; a WebSocket goes over to
 the hub, which counts sessions, and when its session has ended, but its connection has not, to the pool of users, too.
 
-No cap stops accepting: the newcomer gets in, and the oldest idle connection of the pool that is full ends, for it most
-likely does nothing for anybody. So whoever opens many connections and says nothing ends its own, and the room for
-strangers is never taken by users. Every step costs the same however many connections there are; only among those of
-one address or user, which are capped, is one looked for.
+No cap stops accepting for long: the newcomer gets in, and the oldest idle connection of the pool that is full ends, for
+it most likely does nothing for anybody. So whoever opens many connections and says nothing ends its own, and the room
+for strangers is never taken by users. But a stranger has `GRACE_S` to say its first word: when all of them are younger,
+accepting rests, and who comes waits in order. So thousands that come back in one moment, after another gateway died, do
+not throw each other out; of one address the newest still gets in at once, for nobody may shut its neighbours out by
+saying nothing. Every step costs the same however many connections there are; only among those of one address or user,
+which are capped, is one looked for.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ SHED: Final = 32
 USER_SHARE: Final = 2
 """HTTP connections of one user, in units of ``connections_per_user``: that many plain calls and that many streams may
 be under way, each on a connection of its own."""
+GRACE_S: Final = 2.0
+"""How long a stranger is not ended for a newcomer: the way there and back, and a TLS handshake, take some of it."""
 LINE_S: Final = 10.0
 """Connections that ended for others are told in one line in so long."""
 
@@ -56,12 +61,14 @@ class Slot:
         idle: nothing is under way, beside an answer that the client has to read: it may end for a newcomer.
         pool: where it is; None once it has left.
         key: its address or user there; None counts for no cap of one.
+        until: it is not ended for a newcomer before (the pool's clock).
     """
 
-    __slots__ = ("cut", "idle", "key", "pool")
+    __slots__ = ("cut", "idle", "key", "pool", "until")
 
     def __init__(self, cut: Callable[[], None]) -> None:
         self.cut = cut
+        self.until = 0.0
         self.idle = True
         self.pool: Pool | None = None
         self.key: str | None = None
@@ -95,17 +102,28 @@ class Pool:
         most: connections in all. each: of one key.
         names: of both caps, for `ended`.
         spare: where all are at work, whether the newcomer is kept out (or else the oldest ends).
+        grace_s: how long nobody here is ended for a newcomer.
 
     Attributes:
         ended: name of a cap -> connections that ended for it.
     """
 
     def __init__(
-        self, most: int, each: int, names: tuple[str, str], ended: Callable[[str, str], None], *, spare: bool
+        self,
+        most: int,
+        each: int,
+        names: tuple[str, str],
+        ended: Callable[[str, str], None],
+        *,
+        spare: bool,
+        grace_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.most = most
         self.each = each
         self._names = names
+        self._clock = clock
+        self._grace_s = grace_s
         self._ended = ended
         self._spare = spare
         self._idle: OrderedDict[Slot, None] = OrderedDict()  # the oldest first, like the others
@@ -130,6 +148,12 @@ class Pool:
             before._insert(slot, former)
         return room
 
+    def rest_s(self, now: float) -> float:
+        """How long newcomers have to wait until one may end for them; 0.0: not at all."""
+        if len(self) < self.most:
+            return 0.0
+        return max(0.0, next(iter(self._idle or self._busy)).until - now)
+
     def rank(self, slot: Slot, *, idle: bool) -> None:
         """Put ``slot`` behind all others that are idle, or at work."""
         old, new = (self._busy, self._idle) if idle else (self._idle, self._busy)
@@ -139,6 +163,8 @@ class Pool:
         if slot.key is not None:
             self._of[slot.key].move_to_end(slot)
         slot.idle = idle
+        if not idle:
+            slot.until = 0.0  # it has said its first word
 
     def remove(self, slot: Slot) -> None:
         """For `Slot`: it leaves."""
@@ -160,6 +186,7 @@ class Pool:
 
     def _insert(self, slot: Slot, key: str | None) -> None:
         slot.pool, slot.key = self, key
+        slot.until = self._clock() + self._grace_s if self._grace_s else 0.0
         (self._idle if slot.idle else self._busy)[slot] = None
         if key is not None:
             self._of.setdefault(key, OrderedDict())[slot] = None
@@ -209,7 +236,13 @@ class Admission:
         self.pauses = 0
         self.sockets = 0
         self.strangers = Pool(
-            limits.anonymous, limits.anonymous_per_address, (ANONYMOUS, ADDRESS), self._note, spare=False
+            limits.anonymous,
+            limits.anonymous_per_address,
+            (ANONYMOUS, ADDRESS),
+            self._note,
+            spare=False,
+            grace_s=GRACE_S,
+            clock=clock,
         )
         self.users = Pool(
             limits.connections, USER_SHARE * limits.connections_per_user, (ALL, USER), self._note, spare=True
@@ -221,6 +254,10 @@ class Admission:
             self._note(ALL, key or "")
             return False
         return self.strangers.enter(slot, key)
+
+    def rest_s(self) -> float:
+        """How long accepting has to rest, so that those who came before have time to say their first word."""
+        return self.strangers.rest_s(self._clock())
 
     def shed(self) -> bool:
         """The process is out of descriptors: end idle connections; False: there are none."""

@@ -36,12 +36,21 @@ CORS_AGE_S: Final = 600
 def build(front: Front, dashboard: Dashboard | None) -> web.Application:
     """The application of a public listener; ``dashboard`` None serves the protocols only."""
     app = _empty(front)
-    for route in ROUTES:
-        app.router.add_route(route.method, route.path, _handler(route))
-    if dashboard is not None:
-        for path, name in dashboard.paths().items():
-            app.router.add_get(path, dashboard.handler(name))
+    prefix = front.settings.gateway.prefix
+    for below in dict.fromkeys(("", prefix)):
+        for route in ROUTES:
+            app.router.add_route(route.method, below + route.path, _handler(route))
+        if dashboard is not None:
+            for path, name in dashboard.paths().items():
+                app.router.add_get(below + path, dashboard.handler(name))
+    if prefix and dashboard is not None:
+        app.router.add_get(prefix, _to_folder)
     return app
+
+
+async def _to_folder(request: web.Request) -> web.StreamResponse:
+    """Relative addresses in a page need the slash at the end of its own."""
+    return web.Response(status=308, headers={"Location": f"{request.path}/"})
 
 
 def build_inner(front: Front) -> web.Application:
@@ -71,7 +80,7 @@ def _handler(route: Route) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         front = request.app[FRONT]
-        if front.draining and request.path.startswith("/v1/"):
+        if front.draining and route.path.startswith("/v1/"):
             raise Refusal(503, "the gateway is shutting down", errno.ESHUTDOWN)
         if not route.public and not (route.path == "/metrics" and front.settings.gateway.metrics_public):
             await _identify(request, front)
@@ -128,7 +137,7 @@ async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
 
 async def _headers(request: web.Request, response: web.StreamResponse) -> None:
     secure(response)
-    if request.path.startswith("/v1/"):
+    if request.path.removeprefix(request.app[FRONT].settings.gateway.prefix).startswith("/v1/"):
         response.headers.setdefault("Cache-Control", "no-store")
     if origin := _allowed_origin(request):
         response.headers["Access-Control-Allow-Origin"] = origin

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
-BACKLOG: Final = 512
+BACKLOG: Final = 4096
 """Connections that may wait for accept: a burst of reconnecting clients."""
 KEEPALIVE_S: Final = 75.0
 """An idle HTTP connection is closed after this long; longer than the 60 s of common proxies."""

@@ -1,4 +1,4 @@
-"""``/login`` and what its page asks: a one-time link becomes a cookie, a cookie ends, who am I."""
+"""``/login`` and what its page asks: a one-time link or a token becomes a cookie, a cookie ends, who am I."""
 
 from __future__ import annotations
 
@@ -15,23 +15,30 @@ from gateway.web.errors import Refusal
 from gateway.web.front import FRONT, PRINCIPAL
 
 
-class _Once(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of ``POST /v1/login``."""
+class _Shown(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of ``POST /v1/login``: one of these."""
 
-    once: str
+    once: str | None = None
+    token: str | None = None
 
 
 async def login(request: web.Request) -> web.Response:
-    """Exchange the secret of a one-time link for a cookie."""
+    """Exchange the secret of a one-time link, or a token, for a cookie."""
     front = request.app[FRONT]
     body = await bodies.payload_of(request, front.settings.limits.preauth_bytes)
     if request.content_type != bodies.JSON or body is None:
         raise Refusal(415, f"expected a body of {bodies.JSON}", errno.EPROTO)
     try:
-        secret = msgspec.json.decode(body[:-1], type=_Once).once
+        shown = msgspec.json.decode(body[:-1], type=_Shown)
     except msgspec.ValidationError as error:
         raise Refusal(400, str(error)[:200], errno.EPROTO) from None
-    logged_in = front.identity.login(request, secret)
+    if (shown.once is None) is (shown.token is None):
+        raise Refusal(400, "expected once or token, one of them", errno.EPROTO)
+    if shown.token is not None:
+        logged_in = await front.identity.login_by_token(request, shown.token)
+    else:
+        assert shown.once is not None
+        logged_in = front.identity.login(request, shown.once)
     response = _said(described(logged_in.principal))
     set_cookie(response, logged_in, front.identity.doors.client(request), now=front.wall())
     return response
@@ -67,6 +74,7 @@ def described(principal: Principal) -> dict[str, Any]:
         "userid": principal.userid,
         "roles": principal.role_names,
         "kind": principal.kind,
+        "login": principal.login,
         "expires": principal.expires,
     }
 

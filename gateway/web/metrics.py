@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -10,14 +12,25 @@ from gateway.web.errors import Refusal
 from gateway.web.front import FRONT, PRINCIPAL
 from gateway.web.samples import merged, render
 
+RULE: Final = "gateway.metrics"
+"""What a rule allows a user to call, who is to read the metrics."""
+
 
 async def metrics(request: web.Request) -> web.Response:
-    """The counts of all workers; on public listeners for owners and admins, unless ``gateway.metrics_public``."""
+    """The counts of all workers; on public listeners for owners, admins and whom a rule lets call ``RULE``, unless
+    ``gateway.metrics_public``.
+    """
     front = request.app[FRONT]
     principal = request.get(PRINCIPAL)
-    may = principal is None or principal.roles & (Role.OWNER | Role.ADMIN)
+    may = (
+        principal is None
+        or principal.roles & (Role.OWNER | Role.ADMIN)
+        or front.hub.access.allows(principal.roles, "call", RULE)
+    )
     if not may and not front.settings.gateway.metrics_public:
-        raise Refusal(403, "reading the metrics needs the role owner or admin", 1)
+        raise Refusal(
+            403, f"reading the metrics needs the role owner or admin, or a rule for calling {RULE}", 1
+        )
     return await open_metrics(request)
 
 

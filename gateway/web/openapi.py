@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from broker import __version__
+from gateway.web.front import FRONT
 
 if TYPE_CHECKING:
     from gateway.web.routes import Parameter, Route
@@ -33,11 +34,14 @@ _PAYLOAD: dict[str, dict[str, Any]] = {
 }
 
 
-async def serve(_request: web.Request) -> web.Response:
+async def serve(request: web.Request) -> web.Response:
     """Answer with the document."""
     from gateway.web.routes import ROUTES  # late: the table names this handler
 
-    return web.Response(body=msgspec.json.encode(document(ROUTES)), content_type="application/json")
+    found = document(ROUTES)
+    if prefix := request.app[FRONT].settings.gateway.prefix:
+        found["servers"] = [{"url": prefix}]
+    return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:

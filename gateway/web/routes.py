@@ -11,7 +11,7 @@ from aiohttp import web
 from gateway.history import reader as history_reader
 from gateway.history.scope import LATEST_S
 from gateway.history.traffic import BYS
-from gateway.web import health, history, login, metrics, openapi, publish, rpc, stream
+from gateway.web import health, history, login, metrics, oidc, openapi, publish, rpc, stream
 from gateway.web.front import FRONT
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -222,22 +222,53 @@ ROUTES: Final[tuple[Route, ...]] = (
         {200: ("the user", (_JSON,)), **problems(401, 403, 429)},
     ),
     Route(
+        "GET",
+        "/v1/login",
+        oidc.ways,
+        "Identity providers that people can log in at.",
+        {200: ("their names and titles", (_JSON,))},
+        public=True,
+    ),
+    Route(
         "POST",
         "/v1/login",
         login.login,
-        "Exchange the secret of a one-time link for a cookie.",
+        "Exchange the secret of a one-time link, or a token, for a cookie.",
         {
             200: ("the user; Set-Cookie holds the login", (_JSON,)),
             **problems(400, 401, 403, 408, 413, 415, 429, 503),
         },
         body=(_JSON,),
         body_schema={
-            "type": "object",
-            "properties": {"once": {"type": "string"}},
-            "required": ["once"],
-            "additionalProperties": False,
+            "oneOf": [
+                {
+                    "type": "object",
+                    "properties": {name: {"type": "string"}},
+                    "required": [name],
+                    "additionalProperties": False,
+                }
+                for name in ("once", "token")
+            ]
         },
         public=True,
+    ),
+    Route(
+        "GET",
+        "/v1/login/oidc/{name}",
+        oidc.begin,
+        "Send the browser to an identity provider.",
+        {},
+        public=True,
+        wire=True,
+    ),
+    Route(
+        "GET",
+        "/v1/login/oidc/{name}/callback",
+        oidc.callback,
+        "Take the provider's answer, and log in.",
+        {},
+        public=True,
+        wire=True,
     ),
     Route(
         "POST",

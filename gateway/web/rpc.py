@@ -108,7 +108,7 @@ def open_session(request: web.Request, link: ExchangeLink, kind: str) -> Session
         raise of_denied(denied) from None
     if isinstance(request.protocol, Connection):
         link.over = request.protocol.lingers
-    link.start(session)
+    link.start(hub.receiver(session))
     return session
 
 

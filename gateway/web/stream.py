@@ -19,7 +19,7 @@ from broker.wire import message as wire
 from broker.wire.payload import encode_json
 from gateway import closes
 from gateway.codecs import control
-from gateway.web.errors import Refusal, of_response
+from gateway.web.errors import STATUS, Refusal, of_response
 from gateway.web.front import ADDRESS, FRONT, PRINCIPAL, Front
 from gateway.web.rpc import open_session, options_of
 from gateway.web.sse import COMMENT, StreamLink, control_text
@@ -52,7 +52,7 @@ async def events(request: web.Request) -> web.StreamResponse:
             await _subscribe(link, prefixes)
             link.tell(session.welcome())
         else:
-            _resume(session, position, prefixes)
+            await _resume(session, position, prefixes)
         response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store"})
         await response.prepare(request)
         await response.write(f"retry: {RETRY_MS}\n\n".encode())
@@ -108,7 +108,7 @@ async def _subscribe(link: StreamLink, prefixes: list[str]) -> None:
             raise of_response(answer, prefixes[answer.matchtag - 1])
 
 
-def _resume(session: Session, position: tuple[str, int], prefixes: list[str]) -> None:
+async def _resume(session: Session, position: tuple[str, int], prefixes: list[str]) -> None:
     """Continue behind ``position``; ``resumed`` is told where the live events begin.
 
     Raises:
@@ -118,6 +118,12 @@ def _resume(session: Session, position: tuple[str, int], prefixes: list[str]) ->
     for prefix in prefixes:
         if not hub.access.allows_pattern(session.roles, prefix.encode("utf-8", "surrogateescape")):
             raise Refusal(403, "the user's roles do not allow this subscription", errno.EPERM, topic=prefix)
+        if hub.hook is not None:
+            said = await hub.hook.ask(
+                session.principal, "subscribe", prefix.encode("utf-8", "surrogateescape")
+            )
+            if not said.allowed:
+                raise Refusal(STATUS[said.errnum], said.text, said.errnum, topic=prefix)
     token = session.welcome()["resume"]
     session.control(
         {

@@ -12,6 +12,7 @@ from gateway.sessions.counters import PLAIN
 from gateway.web.samples import COUNTER, GAUGE, LEAST, Snapshot
 
 if TYPE_CHECKING:
+    from gateway.fleet import Fleet
     from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
     from gateway.upstream.supervisor import Upstream
@@ -33,11 +34,15 @@ _WORDS = {
 
 
 def samples(
-    hub: Hub, upstream: Upstream, identity: Authenticator, admission: Admission, expiries: Iterable[float]
+    hub: Hub,
+    upstream: Upstream,
+    identity: Authenticator,
+    admission: Admission,
+    expiries: Iterable[float],
+    hook: Mapping[str, int],
 ) -> Snapshot:
     """The counts of this process."""
     counters, sessions = hub.counters, list(hub.sessions.values())
-    open_ = {"anonymous": len(admission.strangers), "user": len(admission.users)}
     usage = resource.getrusage(resource.RUSAGE_SELF)
     found: Snapshot = [
         _plain("workers", GAUGE, "Worker processes that answered.", 1),
@@ -54,19 +59,7 @@ def samples(
         ),
         _labelled("dropped", COUNTER, "Messages dropped.", "reason", counters.dropped),
         _labelled("sessions", GAUGE, "Open sessions.", "kind", Counter(each.kind for each in sessions)),
-        _labelled(
-            "connections",
-            GAUGE,
-            "Connections without a credential; HTTP and closing ones of users.",
-            "of",
-            open_,
-        ),
-        _labelled(
-            "connections_ended", COUNTER, "Ended for newer ones, by the limit.", "limit", admission.ended
-        ),
-        _plain(
-            "accept_pauses", COUNTER, "Times accepting rested, out of file descriptors.", admission.pauses
-        ),
+        *_connections(admission),
         _plain(
             "calls_in_flight",
             GAUGE,
@@ -75,6 +68,14 @@ def samples(
         ),
         *_events(hub),
         *_upstream(upstream),
+        _plain(
+            "store_away",
+            GAUGE,
+            "Workers that cannot write the shared store: limits of a user are each one's own.",
+            int(identity.connections.away),
+        ),
+        _labelled("authorization_hook", COUNTER, "Questions to the authorisation hook.", "outcome", hook),
+        *_fleet(hub.fleet),
         _plain("credentials_refused", COUNTER, "Credentials that were refused.", identity.attempts.failed),
         _plain("cpu_seconds", COUNTER, "CPU time.", usage.ru_utime + usage.ru_stime),
         _plain("resident_bytes", GAUGE, "Largest resident set size.", usage.ru_maxrss * 1024),
@@ -84,6 +85,26 @@ def samples(
             _plain("certificate_expires", LEAST, "When the first certificate ends, since 1970.", min(ends))
         )
     return found
+
+
+def _connections(admission: Admission) -> Snapshot:
+    open_ = {"anonymous": len(admission.strangers), "user": len(admission.users)}
+    said = "Connections without a credential; HTTP and closing ones of users."
+    ended, pauses = "Ended for newer ones, by the limit.", "Times accepting rested, out of file descriptors."
+    return [
+        _labelled("connections", GAUGE, said, "of", open_),
+        _labelled("connections_ended", COUNTER, ended, "limit", admission.ended),
+        _plain("accept_pauses", COUNTER, pauses, admission.pauses),
+    ]
+
+
+def _fleet(fleet: Fleet | None) -> Snapshot:
+    away = "Workers that do not reach the Redis of the fleet: limits of a user are each gateway's own."
+    others = "Processes of other gateways, as each worker knows them."
+    return [
+        _plain("fleet_away", GAUGE, away, int(fleet is not None and fleet.away)),
+        _plain("fleet_others", GAUGE, others, fleet.others if fleet is not None else 0),
+    ]
 
 
 def _events(hub: Hub) -> Snapshot:

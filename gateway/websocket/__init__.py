@@ -2,6 +2,7 @@
 
 ``frames``     frames as a server sends them (pure)
 ``reader``     a client's bytes to messages and control frames, strictly (pure)
+``deflate``    messages that are compressed (pure)
 ``link``       one connection as a link like every other
 ``receiving``  what links read into, and who gets it
 ``waiting``    what waits for a client that does not read, and its policy

@@ -27,7 +27,7 @@ from gateway.codecs import CODECS, choose, control, new_codec
 from gateway.principal import Denied
 from gateway.web.admission import Admission, Slot, key_of
 from gateway.web.errors import Refusal, of_denied
-from gateway.websocket import handshake
+from gateway.websocket import deflate, handshake
 from gateway.websocket.door import Door
 from gateway.websocket.keepalive import Keepalive
 from gateway.websocket.link import WebSocketLink
@@ -94,6 +94,9 @@ class Endpoint:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         key = handshake.check(request)
         codec = self._codec(request)
+        deflates = self.hub.settings.gateway.deflate and deflate.agreed(
+            request.headers.getall("Sec-WebSocket-Extensions", [])
+        )
         policy = self._policy(request, codec)
         if len(self.hub.sessions) >= self.hub.settings.limits.connections:
             raise Refusal(503, "too many connections (limits.connections)")
@@ -115,8 +118,8 @@ class Endpoint:
         address = self.identity.doors.client(request).address
         taken = handshake.take_over(request)
         if taken is not None:  # else the client left while its credential was checked
-            taken.transport.write(handshake.answer(key, codec.name))
-            link = self._link(taken.transport, codec, address, self._options[policy])
+            taken.transport.write(handshake.answer(key, codec.name, deflate.AGREED if deflates else ""))
+            link = self._link(taken.transport, codec, address, self._options[policy], deflates)
             try:
                 self._admit(link, address, principal, refused)
             except Exception:
@@ -147,12 +150,11 @@ class Endpoint:
         return "disconnect"
 
     def _link(
-        self, transport: asyncio.Transport, codec: Codec, address: str, options: Options
+        self, transport: asyncio.Transport, codec: Codec, address: str, options: Options, deflates: bool
     ) -> WebSocketLink:
         peer = PeerInfo(f"ws://{address}#{next(_numbers)}")
-        link = WebSocketLink(
-            transport, codec, peer, options, max_bytes=self.hub.settings.limits.preauth_bytes
-        )
+        most = self.hub.settings.limits.preauth_bytes
+        link = WebSocketLink(transport, codec, peer, options, max_bytes=most, deflates=deflates)
         link.lingers = functools.partial(self._count, self.admission.strangers, key_of(address))
         link.place = self.keepalive.add(link)
         return link
@@ -189,7 +191,7 @@ class Endpoint:
             return False
         link.lingers = functools.partial(self._count, self.admission.users, principal.name)
         link.reader.max_bytes = self.hub.settings.limits.message_bytes
-        link.receiver = session
+        link.receiver = self.hub.receiver(session)
         link.tell(session.welcome())
         return True
 

@@ -1,4 +1,4 @@
-"""Frames as a server sends them: final, unmasked, without extensions (RFC 6455, section 5.2)."""
+"""Frames as a server sends them: final, unmasked (RFC 6455, section 5.2)."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def offered(request: web.BaseRequest) -> list[str]:
     return [name for line in lines for word in line.split(",") if (name := word.strip())]
 
 
-def answer(key: str, subprotocol: str) -> bytes:
+def answer(key: str, subprotocol: str, extensions: str = "") -> bytes:
     """The response that ends the handshake.
 
     >>> answer("dGhlIHNhbXBsZSBub25jZQ==", "flux.v1").splitlines()[3].decode()
@@ -79,6 +79,7 @@ def answer(key: str, subprotocol: str) -> bytes:
         "Connection: Upgrade",
         f"Sec-WebSocket-Accept: {accept}",
         f"Sec-WebSocket-Protocol: {subprotocol}",
+        *([f"Sec-WebSocket-Extensions: {extensions}"] if extensions else []),
     )
     return "\r\n".join((*lines, "", "")).encode()
 

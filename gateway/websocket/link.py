@@ -25,6 +25,7 @@ from broker.wire.message import EVENT, Message
 from gateway.closes import BAD_MESSAGE, INTERNAL, MEANINGS, NORMAL, SLOW, TOO_BIG
 from gateway.codecs import control
 from gateway.websocket import frames
+from gateway.websocket.deflate import Deflated
 from gateway.websocket.reader import Reader
 from gateway.websocket.receiving import WebReceiver, shared_buffer
 from gateway.websocket.waiting import Waiting
@@ -56,6 +57,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         options: ``limits.event_bytes`` is what events may occupy while they wait, ``limits.cap_bytes`` what everything
             may, ``limits.event_policy`` what happens beyond the first: ``disconnect`` or ``drop``.
         max_bytes: cap on a message; see ``Reader.max_bytes``.
+        deflates: permessage-deflate was agreed on.
 
     Attributes:
         code: the close code with which this side ended the connection; 0 until then, or when the other side did.
@@ -85,13 +87,20 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
     receiver: WebReceiver | None
 
     def __init__(
-        self, transport: asyncio.Transport, codec: Codec, peer: PeerInfo, options: Options, *, max_bytes: int
+        self,
+        transport: asyncio.Transport,
+        codec: Codec,
+        peer: PeerInfo,
+        options: Options,
+        *,
+        max_bytes: int,
+        deflates: bool = False,
     ) -> None:
         super().__init__(peer, options)
         self.outbox: Waiting = Waiting(self, options.limits, options.budget)
         self.code = 0
-        self.codec = codec
-        self.reader = Reader(max_bytes)
+        self.codec: Codec = Deflated(codec) if deflates else codec
+        self.reader = Reader(max_bytes, inflates=deflates)
         self._signs = 0  # of life
         self._unsent = 0  # bytes that a full transport held when somebody asked last
         self.place: set[Any] | None = None

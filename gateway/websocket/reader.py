@@ -12,6 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.closes import INVALID_TEXT, PROTOCOL, TOO_BIG
+from gateway.websocket.deflate import RSV1, TooLarge, inflate
 from gateway.websocket.frames import BINARY, CLOSE, CONTINUATION, CONTROL_BYTES, PING, PONG, TEXT
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Reader:
 
     Args:
         max_bytes: cap on a message's payload, all fragments together, in bytes; there is no off value.
+        inflates: whether messages may come compressed (``deflate``); the cap is that of the message itself, too.
 
     Attributes:
         max_bytes: may be changed at any moment; it holds for every frame whose header is read after that.
@@ -72,20 +74,23 @@ class Reader:
     """
 
     __slots__ = (
+        "_deflated",
         "_head",
+        "_inflates",
         "_mask",
         "_message",
         "_need",
         "_opcode",
         "_partial",
         "_pieces",
+        "_text",
         "_utf8",
         "closed",
         "failure",
         "max_bytes",
     )
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, inflates: bool = False) -> None:
         self.max_bytes = max_bytes
         self.failure: Failure | None = None
         self.closed = False
@@ -96,7 +101,9 @@ class Reader:
         self._need = 0
         self._message: bytearray | None = None  # a fragmented message, unmasked
         self._pieces = 0
-        self._utf8: IncrementalDecoder | None = None  # set while that message is text
+        self._text = self._deflated = False  # whether that message is text, and compressed
+        self._utf8: IncrementalDecoder | None = None  # set while that message is text that can be looked at
+        self._inflates = inflates
 
     @property
     def pending_bytes(self) -> int:
@@ -206,8 +213,8 @@ class Reader:
     def _check_first(self, first: int) -> None:
         """Hold a frame's first byte against the rules and against where we are in a message."""
         opcode = first & 0x0F
-        if first & 0x70:
-            raise _Broken(PROTOCOL, "a reserved bit is set: no extension was agreed on")
+        if first & 0x70 and not (self._inflates and first & 0x70 == RSV1 and opcode in (TEXT, BINARY)):
+            raise _Broken(PROTOCOL, "a reserved bit is set that no extension was agreed on for")
         if opcode not in _OPCODES:
             raise _Broken(PROTOCOL, f"opcode {opcode} is reserved")
         if opcode & 8:
@@ -246,16 +253,28 @@ class Reader:
                 self.closed = True
             out.append((opcode, payload))
         elif first < 128 or opcode == CONTINUATION:
-            self._fragment(opcode, first >= 128, payload, out)
+            self._fragment(first, payload, out)
         else:
+            payload = self._inflated(payload) if first & RSV1 else payload
             out.append((opcode, payload if opcode == BINARY else _checked(payload)))
 
-    def _fragment(self, opcode: int, final: bool, payload: bytes, out: list[tuple[int, bytes]]) -> None:
-        message = self._message
+    def _inflated(self, payload: bytes) -> bytes:
+        try:
+            return inflate(payload, self.max_bytes)
+        except TooLarge:
+            raise _Broken(
+                TOO_BIG, f"a message above the limit of {self.max_bytes} bytes, compressed"
+            ) from None
+        except ValueError as error:
+            raise _Broken(PROTOCOL, str(error)) from None
+
+    def _fragment(self, first: int, payload: bytes, out: list[tuple[int, bytes]]) -> None:
+        message, final = self._message, first >= 128
         if message is None:
             message, self._pieces = bytearray(), 0
             self._message = message
-            self._utf8 = _Utf8() if opcode == TEXT else None
+            self._text, self._deflated = first & 0x0F == TEXT, bool(first & RSV1)
+            self._utf8 = _Utf8() if self._text and not self._deflated else None
         self._pieces += 1
         if self._pieces > MAX_FRAGMENTS:
             raise _Broken(TOO_BIG, f"a message in more than {MAX_FRAGMENTS} fragments")
@@ -268,7 +287,11 @@ class Reader:
         message += payload
         if final:
             self._message = self._utf8 = None
-            out.append((BINARY if utf8 is None else TEXT, bytes(message)))
+            whole = bytes(message)
+            if self._deflated:
+                whole = self._inflated(whole)
+                whole = _checked(whole) if self._text else whole
+            out.append((TEXT if self._text else BINARY, whole))
 
 
 def _long(size: int, least: int) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.bench import (
     builds,
+    counting,
     hotspots,
     journal_read,
     journal_works,
@@ -20,6 +21,8 @@ from tests.bench import (
     processes,
     report,
     spark_batch,
+    spark_cluster,
+    spark_days,
     spark_tables,
     spark_works,
     tree,
@@ -34,10 +37,17 @@ from tests.bench.web_contenders import Crossbar, Gateway, Nats
 from tests.live import rabbit
 
 JOURNAL = {**journal_works.WORKS, **journal_read.WORKS}
-SPARK = {**spark_works.WORKS, **spark_batch.WORKS, **spark_tables.WORKS}
+SPARK = {
+    **spark_works.WORKS,
+    **spark_batch.WORKS,
+    **spark_tables.WORKS,
+    **spark_days.WORKS,
+    **spark_cluster.WORKS,
+}
 WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "relay": works.relay,
     "rtt": works.rtt,
+    "counting": counting.measure,
     "events": works.events,
     "rpc": works.rpc,
     "idle": works.idle,

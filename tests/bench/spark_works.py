@@ -1,15 +1,13 @@
-"""The pipeline: segments to Parquet, a scan of the source, the age of what a stream shows, one and two workers.
+"""The pipeline: segments to Parquet, a scan of the source, the age of what a stream shows.
 
 Sessions of one core, so that a rate is that of a core; the first turn of each warms up and does not count. Files are in
 the page cache. Requests, responses and events of 2000 clients, 164 bytes a record.
 """
 
 import shutil
-import struct
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,19 +15,16 @@ from random import Random
 from statistics import median
 from typing import Any
 
-import numpy as np
-
-from broker.wire.message import EVENT, event, request, response
 from gateway.pipeline import session
 from gateway.pipeline.ingest import ingest
 from gateway.pipeline.runs import Run
 from gateway.pipeline.stream import Stream
 from gateway.pipeline.warehouse import BRONZE, Warehouse
-from tests.bench.journal_read import CLIENTS, DISTINCT_BLOCKS, ROWS_PER_BLOCK, TOPICS, traffic
+from tests.bench.journal_read import CLIENTS, DISTINCT_BLOCKS, ROWS_PER_BLOCK, traffic
+from tests.bench.spoken import Spoken
 from tests.bench.targets import Row
 from tests.bench.works import Bench, say
-from tests.live.cluster import cluster
-from tests.live.segments import T0, Rec, block, flux, header, name_of, peer
+from tests.live.segments import block, header, name_of, peer
 
 SEGMENTS = 8
 REPEATS = 12
@@ -42,8 +37,6 @@ RATE = 20_000
 STREAM_S = 60.0
 WARM_STEPS = 2
 """Of gold: the first ones load classes and compile, and so do the batches meanwhile."""
-EVENTS = 0.1
-"""Events of a call."""
 
 
 def missing() -> str:
@@ -121,55 +114,20 @@ def convert(spark: Any, folder: Path, place: Path, rows: int) -> None:
 # ---------------------------------------------------------------- a stream
 
 
-def talk(dice: Random) -> list[Rec]:
-    """The records of one block: calls that are answered at once, now and then an event."""
-    out: list[Rec] = []
-    while len(out) < ROWS_PER_BLOCK:
-        who = min(CLIENTS, int(dice.paretovariate(0.6)))
-        asked = request(
-            dice.choice(TOPICS), b'{"key":"value"}\0', matchtag=len(out) % 1024 + 1, userid=1000 + who
-        )
-        asked.push_route(b"%036d" % who)
-        out.append(flux(T0, asked, peer=who))
-        out.append(flux(T0, response(asked, b'{"ok":true}\0'), peer=1))
-        if dice.random() < EVENTS:
-            out.append(flux(T0, event("job.state", b"{}\0", sequence=1), peer=1))
-    return out[:ROWS_PER_BLOCK]
-
-
 class Speaker(threading.Thread):
-    """Appends blocks to a segment, at a rate, dated when they are written, events numbered on."""
+    """Appends blocks to a segment, at a rate, dated when they are written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(name="speaker", daemon=True)
         self._file = path.open("wb", buffering=0)
-        who = [peer(n, f"client-{n}") for n in range(1, CLIENTS + 1)]
-        self._file.write(header() + block(who, unnumbered=True))
-        dice = Random(7)
-        self._blocks = [bytearray(block(talk(dice), 0)) for _ in range(DISTINCT_BLOCKS)]
+        self._spoken = Spoken()
+        self._file.write(self._spoken.begin())
         self._leave = threading.Event()
-        self._events = 0
-        self.written = 0
 
     def run(self) -> None:
         began = time.monotonic()
-        while not self._leave.wait(max(0.0, began + self.written / RATE - time.monotonic())):
-            data = self._blocks[self.written // ROWS_PER_BLOCK % DISTINCT_BLOCKS]
-            self._renew(data, time.time_ns())
-            self._file.write(data)
-            self.written += ROWS_PER_BLOCK
-
-    def _renew(self, data: bytearray, now_ns: int) -> None:
-        """Times up to now, numbers that go on, the CRC."""
-        times = now_ns - (ROWS_PER_BLOCK - 1 - np.arange(ROWS_PER_BLOCK, dtype=np.int64)) * (10**9 // RATE)
-        entries = np.frombuffer(data, np.uint8)[64 : 64 + 64 * ROWS_PER_BLOCK].reshape(-1, 64)
-        entries[:, :8] = times.astype("<i8").view(np.uint8).reshape(-1, 8)
-        events = np.flatnonzero(entries[:, 42] == EVENT)
-        numbers = self._events + 1 + np.arange(len(events))
-        entries[events, 52:56] = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
-        self._events += len(events)
-        struct.pack_into("<Qqq", data, 24, self.written, int(times[0]), now_ns)
-        struct.pack_into("<I", data, 8, zlib.crc32(memoryview(data)[12:]))
+        while not self._leave.wait(max(0.0, began + self._spoken.written / RATE - time.monotonic())):
+            self._file.write(self._spoken.block(time.time_ns(), 10**9 // RATE))
 
     def stop(self) -> None:
         self._leave.set()
@@ -197,7 +155,7 @@ def freshness(bench: Bench) -> list[Row]:
 
         speaker = Speaker(folder / name_of("rank0", 0))
         speaker.start()
-        running = Stream(spark, folder, warehouse, trigger_s=1.0, told=told)
+        running = Stream(spark, folder, warehouse, trigger_s=1.0, on_run=told)
         try:
             deadline = time.monotonic() + 4 * STREAM_S
             while running.active and time.monotonic() < deadline and len(ages["gold"]) <= WARM_STEPS:
@@ -234,36 +192,7 @@ def _oldest_s(warehouse: Warehouse, number: int) -> float:
     return min((pc.min(each["ts_ns"]).as_py() for each in tables), default=time.time_ns()) / 1e9
 
 
-# ---------------------------------------------------------------- a cluster
-
-
-def scaling(bench: Bench) -> list[Row]:
-    """Spark: the same ingest with one worker of a cluster and with two, each of one core."""
-    if why := missing():
-        return [Row("spark_scaling", note=why)]
-    taken: dict[int, list[float]] = {}
-    with tempfile.TemporaryDirectory(prefix="hg-bench-") as place:
-        folder = Path(place) / "journal"
-        folder.mkdir()
-        rows = journal(folder)
-        with cluster(Path(place)) as (url, _master):
-            for workers in (1, 2):
-                with sessions(
-                    url, **{"spark.cores.max": str(workers), "spark.executor.memory": "512m"}
-                ) as spark:
-                    taken[workers] = turns(
-                        bench.rounds,
-                        lambda: convert(spark, folder, Path(place) / "warehouse", rows),
-                    )
-                    say(f"{workers} worker(s): {rows / median(taken[workers]) / 1e6:.2f} M rows/s")
-    row = Row("spark_scaling", raw={"seconds": taken})
-    row.settle([one / two for one, two in zip(taken[1], taken[2], strict=True)])
-    row.figures = {"headgate": " / ".join(f"{rows / median(each) / 1e6:.2f} M/s" for each in taken.values())}
-    return [row]
-
-
 WORKS: dict[str, Callable[[Bench], list[Row]]] = {
     "spark_rates": rates,
     "spark_freshness": freshness,
-    "spark_scaling": scaling,
 }

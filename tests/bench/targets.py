@@ -83,6 +83,7 @@ TARGETS = {
     "relay_cpu": Target("the same: broker CPU per message", "µs", 3.5, 2, "less"),
     "relay_vs_flux_pure": Target("relay, pure Python, vs flux-core", "x", 5, 10, "more"),
     "relay_cpu_pure": Target("the same: broker CPU per message", "µs", 3.5, 2, "less"),
+    "counting_p50": Target("RTT at window 1 with figures by method, vs without", "x", 1.02, None, "less"),
     "rtt_vs_relay": Target("RTT at window 1, same relay, vs byte relay", "x", 1.3, 1.1, "less"),
     "rtt_vs_flux": Target("the same, vs flux-core", "x", 0.83, 0.67, "less"),
     "events_vs_flux": Target("events to 32 subscribers, vs flux-core", "x", 3, 6, "more"),
@@ -132,6 +133,13 @@ TARGETS = {
     "web_stalled": _web("one of 500 stopped reading: what the others get, vs none did", "x", 0.9),
     "web_idle_connection": _web("idle WebSocket connection: resident memory", "KiB", 20, None, "less"),
     "web_idle_hold": _web("10 000 idle dashboards: lost, unpinged or deaf", "of them", 0, None, "less"),
+    "web_deflate_bytes": _web(
+        "events of 1 KiB of JSON to 50 subscribers: bytes, compressed vs plain", better="less"
+    ),
+    "web_deflate_cpu": _web("the same: CPU of the gateway a delivery", better="less"),
+    "web_storm": _web(
+        "10 000 clients of a gateway that was killed, back at another: p99", "s", 20, 10, "less"
+    ),
     "nfp_cpu_200": _nfp("broker CPU a job, 200 B, store off, same pyzmq, vs NorFab's broker", "x", 1.0),
     "nfp_cpu_200_stored": _nfp("the same, store on", "x", 1.5),
     "nfp_cpu_64k": _nfp("broker CPU a job, 64 KiB, store off, same pyzmq, vs NorFab's broker", "x", 0.8),
@@ -170,10 +178,12 @@ TARGETS = {
     ),
     "gold_here": _spark("all tables of five million messages at four ranks, a second", "M/s", better="more"),
     "gold_spark": _spark("the same by Spark's tasks, local[2], vs in one process", "x"),
+    "pipeline_rows": _spark("CPU a row, journal to tables, of the largest day vs the smallest", "x", 1.2),
     "spark_batch": _spark("pipeline batch of 75 000 rows of mixed sessions, journal to tables", "s", 8, 5),
     "spark_freshness": _spark("stream: from capture to bronze at 20 000 messages/s", "s", 10),
     "spark_gold": _spark("the same: from capture to the gold tables", "s", 10),
-    "spark_scaling": _spark("ingest with two workers of a cluster, vs one", "x", better="more"),
+    "spark_scaling": _spark("ingest of a day with two workers of a cluster, vs one", "x", 1.7, better="more"),
+    "spark_scaling_gold": _spark("the same: batch", "x", 1.7, better="more"),
     "oslo_calls_1": _oslo("calls by one thread, vs rabbit://", 3),
     "oslo_calls_16": _oslo("calls by 16 threads, vs rabbit://", 5.5),
     "oslo_rtt": _oslo("a call's round trip, p50 / p99; the figure is p50, vs rabbit://", better="less"),

@@ -19,6 +19,8 @@ from tests.bench import processes
 from tests.bench.loadgen import LoadError, Result
 from tests.bench.targets import Row
 from tests.bench.web_contenders import Apart, Crossbar, Gateway, Nats, PureGateway, WebContender
+from tests.bench.web_deflate import web_deflate
+from tests.bench.web_storm import web_storm
 from tests.bench.works import (
     DESCRIPTORS_SPARE,
     RTT_TURNS,
@@ -275,4 +277,6 @@ WORKS: dict[str, Callable[[Bench], list[Row]]] = {
     "web-pace": web_pace,
     "web-stalled": web_stalled,
     "web-idle": web_idle,
+    "web-storm": web_storm,
+    "web-deflate": web_deflate,
 }

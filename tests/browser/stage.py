@@ -49,6 +49,14 @@ def hurry(page: Any, probe: Callable[[], object], expected: object = True) -> No
     eventually(lambda: page.clock.fast_forward(1000) or probe(), expected)
 
 
+def press(button: Any) -> None:
+    """Press a button that asks before it acts, and again: at once, for it waits three seconds, and no longer."""
+    said = button.evaluate(
+        "(it) => { if (it.textContent !== 'Sure?') it.click(); const said = it.textContent; it.click(); return said; }"
+    )
+    assert said == "Sure?"
+
+
 class Stage:
     """One gateway process and the pages of one test."""
 

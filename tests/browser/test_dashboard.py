@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.browser.stage import hurry
+from tests.browser.stage import hurry, press
 from tests.live.brokers import eventually
 
 FLOOD = """async ({url, token, count, perTick}) => {
@@ -244,7 +244,6 @@ def test_sessions_services_and_ending_one(look):
     row = page.locator("#panel-sessions tr:has-text('bob (1002)')")
     hurry(page, lambda: row.count() > 0)
     page.wait_for_selector("#panel-sessions section:has-text('Services') td:has-text('heartbeat')")
-    row.first.locator("button").click()
-    row.first.locator("button:has-text('Sure?')").click()
+    press(row.first.get_by_text("End", exact=True))
     guest.wait_for_selector("#link-state:has-text('disconnected')")
     guest.wait_for_selector("body[data-link=open]")

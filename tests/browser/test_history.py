@@ -85,7 +85,7 @@ def test_charts_and_tables_show_what_the_warehouse_holds(look):
     assert page.locator(".history-traffic .chart-line").count() == 4
     assert "longest at most 6" in page.get_attribute(".history-latency .chart-picture", "aria-label")
     assert {row[0] for row in rows(page, "Top users")} == {"1001", "1002", "1003", "unknown"}
-    assert rows(page, "Newest refusals")[0][:5] == ["2 Mar 12:19", "1003", "secret.read", "EPERM", "web-0"]
+    assert rows(page, "Newest refusals")[0][:5] == ["03-02 12:19", "1003", "secret.read", "EPERM", "web-0"]
     assert page.text_content(".verdict").endswith("2 out of order, 1 missing.")
     assert rows(page, "Pairs out of order")[0][:3] == ["client-4", "job-1", "response"]
     assert [row[1] for row in rows(page, "Event numbers")] == ["gap", "reorder"]
@@ -96,7 +96,7 @@ def test_charts_and_tables_show_what_the_warehouse_holds(look):
 
 def test_freshness_is_that_of_the_newest_run(look):
     page = history(look)
-    assert page.text_content(".history-fresh") == "data until 2 Mar 23:50; the pipeline ran 3 min ago"
+    assert page.text_content(".history-fresh") == "data until 03-02 23:50; the pipeline ran 3 min ago"
     assert page.get_attribute(".history-fresh", "data-mood") == "ok"
 
 
@@ -122,18 +122,18 @@ def test_filters_ask_again(look):
 def test_time_is_chosen_by_length_and_walked(look):
     page = history(look)
     when = ".history-when"
-    assert page.text_content(when) == "1 Mar 23:50 \N{EN DASH} 2 Mar 23:50"
+    assert page.text_content(when) == "03-01 23:50 \N{EN DASH} 03-02 23:50"
     assert page.is_disabled("button[aria-label=Later]")
     page.select_option("select[aria-label=Time]", "168")
-    eventually(lambda: page.text_content(when), "1 Mar 00:00 \N{EN DASH} 2 Mar 23:50")
+    eventually(lambda: page.text_content(when), "03-01 00:00 \N{EN DASH} 03-02 23:50")
     assert page.is_disabled("button[aria-label=Earlier]")
     page.select_option("select[aria-label=Time]", "6")
-    eventually(lambda: page.text_content(when), "2 Mar 17:50 \N{EN DASH} 2 Mar 23:50")
+    eventually(lambda: page.text_content(when), "03-02 17:50 \N{EN DASH} 03-02 23:50")
     page.click("button[aria-label=Earlier]")
-    eventually(lambda: page.text_content(when), "2 Mar 11:50 \N{EN DASH} 2 Mar 17:50")
+    eventually(lambda: page.text_content(when), "03-02 11:50 \N{EN DASH} 03-02 17:50")
     eventually(lambda: page.locator(".history-denied .empty:visible").count(), 0)
     page.click("button[aria-label=Later]")
-    eventually(lambda: page.text_content(when), "2 Mar 17:50 \N{EN DASH} 2 Mar 23:50")
+    eventually(lambda: page.text_content(when), "03-02 17:50 \N{EN DASH} 03-02 23:50")
     eventually(lambda: page.locator(".history-denied .empty:visible").count(), 2)
 
 
@@ -145,13 +145,13 @@ def test_a_step_is_read_by_pointer_and_keyboard(look):
     readout = ".history-slow .readout"
     assert page.text_content(readout) == ""
     page.keyboard.press("Home")
-    assert page.text_content(readout).startswith("1 Mar 23:")
+    assert page.text_content(readout).startswith("03-01 23:")
     page.keyboard.press("ArrowRight")
     second = page.text_content(readout)
     chart.scroll_into_view_if_needed()
     box = chart.bounding_box()
     page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 60)
-    eventually(lambda: page.text_content(readout).startswith("2 Mar 23:"))
+    eventually(lambda: page.text_content(readout).startswith("03-02 23:"))
     assert page.text_content(readout) != second
     assert page.get_attribute(".history-slow .chart-cursor", "visibility") == "visible"
 
@@ -252,7 +252,7 @@ def short(browser, four):
 def test_a_short_session_is_shown_whole(short):
     page = history(short)
     when = ".history-when"
-    assert page.text_content(when) == "1 Mar 03:35 \N{EN DASH} 1 Mar 03:37"
+    assert page.text_content(when) == "03-01 03:35 \N{EN DASH} 03-01 03:37"
     assert page.input_value("select[aria-label=Time]") == "all"
     assert page.is_disabled("button[aria-label=Earlier]")
     assert page.is_disabled("button[aria-label=Later]")
@@ -260,17 +260,17 @@ def test_a_short_session_is_shown_whole(short):
         assert page.locator(f".history-{name} .chart-picture").first.is_visible(), name
     page.locator(".history-slow .chart-picture").focus()
     page.keyboard.press("Home")
-    assert page.text_content(".history-slow .readout") == "1 Mar 03:35:00: lost 0"
+    assert page.text_content(".history-slow .readout") == "03-01 03:35:00: lost 0"
     assert "median at most < 0.1 ms" in page.get_attribute(".history-latency .chart-picture", "aria-label")
     assert rows(page, "Calls by topic")[0][2:6] == ["< 0.1 ms"] * 4
-    assert rows(page, "Newest refusals")[0][0] == "1 Mar 03:36:28"
+    assert rows(page, "Newest refusals")[0][0] == "03-01 03:36:28"
     cell = "table[aria-label='Newest refusals'] td[data-name=from][title]"
     assert (page.text_content(cell), page.get_attribute(cell, "title")) == (
         "0f1f0f8f\N{HORIZONTAL ELLIPSIS}",
         LONG,
     )
     page.select_option("select[aria-label=Time]", "1")
-    eventually(lambda: page.text_content(when), "1 Mar 03:36:20 \N{EN DASH} 1 Mar 03:36:30")
+    eventually(lambda: page.text_content(when), "03-01 03:36:20 \N{EN DASH} 03-01 03:36:30")
     page.click("#tab-events")
     page.click("#tab-history")
     assert page.input_value("select[aria-label=Time]") == "1"  # what was chosen stays

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.stage import hurry
+from tests.browser.stage import hurry, press
 from tests.browser.test_layout import CONTRAST
 from tests.live.attached import Attached, attached
 from tests.live.brokers import eventually
@@ -57,7 +57,7 @@ def jobs(look, **context):
 def test_without_an_nfp_broker_there_is_no_tab(look):
     page = look.dashboard()
     assert page.locator("#tab-jobs").is_hidden()
-    page.keyboard.press("8")
+    page.keyboard.press("9")
     assert page.locator("#panel-events").is_visible()
 
 
@@ -111,9 +111,7 @@ def test_a_job_is_cancelled_with_two_presses(look, nfp):
         job = page.locator(".job:has-text('running')")
         job.wait_for()
         uuid = job.get_attribute("data-uuid")
-        job.locator(".job-end").click()
-        assert job.locator(".job-end").text_content() == "Sure?"
-        job.locator(".job-end").click()
+        press(job.locator(".job-end"))
         page.wait_for_selector(f'.job[data-uuid="{uuid}"][data-mood=muted]:has-text("cancelled")')
 
 

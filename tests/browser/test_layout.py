@@ -4,7 +4,7 @@ import pytest
 
 from tests.live.brokers import eventually
 
-TABS = ("events", "services", "log", "call", "sessions", "denied", "history")
+TABS = ("events", "services", "trends", "log", "call", "sessions", "denied", "history")
 
 CONTRAST = """() => {
     const channel = (value) => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;

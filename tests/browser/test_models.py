@@ -1,51 +1,74 @@
-"""The dashboard's models alone, in a page whose clock is the test's, with brokers that the test plays."""
-
-import errno
+"""The dashboard's models alone, in a page whose clock is the test's, with a gateway that the test plays."""
 
 import pytest
 
 pytestmark = pytest.mark.patient
 
-CALL_RATES = """async (answers) => {
-    const { CallRates } = await import('./model/callrates.js');
-    const asked = answers.map(() => 0);
-    const rpc = async (topic, payload, { nodeid }) => {
-        const answer = answers[nodeid][Math.min(asked[nodeid], answers[nodeid].length - 1)];
-        asked[nodeid] += 1;
-        if (typeof answer === 'number') throw Object.assign(new Error(), { errno: answer });
-        const told = { open: 1, errors: {}, buckets: [] };
-        const methods = Object.entries(answer).map(([name, calls]) => [name, { ...told, calls }]);
-        return { bounds_ns: [], methods: Object.fromEntries(methods), services: {} };
+PLAYED = """async (model) => {
+    window.asked = [];
+    window.changes = 0;
+    window.ms = 0;
+    window.told = {};
+    const rpc = async (topic, payload) => {
+        asked.push(payload);
+        await new Promise((done) => { setTimeout(done, ms); });
+        if (told.errno) throw Object.assign(new Error(told.text), { errno: told.errno, text: told.text });
+        return JSON.parse(JSON.stringify(told));
     };
-    const instance = { list: answers.map((_, rank) => ({ rank, gone: false })) };
-    window.model = new CallRates(instance, { rpc }, { refusal: async () => '' });
-    window.asked = asked;
-    model.start();
+    const access = { refusal: async () => window.no ?? '', needs: async () => 'needs a role' };
+    const made = await import(`./model/${model.toLowerCase()}.js`);
+    window.model = new made[model]({ rpc }, access);
+    window.model.addEventListener('change', () => { changes += 1; });
 }"""
-"""Brokers that give one answer after the other to `broker.calls`, the last for ever: an errno, or calls by method."""
+"""A gateway that answers ``told`` after ``ms``; what it was asked stands in ``asked``."""
 
-INSTANCE = """async (ms) => {
-    const { Instance } = await import('./model/instance.js');
-    const answers = { 'overlay.topology': { rank: 0 }, 'overlay.health': { rank: 0, status: 'full' } };
-    window.asked = {};
-    window.rounds = 0;
-    const rpc = async (topic) => {
-        asked[topic] = (asked[topic] ?? 0) + 1;
-        if (topic.startsWith('broker.')) await new Promise((done) => { setTimeout(done, ms); });
-        return answers[topic] ?? {};
-    };
-    window.model = new Instance({ rpc }, { ask: async () => ({ allowed: true }) });
-    model.addEventListener('change', () => { rounds += 1; });
-    model.start();
-}"""
-"""One broker that takes so long to tell its figures, and to answer a ping."""
-
+RANK = {
+    "parent": None,
+    "status": "full",
+    "since_s": 5,
+    "error": "",
+    "silent_s": 0,
+    "rx": None,
+    "tx": None,
+    "ms": 1.5,
+}
+RANK |= {"pending": 1, "links": 2, "outbox_bytes": 0, "drops": {}, "kinds": {"client": 2}}
+TOTAL = {"rx": {"request": 4.0}, "ms": 1.5, "drops": {}}
+RANKS = {
+    "size": 2, "state": "run", "version": "1.0", "headgate": True, "why": "", "hostlist": "node[0-1]", "next": 7,
+    "total": TOTAL,
+    "ranks": [RANK | {"rank": 1, "parent": 0}, RANK | {"rank": 0, "rx": {"request": 4.0}, "tx": {"request": 1.0}}],
+}  # fmt: skip
+CALLS = {
+    "at": 9.0, "more": 0, "silent": [], "longest_ms": 4.0, "why": "",
+    "total": {"calls": 3.0, "errors": 0.0, "failing": 0, "worst": "", "recent": [None, 3.0]},
+    "rows": [{"kind": "call", "name": "a.b", "calls": 3.0, "recent": [1.0, 3.0]}],
+}  # fmt: skip
 AGAIN = "() => { model.stop(); model.start(); }"
+TIMED_OUT = 110
+UNREACHABLE = 113
 
 
 @pytest.fixture
 def page(look):
     return look.bench(hurried=True)
+
+
+def play(page, model, told):
+    """A model that has been started, and its first answer."""
+    page.evaluate(PLAYED, model)
+    tell(page, told)
+    page.evaluate("model.start()")
+    wait(page, 1)
+
+
+def seen(page, what):
+    """What an expression is worth; NaN is None."""
+    return page.evaluate(f"JSON.parse(JSON.stringify({what}))")
+
+
+def tell(page, told, ms=0):
+    page.evaluate("([answer, late]) => { told = answer; ms = late; }", [told, ms])
 
 
 def wait(page, seconds):
@@ -54,40 +77,99 @@ def wait(page, seconds):
         page.clock.run_for(250)
 
 
-def test_who_connects_again_asks_for_calls_as_before(page):
-    page.evaluate(CALL_RATES, [[{"a.b": 1}]])
+def test_the_tree_and_its_figures_are_what_the_gateway_tells(page):
+    play(page, "Instance", RANKS)
+    told = seen(
+        page,
+        "model.list.map((r) => [r.rank, r.parent?.rank ?? null, r.host, r.status, r.in, r.ms, r.children.length])",
+    )
+    assert told == [[0, None, "node0", "full", 4, 1.5, 1], [1, 0, "node1", "full", None, 1.5, 0]]
+    assert page.evaluate("[model.root.rank, model.state, model.version, model.types.request.last]") == [
+        0,
+        "run",
+        "1.0",
+        4,
+    ]
+    tell(page, RANKS | {"ranks": [], "next": 7, "size": 1})
+    wait(page, 2)
+    assert page.evaluate("model.list.map((rank) => rank.rank)") == [0]
+    assert page.evaluate("asked.map(({ after }) => after).slice(0, 2)") == [0, 7], "only what has changed"
+
+
+def test_who_connects_again_asks_for_everything_once_a_second(page):
+    play(page, "Instance", RANKS)
+    tell(page, RANKS, 700)
+    page.evaluate("() => { model.stop(); model.again(); model.start(); }")
+    assert page.evaluate("asked.at(-1).after") == 0
+    page.evaluate(AGAIN)  # while a question is under way
+    wait(page, 2)
+    asked, changes = page.evaluate("[asked.length, changes]")
+    wait(page, 10)
+    assert 8 <= page.evaluate("changes") - changes <= 12
+    assert page.evaluate("asked.length") - asked <= 12
+
+
+def test_a_silent_broker_is_silent_on_and_a_silent_gateway_makes_all_of_them_so(page):
+    play(page, "Instance", RANKS)
+    silent = RANK | {"rank": 1, "parent": 0, "silent_s": 2.0, "ms": None}
+    tell(page, RANKS | {"ranks": [silent], "next": 8})
+    wait(page, 1)
+    tell(page, RANKS | {"ranks": [], "next": 8})
+    wait(page, 3)
+    statuses = "model.list.map((rank) => rank.status)"
+    assert page.evaluate(statuses) == ["full", "silent"]
+    assert 4 <= page.evaluate("model.ranks.get(1).silentS") <= 6
+    assert page.evaluate("model.silentS") == 0
+    tell(page, RANKS, 60_000)
+    wait(page, 4)
+    assert page.evaluate(statuses) == ["silent", "silent"]
+    assert page.evaluate("model.silentS") >= 2
+    assert seen(page, "model.ranks.get(0).in") is None
+
+
+def test_the_silence_of_a_gateway_that_answers_again_is_nobodys(page):
+    play(page, "Instance", RANKS)
+    tell(page, {"errno": TIMED_OUT, "text": "no answer"}, 4000)
+    wait(page, 5)
+    assert page.evaluate("model.silentS") >= 2
+    tell(page, RANKS | {"ranks": [], "next": 7})
+    wait(page, 5)
+    assert page.evaluate("[model.silentS, ...model.list.map((rank) => rank.status)]") == [0, "full", "full"]
+
+
+def test_a_gateway_without_brokers_knows_nothing_of_now(page):
+    play(page, "Instance", RANKS)
+    tell(page, {"errno": UNREACHABLE, "text": "upstream lost"})
+    wait(page, 4)
+    assert seen(page, "[model.silentS, model.ranks.get(0).in, model.total.ms]") == [0, None, None]
+    assert page.evaluate("model.list.length") == 2
+
+
+def test_who_may_not_is_told_so_and_asks_nobody(page):
+    page.evaluate("() => { window.no = 'needs the role owner'; }")
+    play(page, "Instance", RANKS)
+    assert page.evaluate("[model.why, asked.length]") == ["needs the role owner", 0]
+    play(page, "Methods", CALLS)
+    assert page.evaluate("[model.why, asked.length]") == ["needs the role owner", 0]
+
+
+def test_calls_are_what_the_gateway_tells_every_second_second(page):
+    play(page, "Methods", CALLS)
     page.evaluate(AGAIN)
     wait(page, 3)
-    before = page.evaluate("asked[0]")
+    assert page.evaluate("[model.rows[0].name, model.rows[0].series.last, model.total.series.max]") == [
+        "a.b",
+        3,
+        3,
+    ]
+    before = page.evaluate("asked.length")
     wait(page, 20)
-    assert 9 <= page.evaluate("asked[0]") - before <= 12
-
-
-def test_a_broker_that_counts_no_calls_hides_no_other_and_a_silent_one_has_none_open(page):
-    counts = [{"a.b": 1}, {"a.b": 3, "constructor": 1}, {"a.b": 5, "constructor": 3}]
-    page.evaluate(CALL_RATES, [[errno.ENOSYS], counts, [{"a.b": 1}, errno.ETIMEDOUT]])
-    wait(page, 5)
-    shown = page.evaluate("[model.why, model.rows().map(({name, open}) => [name, open])]")
-    assert shown == ["", [["a.b", 1], ["constructor", 1]]]
+    assert 9 <= page.evaluate("asked.length") - before <= 12
+    page.evaluate("model.choose(3)")
+    wait(page, 1)
+    assert page.evaluate("asked.at(-1)") == {"rank": 3}
 
 
 def test_where_no_broker_counts_calls_the_page_says_so(page):
-    page.evaluate(CALL_RATES, [[errno.ENOSYS], [errno.ETIMEDOUT]])
-    wait(page, 1)
-    assert page.evaluate("model.why").startswith("These brokers do not count calls")
-
-
-def test_who_connects_again_asks_for_figures_once_a_second(page):
-    page.evaluate(INSTANCE, 700)
-    page.evaluate(AGAIN)  # while a round is under way
-    wait(page, 2)
-    before = page.evaluate("rounds")
-    wait(page, 10)
-    assert 8 <= page.evaluate("rounds") - before <= 12
-
-
-def test_the_round_trip_to_a_slow_broker_is_known(page):
-    page.evaluate(INSTANCE, 700)
-    wait(page, 8)
-    assert 700 <= page.evaluate("model.ranks.get(0).ms") < 1200
-    assert page.evaluate("asked['broker.stats-get']") >= 3
+    play(page, "Methods", CALLS | {"rows": [], "why": "These brokers do not count calls."})
+    assert page.evaluate("model.why") == "These brokers do not count calls."

@@ -53,7 +53,7 @@ def test_a_frozen_gateway_is_told_within_seconds(look):
     try:
         page.wait_for_selector("#link-state:has-text('no answer for')", timeout=15_000)
         assert "Nothing has been answered for" in page.text_content("#banner")
-        assert page.locator(".node[data-status=silent]").count() == 4
+        eventually(page.locator(".node[data-status=silent]").count, 4)
         eventually(lambda: value(page, "Brokers"), "0 / 4")
     finally:
         look.gateway.signal(signal.SIGCONT)

@@ -7,12 +7,14 @@ who is attached to the instance directly.
 import asyncio
 import contextlib
 import errno
+import time
 from pathlib import Path
 from typing import Protocol
 
 from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json, encode_json
+from gateway.trends.trends import Trends
 from gateway.upstream.supervisor import Upstream
 from tests.unit.gateway.sessions.desk import Desk, Spy, principal, rule, settings_of, until
 
@@ -210,6 +212,41 @@ async def a_killed_instance_comes_back(front, other):
     await ada.request(f"{USERID}-again.x")
 
 
+@contextlib.asynccontextmanager
+async def collecting(front):
+    """What a gateway knows of the brokers behind it, for a user."""
+    trends = Trends(front.hub, front.upstream, front.hub.settings, time.time, keeps=False)
+    task = asyncio.get_running_loop().create_task(trends.run(), name="collect")
+    try:
+        yield front.user()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def what_brokers_do_not_count_is_said(front, _other):
+    """Their tree is known; calls by method flux-core does not count."""
+    async with collecting(front) as ada:
+        first = await ada.rpc("gateway.ranks")
+        assert sorted(row["rank"] for row in first["ranks"]) == list(range(first["size"]))
+        assert (first["headgate"], first["why"], first["total"]["drops"]) == (False, "", None)
+        calls = await ada.rpc("gateway.calls")
+        assert calls["rows"] == []
+        assert calls["why"].startswith("These brokers do not count calls")
+
+
+async def traffic_and_health_are_known(front, _other):
+    """Of a flux-core that runs; captures have neither."""
+    async with collecting(front) as ada:
+        first = await ada.rpc("gateway.ranks")
+        assert [(row["rank"], row["status"], row["error"]) for row in first["ranks"]] == [(0, "full", "")]
+        while not (told := await ada.rpc("gateway.ranks"))["total"]["rx"]["request"]:
+            for _ in range(10):  # what the gateway asks by itself does not count
+                await ada.rpc("attr.get", {"name": "size"})
+            await asyncio.sleep(0.1)
+        assert told["ranks"][0]["ms"] > 0
+
+
 CHECKS = (
     answers_and_errors,
     stamps_are_the_gateway_s,
@@ -217,6 +254,7 @@ CHECKS = (
     events_go_both_ways,
     services_of_sessions_are_called,
     services_learn_of_a_session_s_end,
+    what_brokers_do_not_count_is_said,
     a_killed_instance_comes_back,
 )
 

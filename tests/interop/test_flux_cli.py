@@ -86,7 +86,7 @@ def flux(flux_prefix: Path) -> Iterator[Tool]:
         said += line
         if line.startswith("Ctrl-C"):
             break
-    found = re.search(r"FLUX_URI=(\S+)", said)
+    found = re.search(r"rank 0 +(\S+)", said)
     assert found, said
     yield Tool([str(flux_prefix / "bin" / "flux")], found[1])
     process.send_signal(signal.SIGINT)

@@ -11,7 +11,7 @@ import pytest
 import broker.client
 from broker.wire import message as wire
 from gateway.upstream.supervisor import Upstream
-from tests.interop.fronting import CHECKS, fronting, hold
+from tests.interop.fronting import CHECKS, fronting, hold, traffic_and_health_are_known
 from tests.interop.test_client_real_flux import running
 from tests.unit.gateway.sessions.desk import until
 from tests.unit.gateway.upstream.recorder import Recorder, hop, session_request
@@ -132,7 +132,7 @@ def flux(flux_prefix, rundir):
     instance.end()
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*CHECKS, traffic_and_health_are_known], ids=lambda check: check.__name__)
 def test_through_the_gateway(check, flux):
     hold(check, flux)
 

@@ -53,7 +53,7 @@ def heard(log: Path) -> Counter[str]:
 def until_all_are_heard(ironic: Ironic, log: Path) -> None:
     """Wait until a listener has what Ironic says that it notified of."""
     until(lambda: ironic.told().keys() >= TOLD, what="the last event")
-    until(lambda: heard(log).total() >= ironic.told().total(), what="what Ironic says that it notified of")
+    until(lambda: heard(log).total() >= ironic.told().total(), what="hearing all that Ironic notified of")
 
 
 def test_ironic_brings_a_machine_into_use(rundir: Path, node: Proxy, ironic: Ironic, sides: Sides) -> None:

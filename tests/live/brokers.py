@@ -238,7 +238,7 @@ def eventually(probe: object, expected: object = True, timeout: float = 40.0) ->
     while seen != expected and time.monotonic() < until:
         time.sleep(0.02)
         seen = probe()
-    assert seen == expected
+    assert seen == expected, f"{seen!r} instead of {expected!r} after {timeout:g} s"
 
 
 def without_progress(stderr: str) -> str:

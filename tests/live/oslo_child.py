@@ -2,7 +2,7 @@
 
     python -m tests.live.oslo_child PIPELINE FOLDER EXCHANGE TOPIC SERVER
 
-Each call is answered with the name of the server; each cast is printed as a line.
+Each call is answered with the name of the server; each cast is printed as a line. Both give their credit back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.oslo.records import Opening, Record, to_json
 from tests.live.oslo_wire import hear
 
 PULSE_S = 0.05
-CREDIT = 30
+CREDIT = {"call": 1000, "cast": 30}
 
 
 def main(pipeline: str, folder: str, exchange: str, topic: str, server: str) -> None:
@@ -26,7 +26,7 @@ def main(pipeline: str, folder: str, exchange: str, topic: str, server: str) -> 
     control = context.socket(zmq.DEALER)
     control.connect(f"ipc://{folder}/{pipeline}.ctl")
     listener = secrets.token_hex(12)
-    opening = to_json(Opening(listener, (Record(exchange, topic, server, listener),), None, CREDIT))
+    opening = to_json(Opening(listener, (Record(exchange, topic, server, listener),), None, CREDIT[pipeline]))
     control.send_multipart([encode(Kind.OPEN, id=new_id()), opening])
     next_pulse_s = 0.0
     while True:
@@ -42,9 +42,10 @@ def main(pipeline: str, folder: str, exchange: str, topic: str, server: str) -> 
                 control.send_multipart([encode(Kind.OPEN, id=new_id()), opening])
             elif envelope.kind == Kind.CAST:
                 print(frames[1].decode(), flush=True)
-                control.send_multipart([encode(Kind.CREDIT, listeners=(listener,), word=1), b""])
             elif envelope.kind == Kind.CALL:
                 control.send_multipart([encode(Kind.REPLY, id=envelope.id), frames[1], server.encode()])
+            if envelope.kind in (Kind.CALL, Kind.CAST):
+                control.send_multipart([encode(Kind.CREDIT, listeners=(listener,), word=1), b""])
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ LISTENER: Final = "f" * 24
 BODY: Final = b'{"ctxt": {}, "message": {"method": "m", "args": {}}}'
 PATIENCE_S: Final = 40.0
 
-_OPENING = Opening(LISTENER, (Record("x", "t", "s", LISTENER),))
+_OPENING = Opening(LISTENER, (Record("x", "t", "s", LISTENER),), None, 1000)
 _NOTICES = Opening(LISTENER, (Record("x", "t.info", "", LISTENER, "p"),), "p", 5)
 _STATE = State("elsewhere", "call", 5, 7, "tcp://127.0.0.1:9501", "", (Record("x", "t", "s", LISTENER),))
 _CONTROL: Final = [

@@ -210,7 +210,7 @@ class Server:
     """A server process: its control DEALER.
 
     Args:
-        credit: for casts, of each of its listeners.
+        credit: of each of its listeners.
     """
 
     def __init__(self, node: Node, room: str, credit: int = 1000, **options: Any) -> None:
@@ -244,10 +244,10 @@ class Server:
         return self.ask(Kind.CLOSE, listeners=(listener,))
 
     def get(self, *, give: bool = True) -> Got:
-        """The next request; ``give`` the credit of a cast back."""
+        """The next request; ``give`` its credit back."""
         head, *route, body = self.early.pop(0) if self.early else hear(self.ctl)
         got = Got(decode(head), b"".join(route), body)
-        if give and not route:
+        if give:
             self.give(got.listener)
         return got
 

@@ -2,10 +2,9 @@
 
 ::
 
-    python oslo_side.py server   JSON   {"url", "topic", "server", "exchange", "log", "count", "threads",
-                                            "pause"}
-    python oslo_side.py listener JSON   {"url", "topic", "exchange", "pool", "log", "priorities", "requeue", "batch",
-                                            "pause"}
+    python oslo_side.py server   JSON   {"url", "topic", "server", "exchange", "log", "count", "pause"}
+    python oslo_side.py listener JSON   {"url", "topic", "exchange", "pool", "log", "priorities", "requeue",
+                                            "pause", "threads"}
     python oslo_side.py client   JSON   {"url"}
     python oslo_side.py forking  JSON   as server, with "workers" and "manager": processes that fork after their setup
 
@@ -32,8 +31,6 @@ from oslo_config import cfg  # noqa: E402
 EXECUTOR = "eventlet" if WORDS.get("green") else "threading"
 CONF = cfg.CONF
 CONF([], project="side")
-if WORDS.get("threads"):
-    CONF.set_override("executor_thread_pool_size", WORDS["threads"])
 
 
 def say(**fields):
@@ -160,7 +157,7 @@ def listener():
             allow_requeue=bool(WORDS.get("requeue")),
             pool=WORDS.get("pool"),
         )
-        made.start()
+        made.start(override_pool_size=WORDS.get("threads"))
         started.append(made)
     say(pid=os.getpid())
     wait_for_signal()

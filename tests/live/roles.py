@@ -31,16 +31,24 @@ WINGS = {
         ),
         USERS_OR_ADMINS,
     ),
-    "oslo": {"send": USERS_OR_ADMINS, "topics.list": USERS_OR_ADMINS, "status": ADMIN},
+    "oslo": {"send": USERS_OR_ADMINS, "topics.list": USERS_OR_ADMINS, "status": ADMIN, "calls": ADMIN},
 }  # fmt: skip
 GATEWAY = {
     "session": USERS_OR_ADMINS,
     "rules": USERS_OR_ADMINS,
     "sessions": ADMIN,
     "stats": ADMIN,
+    "series": ADMIN,
+    "calls": USERS_OR_ADMINS,
+    "ranks": USERS_OR_ADMINS,
+    "latest": USERS_OR_ADMINS,
+    "presence": USERS_OR_ADMINS,
     "denied": ADMIN,
     "end": ADMIN,
+    "logins": USERS_OR_ADMINS,
+    "logout": USERS_OR_ADMINS,
     "reload": OWNERS,
+    "drain": OWNERS,
 }
 OF_THE_LINK = frozenset(
     ("event.subscribe", "event.unsubscribe", "event.publish", "service.add", "service.remove")

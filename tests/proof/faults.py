@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from tests.proof.layout import RANKS
+from tests.proof.layout import GATEWAYS, RANKS
 from tests.proof.member import LEAVE_S, Member, until
 from tests.proof.papers import Papers
 from tests.proof.schedule import Fault
@@ -169,9 +169,10 @@ async def step_back(world: World, fault: Fault) -> None:
 
 
 async def new_certificate(world: World, _fault: Fault) -> None:
-    """The gateway gets a new certificate and is told so."""
+    """The gateways get a new certificate and are told so."""
     world.papers.renew_gate()
-    world.members["gateway"].send(signal.SIGHUP)
+    for name in GATEWAYS:
+        world.members[name].send(signal.SIGHUP)
 
 
 async def new_key(world: World, fault: Fault) -> None:

@@ -1,7 +1,7 @@
 """Who is there and where: seven ranks, what runs beside them, the load. Pure; world, schedule and drive share it.
 
         0                       rank r lives in network host r
-  ┌─────┴─────┐                 gateway beside 1, NFP beside 2, oslo nodes beside 5 and 6, Redis beside 0
+  ┌─────┴─────┐                 gateways beside 1 and 2, NFP beside 2, oslo nodes beside 5 and 6, Redis beside 0
   1           2                 rank 3 has a journal on a small disk of its own, so has NFP
 ┌─┴─┐       ┌─┴─┐
 3   4       5   6
@@ -15,8 +15,9 @@ PARENTS: Final[tuple[int | None, ...]] = (None, 0, 0, 1, 1, 2, 2)
 RANKS: Final = range(len(PARENTS))
 LINKS: Final = tuple((parent, rank) for rank, parent in enumerate(PARENTS) if parent is not None)
 """(parent, child) of every link of the tree."""
-HOSTS: Final = {"gateway": 1, "nfp": 2, "oslo-1": 5, "oslo-2": 6, "redis": 0}
+HOSTS: Final = {"gateway": 1, "gateway-2": 2, "nfp": 2, "oslo-1": 5, "oslo-2": 6, "redis": 0}
 """The rank that each member beside the brokers is attached to and runs beside."""
+GATEWAYS: Final = ("gateway", "gateway-2")
 JOURNAL_RANK: Final = 3
 CLOCK_RANK: Final = 4
 """The broker whose clock can be stepped."""
@@ -53,7 +54,8 @@ class Party(NamedTuple):
     Attributes:
         name: as in the logs. kind: which program: ``flux`` (UNIX, CURVE, WebSocket), ``page`` (JSON over WebSocket),
             ``http``, ``nfp-worker``, ``nfp-client``, ``oslo-server``, ``oslo-client``.
-        at: rank or member that it is attached to. by: ``unix``, ``curve``, ``wss`` of kind ``flux``.
+        at: rank or member that it is attached to; ``gateways``: to both in turn, past one that is away, as through a
+            balancer. by: ``unix``, ``curve``, ``wss`` of kind ``flux``.
         host: the network host where it runs. userid, roles: what its messages have to be stamped with; userid None:
             that of whoever runs the proof.
         provide: services with ``echo`` for everybody and ``own`` for the owner. streams: services that stream.
@@ -78,9 +80,10 @@ class Party(NamedTuple):
     subscribe: tuple[str, ...] = (PREFIX,)
 
 
-def beside(party: Party) -> int | None:
-    """The host where a party runs; None when it is that of what it connects to."""
-    there = party.at if isinstance(party.at, int) else HOSTS[party.at]
+def beside(party: Party, at: int | str | None = None) -> int | None:
+    """The host where a party runs; None when it is that of what it connects to (``at``, where it goes to several)."""
+    at = party.at if at is None else at
+    there = at if isinstance(at, int) else HOSTS[at]
     return None if party.host == there else party.host
 
 
@@ -245,7 +248,18 @@ def _web() -> list[Party]:
     lag = Party(
         "web-lag", "page", at, host=host, userid=1004, roles=USER, subscribe=("bulk.", PREFIX), calls=()
     )
-    return [ada, bob, eve, lag]
+    two = Party(
+        "web-two",
+        "page",
+        "gateways",
+        host=5,
+        userid=1005,
+        roles=USER,
+        calls=(Call("p1", 1, 0.1), Call("p6", 6, 0.2), Call("s3", 3, 0.7, stream=5)),
+        topic=f"{PREFIX}web.two",
+        private=2,
+    )
+    return [ada, bob, eve, lag, two]
 
 
 def _wings() -> list[Party]:

@@ -13,7 +13,7 @@ from broker.transport.curve import Certificate
 from gateway.identity.tokens import TokenFile
 from gateway.selfsigned import make
 from tests.netlab import NetLab
-from tests.proof.layout import HOSTS, PARENTS, RANKS, Party
+from tests.proof.layout import GATEWAYS, HOSTS, PARENTS, RANKS, Party
 
 TREE_PORT: Final = 8050
 CLIENT_PORT: Final = 8051
@@ -40,10 +40,10 @@ allow_guest_user = true
 GATEWAY: Final = """
 [gateway]
 upstream = "local://{place}/run/local-{rank}"
-statedir = "{place}/gateway"
+statedir = "{place}/{name}"
 drain_s = 0.5
 rejoin_max_s = 1.0
-metrics_listen = "unix://{place}/gateway.sock"
+metrics_listen = "unix://{place}/{name}.sock"
 [[listen]]
 url = "https://{ip}:{port}"
 cert = "gate.pem"
@@ -81,7 +81,7 @@ class Papers:
     """All files of a world, in ``place``.
 
     Attributes:
-        broker_file, gateway_file, nfp_file: configurations. gate: certificate that clients of the gateway trust.
+        broker_file, nfp_file, gateway_files: configurations. gate: certificate that clients of the gateway trust.
         ranks: certificate of each rank. tokens: of web users, by party.
     """
 
@@ -89,7 +89,8 @@ class Papers:
         self.place = place
         self._lab = lab
         self._parties = parties
-        self.broker_file, self.gateway_file = place / "broker.toml", place / "gateway.toml"
+        self.broker_file = place / "broker.toml"
+        self.gateway_files = {name: place / f"{name}.toml" for name in GATEWAYS}
         self.nfp_file, self.gate = place / "nfp.toml", place / "gate.crt"
         self.oslo_cert = place / "oslo.cert"
         self.ranks = [self.certificate(rank) for rank in RANKS]
@@ -117,7 +118,7 @@ class Papers:
         curve.save(curve.generate({"name": "oslo"}), self.oslo_cert)
         self.write_brokers()
         self.renew_gate()
-        self._write_gateway()
+        self._write_gateways()
         text = NFP.format(place=self.place, ip=self.ip("nfp"), port=NFP_PORT)
         store(text, self.nfp_file)
 
@@ -158,22 +159,33 @@ class Papers:
     # -- the gateway ------------------------------------------------------------------------------
 
     def renew_gate(self) -> None:
-        """A new certificate of the gateway, for itself and for its clients."""
-        made = make([self.ip("gateway")], now=time.time())
+        """A new certificate of the gateways, for themselves and for their clients."""
+        made = make([self.ip(name) for name in GATEWAYS], now=time.time())
         store(made.certificate, self.gate, 0o644)
         store(made.certificate + made.key, self.place / "gate.pem")
 
-    def _write_gateway(self) -> None:
-        text = GATEWAY.format(place=self.place, rank=HOSTS["gateway"], ip=self.ip("gateway"), port=WEB_PORT)
-        state = self.place / "gateway"
+    def _write_gateways(self) -> None:
+        """Both take the same tokens, and share nothing else."""
+        first, *others = (self.place / name for name in GATEWAYS)
+        users = self._users(first)
+        for state in others:
+            state.mkdir(mode=0o700)
+            store((first / "tokens.json").read_bytes(), state / "tokens.json")
+        for name, file in self.gateway_files.items():
+            places = {"place": self.place, "name": name, "rank": HOSTS[name], "ip": self.ip(name)}
+            store(GATEWAY.format(port=WEB_PORT, **places) + users, file)
+
+    def _users(self, state: Path) -> str:
+        """The users' part of the configuration; their tokens go into ``state``."""
+        text = ""
         state.mkdir(mode=0o700)
         file = TokenFile(state / "tokens.json")
         for party in self._parties:
-            if party.at == "gateway":
+            if party.at in ("gateway", "gateways"):
                 roles = [name for bit, name in ROLES.items() if party.roles & bit]
                 text += f'[[users]]\nname = "{party.name}"\nuserid = {party.userid}\nroles = {roles}\n'
                 self.tokens[party.name] = file.add(party.name, now=0.0)[1]
-        store(text, self.gateway_file)
+        return text
 
     def remove(self) -> None:
         """All of it."""

@@ -269,6 +269,12 @@ class Writer(Scribe):
         """An event came. ident: of its payload; from_userid: the stamp it carries (-1 where the library shows none)."""
         return self.line("event", conn=conn, id=ident, seq=seq, topic=topic, from_userid=from_userid)
 
+    def resumed(self, conn: str, after: int, upto: int, recovered: bool) -> float:
+        """The connection goes on where the party's last one was: behind event ``after``; up to ``upto`` what was missed
+        has come, if ``recovered``. Its subscriptions are told before, what was missed behind this line.
+        """
+        return self.line("resumed", conn=conn, after=after, upto=upto, recovered=recovered)
+
     def gap(self, conn: str, missed: int) -> float:
         """Broker, gateway or client library told that events are missing here; -1: it did not say how many."""
         return self.line("gap", conn=conn, missed=missed)

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from tests.proof.layout import (
     CLOCK_RANK,
+    GATEWAYS,
     JOURNAL_RANK,
     LINKS,
     MORTAL,
@@ -130,7 +131,7 @@ Draft = tuple[float, dict[str, Any]]
 def _target(rng: Random, *, parties: bool = False) -> str:
     """A broker twice as often as anything else, each level of the tree alike."""
     level = rng.choice([(0,), (1, 2), (3, 4, 5, 6)])
-    beside = ["gateway", "nfp", "oslo-1", "oslo-2", *(MORTAL if parties else ())]
+    beside = [*GATEWAYS, "nfp", "oslo-1", "oslo-2", *(MORTAL if parties else ())]
     return f"broker-{rng.choice(level)}" if rng.random() < 0.6 else rng.choice(beside)
 
 
@@ -205,7 +206,7 @@ def _clock(rng: Random) -> Draft:
 
 
 def _certificate(rng: Random) -> Draft:
-    return 0.5, {"options": {"holds": ["gateway"]}}
+    return 0.5, {"options": {"holds": list(GATEWAYS)}}
 
 
 def _key(rng: Random) -> Draft:

@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import broker.client
 from broker.errors import HeadgateError
 from tests.netlab import NetLab
-from tests.proof.layout import CLOCK_RANK, HOSTS, JOURNAL_RANK, PARENTS, RANKS, Party
+from tests.proof.layout import CLOCK_RANK, GATEWAYS, HOSTS, JOURNAL_RANK, PARENTS, RANKS, Party
 from tests.proof.member import POLL_S, ROOT, Member, until
 from tests.proof.papers import CLIENT_PORT, NFP_PORT, REDIS_PORT, WEB_PORT, Papers
 from tests.proof.parties.party import Place
@@ -147,7 +147,8 @@ class World:
             words = ["--bind", papers.ip("redis"), "--port", str(REDIS_PORT), "--protected-mode", "no"]
             words += ["--save", "", "--appendonly", "no", "--dir", str(place)]
             add("redis", ["redis-server", *words], "eady to accept connections")
-        add("gateway", [*HEADGATE, "gateway", "--config", str(papers.gateway_file)], "https://")
+        for name, file in papers.gateway_files.items():
+            add(name, [*HEADGATE, "gateway", "--config", str(file)], "https://")
         uri = f"local://{place}/run/local-{HOSTS['nfp']}"
         nfp = [*HEADGATE, "nfp", "broker", "--config", str(papers.nfp_file), "--uri", uri]
         add("nfp", nfp, "Ctrl-C", self._clock("nfp"))
@@ -177,12 +178,11 @@ class World:
             )
         if party.kind.startswith("oslo"):
             return Place("", f"{place}/{party.at}")
-        if party.at == "gateway":
-            host, token = f"{papers.ip('gateway')}:{WEB_PORT}", papers.tokens[party.name]
-            uri = {"flux": f"wss://{host}", "page": f"wss://{host}/v1/ws", "http": f"https://{host}"}[
-                party.kind
-            ]
-            return Place("", uri, cert=str(papers.gate), token=token)
+        if party.at in ("gateway", "gateways"):
+            form = {"flux": "wss://{}", "page": "wss://{}/v1/ws", "http": "https://{}"}[party.kind]
+            uris = [form.format(f"{papers.ip(name)}:{WEB_PORT}") for name in GATEWAYS]
+            token = papers.tokens[party.name]
+            return Place("", uris[0], cert=str(papers.gate), token=token, second=uris[1])
         rank = int(party.at)
         if party.by == "curve":
             uri = f"tcp://{self.lab.ip(rank)}:{CLIENT_PORT}"
@@ -257,9 +257,9 @@ class World:
         for member in self.members.values():
             if not member.ready:
                 return f"{member.name} is not ready"
-        probes = [self._rank(rank) for rank in RANKS] + [self._gateway()]
+        probes = [self._rank(rank) for rank in RANKS] + [self._gateway(name) for name in GATEWAYS]
         for name, outcome in zip(
-            [*(f"broker-{rank}" for rank in RANKS), "gateway"],
+            [*(f"broker-{rank}" for rank in RANKS), *GATEWAYS],
             await asyncio.gather(*probes, return_exceptions=True),
             strict=True,
         ):
@@ -284,9 +284,9 @@ class World:
             except HeadgateError as error:
                 return str(error)
 
-    async def _gateway(self) -> str:
+    async def _gateway(self, name: str) -> str:
         async with asyncio.timeout(PROBE_S):
-            reader, writer = await asyncio.open_unix_connection(f"{self.place}/gateway.sock")
+            reader, writer = await asyncio.open_unix_connection(f"{self.place}/{name}.sock")
             try:  # a gateway that is frozen takes the connection and says nothing
                 writer.write(b"GET /readyz HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n")
                 status = await reader.readline()

@@ -1,7 +1,7 @@
 """Records for the tests here: what clients said to a broker, in the order of time."""
 
 from broker.wire.decoding import from_parts
-from broker.wire.message import Message
+from broker.wire.message import Message, response
 from tests.live.segments import T0, Rec, flux, peer
 
 PEERS = (peer(1, "unix:1"), peer(2, "unix:2"))
@@ -32,3 +32,13 @@ def said(count: int, first: int = 0, start_ns: int = T0) -> list[Rec]:
         flux(start_ns + index * STEP_NS, request(TOPICS[index % 2], matchtag=index + 1), peer=1, via=2)
         for index in range(first, first + count)
     ]
+
+
+def talked(first: int, count: int) -> list[Rec]:
+    """Calls of peer 1, each answered by peer 2."""
+    found: list[Rec] = []
+    for number in range(first, first + count, 2):
+        asked = request("job.list", matchtag=number + 1)
+        found.append(flux(T0 + number * 1000, asked, peer=1, via=2))
+        found.append(flux(T0 + (number + 1) * 1000, response(asked, b"{}"), peer=2, via=1))
+    return found

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.wire.message import response
 from gateway.pipeline import compact, offsets, runs, schema, verify
 from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.lake import File
@@ -22,7 +21,7 @@ from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle, segments
 from tests.live.gold import differences
 from tests.live.segments import T0, note
-from tests.spark.talk import PEERS, request, said
+from tests.spark.talk import PEERS, said, talked
 from tests.unit.gateway.pipeline.test_increment import added
 
 
@@ -44,7 +43,7 @@ def read_all(
     """All there is now, as `--available-now` does."""
     told: list[runs.Run] = []
     given = {name: str(value) for name, value in options.items()}
-    stream = Stream(spark, journal, warehouse, gold=gold, options=given, told=told.append)
+    stream = Stream(spark, journal, warehouse, gold=gold, options=given, on_run=told.append)
     try:
         stream.wait()
     finally:
@@ -230,16 +229,6 @@ def test_a_step_of_gold_that_was_killed_is_gone_on_with(spark, journal: Path, wa
     assert sum(warehouse.scan("traffic", ["n"])["n"].to_pylist()) == 30
     assert sum(warehouse.scan("user_usage", ["requests"])["requests"].to_pylist()) == 30
     assert (numbers(warehouse, "gold"), step(warehouse)) == ([0], None)
-
-
-def talked(first: int, count: int) -> list[segments.Rec]:
-    """Calls of peer 1, each answered by peer 2."""
-    found: list[segments.Rec] = []
-    for number in range(first, first + count, 2):
-        asked = request("job.list", matchtag=number + 1)
-        found.append(segments.flux(T0 + number * 1000, asked, peer=1, via=2))
-        found.append(segments.flux(T0 + (number + 1) * 1000, response(asked, b"{}"), peer=2, via=1))
-    return found
 
 
 def until(met: Callable[[], bool], seconds: float = 200.0) -> None:

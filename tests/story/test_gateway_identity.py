@@ -283,16 +283,9 @@ def test_private_events_live_and_at_replay(rundir):
             assert mine(client, "away") == {f"{one}.away" for one in everything[user]}, user
             assert not mine(client, "live")
         thief = web("bob")
-        thief.send(
-            {
-                "type": "resume",
-                "token": former["ada"].welcome["resume"],
-                "epoch": "",
-                "sequence": 0,
-                "subscriptions": [],
-            }
-        )
-        assert thief.closed()[0] == 4500
+        thief.send({"type": "resume", "token": former["ada"].welcome["resume"], **where})
+        assert thief.take(lambda one: one["type"] == "resumed")["recovered"] is True
+        assert mine(thief, "away") == {f"{one}.away" for one in everything["bob"]}, "its own rights count"
 
 
 @pytest.mark.patient

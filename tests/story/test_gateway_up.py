@@ -100,6 +100,51 @@ def test_without_login_there_is_no_link():
         assert refused.value.code == 401
 
 
+def in_another_terminal(lines, script):
+    (words,) = [line for line in lines if line.startswith("  . ")]
+    done = subprocess.run(
+        ["bash", "-c", f"{words}\n{script}"],
+        env={"PATH": os.defpath, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    return done.stdout
+
+
+ASK = """
+import asyncio, os, broker.client
+async def main():
+    async with broker.client.connect("ws" + os.environ["URL"].removeprefix("http")) as h:
+        print((await h.rpc("attr.get", {"name": "size"})).json()["value"])
+asyncio.run(main())
+"""
+
+
+def test_another_terminal_reads_one_file_and_is_the_owner():
+    with up("--size", "2") as (_process, lines):
+        assert in_another_terminal(lines, "headgate attr get size") == "2\n"
+        assert in_another_terminal(lines, f"python -c '{ASK}'").startswith("2\n")
+        (words,) = [line for line in lines if line.startswith("  . ")]
+        assert os.stat(words.removeprefix("  . ")).st_mode & 0o777 == 0o600
+
+
+def test_who_drains_its_gateway_by_a_call_ends_all_of_it():
+    drain = ASK.replace('"attr.get", {"name": "size"}', '"gateway.drain", {"reason": "tried"}').replace(
+        '["value"]', ""
+    )
+    with up("--size", "2") as (process, lines):
+        assert in_another_terminal(lines, f"python -c '{drain}'").startswith("{}\n")
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("words", [("--no-login",), ("--set", "gateway.statedir={rundir}/state")])
+def test_there_is_no_token_where_nobody_asked_for_one(rundir, words):
+    with up(*(word.format(rundir=rundir) for word in words)) as (_process, lines):
+        assert in_another_terminal(lines, 'echo "${HEADGATE_TOKEN-none}"') == "none\n"
+
+
 def test_a_rank_that_dies_is_told():
     with up("--size", "2") as (process, _lines):
         (rank,) = children(process.pid)

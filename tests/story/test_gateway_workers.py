@@ -340,6 +340,28 @@ def test_an_admin_sees_and_ends_the_sessions_of_every_worker(rundir, broker):
         going(work)
 
 
+@pytest.mark.parametrize("workers", [WORKERS, ""], ids=["two", "one"])
+def test_a_gateway_that_is_drained_by_call_tells_its_clients_and_ends_well(rundir, broker, workers):
+    async def work(http):
+        async with http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob")) as sock:
+            assert (await sock.receive_json())["type"] == "welcome"
+            url = f"{running.urls[0]}/v1/rpc/gateway.drain"
+            async with http.post(url, json={"reason": "tried"}, headers=running.bearer("bob")) as answer:
+                assert answer.status == 403
+
+            async def drain():
+                async with http.post(url, json={"reason": "tried"}, headers=running.bearer()) as answer:
+                    return answer.status, await answer.json()
+
+            answers = await asyncio.gather(*(drain() for _ in range(8)), return_exceptions=True)
+            assert (200, {}) in answers, "asked for more than once, too"
+            assert (await sock.receive_json())["type"] == "shutdown"
+
+    with gateway_process(rundir, broker.uri, workers) as running:
+        going(work)
+        assert running.process.wait(30) == 0
+
+
 @pytest.mark.patient
 def test_a_reload_by_call_counts_in_every_worker_and_in_those_that_come_later(rundir, broker):
     bob = '[[users]]\nname = "bob"\nuserid = 1002\nroles = ["user"]\n'

@@ -59,6 +59,8 @@ def test_curl(gateway):
     size, _, rest = out.partition("}")
     assert json.loads(size + "}") == {"value": "1", "flags": 1}
     assert re.search(r'"sequence": ?\d+', rest)
+    assert re.search(r'^data: .*"from": ?"curl"', rest, re.MULTILINE)
+    assert "headgate_gateway_sessions" in rest
 
 
 def test_python(gateway):
@@ -68,8 +70,13 @@ def test_python(gateway):
 
 
 def test_a_token_made_by_the_command_is_taken(gateway, module_rundir):
-    line = block("sh", "headgate token add").splitlines()[0]
-    words = line.partition("#")[0].replace("gateway.toml", str(module_rundir / "gateway.toml")).split()
+    check, line, _ = (
+        block("sh", "headgate token add")
+        .replace("gateway.toml", str(module_rundir / "gateway.toml"))
+        .splitlines()
+    )
+    assert "1 user(s), 2 rule(s)" in run(gateway, sys.executable, "-m", "broker.cli.main", *check.split()[1:])
+    words = line.partition("#")[0].split()
     made = run(gateway, sys.executable, "-m", "broker.cli.main", *words[1:], "--json")
     gateway.tokens["grafana"] = json.loads(made)["token"]
     out = run(gateway, "bash", "-c", block("sh", "/v1/rpc/attr.get").splitlines()[0])

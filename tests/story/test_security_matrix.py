@@ -142,7 +142,9 @@ def harmful(mark: str) -> list[tuple[str, bytes]]:
         ("broker.debug", body({"op": "set", "flags": 1})),
         ("config.load", body({"access": {"allow-guest-user": True}})),
         ("rexec.exec", body({"cmd": {"cmdline": ["touch", f"/tmp/{mark}"]}, "flags": 0})),
+        ("broker.drain", body({"rank": 0})),
         ("gateway.reload", None),
+        ("gateway.drain", body({"reason": mark})),
     ]
 
 

@@ -1,5 +1,7 @@
 """Leaving in order: what was answered still arrives, sockets and children do not outlive the broker."""
 
+import contextlib
+import errno
 import os
 import signal
 
@@ -69,3 +71,32 @@ def test_rank_0_takes_its_tree_along(rundir):
         running.ranks[0].signal(signal.SIGTERM)
         assert [rank.wait() for rank in running.ranks] == [0, 0, 0, 0]
         assert list(rundir.glob("local-*")) == []
+
+
+def test_a_drained_rank_leaves_with_those_below_it_and_answers_before(rundir):
+    with tree(rundir, 4) as running, Speaker(running.ranks[0].uri) as owner:
+        elsewhere = owner.ask(request("broker.drain", encode_json({"rank": 1}), matchtag=1))
+        assert (elsewhere.errnum, elsewhere.payload) == (errno.EINVAL, b"this is rank 0\0")
+        there = request("broker.drain", encode_json({"rank": 1}), matchtag=2, nodeid=1)
+        assert owner.ask(there).errnum == 0
+        assert [running.ranks[rank].wait() for rank in (1, 3)] == [0, 0]
+        assert owner.ping() == 0
+
+
+def clients(asking: Speaker) -> set[str]:
+    detail = asking.ask(request("broker.stats-get", encode_json({"detail": True}), matchtag=1))
+    return {each["uuid"] for each in decode_json(detail.payload)["peers"] if each["kind"] == "client"}
+
+
+def test_a_client_that_is_sent_away_loses_its_connection_and_no_one_elses(broker):
+    with Speaker(broker.uri) as owner, contextlib.ExitStack() as later:
+        before = clients(owner)
+        other = later.enter_context(Speaker(broker.uri))
+        assert other.ping() == 0
+        (new,) = clients(owner) - before
+        uuid = encode_json({"uuid": new})
+        assert owner.ask(request("broker.disconnect-client", uuid, matchtag=2)).errnum == 0
+        with pytest.raises(Closed):
+            other.receive()
+        assert owner.ask(request("broker.disconnect-client", uuid, matchtag=3)).errnum == errno.ENOENT
+        assert owner.ping() == 0

@@ -1,5 +1,6 @@
 """`headgate start` as a person uses it: real processes, real signals, nothing left behind."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -261,8 +262,23 @@ def test_wait_says_where_and_stays(here):
     assert re.findall(r"rank (\d) +(\S+)", said) == [
         (str(rank), f"local://{here}/local-{rank}") for rank in range(3)
     ]
-    assert f"export FLUX_URI=local://{here}/local-0" in said
+    (words,) = re.findall(r"^  (\. .+)$", said, re.MULTILINE)
+    other = subprocess.run(
+        [
+            "bash",
+            "-c",
+            f"FLUX_URI=x; {words}; headgate attr get rank; python -c 'import broker'; echo $FLUX_URI",
+        ],
+        env={"PATH": os.defpath, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    assert other.stdout == f"0\nlocal://{here}/local-0\n"
     pids = pids_of(here, 3)
+    names = [Path(f"/proc/{pid}/comm").read_text() for pid in pids]
+    assert names == [f"headgate-{rank}\n" for rank in range(3)]
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=20) == ("", "")
     assert process.returncode == 0
@@ -384,3 +400,22 @@ def test_lock_is_held_as_long_as_a_broker_lives(rundir):
     os.kill(pids[1], signal.SIGCONT)
     until(lambda: not any(map(alive, pids)))
     process.communicate(timeout=20)
+
+
+def test_the_users_bashrc_does_not_hide_the_instance(here, rundir):
+    (rundir / ".bashrc").write_text("export FLUX_URI=local:///nowhere HEADGATE_URI=local:///nowhere\n")
+    shell, terminal = pty.openpty()
+    command = [*START, "--rundir", str(here)]
+    environ = {**os.environ, "SHELL": "/bin/bash", "HOME": str(rundir)}
+    process = subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, env=environ, start_new_session=True
+    )
+    os.close(terminal)
+    os.write(shell, b"echo at $FLUX_URI $HEADGATE_URI\nexit 7\n")
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: everybody has left it
+        while read := os.read(shell, 4096):
+            said += read
+    os.close(shell)
+    assert process.wait(20) == 7
+    assert f"at local://{here}/local-0 local://{here}/local-0".encode() in said

@@ -1,7 +1,11 @@
 """One call's life: `headgate ping --trace`, `overlay.trace` and `module.trace` across a tree of four."""
 
+import errno
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -83,7 +87,7 @@ def test_the_table(running):
 def test_whoever_cannot_be_traced_is_named(running):
     uri = running.ranks[0].uri
     done = headgate("ping", "--trace", "-c", "1", "--uri", uri, "9")
-    assert (done.returncode, "broker.ping: No route to host" in done.stderr) == (1, True)
+    assert (done.returncode, "it has ranks 0 to 3 (No route to host)" in done.stderr) == (1, True)
     done = headgate("ping", "--trace", "-c", "1", "--uri", uri, "nobody")
     assert (done.returncode, "No service matching nobody.ping" in done.stderr) == (1, True)
     with blocking.connect(uri) as handle, handle.service("terse", {"ping": lambda request: {}}):
@@ -181,3 +185,59 @@ def test_debug_flags_at_any_rank(running):
             assert answer.json() == {"flags": kept}
         with pytest.raises(RpcError):
             handle.rpc("overlay.debug", {"op": "nonsense", "flags": 1}, nodeid=3)
+
+
+# ---------------------------------------------------------------- headgate trace
+
+
+def add(asked):
+    n = asked.json()["n"]
+    if not isinstance(n, int):
+        raise RpcError(errno.EINVAL, "n must be a number")
+    return {"n": n + 1}
+
+
+def test_calls_are_watched_at_all_brokers_each_where_it_enters(running):
+    """Clients at ranks 1 and 2 call a service at rank 0; the way over rank 0 is not counted again."""
+    root, *others = (rank.uri for rank in running.ranks)
+    words = [sys.executable, "-m", "broker.cli.main", "trace", "--json", "--count", "4", "--uri", root]
+    watching = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert watching.stderr.readline() == "headgate trace: 4 brokers look on\n"
+    with blocking.connect(root) as provider, provider.service("calc", {"add": add}):
+        for uri in others[:2]:
+            with blocking.connect(uri) as caller:
+                assert caller.rpc("calc.add", {"n": 1}).json() == {"n": 2}
+                with pytest.raises(RpcError):
+                    caller.rpc("calc.add", {"n": "x"})
+    said, complaints = watching.communicate(timeout=20)
+    assert (watching.returncode, complaints) == (0, "")
+    calls = [json.loads(line) for line in said.splitlines()]
+    assert [(call["rank"], call["errnum"], call["error"]) for call in calls] == [
+        (rank, *end) for rank in (1, 2) for end in ((0, ""), (errno.EINVAL, "n must be a number"))
+    ]
+    assert {(call["topic"], call["userid"]) for call in calls} == {("calc.add", os.getuid())}
+    assert all(0 < call["ms"] < 30_000 for call in calls)
+
+
+def test_a_broker_that_does_not_look_on_is_named(running):
+    root = running.ranks[0].uri
+    os.kill(running.ranks[3].process.pid, signal.SIGSTOP)
+    try:
+        words = [sys.executable, "-m", "broker.cli.main", "trace", "--uri", root, "attr.get"]
+        watching = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert watching.stderr.readline() == "headgate trace: rank 3 does not answer\n"
+        assert watching.stderr.readline() == "headgate trace: 3 brokers look on\n"
+        assert headgate("attr", "get", "size", "--uri", root).stdout == "4\n"
+        assert "rank 0" in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        _, complaints = watching.communicate(timeout=20)
+        assert (watching.returncode, complaints) == (
+            130, "headgate trace: calls: 1, failed: 0, still open: 0\n",
+        )  # fmt: skip
+    finally:
+        os.kill(running.ranks[3].process.pid, signal.SIGCONT)
+
+
+def test_a_rank_that_is_not_there_is_said(running):
+    done = headgate("trace", "--rank", "4", "--uri", running.ranks[0].uri)
+    assert (done.returncode, "expected a rank from 0 to 3" in done.stderr) == (2, True)

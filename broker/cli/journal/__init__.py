@@ -51,7 +51,7 @@ def overview() -> str:
             "DIR is the journal's directory; without it $XDG_STATE_HOME/headgate/journal. Verbs that read take a URL,",
             "where segments were shipped to.",
             "",
-            "examples:",
+            "Examples:",
             "  headgate journal ls DIR                              what there is",
             "  headgate journal tail -f DIR                         what passes now",
             "  headgate journal show DIR --direction denied         who was refused",

@@ -58,7 +58,7 @@ def overview() -> str:
             "",
             "`headgate nfp VERB --help` has the options and an example of each.",
             "",
-            "examples:",
+            "Examples:",
             "  headgate nfp broker                      prints its key and the two commands below in full",
             "  headgate nfp worker tasks.py             the functions in it that are marked @worker.task",
             "  headgate nfp run SERVICE TASK            what the worker answers",

@@ -17,6 +17,7 @@ import msgspec
 from broker import memory
 from broker.cli import address, overrides
 from broker.cli.nfp.inside import WRITER, where
+from broker.cli.parsing import Parser
 from broker.journal.options import JournalOptions
 from broker.settings import JournalSection, NfpSection, Settings, check, load_journal, load_nfp
 
@@ -36,45 +37,44 @@ examples:
 With $FLUX_URI or $HEADGATE_URI set, or --uri, its services and jobs are reachable on that broker (nfp.SERVICE.TASK).
 {address.KEYS_HELP}
 SIGTERM and SIGINT tell the workers and leave; a second one leaves at once.
-exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate nfp broker",
-        description="Run one broker of the NORFAB protocol until it is told to leave.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "nfp broker",
+        "Run one broker of the NORFAB protocol until it is told to leave.",
+        _EPILOG,
     )
     add = parser.add_argument
-    add("-e", "--endpoint", metavar="E", help="where peers connect (default tcp://127.0.0.1:5555)")
+    add("-e", "--endpoint", metavar="E", help="Where peers connect (default tcp://127.0.0.1:5555).")
     add(
         "--worker-endpoint",
         metavar="E",
-        help="a second address, for workers; --endpoint is for requests then",
+        help="A second address, for workers; --endpoint is for requests then.",
     )
-    add("--key-secret", metavar="FILE", help="CURVE certificate (default: made in the base directory)")
-    add("--inventory", metavar="FILE", help="YAML with what each worker is given")
-    add("--base-dir", metavar="DIR", help="keys, state and files (default: ~/.local/state/headgate/nfp)")
-    add("--files", metavar="DIR", help="folder served as nf:// (default: files in the base directory)")
-    add("--no-store", action="store_true", help="keep nothing: jobs end with the broker")
-    add("--no-curve", action="store_true", help="speak plaintext (on this machine only, unless --insecure)")
-    add("--insecure", action="store_true", help="allow plaintext off loopback")
-    add("-c", "--config", metavar="FILE", help="TOML with a section [nfp]; options go before it")
+    add("--key-secret", metavar="FILE", help="CURVE certificate (default: made in the base directory).")
+    add("--inventory", metavar="FILE", help="YAML with what each worker is given.")
+    add("--base-dir", metavar="DIR", help="Keys, state and files (default: ~/.local/state/headgate/nfp).")
+    add("--files", metavar="DIR", help="Folder served as nf:// (default: files in the base directory).")
+    add("--no-store", action="store_true", help="Keep nothing: jobs end with the broker.")
+    add("--no-curve", action="store_true", help="Speak plaintext (on this machine only, unless --insecure).")
+    add("--insecure", action="store_true", help="Allow plaintext off loopback.")
+    add("-c", "--config", metavar="FILE", help="TOML with a section [nfp]; options go before it.")
     add(
         "-s",
         "--set",
         action="append",
         default=[],
         metavar="nfp.KEY=VALUE",
-        help="a setting that goes before all others; may be given again",
+        help="A setting that goes before all others; may be given again.",
     )
-    add("--journal", metavar="DIR", help="record what passes in this folder; more in [journal] of the file")
-    add("-u", "--uri", metavar="URI", help="the Flux broker to be reachable on, as its owner")
-    add("--no-flux", action="store_true", help="none, whatever the environment says")
-    add("-q", "--quiet", action="store_true", help="say nothing at the start, log warnings only")
+    add("--journal", metavar="DIR", help="Record what passes in this folder; more in [journal] of the file.")
+    add("-u", "--uri", metavar="URI", help="The Flux broker to be reachable on, as its owner.")
+    add("--no-flux", action="store_true", help="None, whatever the environment says.")
+    add("-q", "--quiet", action="store_true", help="Say nothing at the start, log warnings only.")
     return parser
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import shlex
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.journal.options import JournalOptions
@@ -18,6 +18,7 @@ from broker.settings import NfpSection, Settings
 
 if TYPE_CHECKING:
     from broker.exposition import Sample
+    from broker.figures import NameStats
     from broker.nfp.server.broker import NfpBroker
     from broker.nfp.service import FluxService
     from broker.node.assembly import Node
@@ -87,6 +88,7 @@ class Wing:
             ("running_requests", "Requests that workers have.", sum(each.running for each in services)),
         ):
             found.append((f"nfp_{name}", "gauge", text, [({}, float(number))]))
+        found += task_samples(self.broker.dispatcher.tasks.by_name)
         recording = self.broker.recording
         if recording is not None and recording.recorder is not None:
             found += samples(recording.recorder, "nfp_journal")
@@ -125,6 +127,20 @@ class Wing:
             except Exception:
                 log.exception("NFP could not start again")
                 return
+
+
+def task_samples(tasks: Mapping[str, NameStats]) -> list[Sample]:
+    """Rate, errors and duration of jobs, by service and task."""
+    from broker.node.metrics import counted, failed, still_open, took
+
+    return [
+        counted("nfp_task_jobs_total", "Jobs posted, by service and task.", "task", tasks),
+        failed(
+            "nfp_task_job_errors_total", "Of those, what ended with an error, by errno, too.", "task", tasks
+        ),
+        still_open("nfp_task_open_jobs", "Of those, what has not ended yet.", "task", tasks),
+        took("nfp_task_job_seconds", "Time from post to result.", "task", tasks),
+    ]
 
 
 @contextlib.asynccontextmanager

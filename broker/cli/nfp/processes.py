@@ -147,9 +147,12 @@ class Process:
             self._read(read), name=f"lines of {self.program.name}"
         )
         try:
-            with self._hearing():
+            with self._place_to_say_so() as sock:
                 self._running = await self._spawned(write)
                 self._tell("starting", f"is started, process {self._running.pid}")
+                asyncio.get_running_loop().add_reader(
+                    sock, self._heard, sock
+                )  # it may have said so before we knew
                 if self._leaving.is_set():
                     self.end()
                 code = await self._running.wait()
@@ -198,18 +201,16 @@ class Process:
             transport.close()
 
     @contextlib.contextmanager
-    def _hearing(self) -> Iterator[None]:
+    def _place_to_say_so(self) -> Iterator[socket.socket]:
         """Have a socket on which it says that it is ready."""
-        loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._place)
             sock.bind(self._place)
-            loop.add_reader(sock, self._heard, sock)
             try:
-                yield
+                yield sock
             finally:
-                loop.remove_reader(sock)
+                asyncio.get_running_loop().remove_reader(sock)
 
     def _heard(self, sock: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -25,6 +25,7 @@ from broker.cli.nfp import norfab_worker
 from broker.cli.nfp.broker import arguments as broker_arguments
 from broker.cli.nfp.broker import section_of
 from broker.cli.nfp.processes import Program, Supervisor
+from broker.cli.parsing import Parser
 from broker.errors import ConfigError
 from broker.nfp.inventory import Datastore, Topology, TopologyWorker, load_environment, read_topology
 from broker.nfp.inventory.topology import ENDPOINT
@@ -45,7 +46,7 @@ LAST_LINES_S: Final = 1.0
 """How long they may take at the end."""
 
 _EPILOG: Final = """\
-examples:
+Examples:
   headgate nfp up                                the inventory.yaml of this folder
   headgate nfp up lab/inventory.yaml --worker greet-1
   headgate nfp up --no-broker                    workers only, for the broker at broker.endpoint
@@ -69,53 +70,56 @@ Everything else below `workers` reaches the worker as its inventory. NAME=VALUE 
 inventory go before what the environment says, as in NorFab. Who ends is started again, after a pause that
 grows; who ends five times in a row, or cannot be configured, is left. SIGTERM and Ctrl-C: workers finish what they
 run, then the broker leaves; a second one ends all at once.
-exit codes: 0 told to leave, 1 the broker or the last worker failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 the broker or the last worker failed, 2 wrong options, 78 wrong configuration
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate nfp up",
-        description="Start the broker and the workers that the topology of an inventory names, and look after them.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "nfp up",
+        "Start the broker and the workers that the topology of an inventory names, and look after them.",
+        _EPILOG,
     )
     add = parser.add_argument
-    add("inventory", nargs="?", default="inventory.yaml", metavar="FILE", help="default: inventory.yaml")
-    add("--no-broker", action="store_true", help="start workers only, whatever the topology says")
-    add("--no-workers", action="store_true", help="start the broker only")
-    add("-w", "--worker", action="append", metavar="NAME", help="only this worker; may be given again")
-    add("--server-key", metavar="KEY", help="key of a broker that is elsewhere (default: broker.shared_key)")
+    add("inventory", nargs="?", default="inventory.yaml", metavar="FILE", help="Default: inventory.yaml.")
+    add("--no-broker", action="store_true", help="Start workers only, whatever the topology says.")
+    add("--no-workers", action="store_true", help="Start the broker only.")
+    add("-w", "--worker", action="append", metavar="NAME", help="Only this worker; may be given again.")
+    add("--server-key", metavar="KEY", help="Key of a broker that is elsewhere (default: broker.shared_key).")
     add(
-        "--key-secret", metavar="FILE", help="the broker's CURVE certificate (default: in the base directory)"
+        "--key-secret",
+        metavar="FILE",
+        help="The broker's CURVE certificate (default: in the base directory).",
     )
-    add("--base-dir", metavar="DIR", help="keys, jobs and files (default: ~/.local/state/headgate/nfp)")
+    add("--base-dir", metavar="DIR", help="Keys, jobs and files (default: ~/.local/state/headgate/nfp).")
     add(
         "--logs",
         metavar="DIR",
-        help="folder of what each process prints (default: logs in the base directory)",
+        help="Folder of what each process prints (default: logs in the base directory).",
     )
     add(
         "--norfab",
         metavar="PYTHON",
-        help="an interpreter that has NorFab, to run workers that are NorFab's own",
+        help="An interpreter that has NorFab, to run workers that are NorFab's own.",
     )
-    add("--no-env", action="store_true", help="do not read the file .env beside the inventory")
-    add("--no-store", action="store_true", help="keep nothing: jobs end with the broker and the workers")
-    add("--no-curve", action="store_true", help="speak plaintext, as broker.zmq_auth: false does")
-    add("--insecure", action="store_true", help="allow plaintext to and from other machines")
+    add("--no-env", action="store_true", help="Do not read the file .env beside the inventory.")
+    add("--no-store", action="store_true", help="Keep nothing: jobs end with the broker and the workers.")
+    add("--no-curve", action="store_true", help="Speak plaintext, as broker.zmq_auth: false does.")
+    add("--insecure", action="store_true", help="Allow plaintext to and from other machines.")
     add(
         "--drain",
         type=float,
         default=DRAIN_S,
         metavar="SECONDS",
-        help="for running jobs at the end (default 30)",
+        help="For running jobs at the end (default 30).",
     )
-    add("-c", "--config", metavar="FILE", help="TOML with a section [nfp], for the broker")
-    add("-s", "--set", action="append", default=[], metavar="nfp.KEY=VALUE", help="a setting of the broker")
-    add("--json", action="store_true", help="print an object a line: time, name, event, text")
-    add("-q", "--quiet", action="store_true", help="print what starts and ends, not what the processes print")
+    add("-c", "--config", metavar="FILE", help="TOML with a section [nfp], for the broker.")
+    add("-s", "--set", action="append", default=[], metavar="nfp.KEY=VALUE", help="A setting of the broker.")
+    add("--json", action="store_true", help="Print an object a line: time, name, event, text.")
+    add(
+        "-q", "--quiet", action="store_true", help="Print what starts and ends, not what the processes print."
+    )
     return parser
 
 

@@ -18,6 +18,7 @@ from typing import Final
 
 from broker import supervision
 from broker.cli.exits import FAILED, OK, UsageError
+from broker.cli.parsing import Parser
 from broker.errors import ConfigError
 from broker.nfp.peer.keys import PLAINTEXT, check_name
 from broker.nfp.worker import Worker
@@ -41,57 +42,56 @@ greet.py:
 
 What the file says is used unless an option says otherwise. SIGTERM and SIGINT: running jobs are finished first; a
 second one leaves at once.
-exit codes: 0 told to leave, 2 wrong options, or there is no such file, module or Worker, 78 the file cannot be loaded,
+Exit codes: 0 told to leave, 2 wrong options, or there is no such file, module or Worker, 78 the file cannot be loaded,
 or a wrong configuration
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate nfp worker",
-        description="Offer the tasks of a Worker, in a Python file or module, until told to leave.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "nfp worker",
+        "Offer the tasks of a Worker, in a Python file or module, until told to leave.",
+        _EPILOG,
     )
     add = parser.add_argument
-    add("worker", metavar="FILE.py[:NAME] | MODULE:NAME", help="where the Worker object is")
+    add("worker", metavar="FILE.py[:NAME] | MODULE:NAME", help="Where the Worker object is.")
     add(
         "-b",
         "--broker",
         action="append",
         metavar="E",
-        help="the broker (default tcp://127.0.0.1:5555); given again: further ones, used in order",
+        help="The broker (default tcp://127.0.0.1:5555); given again: further ones, used in order.",
     )
     add(
         "-n",
         "--name",
         metavar="NAME",
-        help="the worker's name (default: SERVICE-HOST, then SERVICE-HOST-2 ...)",
+        help="The worker's name (default: SERVICE-HOST, then SERVICE-HOST-2 ...).",
     )
-    add("--service", metavar="NAME", help="the service to offer (default: what the file says)")
-    add("--server-key", metavar="KEY", help="the broker's public key: Z85, or its .key file")
-    add("--no-curve", action="store_true", help="speak plaintext, whatever keys there are")
-    add("--key-secret", metavar="FILE", help="our CURVE certificate (default: made in the base directory)")
-    add("--base-dir", metavar="DIR", help="jobs and keys (default: ~/.local/state/headgate/nfp)")
-    add("--no-store", action="store_true", help="keep jobs in memory only")
+    add("--service", metavar="NAME", help="The service to offer (default: what the file says).")
+    add("--server-key", metavar="KEY", help="The broker's public key: Z85, or its .key file.")
+    add("--no-curve", action="store_true", help="Speak plaintext, whatever keys there are.")
+    add("--key-secret", metavar="FILE", help="Our CURVE certificate (default: made in the base directory).")
+    add("--base-dir", metavar="DIR", help="Jobs and keys (default: ~/.local/state/headgate/nfp).")
+    add("--no-store", action="store_true", help="Keep jobs in memory only.")
     add(
         "--keep",
         type=float,
         metavar="SECONDS",
-        help="how long results are kept that a broker has recorded (default 86400)",
+        help="How long results are kept that a broker has recorded (default 86400).",
     )
-    add("--inventory", action="store_true", help="wait for what the broker's inventory has for this worker")
-    add("-j", "--jobs", type=int, metavar="N", help="jobs at a time (default 5; the NFP text wants 1)")
-    add("--resource", action="append", metavar="NAME", help="something it manages; may be given again")
+    add("--inventory", action="store_true", help="Wait for what the broker's inventory has for this worker.")
+    add("-j", "--jobs", type=int, metavar="N", help="Jobs at a time (default 5; the NFP text wants 1).")
+    add("--resource", action="append", metavar="NAME", help="Something it manages; may be given again.")
     add(
         "--drain",
         type=float,
         metavar="SECONDS",
-        help="how long running jobs may take at the end (default 30)",
+        help="How long running jobs may take at the end (default 30).",
     )
-    add("--insecure", action="store_true", help="allow plaintext to another machine")
-    add("-q", "--quiet", action="store_true", help="say nothing at the start, log warnings only")
+    add("--insecure", action="store_true", help="Allow plaintext to another machine.")
+    add("-q", "--quiet", action="store_true", help="Say nothing at the start, log warnings only.")
     return parser
 
 

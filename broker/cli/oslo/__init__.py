@@ -53,7 +53,7 @@ def overview() -> str:
             "",
             "`headgate oslo VERB --help` has the options and an example of each.",
             "",
-            "examples:",
+            "Examples:",
             "  headgate oslo proxy                            on this machine; prints the transport_url",
             "  headgate oslo call scheduler select host=a1    what a server of the topic answers",
             "  headgate oslo listen notifications             until Ctrl-C",

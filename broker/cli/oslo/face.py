@@ -16,6 +16,7 @@ from broker.cli import address
 from broker.cli.exits import OK, UsageError
 from broker.cli.oslo import plan
 from broker.cli.oslo.given import common, section_from, signals
+from broker.cli.parsing import Parser
 from broker.oslo.service.config import FluxBridgeConfig
 from broker.settings import OsloSection
 
@@ -33,28 +34,27 @@ examples:
 The broker is --uri, else $HEADGATE_URI, else $FLUX_URI; we have to be its owner.
 {address.KEYS_HELP}
 SIGTERM and SIGINT answer what waits and leave; a second one leaves at once.
-exit codes: 0 told to leave, 1 failed or refused, 2 wrong options, 3 no broker there, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed or refused, 2 wrong options, 3 no broker there, 78 wrong configuration
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate oslo face",
-        description="Be the service `oslo` on a Flux broker until told to leave.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "oslo face",
+        "Be the service `oslo` on a Flux broker until told to leave.",
+        _EPILOG,
     )
     add = parser.add_argument
-    add("-u", "--uri", metavar="URI", help="the Flux broker")
-    add("--ipc-dir", metavar="DIR", help="folder of the node's proxy")
+    add("-u", "--uri", metavar="URI", help="The Flux broker.")
+    add("--ipc-dir", metavar="DIR", help="Folder of the node's proxy.")
     add(
         "--notify",
         action="append",
         metavar="EXCHANGE/TOPIC",
-        help="publish these notifications (default openstack/notifications); may be given again",
+        help="Publish these notifications (default openstack/notifications); may be given again.",
     )
-    add("--public", action="store_true", help="show notifications to every user of the broker")
+    add("--public", action="store_true", help="Show notifications to every user of the broker.")
     common(parser)
     return parser
 

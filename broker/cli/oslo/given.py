@@ -20,16 +20,16 @@ from broker.settings import JournalSection, OsloSection, Settings, check, load_j
 def common(parser: argparse.ArgumentParser) -> None:
     """Options of every verb that becomes a process of the wing."""
     add = parser.add_argument
-    add("-c", "--config", metavar="FILE", help="TOML with a section [oslo]; options go before it")
+    add("-c", "--config", metavar="FILE", help="TOML with a section [oslo]; options go before it.")
     add(
         "-s",
         "--set",
         action="append",
         default=[],
         metavar="oslo.KEY=VALUE",
-        help="a setting that goes before all others; may be given again",
+        help="A setting that goes before all others; may be given again.",
     )
-    add("-q", "--quiet", action="store_true", help="say nothing at the start, log warnings only")
+    add("-q", "--quiet", action="store_true", help="Say nothing at the start, log warnings only.")
 
 
 def section_from(given: argparse.Namespace, named: Mapping[str, Any]) -> OsloSection:

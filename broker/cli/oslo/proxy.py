@@ -21,6 +21,7 @@ from broker.cli.oslo import plan
 from broker.cli.oslo.given import common, journal_from, section_from, signals
 from broker.cli.oslo.picture import sockets_in
 from broker.cli.oslo.rereading import Rereading, read_again
+from broker.cli.parsing import Parser
 from broker.journal.options import JournalOptions
 from broker.oslo.node import DIRECTORY, NodeConfig
 from broker.settings import JournalSection, OsloSection
@@ -40,39 +41,42 @@ examples:
 SIGTERM ends it as for a restart: what it has announced stays known for 30 s, clients hold what they have, and the next
 proxy goes on with it. SIGINT (Ctrl-C) leaves for good and tells everybody. A second one ends it at once.
 SIGHUP reads keys, rules and certificate again.
-exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate oslo proxy",
-        description="Run the proxy of one node of oslo.messaging until it is told to leave.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "oslo proxy",
+        "Run the proxy of one node of oslo.messaging until it is told to leave.",
+        _EPILOG,
     )
     add = parser.add_argument
-    add("--run", metavar="ROOMS", help=f"rooms that run here (default {','.join(plan.ROOMS)})")
+    add("--run", metavar="ROOMS", help=f"Rooms that run here (default {','.join(plan.ROOMS)}).")
     add("--split", action=_Split, nargs=0, help=argparse.SUPPRESS)
-    add("--host", metavar="H", help="address of the ports (default 127.0.0.1; '*' all, '' none)")
-    add("--advertise", metavar="H", help="what other nodes dial (default: the host, or the node's name)")
-    add("-n", "--node", metavar="N", help="name of this node (default: the host name)")
+    add("--host", metavar="H", help="Address of the ports (default 127.0.0.1; '*' all, '' none).")
+    add("--advertise", metavar="H", help="What other nodes dial (default: the host, or the node's name).")
+    add("-n", "--node", metavar="N", help="Name of this node (default: the host name).")
     for room in plan.ROOMS:
-        add(f"--{room}-port", type=int, metavar="P", help=f"TCP port of {room}; 0: any free one")
+        add(f"--{room}-port", type=int, metavar="P", help=f"TCP port of {room}; 0: any free one.")
     add(
         "--directory",
         action="append",
         metavar="URL",
-        help="tcp://HOST:PORT of another directory; may be given again",
+        help="Another directory, tcp://HOST:PORT; may be given again.",
     )
-    add("--redis", action="append", metavar="URL", help="Redis that shares the directory; may be given again")
-    add("--ipc-dir", metavar="DIR", help="folder of sockets for this node's servers and clients")
-    add("--ipc-group", metavar="GROUP", help="group that may use it")
-    add("--curve-cert", metavar="FILE", help="CURVE certificate of this node (headgate keygen)")
-    add("--insecure", action="store_true", help="allow plaintext off loopback")
-    add("-u", "--uri", metavar="URI", help="a Flux broker to be reachable on, from a process beside this one")
-    add("--journal", metavar="DIR", help="record what passes in this folder; more in [journal] of the file")
+    add(
+        "--redis", action="append", metavar="URL", help="Redis that shares the directory; may be given again."
+    )
+    add("--ipc-dir", metavar="DIR", help="Folder of sockets for this node's servers and clients.")
+    add("--ipc-group", metavar="GROUP", help="Group that may use it.")
+    add("--curve-cert", metavar="FILE", help="CURVE certificate of this node (headgate keygen).")
+    add("--insecure", action="store_true", help="Allow plaintext off loopback.")
+    add(
+        "-u", "--uri", metavar="URI", help="A Flux broker to be reachable on, from a process beside this one."
+    )
+    add("--journal", metavar="DIR", help="Record what passes in this folder; more in [journal] of the file.")
     common(parser)
     return parser
 

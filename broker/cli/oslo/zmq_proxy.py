@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from broker.cli import main as command
 from broker.cli.exits import CONFIG
+from broker.cli.parsing import Parser
 from broker.errors import ConfigError, print_error
 
 Lookup = Callable[[str, str], str]
@@ -33,13 +34,13 @@ _UNUSED: Final = {
 }
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options that there were."""
-    parser = argparse.ArgumentParser(
-        prog="oslo-messaging-zmq-proxy",
-        description="Run this node's proxy, as `headgate oslo proxy` does.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "",
+        "Run this node's proxy, as `headgate oslo proxy` does.",
+        _EPILOG,
+        program="oslo-messaging-zmq-proxy",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -47,17 +48,17 @@ def arguments() -> argparse.ArgumentParser:
         "-c",
         "--config-file",
         metavar="FILE",
-        help="an oslo.config file; or a TOML file with a section [oslo]",
+        help="An oslo.config file; or a TOML file with a section [oslo].",
     )
-    add("-l", "--log-file", metavar="FILE", help="append what is logged to this file")
-    add("-H", "--host", metavar="H", help="address of the ports, and what other nodes dial")
-    add("-f", "--frontend-port", type=int, metavar="P", help="TCP port of calls")
-    add("-p", "--publisher-port", type=int, metavar="P", help="TCP port of fan-outs")
-    add("-u", "--url", metavar="URL", help="zmq+redis://HOST:PORT: the Redis that shares the directory")
-    add("-b", "--backend-port", type=int, metavar="P", help="not used")
-    add("-lp", "--local-publisher", action="store_true", help="not used")
-    add("-a", "--ack-pub-sub", action="store_true", help="not used")
-    add("-d", "--debug", action="store_true", help="not used: `headgate oslo status` shows what passes")
+    add("-l", "--log-file", metavar="FILE", help="Append what is logged to this file.")
+    add("-H", "--host", metavar="H", help="Address of the ports, and what other nodes dial.")
+    add("-f", "--frontend-port", type=int, metavar="P", help="TCP port of calls.")
+    add("-p", "--publisher-port", type=int, metavar="P", help="TCP port of fan-outs.")
+    add("-u", "--url", metavar="URL", help="The Redis that shares the directory, zmq+redis://HOST:PORT.")
+    add("-b", "--backend-port", type=int, metavar="P", help="Not used.")
+    add("-lp", "--local-publisher", action="store_true", help="Not used.")
+    add("-a", "--ack-pub-sub", action="store_true", help="Not used.")
+    add("-d", "--debug", action="store_true", help="Not used: `headgate oslo status` shows what passes.")
     return parser
 
 

@@ -35,13 +35,13 @@ class Batch(Entries):
     @cached_property
     def seq(self) -> Array:
         """Numbers; -1 where a block has none."""
-        starts = [
-            np.arange(block.first_seq, block.first_seq + block.count, dtype=np.int64)
-            if block.numbered
-            else np.full(block.count, UNNUMBERED_SEQ, np.int64)
-            for block in self._blocks
-        ]
-        every = starts[0] if len(starts) == 1 else np.concatenate(starts) if starts else np.empty(0, np.int64)
+        every, at = np.empty(sum(self._counts), np.int64), 0
+        for block in self._blocks:
+            first = block.first_seq
+            every[at : at + block.count] = (
+                np.arange(first, first + block.count) if block.numbered else UNNUMBERED_SEQ
+            )
+            at += block.count
         return every if self._kept is None else every[self._kept]
 
     @cached_property
@@ -96,40 +96,49 @@ class Batch(Entries):
     @property
     def peer(self) -> Coded:
         """Names of peers."""
-        return self._of_peers(self.peer_id, "name")
+        return self._texts(self._senders, "name")
 
     @property
     def role(self) -> Coded:
         """Their roles."""
-        return self._of_peers(self.peer_id, "role")
+        return self._texts(self._senders, "role")
 
     @property
     def via(self) -> Coded:
         """Names of the other ends."""
-        return self._of_peers(self._other_ends, "name")
+        return self._texts(self._other_ends, "name")
 
     @property
     def via_role(self) -> Coded:
         """Their roles."""
-        return self._of_peers(self._other_ends, "role")
+        return self._texts(self._other_ends, "role")
 
     @cached_property
-    def _other_ends(self) -> Array:
-        """Numbers of the other ends, 0 where the field counts deliveries."""
-        if (self._ways & 1).any() and (counting := self._counting).any():
-            return np.where(counting, 0, self.via_id)
-        return self.via_id
+    def _senders(self) -> tuple[Array, range | list[int]]:
+        return self._peer_codes(self.peer_id)
 
-    def _of_peers(self, numbers: Array, what: str) -> Coded:
+    @cached_property
+    def _other_ends(self) -> tuple[Array, range | list[int]]:
+        """Without those where the field counts deliveries."""
+        if (self._ways & 1).any() and (counting := self._counting).any():
+            return self._peer_codes(np.where(counting, 0, self.via_id))
+        return self._peer_codes(self.via_id)
+
+    def _peer_codes(self, numbers: Array) -> tuple[Array, range | list[int]]:
+        """Numbers of peers as codes, and which numbers these stand for: a window where they lie near each other."""
         if self._n == 0:
-            return Coded(numbers, ("",))
-        segment = self._blocks[0].segment
+            return numbers, [0]
         low, high = int(numbers.min()), int(numbers.max())
         if high - low < _CODE_WINDOW:
-            first, texts = self._peers.window(segment, low, high, what)
-            return Coded(numbers - first, texts)
+            window = self._peers.window(self._blocks[0].segment, low, high)
+            return numbers - window.start if window.start else numbers, window
         distinct, codes = np.unique(numbers, return_inverse=True)
-        return Coded(codes, self._peers.texts(segment, distinct.tolist(), what))
+        return codes, distinct.tolist()
+
+    def _texts(self, coded: tuple[Array, range | list[int]], what: str) -> Coded:
+        codes, numbers = coded
+        segment = self._blocks[0].segment if self._blocks else None
+        return Coded(codes, ("",) if segment is None else self._peers.texts(segment, numbers, what))
 
     @property
     def transport(self) -> Coded:

@@ -39,8 +39,8 @@ __all__ = [
     "walk",
 ]
 
-WINDOW_BYTES: Final = 2 << 20
-"""Read at once, so that two full blocks make one batch; a block above SMALL_BYTES is read by itself."""
+WINDOW_BYTES: Final = 4 << 20
+"""Read at once, so that four full blocks make one batch; a block above SMALL_BYTES is read by itself."""
 SMALL_BYTES: Final = 1 << 20
 _SEARCH_BYTES: Final = 4 << 20
 """Searched at once for the next block behind damage."""

@@ -47,11 +47,11 @@ def contents(
     Raises:
         ConfigError: no such directory.
     """
-    found = segments(directory, writer)
+    theirs = segments(directory, writer)
     living = live_writers(directory)
-    newest = {segment.writer: segment.path for segment in found}
+    newest = {segment.writer: segment.path for segment in theirs}
     listed = []
-    for at, segment in enumerate(found):
+    for at, segment in enumerate(theirs):
         is_open = segment.writer in living and newest[segment.writer] == segment.path
         try:
             with SegmentFile(segment.path) as file:
@@ -59,13 +59,13 @@ def contents(
         except FileNotFoundError:
             continue  # retention was faster
         if progress is not None:
-            progress(at + 1, len(found))
+            progress(at + 1, len(theirs))
     return listed
 
 
 def _of(file: SegmentFile, is_open: bool) -> Contents:
     segment = file.segment
-    told = Contents(
+    contents = Contents(
         segment.path,
         segment.writer,
         segment.rank,
@@ -77,19 +77,23 @@ def _of(file: SegmentFile, is_open: bool) -> Contents:
         is_open,
     )
     torn = segment.damage is not None and segment.damage.torn
-    told.damaged = segment.damage is not None and not (torn and is_open)
-    told.version = segment.version
+    contents.damaged = segment.damage is not None and not (torn and is_open)
+    contents.version = segment.version
     if segment.foreign:
-        return told
+        return contents
     for head in file.heads():
         if isinstance(head, str):
-            told.damaged = told.damaged or not is_open
+            contents.damaged = contents.damaged or not is_open
             break
         if head.numbered:
-            told.records += head.records
+            contents.records += head.records
         if head.records:
-            told.first_ts = min(head.first_ts, head.first_ts if told.first_ts is None else told.first_ts)
-            told.last_ts = max(head.last_ts, head.last_ts if told.last_ts is None else told.last_ts)
-        if head.codec not in told.codecs:
-            told.codecs = [*told.codecs, head.codec]
-    return told
+            contents.first_ts = min(
+                head.first_ts, head.first_ts if contents.first_ts is None else contents.first_ts
+            )
+            contents.last_ts = max(
+                head.last_ts, head.last_ts if contents.last_ts is None else contents.last_ts
+            )
+        if head.codec not in contents.codecs:
+            contents.codecs = [*contents.codecs, head.codec]
+    return contents

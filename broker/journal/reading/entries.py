@@ -36,15 +36,15 @@ class Entries:
         self._swapped: dict[int, NDArray[np.uint64]] = {}
         self._kept: NDArray[np.bool_] | None = None
         kinds = self._byte(3, 4)
+        self._body_at, self._body_len = self._low(1), self._high(1)
         self._check_bodies()
-        self._base = self._per_block(bases)
+        self._body_at += self._per_block(bases)
         if len(kinds) and int(kinds.max()) == DICTIONARY:
             for block in self._blocks:
                 peers.learn(block)
             self._kept = kinds != DICTIONARY
             self._words = np.ascontiguousarray(self._words[:, self._kept])
-            if len(bases) > 1:
-                self._base = self._base[self._kept]
+            self._body_at, self._body_len = self._body_at[self._kept], self._body_len[self._kept]
         self._n = self._words.shape[1]
         self._all_flux = self._n == 0 or bool((self._kinds == FLUX).all())
         self._place()
@@ -76,12 +76,12 @@ class Entries:
         """Every body must lie within the bodies of its block."""
         if not self._blocks:
             return
-        ends = self._low(1) + self._high(1)
+        ends = self._body_at + self._body_len
         limits = self._per_block([block.bodies_len for block in self._blocks])
         if int(ends.max()) > int(np.min(limits)) and (wrong := ends > limits).any():
             row = int(wrong.argmax())
             block, index = self._where(row)
-            text = f"body of {ends[row] - self._low(1)[row]} bytes at {self._low(1)[row]}"
+            text = f"body of {self._body_len[row]} bytes at {self._body_at[row]}"
             raise block.damaged(f"record {index} of the block: {text}, the block has {block.bodies_len}")
 
     def _where(self, entry: int) -> tuple[Block, int]:
@@ -100,8 +100,6 @@ class Entries:
 
     def _place(self) -> None:
         """Where topic and origin stand in the bodies, rows that overflow walked."""
-        self._body_at = self._low(1) + self._base
-        self._body_len = self._high(1)
         self._topic_at, self._topic_len = self._half(2, 2), self._half(2, 3)
         self._origin_at = self._half(3, 0)
         self._origin_len = self._byte(3, 2).astype(np.int64)

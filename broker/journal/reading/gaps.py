@@ -37,7 +37,7 @@ def gaps_of(block: Block) -> dict[int, Gap]:
     Raises:
         Damaged: the bodies do not unpack, or such a record is not what it should be.
     """
-    entries, found = block.entries, {}
+    entries, causes = block.entries, {}
     kinds = bytes(entries[KIND_AT::HEADER_BYTES])
     index = kinds.find(_STATE) if block.numbered else -1
     while index >= 0:
@@ -49,9 +49,9 @@ def gaps_of(block: Block) -> dict[int, Gap]:
         except (DecodeError, UnicodeDecodeError, msgspec.MsgspecError) as error:
             raise block.damaged(f"record {index} of the block: {error}") from None
         if gap is not None:
-            found[seq] = gap
+            causes[seq] = gap
         index = kinds.find(_STATE, index + 1)
-    return found
+    return causes
 
 
 class _Told(msgspec.Struct):
@@ -67,6 +67,6 @@ def _gap(writer: str, seq: int, body: bytes | memoryview) -> Gap | None:
     if body[at : at + size] != _GAP:
         return None
     at, size = part_at(body, at + size)
-    told = msgspec.json.decode(body[at : at + size], type=_Told)
-    first = min(seq, max(0, seq - (told.last - told.first)))  # on disk: its own number is the last one lost
-    return Gap(writer, first, seq, str(told.cause), "counted")
+    facts = msgspec.json.decode(body[at : at + size], type=_Told)
+    first = min(seq, max(0, seq - (facts.last - facts.first)))  # on disk: its own number is the last one lost
+    return Gap(writer, first, seq, str(facts.cause), "counted")

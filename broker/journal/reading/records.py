@@ -287,10 +287,10 @@ def records(
         FileNotFoundError: no such segment.
     """
     known = Peers() if peers is None else peers
-    found = segments(where, writer) if is_folder(os.fspath(where)) else [Segment(where)]
+    files = segments(where, writer) if is_folder(os.fspath(where)) else [Segment(where)]
     streams = [
         _of_writer(list(some), since_ns, until_ns, known, on_damage)
-        for _writer, some in groupby(found, key=lambda segment: segment.writer)
+        for _writer, some in groupby(files, key=lambda segment: segment.writer)
     ]
     return heapq.merge(*streams, key=lambda record: record.ts_ns)
 

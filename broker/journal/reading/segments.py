@@ -132,15 +132,15 @@ def segments(directory: str | os.PathLike[str], writer: str | None = None) -> li
     Raises:
         ConfigError: there is no such directory, or it may not be read.
     """
-    found = []
+    listed = []
     for path, _writer, _first in listing(directory, writer):
         try:
-            found.append(Segment(path))
+            listed.append(Segment(path))
         except FileNotFoundError:
             continue  # deleted between the listing and the look
         except OSError as error:
             raise ConfigError(f"segment {path}: {error.strerror or error}", error.errno) from None
-    return sorted(found, key=lambda segment: (segment.writer, segment.first_seq))
+    return sorted(listed, key=lambda segment: (segment.writer, segment.first_seq))
 
 
 def listing(directory: str | os.PathLike[str], writer: str | None = None) -> list[tuple[str, str, int]]:
@@ -176,12 +176,12 @@ def live_writers(directory: str | os.PathLike[str]) -> set[str]:
         return set()
     # the inode alone: which device it is on shows differently in stat where file systems are stacked
     inodes = {line.split()[-3].rpartition(":")[2] for line in held.splitlines() if " FLOCK " in line}
-    found = set()
+    writers = set()
     for path in Path(directory).glob(".*.lock"):
         try:
             inode = str(path.stat().st_ino)
         except FileNotFoundError:
             continue
         if inode in inodes:
-            found.add(path.name[1 : -len(".lock")])
-    return found
+            writers.add(path.name[1 : -len(".lock")])
+    return writers

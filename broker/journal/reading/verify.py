@@ -90,8 +90,8 @@ class Report(msgspec.Struct):
 
     def as_json(self) -> dict[str, object]:
         """For ``--json``."""
-        told: dict[str, object] = msgspec.to_builtins(self)
-        return {"ok": self.ok, "records": self.records, **told}
+        values: dict[str, object] = msgspec.to_builtins(self)
+        return {"ok": self.ok, "records": self.records, **values}
 
 
 Progress = Callable[[int, int], None]
@@ -104,11 +104,11 @@ def verify(directory: str | os.PathLike[str], progress: Progress | None = None) 
     Raises:
         ConfigError: no such directory, or the library of a codec is not installed.
     """
-    found = segments(directory)
+    theirs = segments(directory)
     living = live_writers(directory)
     report = Report(os.fspath(directory))
-    whole, done = sum(segment.size for segment in found), 0
-    for writer, some in groupby(found, key=lambda segment: segment.writer):
+    whole, done = sum(segment.size for segment in theirs), 0
+    for writer, some in groupby(theirs, key=lambda segment: segment.writer):
         line = _Line(writer, report)
         of_writer = list(some)
         for segment in of_writer:

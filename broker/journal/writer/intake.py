@@ -69,9 +69,9 @@ class Intake:
         return Chunk(first, records, cause, data, whole)
 
     def _receive_head(self) -> bool:
-        said = self._sock.recv(CHUNK_HEAD.size - len(self._head), socket.MSG_DONTWAIT)
-        self.ended = not said
-        self._head += said
+        received = self._sock.recv(CHUNK_HEAD.size - len(self._head), socket.MSG_DONTWAIT)
+        self.ended = not received
+        self._head += received
         seen = self._head[: len(CHUNK_MAGIC)]
         if not CHUNK_MAGIC.startswith(seen):
             raise ProtocolError(

@@ -17,8 +17,8 @@ In the order of a job's life::
     stored_jobs   closed jobs that are in the store only: who speaks of one waits until it was read
 
 What they share: ``model`` orders (a client's jobs), their parts, runs, workers, services and clients; ``registry`` who
-is there; ``state`` all tables; ``config`` and ``counts``. ``views`` is for people, ``search`` for those that they look
-for.
+is there; ``state`` all tables; ``config``, ``counts`` and ``task_stats``. ``views`` is for people, ``search`` for those
+that they look for.
 """
 
 from broker.nfp.dispatch.config import DispatchConfig

@@ -70,6 +70,7 @@ class Dispatcher:
     ) -> None:
         self._state = state = State(config, journal, access, happened, offended)
         self.counts = state.counts
+        self.tasks = state.tasks
         self._results = results = Results(state)
         foreign = ForeignJobs(state)
         self._scheduler = scheduler = Scheduler(state, results, foreign)

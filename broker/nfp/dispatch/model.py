@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from broker.figures import NameStats
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
 from broker.nfp.dispatch.connections import WorkerConnection
@@ -56,6 +57,7 @@ class Order:
         body: b"" once it is closed, when it is longer than ``BODY_KEPT_BYTES``.
         dropped: how many bytes it had then, else 0.
         stored: it is closed and the store alone has its body, its parts and their results.
+        stats: where it is counted while it is open.
         size: bytes it costs: its body, its recorded results, ``ORDER_BYTES``, and ``PART_BYTES`` for each part.
         after: the commit that makes the job durable, and later its end.
     """
@@ -84,6 +86,7 @@ class Order:
         self.owner = ""
         self.state = OPEN
         self.timer: Timer | None = None
+        self.stats: NameStats | None = None
         self.size = ORDER_BYTES + len(added.body)
         self.after = 0
         self.dropped = 0

@@ -72,6 +72,8 @@ class Requests:
         plan = self._plan(peer.principal, packet.service, packet.target, head.task)
         refusal = self._refusal(peer.principal.holder, packet, head, plan)
         if refusal is not None:
+            _, text, errnum = refusal
+            self._state.tasks.refused(packet.service, head.task, errnum, text, peer.principal.userid, now)
             self._refuse(peer, packet, *refusal)
         else:
             self._accept(peer, packet, head, plan, now)
@@ -126,6 +128,7 @@ class Requests:
         state.open_orders += 1
         state.open_bytes += order.size
         state.counts.submitted += 1
+        state.tasks.submitted(order)
         state.journal.put(added)
         parts = self._parts(order, plan.parts, now)
         order.after = state.journal.position

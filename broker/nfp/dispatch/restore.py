@@ -83,6 +83,7 @@ class Restore:
         order = state.orders[row.added.uuid]
         order.client.open += 1
         state.open_orders += 1
+        state.tasks.submitted(order, counted=False)
         state.open_parts += order.open
         state.open_bytes += order.size
 

@@ -164,6 +164,7 @@ class Results:
         state = self._state
         order.state = _end_of(order)
         state.counts.ended(order.state)
+        state.tasks.ended(order, now)
         order.closed_at, order.after = now, state.journal.position
         state.timers.cancel(order.timer)
         order.timer = None
@@ -241,6 +242,7 @@ class Results:
     def remove(self, order: Order) -> None:
         """A job that never was; it stands in no queue, and no worker has it."""
         state = self._state
+        state.tasks.removed(order)
         state.timers.cancel(order.timer)
         if order.state == OPEN:
             state.open_orders -= 1

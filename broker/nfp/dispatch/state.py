@@ -13,6 +13,7 @@ from broker.nfp.dispatch.counts import Counts
 from broker.nfp.dispatch.model import Order, Part, WorkerEntry
 from broker.nfp.dispatch.registry import ClientRegistry, WorkerRegistry
 from broker.nfp.dispatch.responses import Responders
+from broker.nfp.dispatch.task_stats import TaskStats
 from broker.nfp.dispatch.timers import Timers
 
 _EARLY_S: Final = 2.0
@@ -75,6 +76,7 @@ class State:
         self.happened = happened
         self.offended = offended
         self.counts = Counts()
+        self.tasks = TaskStats()
         self.responders = Responders(journal, self.counts)
         self.timers = Timers()
         self.due: Callable[[Order, float], None] = _nothing

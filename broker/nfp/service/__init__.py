@@ -24,6 +24,8 @@ Topics, payloads JSON objects; who calls is what the broker stamped (``principal
     nfp.jobs.attach       {"uuid"}: events from now on and all results, as if it were submitted here
     nfp.jobs.cancel       {"uuid"}
     nfp.jobs.answer       {"uuid", "worker", "input_id", "value", "cancel"}: the answer to an input_request
+    nfp.calls             {}, for owner and admin: ``{"figures": {SERVICE.TASK: {"calls", "open", "errors", "total_ns",
+                          "buckets", "last_error"}}}`` since the start, as ``broker.calls`` has them
     nfp.services.list     {}
     nfp.workers.list      {"service"}
 

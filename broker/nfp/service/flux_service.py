@@ -27,6 +27,8 @@ log = logging.getLogger("headgate")
 
 EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
 """Who may call: rules of NFP decide what they may have done."""
+TRUSTED: Final = Role.OWNER | Role.ADMIN
+"""Who may see what errors of others say."""
 TASKS_MAX: Final = 8192
 """Requests under way: each waits for its job."""
 WAITING_MAX: Final = 1024
@@ -95,6 +97,7 @@ class FluxService:
             service = handle.service(SERVICE)
             for name, handler in self._handlers.table().items():
                 service.add(name, handler, allow=EVERYBODY)
+            service.add("calls", self._handlers.calls, allow=TRUSTED)
             service.otherwise(self._handlers.run, allow=EVERYBODY)
             await service.open()
         except BaseException:

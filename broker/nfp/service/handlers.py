@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -66,7 +67,7 @@ class Handlers:
         self._attached: dict[str, list[tuple[Caller, JobStream]]] = {}
 
     def table(self) -> dict[str, Callable[[Request], Awaitable[dict[str, Any] | None]]]:
-        """Method -> handler, but for ``nfp.SERVICE.TASK``: that is ``run``."""
+        """Method -> handler for everybody, but for ``nfp.SERVICE.TASK``: that is ``run``."""
         return {
             "run": self.run,
             "jobs.list": self.jobs_list,
@@ -260,6 +261,10 @@ class Handlers:
             raise RpcError(errno.ETIMEDOUT, text) from error
 
     # -- views ---------------------------------------------------------------------------------
+
+    async def calls(self, _request: Request) -> dict[str, Any]:
+        """``nfp.calls``."""
+        return {"figures": self._broker.dispatcher.tasks.told(self._broker.clock.now(), time.time())}
 
     async def jobs_list(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.list``."""

@@ -29,6 +29,7 @@
     control_link    the DEALER at one ``.ctl`` file: opened, closed, opened again when the proxy restarts
     subscriptions   the SUB for fan-outs, and since when its subscriptions are in force
     inbox           what one listener has received and the application has not taken yet
+    inbox_credit    how much one pipeline may send ahead to it (pure)
     counters        counts, and log lines that are not repeated too often
 
 Callers touch ``process``, ``session``, ``waiting``, ``handoff`` and ``inbox``; all else belongs to the thread of the

@@ -24,16 +24,9 @@ from broker.oslo.client.pending_calls import PendingCall, PendingCalls
 from broker.oslo.client.retry_queue import RetryQueue
 from broker.oslo.client.routing import Servers
 from broker.oslo.client.timeout_text import timeout_text
-from broker.oslo.contract import (
-    CallTimeout,
-    Closed,
-    OsloFailure,
-    Refused,
-    Undelivered,
-    Unroutable,
-)
+from broker.oslo.contract import CallTimeout, Closed, OsloFailure, Refused, Undelivered, Unroutable
 from broker.oslo.directory.replica import Server
-from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, encode
+from broker.oslo.frames import Envelope, Kind, Malformed, decode
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.reactor import Timer
 from broker.oslo.reactor.pipe import Frames
@@ -42,9 +35,6 @@ PENDING_MAX: Final = 65_536
 """Calls that may be pending; more are refused (callers that wait are far fewer: they have a thread each)."""
 CONFIRM_S: Final = 30.0
 """How long a cast that was sent waits to be told that a server has it."""
-_CONFIRM: Final = int(Flag.CONFIRM)
-_MANDATORY: Final = int(Flag.MANDATORY)
-_REPEATED: Final = int(Flag.REPEATED)
 REPEAT_S: Final = 0.1
 """Before a call that was repeated is repeated once more, where its server has no room."""
 _AGAIN: Final = (Reason.NO_ROUTE, Reason.BUSY, Reason.LEAVING)
@@ -127,7 +117,7 @@ class CallSender:
         """End all calls of one session."""
         for call in self.calls:
             if call.owner is owner:
-                self._finish(call, _cut(call))
+                self._finish(call, call.cut())
 
     def _finish(self, call: PendingCall, answer: bytes | OsloFailure) -> None:
         self.calls.pop(call.id)
@@ -186,37 +176,13 @@ class CallSender:
 
     # ------------------------------------------------------------ the links of calls
 
-    def _packed_call(self, call: PendingCall, link: NodeLink[PendingCall]) -> Frames | None:
+    def _packed_call(self, call: PendingCall, _link: NodeLink[PendingCall]) -> Frames | None:
         try:
-            return self._pack_call(call, link)
+            head = call.head(self._reactor.now())
         except Exception as error:
             self._broken(call, error)
             return None
-
-    def _pack_call(self, call: PendingCall, _link: NodeLink[PendingCall]) -> Frames | None:
-        if call.over:
-            return None
-        ttl_ms = 0
-        if call.due_s is not None:
-            ttl_ms = int((call.due_s - self._reactor.now()) * 1000)
-            if ttl_ms <= 0:
-                return None  # it ends in a moment
-        address = call.address
-        flags = 0 if call.kind is Kind.CALL else _CONFIRM
-        if call.repeated:
-            flags |= _REPEATED
-        head = encode(
-            call.kind,
-            address.exchange,
-            address.topic,
-            address.server,
-            (call.listener,),
-            flags=flags | _MANDATORY if call.mandatory else flags,
-            ttl_ms=min(ttl_ms, 0xFFFFFFFF),
-            word=0 if call.monitor_s is None else min(max(int(call.monitor_s * 1000), 1), 0xFFFFFFFF),
-            id=call.id,
-        )
-        return (head, call.body)
+        return None if head is None else (head, call.body)
 
     def _posted(self, call: PendingCall, _link: NodeLink[PendingCall]) -> None:
         call.sent = True
@@ -244,6 +210,7 @@ class CallSender:
         if kind == Kind.REPLY:
             self._counters.counts["answered"] += 1
             self._finish(call, frames[1])
+            self._retries.answered(call.address)
         elif kind == Kind.BEAT:
             call.beaten(self._reactor.now())
         elif kind == Kind.TAKEN and call.kind is Kind.CAST:
@@ -415,13 +382,13 @@ class CallSender:
         self._closed = self._cast_sender.closed = True
         for call in self.calls:
             if call.kind is Kind.CALL:
-                self._finish(call, _cut(call))
+                self._finish(call, call.cut())
 
     def close(self, linger_ms: int) -> None:
         """Close all sockets."""
         self._closed = self._cast_sender.closed = True
         for call in self.calls:
-            self._finish(call, _cut(call))
+            self._finish(call, call.cut())
         if self._alarm is not None:
             self._alarm.cancel()
         self._retries.close()
@@ -429,11 +396,3 @@ class CallSender:
         left = self.cast_links.close(linger_ms)
         if left:
             self._counters.count("unflushed", left)
-
-
-def _cut(call: PendingCall) -> Closed:
-    """What a call is told that waits while its session is closed."""
-    if not call.sent:
-        return Closed(f"{call.address}: the session was closed before it was sent")
-    what = "it may be executed all the same" if call.kind is Kind.CALL else "a server may have it"
-    return Closed(f"{call.address}: the session was closed while it waited for its answer; {what}")

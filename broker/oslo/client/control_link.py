@@ -6,6 +6,7 @@ the proxy says that it does not know us. An OPEN that is not answered is repeate
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
@@ -59,11 +60,14 @@ class ControlHooks(Protocol):
 
 
 class _Entry:
-    """Attributes: ``number`` of the last OPEN or CLOSE; ``frames`` of the last OPEN; ``sent_s`` when."""
+    """Attributes: ``opening``: says what to open with; ``number`` of the last OPEN or CLOSE; ``frames`` of the last
+    OPEN; ``sent_s`` when.
+    """
 
-    __slots__ = ("closing", "confirmed", "denied", "frames", "number", "opening", "sent_s")
+    __slots__ = ("closing", "confirmed", "denied", "frames", "listener", "number", "opening", "sent_s")
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, listener: str, opening: Callable[[], Opening]) -> None:
+        self.listener = listener
         self.opening = opening
         self.number = NO_ID
         self.frames: Frames = ()
@@ -101,10 +105,10 @@ class ControlLink:
 
     # ------------------------------------------------------------ listeners
 
-    def open(self, opening: Opening) -> None:
-        """Register a listener, for as long as it is not closed."""
+    def open(self, listener: str, opening: Callable[[], Opening]) -> None:
+        """Register a listener, for as long as it is not closed; ``opening`` is asked whenever that is said."""
         pipe = self._opened()
-        entry = self._entries[opening.listener] = _Entry(opening)
+        entry = self._entries[listener] = _Entry(listener, opening)
         self._send_open(pipe, entry)
 
     def close(self, listener: str) -> bool:
@@ -126,14 +130,13 @@ class ControlLink:
         return True
 
     def _give_up(self, entry: _Entry) -> None:
-        if self._entries.get(entry.opening.listener) is entry:
+        if self._entries.get(entry.listener) is entry:
             self._ended(entry)
 
     def _ended(self, entry: _Entry) -> None:
-        listener = entry.opening.listener
-        del self._entries[listener]
+        del self._entries[entry.listener]
         self._numbers.pop(entry.number, None)
-        self._hooks.closed(self._pipeline, listener)
+        self._hooks.closed(self._pipeline, entry.listener)
 
     def _send_open(self, pipe: Pipe, entry: _Entry) -> None:
         if entry.frames:
@@ -142,8 +145,8 @@ class ControlLink:
         entry.number = new_id()
         entry.sent_s = self._reactor.now()
         entry.confirmed = False
-        entry.frames = (encode(Kind.OPEN, id=entry.number), to_json(entry.opening))
-        self._numbers[entry.number] = entry.opening.listener
+        entry.frames = (encode(Kind.OPEN, id=entry.number), to_json(entry.opening()))
+        self._numbers[entry.number] = entry.listener
         pipe.send(entry.frames)
 
     # ------------------------------------------------------------ the socket
@@ -240,7 +243,7 @@ class ControlLink:
             self._hooks.malformed(self._pipeline, f"body of OPENED: {error}")
             return
         entry.confirmed, entry.denied = True, False
-        self._hooks.opened(self._pipeline, entry.opening.listener, opened)
+        self._hooks.opened(self._pipeline, entry.listener, opened)
 
     def _was_refused(self, envelope: Envelope, frames: list[bytes]) -> None:
         if envelope.id == NO_ID:
@@ -256,7 +259,7 @@ class ControlLink:
         known = Reason(envelope.reason) if envelope.reason in Reason._value2member_map_ else Reason.BUSY
         entry.denied = known in (Reason.DENIED, Reason.MALFORMED)
         text = frames[1][:64].decode(errors="replace") if len(frames) > 1 else ""
-        self._hooks.refused(self._pipeline, entry.opening.listener, known, text or REASONS[known])
+        self._hooks.refused(self._pipeline, entry.listener, known, text or REASONS[known])
 
     def _open_again(self) -> None:
         """The proxy does not know us; an OPEN that is on its way already does no harm twice."""

@@ -1,8 +1,7 @@
 """What comes for the listeners of a client, into their inboxes, and what becomes of that for which there is no room.
 
-A listener whose inbox is full costs nobody else anything. Calls for it go back to the proxy, and their clients choose
-again. Fan-outs, which cannot wait anywhere, are dropped and counted. Casts and notifications wait at the proxy, each
-listener's in a queue of its own, and come as far as it has given credit (``proxy.credit``).
+A listener whose inbox is full costs nobody else anything. Calls, casts and notifications come as far as it has given
+credit (``proxy.credit``). Fan-outs, which cannot wait anywhere, are dropped and counted.
 
 What was sent again after a connection ended (``Flag.REPEATED``) is taken in by the listener that it is for, unless that
 one has had it.
@@ -16,6 +15,7 @@ from typing import Final
 
 from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
+from broker.oslo.client.inbox_credit import InboxCredit
 from broker.oslo.client.replies import Replies
 from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, fanout_filter, refusal
 from broker.oslo.names import Pipeline, Reason
@@ -155,7 +155,8 @@ class Delivery:
             if envelope.flags & _REPEATED and inbox.has_had(frames[1]):
                 self._counters.counts["had_already"] += 1
             elif inbox.full:
-                self._drop_full("fan-out", envelope)
+                self._counters.count("dropped")
+                self._counters.say("%s/%s: a fan-out found the inbox full", envelope.exchange, envelope.topic)
             else:
                 self._put(inbox, envelope, frames[1], b"", frames[2])
 
@@ -168,37 +169,30 @@ class Delivery:
             self._counters.count("strays")
             return
         if envelope.flags & _REPEATED and inbox.has_had(head):
-            inbox.owe(1)  # it took credit, and no place
+            inbox.skip(inbox.credit)
             self._counters.counts["had_already"] += 1
             return
-        self._put(inbox, envelope, head, b"", body, 1)
+        self._put(inbox, envelope, head, b"", body, inbox.credit)
 
     # ------------------------------------------------------------ into inboxes
 
     def _deliver(self, envelope: Envelope, head: bytes, route: bytes, body: bytes) -> None:
-        """A call, or a cast: without a ``route`` it has taken credit of its listener."""
+        """A call, or a cast: it has taken credit of its listener."""
         inbox = self.inboxes.get(envelope.listener)
-        credit = int(inbox is not None and not route)
+        credit = None
+        if inbox is not None:
+            credit = inbox.call_credit if route else inbox.credit
         if envelope.flags & _REPEATED:
-            if self._has_had(inbox, envelope, head, route):
+            if self._is_settled(inbox, credit, envelope, head, route):
                 return
         elif inbox is None:
             inbox = self._stand_in(envelope)
-        called = envelope.kind == _CALL
-        if inbox is not None and route and inbox.full:
-            if called:
-                self._send_back(envelope, route)
-                return
-            if inbox.brimful:
-                self._drop_full("cast", envelope)
-                return
         item = None if inbox is None else self._put(inbox, envelope, head, route, body, credit)
-        if inbox is None or item is None:
+        if item is None:
             self._counters.count("strays")
-            if called:
-                self._send_back(envelope, route)
-            return
-        if called:
+            if envelope.kind == _CALL:
+                self._refuse(envelope, route, Reason.NO_ROUTE)
+        elif envelope.kind == _CALL:
             self.replies.begin(item)
 
     def _put(
@@ -208,7 +202,7 @@ class Delivery:
         head: bytes,
         route: bytes,
         body: bytes,
-        credit: int = 0,
+        credit: InboxCredit | None = None,
     ) -> ReceivedMessage | None:
         """None: it is closed. Nobody is told of it before the end of this turn: a thread that is woken takes the
         interpreter's lock at the next read, which costs two switches between threads for each message.
@@ -223,26 +217,34 @@ class Delivery:
             self._reactor.call_soon(inbox.tell)
         return item
 
-    def _has_had(self, inbox: ClientInbox | None, envelope: Envelope, head: bytes, route: bytes) -> bool:
-        """Whether what was sent again needs no delivery: its listener has had it, or is gone and may have had it."""
-        if inbox is not None and not inbox.has_had(head):
+    def _is_settled(
+        self,
+        inbox: ClientInbox | None,
+        credit: InboxCredit | None,
+        envelope: Envelope,
+        head: bytes,
+        route: bytes,
+    ) -> bool:
+        """Whether what was sent again is not delivered: its listener has had it, or is gone and may have had it. A call
+        comes again without regard to credit: one that the listener has not had may find no room.
+        """
+        called = envelope.kind == _CALL
+        if inbox is None or inbox.has_had(head):
+            self._counters.counts["had_already"] += 1
+            if called and not self.replies.again(head, envelope, route):
+                self._counters.count("dropped")
+        elif called and inbox.full:
+            self._refuse(envelope, route, Reason.BUSY)
+        else:
             return False
-        self._counters.counts["had_already"] += 1
-        if inbox is not None and not route:
-            inbox.owe(1)
-        if envelope.kind == Kind.CALL and not self.replies.again(head, envelope, route):
-            self._counters.count("dropped")
+        if inbox is not None:
+            inbox.skip(credit)
         return True
 
-    def _send_back(self, envelope: Envelope, route: bytes) -> None:
-        """A call that nobody here begins with: its client gives it to somebody else, or to us again, later."""
-        self._counters.counts["sent_back"] += 1
-        if not self._send(Pipeline.CALL, (refusal(envelope.id, Reason.BUSY), route, b"")):
+    def _refuse(self, envelope: Envelope, route: bytes, reason: Reason) -> None:
+        """A call that nobody here begins with."""
+        if not self._send(Pipeline.CALL, (refusal(envelope.id, reason), route, b"")):
             self._counters.count("dropped")
-
-    def _drop_full(self, what: str, envelope: Envelope) -> None:
-        self._counters.count("dropped")
-        self._counters.say("%s/%s: a %s found the inbox full", envelope.exchange, envelope.topic, what)
 
     def _stand_in(self, envelope: Envelope) -> ClientInbox | None:
         """Another listener of the same address in this process, where the meant one has just been closed."""

@@ -1,7 +1,7 @@
 """What one listener has received and the application has not taken yet: bounded, in order.
 
-The thread of the sockets puts in, any thread or greenlet takes out. What becomes of that for which there is no room is
-said in ``delivery``; casts and notifications come only as far as there is credit for them.
+The thread of the sockets puts in, any thread or greenlet takes out. Calls, casts and notifications come only as far as
+there is credit for them, which is given back as they are taken; fan-outs that find no room are dropped (``delivery``).
 """
 
 from __future__ import annotations
@@ -12,20 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from broker.oslo.client.inbox_credit import InboxCredit
 from broker.oslo.client.message_ids import SeenMessages
 from broker.oslo.client.waiting import Waiter, new_waiter
 from broker.oslo.contract import Address
 from broker.oslo.frames import Envelope, Kind, due_of
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor import natives
-from broker.oslo.records import Opened, Record
+from broker.oslo.records import Opened, Opening, Record
 
-CREDIT: Final = 1024
-"""Casts, or notifications, that a proxy may send ahead of what was taken; fewer where an inbox holds fewer."""
-CREDIT_PARTS: Final = 8
-"""Credit is given back when such a part of it was taken, of messages or bytes ..."""
-CREDIT_BYTES: Final = 4 << 20
-"""... or as much, where that is less; the rest is given back at the next look (``registrations``)."""
 STOP_S: Final = 1.0
 """How long the end of a listener waits for the proxy's word that nothing more comes."""
 
@@ -46,7 +41,7 @@ class InboxOwner(Protocol):
         """It is closed: what still comes for it is dropped."""
 
     def credit(self, inbox: ClientInbox) -> None:
-        """Give credit back."""
+        """Give all credit back that it owes."""
 
     def drop(self, name: str, n: int) -> None:
         """Count what was lost."""
@@ -61,7 +56,7 @@ Post = Callable[..., bool]
 
 class ReceivedMessage:
     """See ``contract.IncomingMessage``. ``route``: opaque, whom to answer; ``head``: its envelope as it came;
-    ``credit``: given back when it is taken, 0 or 1.
+    ``credit``: what it has taken, given back when it is taken itself; None: it came without.
     """
 
     __slots__ = ("_done", "body", "credit", "due_s", "envelope", "head", "inbox", "route", "size")
@@ -74,7 +69,7 @@ class ReceivedMessage:
         route: bytes,
         body: bytes,
         now: float,
-        credit: int = 0,
+        credit: InboxCredit | None = None,
     ) -> None:
         self.inbox = inbox
         self.envelope = envelope
@@ -158,8 +153,7 @@ class ClientInbox:
         listener: its id.
         records: where it listens: one for an rpc-server, else one for each topic.
         pool: of notifications; None is a pool, too.
-        limits: messages and bytes it holds; casts and notifications are bounded by their credit, and casts that were
-            confirmed already may be as many again.
+        limits: messages and bytes it holds; those of each pipeline are bounded by their credit, and may be as many.
         body_max: largest body of a reply.
 
     Attributes:
@@ -169,7 +163,7 @@ class ClientInbox:
         missing, confirmed: pipelines whose word is waited for; that have given it.
         begun_s: when the thread of the sockets began to register it.
         fanouts_by: what the pipeline of fan-outs has confirmed.
-        window: messages and bytes that it gives credit for when it begins.
+        credit: of casts, or notifications; ``call_credit`` of calls, and casts that come as they do: an rpc-server's.
         refusal: why it may not listen, when a proxy said so.
         put_s: when something was last put in.
         untold: something was put in, and ``tell`` is still to be called.
@@ -205,14 +199,12 @@ class ClientInbox:
         self.fanouts_by: Opened | None = None
         self._pid = os.getpid()
         self._msgs_max, self._bytes_max = limits
-        self.window = (min(CREDIT, self._msgs_max), self._bytes_max)
-        self._credit_step = max(self.window[0] // CREDIT_PARTS, 1)
-        self._credit_step_bytes = min(self.window[1] // CREDIT_PARTS, CREDIT_BYTES)
+        self.credit = InboxCredit(Pipeline.CAST if rpc else Pipeline.NOTIFY, limits)
+        self.call_credit = InboxCredit(Pipeline.CALL, limits) if rpc else None
         self._lock = natives.allocate_lock()
         self._items: deque[ReceivedMessage] = deque()
         self._waiters: deque[Waiter] = deque()
         self._put_bytes = self._taken_bytes = 0
-        self._uncredited = self._uncredited_bytes = 0
         self._seen = SeenMessages()
         self._told: Callable[[], None] | None = None
         self._stopping = self._stopped = self._closed = False
@@ -221,14 +213,8 @@ class ClientInbox:
 
     @property
     def full(self) -> bool:
-        """Whether it should get nothing more."""
+        """Whether it should get nothing more that comes without credit."""
         return len(self._items) >= self._msgs_max or self._put_bytes - self._taken_bytes >= self._bytes_max
-
-    @property
-    def brimful(self) -> bool:
-        """Whether it must not get a cast either that came without its credit."""
-        held_bytes = self._put_bytes - self._taken_bytes
-        return len(self._items) >= 2 * self._msgs_max or held_bytes >= 2 * self._bytes_max
 
     def put(self, item: ReceivedMessage, now: float) -> bool:
         """Take it in, or False: closed. The one that makes it full still fits. ``tell`` comes after it."""
@@ -236,6 +222,8 @@ class ClientInbox:
             return False
         self._seen.add(item.head)
         self._put_bytes += item.size
+        if item.credit is not None:
+            item.credit.come(item.size)
         self.put_s = now
         self._items.append(item)
         return True
@@ -253,16 +241,24 @@ class ClientInbox:
         """Whether the message with that envelope was put in before."""
         return head in self._seen
 
-    def credit(self) -> int:
-        """Credit to give back now: messages that were taken since this was asked last."""
-        with self._lock:
-            n, self._uncredited, self._uncredited_bytes = self._uncredited, 0, 0
-        return n
+    def skip(self, credit: InboxCredit | None) -> None:
+        """A message has taken ``credit``, and takes no place."""
+        if credit is not None:
+            credit.come(0)
+            with self._lock:
+                due = credit.take(0)
+            if due:
+                self.owner.credit(self)
 
-    def owe(self, n: int) -> None:
-        """Credit that could not be given back."""
-        with self._lock:
-            self._uncredited += n
+    @property
+    def credits(self) -> tuple[InboxCredit, ...]:
+        """That of each pipeline whose messages come within it."""
+        return (self.credit,) if self.call_credit is None else (self.call_credit, self.credit)
+
+    def opening(self, credit: InboxCredit) -> Opening:
+        """What it says to the pipeline of ``credit`` when it opens there, at first and after a restart."""
+        window = (credit.window, credit.window_bytes)
+        return Opening(self.listener, self.records, self.pool, *window, credit.held, credit.held_bytes)
 
     # ------------------------------------------------------------ for the application
 
@@ -327,14 +323,7 @@ class ClientInbox:
                 except IndexError:
                     return None
                 self._taken_bytes += item.size
-                due = False
-                if item.credit:
-                    self._uncredited += 1
-                    self._uncredited_bytes += item.size
-                    due = (
-                        self._uncredited >= self._credit_step
-                        or self._uncredited_bytes >= self._credit_step_bytes
-                    )
+                due = item.credit is not None and item.credit.take(item.size)
             if due:
                 self.post(self.owner.credit, self)
             if item.due_s is None or time.monotonic() <= item.due_s:

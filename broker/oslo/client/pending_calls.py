@@ -11,11 +11,16 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from broker.oslo.contract import Address, OsloFailure
-from broker.oslo.frames import Kind
+from broker.oslo.contract import Address, Closed, OsloFailure
+from broker.oslo.frames import Flag, Kind, encode
 
 SPARE: Final = 64
 """Entries of answered calls that the heap may always keep."""
+
+_CONFIRM: Final = int(Flag.CONFIRM)
+_MANDATORY: Final = int(Flag.MANDATORY)
+_REPEATED: Final = int(Flag.REPEATED)
+_U32_MAX: Final = 0xFFFFFFFF
 
 Answer = bytes | OsloFailure
 
@@ -104,6 +109,38 @@ class PendingCall:
     def unheard(self) -> None:
         """Its server cannot be heard for the moment: heartbeats are not waited for until ``beaten``."""
         self.end_s = self.due_s
+
+    def head(self, now: float) -> bytes | None:
+        """Its envelope, when it is sent now; None: it is over, or ends in a moment."""
+        if self.over:
+            return None
+        ttl_ms = 0
+        if self.due_s is not None:
+            ttl_ms = int((self.due_s - now) * 1000)
+            if ttl_ms <= 0:
+                return None
+        address = self.address
+        flags = 0 if self.kind is Kind.CALL else _CONFIRM
+        if self.repeated:
+            flags |= _REPEATED
+        return encode(
+            self.kind,
+            address.exchange,
+            address.topic,
+            address.server,
+            (self.listener,),
+            flags=flags | _MANDATORY if self.mandatory else flags,
+            ttl_ms=min(ttl_ms, _U32_MAX),
+            word=0 if self.monitor_s is None else min(max(int(self.monitor_s * 1000), 1), _U32_MAX),
+            id=self.id,
+        )
+
+    def cut(self) -> Closed:
+        """What it is told when its session is closed while it waits."""
+        if not self.sent:
+            return Closed(f"{self.address}: the session was closed before it was sent")
+        what = "it may be executed all the same" if self.kind is Kind.CALL else "a server may have it"
+        return Closed(f"{self.address}: the session was closed while it waited for its answer; {what}")
 
     @property
     def monitored_out(self) -> bool:

@@ -122,7 +122,7 @@ class Publisher(ABC):
             return
         self._counters.counts[self.what] += 1
         if self._early or not (self._routes.synced or self._listened(publication)):
-            publication.due_s = self._reactor.now() + self._settings.fanout_wait_s
+            publication.due_s = self._reactor.now() + self._settings.ready_s
             self._early.append(publication)
             self._await_directory()
         else:

@@ -1,16 +1,16 @@
 """A publishing socket to one node: what is published waits until the node has subscribed, for each filter by itself.
 
 A publishing socket drops what nobody has subscribed to, and a node subscribes when its connection is there. So a copy
-for a node that the directory lists waits until the node has subscribed: ``fanout_wait_s`` at most for a filter that it
-never subscribed to, ``RETURN_S`` for one whose subscription has ended, since its proxy is being started again then.
-What waited in vain is counted, and the filter is not waited for again until it is subscribed to.
+for a node that the directory lists waits until the node has subscribed, ``fanout_wait_s`` at most: that is the time of
+a restart, since a proxy that is being started subscribes when its servers and listeners have come back. Directories
+list a node for a lease only; where they say that it is gone, nothing waits. What waited in vain is counted, and the
+filter is not waited for again until it is subscribed to.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import zmq
 
@@ -18,11 +18,6 @@ from broker.oslo.client.node_link import LOST_S, LinkHandlers, LinkObserver, Nod
 from broker.oslo.frames import repeated
 from broker.oslo.reactor import Timer
 from broker.oslo.reactor.pipe import Frames
-
-RETURN_S: Final = 15.0
-"""The time of a restart. Directories list the node for a lease only; where they say that it is gone, nothing waits."""
-KNOWN_MAX: Final = 16_384
-"""Filters of one node whose subscription is remembered when it has ended."""
 
 
 class Copy:
@@ -69,7 +64,6 @@ class PublishingLink(NodeLink[Copy]):
         self._unreached = unreached
         self._held: dict[bytes, deque[Copy]] = {}
         self._held_msgs = self._held_bytes = 0
-        self._known: dict[bytes, None] = {}
         self._missed: set[bytes] = set()
         self._timer: Timer | None = None
         super().__init__(links, handlers, node, endpoint, sock, key, node_key)
@@ -100,8 +94,7 @@ class PublishingLink(NodeLink[Copy]):
             self._hold(data, parcel)
 
     def _hold(self, data: bytes, copy: Copy) -> None:
-        wait_s = RETURN_S if data in self._known else self._links.settings.fanout_wait_s
-        copy.due_s = self._reactor.now() + wait_s
+        copy.due_s = self._reactor.now() + self._links.settings.fanout_wait_s
         self._held.setdefault(data, deque()).append(copy)
         self._held_msgs += 1
         self._held_bytes += copy.size
@@ -127,10 +120,6 @@ class PublishingLink(NodeLink[Copy]):
         """The node hears that filter from now on."""
         self.filters.add(data)
         self._missed.discard(data)
-        if data not in self._known:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            self._known[data] = None
         for copy in self._release(data):
             super().submit(copy)
         self._relieve()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from broker.oslo.client.control_link import ControlLink
@@ -23,7 +24,7 @@ from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, not_repeat
 from broker.oslo.names import Pipeline, Reason, control_file, exit_file
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.pipe import Frames
-from broker.oslo.records import Opened, Opening, Record
+from broker.oslo.records import Opened, Record
 
 SETTLE_S: Final = 0.03
 """After the last CLOSED nothing more is expected when for so long nothing came: what libzmq had under way."""
@@ -79,7 +80,6 @@ class ListenerRegistrations:
             return
         inbox.begun_s = self._reactor.now()
         self._delivery.enter(inbox)
-        opening = Opening(inbox.listener, inbox.records, inbox.pool, *inbox.window)
         if inbox.rpc:
             record = inbox.records[0]
             key = (record.exchange, record.topic)
@@ -88,12 +88,11 @@ class ListenerRegistrations:
                 Pipeline.CAST: (control_file(Pipeline.CAST),),
                 Pipeline.FANOUT: (exit_file(Pipeline.FANOUT),),
             }) or {Pipeline.CALL}  # fmt: skip
-            self._controls[Pipeline.CALL].open(opening)
-            self._controls[Pipeline.CAST].open(opening)
             self._fanouts.subscribe(fanout_filter(*key), lambda opened: self._hears_fanouts(inbox, opened))
         else:
             inbox.missing = {Pipeline.NOTIFY}
-            self._controls[Pipeline.NOTIFY].open(opening)
+        for credit in inbox.credits:
+            self._controls[credit.pipeline].open(inbox.listener, partial(inbox.opening, credit))
         if self._credit_timer is None:
             self._credit_timer = self._reactor.call_later(CREDIT_LOOK_S, self._look_at_credit)
 
@@ -195,11 +194,12 @@ class ListenerRegistrations:
 
     def credit(self, inbox: ClientInbox) -> None:
         """Give credit back for what was taken."""
-        n = inbox.credit()
-        head = encode(Kind.CREDIT, listeners=(inbox.listener,), word=n)
-        control = self._controls[Pipeline.CAST if inbox.rpc else Pipeline.NOTIFY]
-        if n and not control.send((head, b"")):
-            inbox.owe(n)  # no room: at the next look
+        for credit in inbox.credits:
+            messages = credit.owed
+            if messages:
+                head = encode(Kind.CREDIT, listeners=(inbox.listener,), word=messages)
+                if self._controls[credit.pipeline].send((head, b"")):  # else at the next look
+                    credit.give(messages)
 
     def _look_at_credit(self) -> None:
         self._credit_timer = self._reactor.call_later(CREDIT_LOOK_S, self._look_at_credit)

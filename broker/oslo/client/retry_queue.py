@@ -1,8 +1,8 @@
 """Calls that have no place now: nobody listens yet, nothing is known yet, or all servers have refused or are down.
 
-They are tried again when there is news, and every ``PAUSE_S``, in the order in which they came. Trying costs time: a
-round ends at the first one of a topic for whom there is no place, and after ``ROUND_MAX`` of those that would only be
-refused again.
+They are tried again when there is news, and every ``PAUSE_S``, in the order in which they came; one of them whenever a
+call to their topic is answered, since its server has room for another one then. Trying costs time: a round ends at the
+first one of a topic for whom there is no place, and after ``ROUND_MAX`` of those that would only be refused again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 from broker.oslo.client.pending_calls import PendingCall
 from broker.oslo.client.routing import RoutingTable
+from broker.oslo.contract import Address
 from broker.oslo.reactor import Reactor, Timer
 
 PAUSE_S: Final = 0.1
@@ -61,6 +62,21 @@ class RetryQueue:
         """As ``news``, not from within what brings it."""
         if self._parked:
             self._reactor.call_soon(self.news)
+
+    def answered(self, address: Address) -> None:
+        """A server at that topic has answered: the call that waits longest may have the place, unless its tries are
+        counted: those are one in each pause.
+        """
+        key = (address.exchange, address.topic)
+        calls = self._parked.get(key)
+        while calls and (calls[0].over or calls[0].tries is None):
+            call = calls.popleft()
+            if not calls:
+                del self._parked[key]
+            if not call.over:
+                call.tried = None
+                self._place(call)
+                return
 
     def close(self) -> None:
         """Forget all of them."""

@@ -109,7 +109,7 @@ _times = (
         default=_defaults.fanout_wait_s,
         min=0,
         help="Seconds that a fanout or notification waits for a node that the directory lists and that is not "
-        "connected yet. Nodes that are not reached are logged and counted.",
+        "connected, as while its proxy is started again. Nodes that are not reached are logged and counted.",
     ),
     cfg.FloatOpt(
         "zmq_retry_interval",

@@ -6,13 +6,14 @@
     folder                  the folder of sockets: modes, one proxy for each room
     frontend                a pipeline's sockets for clients, TCP and IPC
     registration            a pipeline's control socket, where local servers register
+    server_link             these server processes, and how their end is noticed
     registration_messages   these servers, and what they say then (pure)
     drops                   their listeners that are dropped, some in each turn
     rejoin                  after a restart nothing is read until local servers are registered again
     pipeline                what all pipelines have in common; ``direct``: CALL and CAST
     acl                     who comes in, and what they may do (pure)
     reload                  keys, rules and certificate read again while it runs
-    counters                what is counted
+    counters                what is counted; ``topic_stats``: by where messages go
     local_listeners         the local servers of a pipeline, in turns (pure)
     route_cache             what is known of each sender and address (pure)
     pending                 calls that wait for their replies (pure)

@@ -5,12 +5,13 @@
     client DEALER  [envelope][body]              entry ROUTER   who: stamped; where: its choice, or whose turn it is
     proxy          [envelope][route][body]       call.ctl       route: index of the entry's pipe, the client's id there;
                                                                 its ttl is a deadline now (``frames``)
-    server DEALER  [envelope][route][body]       call.ctl       REPLY or BEAT, only from the server that was asked;
-                                                                REFUSED: its listener has no room, nobody has begun
+    server DEALER  [envelope][route][body]       call.ctl       REPLY, BEAT, or REFUSED: nobody there does it; only from
+                                                                the server that was asked
     proxy          [envelope][text]              call.ctl       REFUSED NO_CALLER: nobody waits for that reply
     proxy          [envelope][body]              entry ROUTER
 
-Nothing is looked up anywhere else: a call costs a few dictionary lookups. A client is answered REFUSED when its message
+Nothing is looked up anywhere else: a call costs a few dictionary lookups. Nothing waits for a listener that is out of
+``credit``: another one of the address has it, or the client is told BUSY. A client is answered REFUSED when its message
 was not given to anybody; a message that was is never given to another server. Casts come this way when their sender
 wants to know that they were taken (``Flag.CONFIRM``), or when the other way is closed.
 """
@@ -33,12 +34,14 @@ from broker.oslo.frames import (
     decode,
     encode,
     refusal,
+    stamped,
 )
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.absent_clients import GAVE_UP, GONE, AbsentClients
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.direct import DirectRoom
+from broker.oslo.proxy.credited_queue import CREDIT_MAX
+from broker.oslo.proxy.direct import DirectQueue, DirectRoom
 from broker.oslo.proxy.local_listeners import LocalListener
 from broker.oslo.proxy.pending import FOREVER_S, GivenCall, PendingReplies
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
@@ -53,7 +56,6 @@ from broker.oslo.proxy.route_cache import (
 )
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames, Outcome
-from broker.oslo.records import Opened, Opening
 
 # times are read where they are used, not folded by the compiler: tests shorten them
 SWEEP_S: float = 1.0
@@ -63,6 +65,8 @@ ORPHAN_S: float = 2.0
 _CALL: Final = int(Kind.CALL)
 _CAST: Final = int(Kind.CAST)
 _REPLY: Final = int(Kind.REPLY)
+_BEAT: Final = int(Kind.BEAT)
+_REFUSED: Final = int(Kind.REFUSED)
 _CONFIRM: Final = int(Flag.CONFIRM)
 _REPEATED: Final = int(Flag.REPEATED)
 _KIND_AT: Final = 4
@@ -72,38 +76,25 @@ _TTL_END: Final = 12
 _NO_TTL: Final = bytes(4)
 _INDEX: Final = tuple(bytes([index]) for index in range(4))
 _TO_SERVER: Final = 4
-"""Frames of a message in a server's queue: the router's id, envelope, route, body; control messages have one less."""
+"""Frames of a message on its way to a server's process: the router's id, envelope, route, body."""
+_NO_QUEUE: Final = (0, 1 << 62)
+"""Messages and bytes that wait for a listener: the window of its credit is as many bytes as it says, for all here."""
 
 
-class CallProxy(DirectRoom[ServerLink]):
+class CallProxy(DirectRoom):
     """One node's pipeline of calls; arguments and attributes as ``PipelineRoom``'s."""
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        super().__init__(reactor, config, acl, Pipeline.CALL, zmq.ROUTER)
+        super().__init__(reactor, config, acl, Pipeline.CALL, zmq.ROUTER, _NO_QUEUE, _TO_SERVER)
         self._pending = PendingReplies(config.pending_max)
         self._calls = self._pending.calls
         self._leaving = False
 
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
         reactor = self._reactor
-        registration = RegistrationSocket(
-            reactor,
-            self._config,
-            Pipeline.CALL,
-            self._acl,
-            self.counters,
-            opened=self._opened,
-            closed=self._closed,
-            other=self._unexpected,
-            returned=self._returned,
-            gone=self._gone,
-            raw={
-                int(Kind.REPLY): self.replied,
-                int(Kind.BEAT): self.replied,
-                int(Kind.REFUSED): self._sent_back,
-            },
-            status=self.status,
-            journal=self._journal,
+        answers = (Kind.REPLY, Kind.BEAT, Kind.REFUSED)
+        registration = self._register(
+            undo, gone=self._gone, raw={int(kind): self.replied for kind in answers}
         )
         registration.pipe.stale = self._stale
         registration.pipe.flushed = self._flushed
@@ -132,20 +123,21 @@ class CallProxy(DirectRoom[ServerLink]):
             return
         route = _INDEX[index] + rid
         key = route + head[ID_AT:HEAD_BYTES]
-        calls = self._calls
+        calls, stats = self._calls, route_to.stats
+        stats.calls += 1
         if not route_to.allowed:
-            self._refuse(key, head, Reason.DENIED)
+            self._turn_away(key, stamped(head, who), Reason.DENIED)
         elif key in calls:
-            self._refuse(key, head, Reason.MALFORMED)
+            self._turn_away(key, stamped(head, who), Reason.MALFORMED)
         elif not self._pending.has_room(route):
             self.counters.count("pending_full")
-            self._refuse(key, head, Reason.BUSY, self._crowded(route))
+            self._turn_away(key, stamped(head, who), Reason.BUSY, self._crowded(route))
         else:
             local = route_to.local
             if local is None or not local.alive:
                 local = self._routes.choose(route_to)
             if local is None or (head[_FLAGS_AT] & _REPEATED and local.record.listener != route_to.chosen):
-                self._refuse(key, head, Reason.NO_ROUTE)
+                self._turn_away(key, stamped(head, who), Reason.NO_ROUTE)
                 return
             ttl, now_s = head[_TTL_AT:_TTL_END], self._reactor.now()
             due_s = now_s + FOREVER_S
@@ -153,16 +145,30 @@ class CallProxy(DirectRoom[ServerLink]):
                 due_s = now_s + int.from_bytes(ttl) / 1000
                 head = dated(head, due_s, now_s)
             head = stamped_for(head, route_to, local)
-            outcome = self._registration.pipe.send([local.target.rid, head, route, body])
+            outcome = self._offer(local.target, head, route, body)
             if outcome <= Outcome.FULL:
                 names = (route_to.exchange, route_to.topic, route_to.server)
-                self._elsewhere(local, names, head, key, body, due_s)
+                full = outcome is Outcome.FULL
+                self._elsewhere(local, names, head, key, body, due_s, full=full)
             elif kind == _CALL:
-                self._pending.put(key, GivenCall(local.target, due_s, _CALL))
+                self._pending.put(key, GivenCall(local.target.owner, due_s, False, stats))
             else:
-                self._cast_given(local.target, outcome, key, head, due_s)
+                self._cast_given(local.target.owner, outcome, key, head, due_s)
 
-    def _meet(self, frames: list[bytes], who: Credentials, index: int) -> CachedRoute[ServerLink] | None:
+    def _offer(self, queue: DirectQueue, head: bytes, route: bytes, body: bytes) -> Outcome:
+        """Give it to the listener of ``queue``, which has to have credit: but for a call that it may have had already,
+        which needs no room there then.
+        """
+        if not queue.has_credit and not (
+            head[_FLAGS_AT] & _REPEATED and head[_KIND_AT] == _CALL and queue.credit > -CREDIT_MAX
+        ):
+            return Outcome.FULL
+        outcome = self._registration.pipe.send([queue.owner.rid, head, route, body])
+        if outcome > Outcome.FULL:
+            queue.fly(len(head) + len(body))
+        return outcome
+
+    def _meet(self, frames: list[bytes], who: Credentials, index: int) -> CachedRoute[DirectQueue] | None:
         head = frames[1]
         readable = len(head) >= HEAD_BYTES and head[:_KIND_AT] == BEGIN
         reason = Reason.LEAVING
@@ -178,46 +184,51 @@ class CallProxy(DirectRoom[ServerLink]):
 
     def _elsewhere(
         self,
-        tried: LocalListener[ServerLink] | None,
+        tried: LocalListener[DirectQueue] | None,
         names: tuple[str, str, str],
         head: bytes,
         key: bytes,
         body: bytes,
         due_s: float,
+        *,
+        full: bool = False,
     ) -> None:
-        """The one that was chosen cannot take it, or has ended (None): another one at ``names`` (exchange, topic,
+        """The one that was chosen has no room (``full``) or has ended: another one at ``names`` (exchange, topic,
         server) may have what was given to nobody yet. What was sent again is for the first one only.
         """
-        full = tried is not None and self._registration.pipe.waiting_for(tried.target.rid) > 0
         repeated = head[_FLAGS_AT] & _REPEATED
         for local in () if repeated else self.locals.others(*names, TRIES_MAX):
             if local is tried:
                 continue
             again = head[:HEAD_BYTES] + local.tail_for(names[2])
-            outcome = self._registration.pipe.send([local.target.rid, again, key[:-ID_BYTES], body])
+            outcome = self._offer(local.target, again, key[:-ID_BYTES], body)
             if outcome > Outcome.FULL:
                 self.counters.count("chosen_again")
-                self._given(local.target, outcome, key, head, due_s)
+                if head[_KIND_AT] == _CALL:
+                    stats = self.topics.of(names[0], names[1], listened=True)
+                    self._pending.put(key, GivenCall(local.target.owner, due_s, False, stats))
+                else:
+                    self._cast_given(local.target.owner, outcome, key, head, due_s)
                 return
             full = full or outcome is Outcome.FULL
-        self._refuse(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
-
-    def _given(self, link: ServerLink, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
-        if head[_KIND_AT] == _CALL:
-            self._pending.put(key, GivenCall(link, due_s, _CALL))
-        else:
-            self._cast_given(link, outcome, key, head, due_s)
+        self._turn_away(key, head, Reason.BUSY if full else Reason.NO_ROUTE)
 
     def _cast_given(self, link: ServerLink, outcome: Outcome, key: bytes, head: bytes, due_s: float) -> None:
         confirm = bool(head[_FLAGS_AT] & _CONFIRM)
         if outcome is Outcome.QUEUED:
-            self._pending.put(key, GivenCall(link, due_s, _CAST, confirm))
+            self._pending.put(key, GivenCall(link, due_s, confirm))
         elif confirm:
             self._taken(key)
 
     def _taken(self, key: bytes) -> None:
         self.counters.count("taken")
         self._answer(key, encode(Kind.TAKEN, id=key[-ID_BYTES:]), b"")
+
+    def _turn_away(self, key: bytes, head: bytes, reason: Reason, text: str = "") -> None:
+        """Refuse a message that was counted; its envelope is stamped."""
+        envelope = decode(head)
+        self.topics.failed(envelope.exchange, envelope.topic, reason, envelope.userid)
+        self._refuse(key, head, reason, text)
 
     def _refuse(self, key: bytes, head: bytes, reason: Reason, text: str = "") -> None:
         """Tell the client, unless it is a cast that wants no answer; count it either way."""
@@ -239,68 +250,30 @@ class CallProxy(DirectRoom[ServerLink]):
     # ------------------------------------------------------------ from servers
 
     def replied(self, link: ServerLink, frames: list[bytes]) -> None:
-        """A server answered, or says that it works on it: pass that on to whoever asked this server."""
-        if self._is_malformed(link, frames):
+        """A server answered, works on it, or refuses it: pass that on to whoever asked this server."""
+        if not (len(frames) == _TO_SERVER and len(frames[1]) == HEAD_BYTES and frames[2]):
+            self.counters.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
             return
         _rid, head, route, body = frames
         key = route + head[ID_AT:]
         call = self._calls.get(key)
-        ends = head[_KIND_AT] == _REPLY
-        if call is None or call.link is not link:
-            call = self._fitting(link, key)
-            if call is None:
-                if ends and key not in self._calls:
-                    self._absent.tell(link, key, GAVE_UP)
-                return
-        if ends:
+        kind = head[_KIND_AT]
+        if (call is None or call.link is not link) and self._pending.fits(key, link) is None:
+            self.counters.count("late_replies" if call is None else "foreign_replies")
+            if kind == _REPLY and call is None:
+                self._absent.tell(link, key, GAVE_UP)
+            return
+        if kind != _BEAT:
             self._pending.end(key)
+            if kind == _REFUSED:
+                self.counters.count("refused_by_server")
         answer = [route[1:], head[:STAMP_AT] + link.stamp + head[STAMP_END:], body]
         if self._pipes[route[0]].send(answer) <= Outcome.FULL:
             self.counters.count("client_gone")
-            if ends:
+            if kind == _REPLY:
                 self._absent.tell(link, key, GONE)
 
-    def _sent_back(self, link: ServerLink, frames: list[bytes]) -> None:
-        """Its listener has no room for it and nobody has begun with it: the client may choose another one."""
-        if self._is_malformed(link, frames):
-            return
-        key = frames[2] + frames[1][ID_AT:]
-        if self._fitting(link, key) is not None:
-            self._pending.end(key)
-            self.counters.counts["refused_busy"] += 1
-            self._answer(key, refusal(key[-ID_BYTES:], Reason.BUSY), REASONS[Reason.BUSY].encode())
-
-    def _is_malformed(self, link: ServerLink, frames: list[bytes]) -> bool:
-        if len(frames) == _TO_SERVER and len(frames[1]) == HEAD_BYTES and frames[2]:
-            return False
-        self.counters.dropped("malformed", "dropped a reply of %s: saw %d frames", link, len(frames) - 1)
-        return True
-
-    def _fitting(self, link: ServerLink, key: bytes) -> GivenCall | None:
-        call = self._pending.fits(key, link)
-        if call is None:
-            self.counters.count("foreign_replies" if key in self._calls else "late_replies")
-        return call
-
     # ------------------------------------------------------------ registrations
-
-    def _opened(self, link: ServerLink, opening: Opening) -> Opened:
-        self._enter(opening, link)
-        return self._confirmation()
-
-    def _closed(self, link: ServerLink, listener: str) -> None:
-        self._leave(listener)
-        end = b"\0" + listener.encode()
-        waiting = self._registration.sift(
-            link, lambda frames: len(frames) == _TO_SERVER and frames[1].endswith(end)
-        )
-        for frames in waiting:
-            self._again(frames)
-
-    def _returned(self, link: ServerLink, messages: list[Frames]) -> None:
-        for frames in messages:
-            if len(frames) == _TO_SERVER:
-                self._again(frames)
 
     def _again(self, frames: Frames) -> None:
         """What waited for a listener that has ended: another one of its address, or its sender is told."""
@@ -322,18 +295,23 @@ class CallProxy(DirectRoom[ServerLink]):
     # ------------------------------------------------------------ queues
 
     def _stale(self, frames: Frames) -> bool:
-        """Whether the sender of what waits has given up; then it is dropped, and told so."""
+        """Whether the sender of what waits has given up; then it is dropped, told so, and takes no credit."""
         if len(frames) != _TO_SERVER:
             return False
         key = frames[2] + frames[1][ID_AT:HEAD_BYTES]
         if not self._pending.stale(key, self._reactor.now()):
             return False
         self._pending.end(key)
-        self._refuse(key, frames[1], Reason.EXPIRED)
+        self._turn_away(key, frames[1], Reason.EXPIRED)
+        local = self.locals.get(frames[1].rpartition(b"\0")[2].decode())
+        if local is not None:
+            local.target.forget(len(frames[1]) + len(frames[3]))
+        self._reactor.call_soon(self._credit.flushed, frames)  # there is room, as if it had been sent
         return True
 
     def _flushed(self, frames: Frames) -> None:
         """What waited was given to its server: a cast is finished with that."""
+        self._credit.flushed(frames)
         if len(frames) != _TO_SERVER or frames[1][_KIND_AT] != _CAST:
             return
         key = frames[2] + frames[1][ID_AT:HEAD_BYTES]
@@ -351,6 +329,9 @@ class CallProxy(DirectRoom[ServerLink]):
         expired = self._pending.expire(now_s)
         if expired:
             self.counters.count("expired", len(expired))
+        for _key, call in expired:
+            if call.stats is not None:
+                self.topics.ended(call.stats, Reason.EXPIRED)
 
     # ------------------------------------------------------------ state and end
 

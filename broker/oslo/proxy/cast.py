@@ -17,19 +17,17 @@ from typing import Any, Final, NamedTuple
 import zmq
 
 from broker.identity import Credentials
-from broker.oslo.frames import HEAD_BYTES, Envelope, Flag, Kind, Malformed, dated, decode, overdue
-from broker.oslo.names import Pipeline
+from broker.oslo.frames import HEAD_BYTES, Flag, Kind, Malformed, dated, decode, overdue
+from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.credit import ListenerCredit
 from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.proxy.direct import DirectRoom
 from broker.oslo.proxy.local_listeners import LocalListener
-from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
+from broker.oslo.proxy.registration import RegistrationSocket
 from broker.oslo.proxy.route_cache import BEGIN, TRIES_MAX, CachedRoute, stamped_for
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames, Outcome
-from broker.oslo.records import Opened, Opening
 
 _CAST: Final = int(Kind.CAST)
 _REPEATED: Final = int(Flag.REPEATED)
@@ -53,33 +51,16 @@ class WaitingCast(NamedTuple):
 CastQueue = CreditedQueue[WaitingCast]
 
 
-class CastProxy(DirectRoom[CastQueue]):
+class CastProxy(DirectRoom):
     """One node's pipeline of casts; arguments and attributes as ``PipelineRoom``'s."""
 
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
-        super().__init__(reactor, config, acl, Pipeline.CAST, zmq.PULL)
-        self._queues: dict[str, CastQueue] = {}
-        self._limits = (config.queue_msgs, config.queue_bytes)
+        limits = (config.queue_msgs, config.queue_bytes)
+        super().__init__(reactor, config, acl, Pipeline.CAST, zmq.PULL, limits, _TO_SERVER)
         self._delivered = 0
 
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
-        self._credit = ListenerCredit(self._reactor, self._frontend, self.counters, self._credited)
-        undo.callback(self._credit.close)
-        registration = RegistrationSocket(
-            self._reactor,
-            self._config,
-            Pipeline.CAST,
-            self._acl,
-            self.counters,
-            opened=self._opened,
-            closed=self._closed,
-            other=self._said,
-            returned=self._returned,
-            status=self.status,
-            journal=self._journal,
-        )
-        self._credit.begin(registration)
-        return registration
+        return self._register(undo)
 
     # ------------------------------------------------------------ messages
 
@@ -97,7 +78,9 @@ class CastProxy(DirectRoom[CastQueue]):
         if head[4] != _CAST:
             self._bad("unexpected", who, f"saw a message of kind {head[4]}, expected CAST")
             return
+        route_to.stats.calls += 1
         if not route_to.allowed:
+            self.topics.ended(route_to.stats, Reason.DENIED, who.userid)
             self.counters.dropped(
                 "denied", "uid %d may not send to %.64s/%.64s", who.userid, route_to.exchange, route_to.topic
             )
@@ -107,9 +90,11 @@ class CastProxy(DirectRoom[CastQueue]):
             local = self._routes.choose(route_to)
         if head[_FLAGS_AT] & _REPEATED and (local is None or local.record.listener != route_to.chosen):
             text = "the server at %.64s/%.64s that may have had a cast is gone"
+            self.topics.ended(route_to.stats, Reason.NO_ROUTE, who.userid)
             self.counters.dropped("repeat_lost", text, route_to.exchange, route_to.topic)
             return
         if local is None:
+            self.topics.ended(route_to.stats, Reason.NO_ROUTE, who.userid)
             self.counters.dropped(
                 "no_route", "nobody listens at %.64s/%.64s", route_to.exchange, route_to.topic
             )
@@ -145,9 +130,8 @@ class CastProxy(DirectRoom[CastQueue]):
             queue.wait_first(cast)
 
     def _credited(self, listener: str, messages: int) -> CastQueue | None:
-        queue = self._queues.get(listener)
+        queue = super()._credited(listener, messages)
         if queue is not None:
-            queue.confirm(messages)
             self._drop_stale(queue)
             while queue.queue and queue.is_open(queue.queue[0].size):
                 self._hand_out(queue, queue.next_waiting())
@@ -158,8 +142,7 @@ class CastProxy(DirectRoom[CastQueue]):
         """Drop the oldest of which the senders have given up."""
         now_s = self._reactor.now()
         while queue.queue and overdue(queue.queue[0].head, now_s):
-            queue.next_waiting()
-            self.counters.count("expired")
+            self._expired(queue.next_waiting())
 
     def _meet(self, head: bytes, who: Credentials) -> CachedRoute[CastQueue] | None:
         try:
@@ -178,7 +161,9 @@ class CastProxy(DirectRoom[CastQueue]):
     ) -> None:
         """Another listener of the address may have what its own has no room for, or is no more there to take."""
         here = tried is not None
+        userid = decode(cast.head).userid
         if cast.head[_FLAGS_AT] & _REPEATED:
+            self.topics.failed(exchange, topic, Reason.BUSY, userid)
             text = "no room at %.64s/%.64s for a cast that was sent again"
             self.counters.dropped("repeat_lost", text, exchange, topic)
             return
@@ -190,6 +175,7 @@ class CastProxy(DirectRoom[CastQueue]):
             if self._offer(local.target, WaitingCast(head, cast.body, len(head) + len(cast.body))):
                 self.counters.count("chosen_again")
                 return
+        self.topics.failed(exchange, topic, Reason.BUSY if here else Reason.NO_ROUTE, userid)
         if here:
             self.counters.dropped(
                 "full", "the queues of the servers at %.64s/%.64s are full", exchange, topic
@@ -197,49 +183,27 @@ class CastProxy(DirectRoom[CastQueue]):
         else:
             self.counters.dropped("no_route", "nobody listens at %.64s/%.64s any more", exchange, topic)
 
-    def _again(self, cast: WaitingCast) -> None:
+    def _again(self, frames: Frames) -> None:
+        if frames[1][4] == _CAST:
+            self._delivered -= 1
+            self._move(WaitingCast(frames[1], frames[2], len(frames[1]) + len(frames[2])))
+
+    def _ended(self, queue: CastQueue) -> None:
+        for cast in queue.queue:
+            self._move(cast)
+
+    def _move(self, cast: WaitingCast) -> None:
         """What was for a listener that has ended."""
         if overdue(cast.head, self._reactor.now()):
-            self.counters.count("expired")
+            self._expired(cast)
             return
         envelope = decode(cast.head)
         self._elsewhere(None, envelope.exchange, envelope.topic, envelope.server, cast)
 
-    # ------------------------------------------------------------ registrations
-
-    def _opened(self, link: ServerLink, opening: Opening) -> Opened:
-        self._credit.check(link)
-        queue: CastQueue = CreditedQueue(
-            opening.listener, opening.credit, link, self._limits, opening.credit_bytes
-        )
-        self._enter(opening, queue)
-        queue.attached = True
-        self._queues[opening.listener] = queue
-        return self._confirmation()
-
-    def _closed(self, link: ServerLink, listener: str) -> None:
-        self._leave(listener)
-        queue = self._queues.pop(listener)
-        self._credit.forget(queue)
-        end = b"\0" + listener.encode()
-        unsent = self._registration.sift(
-            link, lambda frames: len(frames) == _TO_SERVER and frames[1].endswith(end)
-        )
-        self._returned(link, unsent)
-        for cast in queue.queue:
-            self._again(cast)
-
-    def _returned(self, link: ServerLink, messages: list[Frames]) -> None:
-        for frames in messages:
-            if len(frames) == _TO_SERVER and frames[1][4] == _CAST:
-                self._delivered -= 1
-                self._again(WaitingCast(frames[1], frames[2], len(frames[1]) + len(frames[2])))
-
-    def _said(self, link: ServerLink, envelope: Envelope, rest: list[bytes]) -> None:
-        if envelope.kind == Kind.CREDIT:
-            self._credit.came(link, envelope.listener, envelope.word)
-        else:
-            self._unexpected(link, envelope, rest)
+    def _expired(self, cast: WaitingCast) -> None:
+        self.counters.count("expired")
+        envelope = decode(cast.head)
+        self.topics.failed(envelope.exchange, envelope.topic, Reason.EXPIRED, envelope.userid)
 
     # ------------------------------------------------------------ state and end
 
@@ -247,7 +211,6 @@ class CastProxy(DirectRoom[CastQueue]):
         return {
             **super()._told(),
             "waiting": self._queued,
-            "members": [queue.status() for queue in self._queues.values()],
             "back_pressure": self._credit.status(),
         }
 
@@ -256,14 +219,9 @@ class CastProxy(DirectRoom[CastQueue]):
 
     @property
     def _queued(self) -> int:
-        return sum(len(queue.queue) for queue in self._queues.values())
+        return sum(len(queue.queue) for queue in self.locals.targets())
 
     @property
     def waiting(self) -> int:
         """Messages that wait to be sent."""
         return super().waiting + self._queued
-
-    def close(self, linger_ms: int = 0) -> None:
-        """See ``PipelineRoom.close``."""
-        self._credit.close()
-        super().close(linger_ms)

@@ -49,7 +49,7 @@ class ListenerCredit:
     def begin(self, registration: RegistrationSocket) -> None:
         """Here they register."""
         self._registration = registration
-        registration.pipe.flushed = self._flushed
+        registration.pipe.flushed = self.flushed
 
     def _reads(self, link: ServerLink) -> bool:
         return self._registration.pipe.has_room_for(link.rid)
@@ -82,7 +82,8 @@ class ListenerCredit:
             queue.moved_s = self._reactor.now()
             self._back_pressure.ease(queue)
 
-    def _flushed(self, frames: Frames) -> None:
+    def flushed(self, frames: Frames) -> None:
+        """Something that waited was given to a process: to be told, if ``pipe.flushed`` tells somebody else."""
         link = self._registration.links.get(frames[0]) if self._held else None
         if link is not None and self._reads(link):
             for listener in link.listeners:

@@ -72,6 +72,11 @@ class CreditedQueue(Generic[Waiting]):
         msgs_max, bytes_max = self.limits
         return not self.queue or (len(self.queue) < msgs_max and self.queue_bytes < bytes_max)
 
+    @property
+    def has_credit(self) -> bool:
+        """Whether it may have one more that cannot wait: the one that makes the window full still fits."""
+        return self.credit > 0 and self.flying_bytes < self.window_bytes
+
     def is_open(self, size: int) -> bool:
         """Whether a message of so many bytes fits into the window."""
         return (
@@ -101,6 +106,20 @@ class CreditedQueue(Generic[Waiting]):
         self.credit -= 1
         self.flying.append(size)
         self.flying_bytes += size
+
+    def resume(self, messages: int, size: int) -> None:
+        """It has so many messages of ``size`` bytes already, of a proxy before this one: they are confirmed first."""
+        messages = min(messages, self.credit + CREDIT_MAX)  # calls that came again needed no credit
+        for left in range(messages, 0, -1):
+            self.fly(size // left)
+            size -= size // left
+
+    def forget(self, size: int) -> None:
+        """A message of so many bytes that was handed out was dropped on its way."""
+        if size in self.flying:  # else its listener has confirmed what it never had
+            self.flying.remove(size)
+            self.flying_bytes -= size
+            self.credit += 1
 
     def land(self) -> None:
         """The latest that was handed out could not be sent: the listener can have nothing more, all else waits."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from broker.oslo.proxy.registration_messages import ServerLink
+from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import zmq
 
+from broker.figures import NameStats
 from broker.identity import Credentials
 from broker.oslo.frames import (
     FANOUT_LETTER,
@@ -54,6 +55,7 @@ class FanoutProxy(PipelineRoom):
     def __init__(self, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> None:
         super().__init__(reactor, config, acl, Pipeline.FANOUT, zmq.XSUB)
         self._records: dict[bytes, Record] = {}
+        self._stats: dict[bytes, NameStats] = {}
         self._numbers: dict[bytes, int] = {}
         self._passed: set[tuple[Credentials, bytes, bytes]] = set()
 
@@ -81,6 +83,7 @@ class FanoutProxy(PipelineRoom):
             closed=_not_closed,
             other=self._unexpected,
             status=self.status,
+            figures=self.figures,
         )
 
     def _registered(self) -> dict[int, int]:
@@ -109,11 +112,13 @@ class FanoutProxy(PipelineRoom):
         address = _address(data)
         if address is not None:
             record = self._records[data] = Record(*address)
+            self._stats[data] = self.topics.of(*address, listened=True)
             for pipe in self._frontend.pipes:
                 pipe.send((b"\1" + data,))
             self._announcer.add((record,))
 
     def _last(self, data: bytes) -> None:
+        self._stats.pop(data, None)
         record = self._records.pop(data, None)
         if record is not None:
             for pipe in self._frontend.pipes:
@@ -147,9 +152,13 @@ class FanoutProxy(PipelineRoom):
                 if len(self._passed) >= PASSED_MAX:
                     self._passed.clear()
                 self._passed.add(passed)
-        if data not in self._records:
+        stats = self._stats.get(data)
+        if stats is None:
             self.counters.count("nobody")  # it was on its way when the last server left
+            envelope = decode(head)
+            self.topics.refused(envelope.exchange, envelope.topic, Reason.NO_ROUTE, who.userid)
             return
+        stats.calls += 1
         number = self._numbers.get(data, 0) + 1
         self._numbers[data] = number
         self.counters.counts["published"] += 1
@@ -167,6 +176,7 @@ class FanoutProxy(PipelineRoom):
             text = "dropped a message of kind %d for %s at the filter %r, expected a fan-out of that topic"
             self.counters.dropped("malformed", text, envelope.kind, where, data[:64])
         elif not self._acl.may_send(who, envelope.exchange, envelope.topic):
+            self.topics.refused(envelope.exchange, envelope.topic, Reason.DENIED, who.userid)
             self.counters.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
         else:
             return True

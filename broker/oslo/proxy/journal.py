@@ -29,7 +29,7 @@ from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malfo
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.counters import Counters
-from broker.oslo.proxy.registration_messages import ServerLink
+from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.proxy.summaries import UNKNOWN, WHAT, facts_of, topic_of, who
 from broker.oslo.reactor import Pipe
 from broker.oslo.reactor.pipe import Frames

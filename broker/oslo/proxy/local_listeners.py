@@ -86,6 +86,10 @@ class LocalListeners(Generic[Target]):
             self._rings.setdefault((record.exchange, record.topic, server), _Ring()).add(local)
         return local
 
+    def get(self, listener: str) -> LocalListener[Target] | None:
+        """The listener with that id."""
+        return self._by_listener.get(listener)
+
     def remove(self, listener: str) -> LocalListener[Target] | None:
         """Forget a listener; None: not known."""
         local = self._by_listener.pop(listener, None)
@@ -102,6 +106,10 @@ class LocalListeners(Generic[Target]):
         self._by_listener = compact(self._by_listener)
         self._rings = compact(self._rings)
         return local
+
+    def listened(self, exchange: str, topic: str) -> bool:
+        """Whether anybody listens there."""
+        return (exchange, topic, "") in self._rings
 
     def fitting(self, exchange: str, topic: str, server: str, listener: str) -> LocalListener[Target] | None:
         """The listener with that id, when it is here and listens to that address; ``server`` "" any."""
@@ -123,6 +131,10 @@ class LocalListeners(Generic[Target]):
             if local is None:
                 return
             yield local
+
+    def targets(self) -> list[Target]:
+        """How all of them are reached."""
+        return [local.target for local in self._by_listener.values()]
 
     def records(self) -> list[Record]:
         """What is to be announced."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import zmq
 
+from broker.figures import NameStats
 from broker.identity import Credentials
 from broker.oslo.frames import (
     NOTIFY_LETTER,
@@ -42,7 +43,7 @@ from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.proxy.kept_pools import KeptPools
 from broker.oslo.proxy.message_digest import STAMP_BYTES, digest_of, message_of
 from broker.oslo.proxy.pipeline import PipelineRoom
-from broker.oslo.proxy.pool_member import Handout, Key
+from broker.oslo.proxy.pool_member import Handout, Key, Notification
 from broker.oslo.proxy.pools import Pools
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.proxy.route_cache import STAMP_AT, STAMP_END
@@ -68,12 +69,14 @@ class NotifyProxy(PipelineRoom):
         self.pools = Pools(config.queue_msgs, config.queue_bytes)
         self._records: dict[str, tuple[Record, ...]] = {}
         self._keys: dict[bytes, Key] = {}
+        self._stats: dict[bytes, NameStats] = {}
 
     def _open(self, undo: contextlib.ExitStack) -> RegistrationSocket:
         reactor, config = self._reactor, self._config
         self._kept = KeptPools(reactor, config, self.counters)
         undo.callback(self._kept.close)
         self.pools = Pools(config.queue_msgs, config.queue_bytes, self._kept.backlog)
+        self.pools.lost = self._lost
         self._credit = ListenerCredit(reactor, self._frontend, self.counters, self._credited)
         undo.callback(self._credit.close)
         self._kept.begin(self._announcer, self._subscribe, self._unsubscribe, self.pools)
@@ -87,6 +90,7 @@ class NotifyProxy(PipelineRoom):
             closed=self._closed,
             other=self._said,
             status=self.status,
+            figures=self.figures,
             journal=self._journal,
         )
         self._credit.begin(registration)
@@ -115,6 +119,9 @@ class NotifyProxy(PipelineRoom):
         self._subscribe(
             self.pools.open(opening.listener, opening.pool, keys, opening.credit, link, opening.credit_bytes)
         )
+        member = self.pools.member(opening.listener)
+        if member is not None:
+            member.resume(opening.held, opening.held_bytes)
         self._records[opening.listener] = opening.records
         self._give(self.pools.attach(opening.listener))
         self._announcer.add(opening.records)
@@ -138,12 +145,13 @@ class NotifyProxy(PipelineRoom):
             data = notify_filter(*key)
             if data not in self._keys:
                 self._keys[data] = key
+                self._stats[data] = self.topics.of(*key, listened=True)
                 self._set_entries(zmq.SUBSCRIBE, data)
 
     def _unsubscribe(self, key: Key) -> None:
         data = notify_filter(*key)
         if data in self._keys and not self._kept.keeps(key) and not self.pools.listened(key):
-            del self._keys[data]
+            del self._keys[data], self._stats[data]
             self._set_entries(zmq.UNSUBSCRIBE, data)
 
     def _set_entries(self, option: int, data: bytes) -> None:
@@ -166,10 +174,16 @@ class NotifyProxy(PipelineRoom):
         key = (envelope.exchange, envelope.topic)
         if self._keys.get(data) != key and not self._plausible(data, key):
             return
+        stats = self._stats.get(data)
+        if stats is None:
+            stats = self.topics.of(*key, listened=False)
+        stats.calls += 1
         if not self._acl.may_send(who, *key):
+            self.topics.ended(stats, Reason.DENIED, who.userid)
             where = f"{key[0][:64]}/{key[1][:64]}"
             self.counters.dropped("denied", "dropped a message: uid %d may not send to %s", who.userid, where)
         elif not envelope.listeners:
+            self.topics.ended(stats, Reason.NO_ROUTE, who.userid)
             self.counters.dropped("unaddressed", "dropped a notification of uid %d: saw no listener chosen for it",
                                  who.userid)  # fmt: skip
         else:
@@ -177,6 +191,10 @@ class NotifyProxy(PipelineRoom):
             message = message_of(key, envelope.id, head, body, digest_of(head, body))
             again = bool(envelope.flags & Flag.REPEATED)
             self._give(self.pools.take(message, envelope.listeners, again=again))
+
+    def _lost(self, message: Notification, reason: Reason) -> None:
+        """One pool does not get it."""
+        self.topics.failed(*message.key, reason, int.from_bytes(message.stamp[:4]))
 
     def _read(self, head: bytes, whose: object) -> Envelope | None:
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
+from broker.figures import NameStats
 from broker.oslo.frames import ID_BYTES
 
 GRACE_S: Final = 1.0
@@ -37,10 +38,10 @@ class GivenCall(NamedTuple):
     link: Answerer
     due_s: float
     """When its sender has given up; by the reactor's clock."""
-    kind: int
-    """``Kind.CALL``, or ``Kind.CAST`` for one that waits in a queue."""
     confirm: bool = False
-    """A cast whose sender is told when it was taken."""
+    """A cast that waits for its server's process, and whose sender is told when that has taken it."""
+    stats: NameStats | None = None
+    """Where it is counted."""
 
 
 class PendingReplies:
@@ -74,6 +75,8 @@ class PendingReplies:
         if former is not None:
             self._settle(key, former)
         self.calls[key] = call
+        if call.stats is not None:
+            call.stats.open += 1
         owed = self.owed.get(id(call.link))
         if owed is None:
             self.owed[id(call.link)] = {key}
@@ -99,6 +102,8 @@ class PendingReplies:
 
     def _settle(self, key: bytes, call: GivenCall) -> None:
         """Its link owes this answer no longer."""
+        if call.stats is not None:
+            call.stats.open -= 1
         owed = self.owed[id(call.link)]
         owed.discard(key)
         if not owed:

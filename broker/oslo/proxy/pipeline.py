@@ -28,6 +28,7 @@ from broker.oslo.proxy.journal import PipelineJournal, journal_of
 from broker.oslo.proxy.recording import Recording
 from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
+from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opened
 from broker.transport.curve import Certificate
@@ -44,7 +45,7 @@ class PipelineRoom(ABC):
         kind: of its frontend's sockets, such as ``zmq.SUB``.
 
     Attributes:
-        counters: counts of what went wrong.
+        counters: counts of what went wrong. topics: messages by where they went.
         recording: where messages are recorded, from ``open`` on; None nowhere.
     """
 
@@ -52,6 +53,7 @@ class PipelineRoom(ABC):
         self, reactor: Reactor, config: NodeConfig, acl: AccessControl, pipeline: Pipeline, kind: int
     ) -> None:
         self.counters = Counters(reactor, pipeline)
+        self.topics = TopicStats(reactor.now)
         self.recording: Recording | None = None
         self._reactor = reactor
         self._config = config
@@ -164,6 +166,10 @@ class PipelineRoom(ABC):
         text = "dropped a message of %s: saw kind %d with %d frames"
         self.counters.dropped("unexpected", text, link, envelope.kind, len(rest))
 
+    def figures(self) -> dict[str, Any]:
+        """What STATUS answers who wants no more than that."""
+        return {"figures": self.topics.status()}
+
     def status(self) -> dict[str, Any]:
         """What STATUS answers."""
         return {
@@ -176,5 +182,6 @@ class PipelineRoom(ABC):
             **self._registration.status(),
             **self._told(),
             "counts": self._counted(),
+            **self.figures(),
             **(self.recording.status(str(self._pipeline)) if self.recording is not None else {}),
         }

@@ -14,9 +14,10 @@ Every message that is not handed out is counted, under the names in ``Pools.coun
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from broker.oslo.names import Reason
 from broker.oslo.proxy.pool_member import Handout, Key, Member, Notification
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Pools:
 
     Attributes:
         counts: messages by what became of them, other than being handed out: see ``COUNTED``.
+        lost: told each message that a pool does not get, and why; None nobody.
         waited: listeners whose queue something was put into; emptied by whoever looks at it.
     """
 
@@ -64,6 +66,7 @@ class Pools:
     def __init__(self, queue_msgs: int, queue_bytes: int, backlog: Backlog | None = None) -> None:
         self._backlog = backlog
         self.counts: dict[str, int] = dict.fromkeys(self.COUNTED, 0)
+        self.lost: Callable[[Notification, Reason], None] | None = None
         self.waited: set[Member] = set()
         self._limits = (queue_msgs, queue_bytes)
         self._members: dict[str, Member] = {}
@@ -209,7 +212,7 @@ class Pools:
                 elif self._backlog is not None and listener in self._backlog.pools():
                     pool = self._backlog.pools()[listener]
                 else:
-                    self.counts["lost_unknown"] += 1
+                    self._lose("lost_unknown", message, Reason.NO_ROUTE)
                     continue
             else:
                 pool = member.pool
@@ -219,7 +222,7 @@ class Pools:
             served.add(pool)
             if member is None or message.key not in member.keys or not member.has_room:
                 if again:
-                    self.counts["lost_again"] += 1
+                    self._lose("lost_again", message, Reason.NO_ROUTE)
                     continue
                 member = self._another(message, pool)
                 if member is None:
@@ -269,15 +272,20 @@ class Pools:
         group = self._groups.get((message.key, pool))
         if group is None:
             if self._backlog is None or not self._backlog.put(message, pool):
-                self.counts["lost_pool"] += 1
+                self._lose("lost_pool", message, Reason.NO_ROUTE)
             return None
         for _ in range(len(group)):
             member = self._members[group[0]]
             group.rotate(-1)
             if member.has_room:
                 return member
-        self.counts["lost_full"] += 1
+        self._lose("lost_full", message, Reason.BUSY)
         return None
+
+    def _lose(self, name: str, message: Notification, reason: Reason) -> None:
+        self.counts[name] += 1
+        if self.lost is not None:
+            self.lost(message, reason)
 
     def _append(self, member: Member, message: Notification, handouts: list[Handout]) -> None:
         if not member.queue and member.is_open(message.size):

@@ -6,7 +6,7 @@ A server process has one DEALER for each pipeline, here a ``ServerLink``. What c
     OPEN id        JSON Opening     answered OPENED id + JSON Opened, or REFUSED id reason + text
     CLOSE id       (listeners)      answered CLOSED id, behind everything that was sent for them
     PULSE          (empty)          answered PULSE; or REFUSED NO_ROUTE: not known (any more), register again
-    STATUS id      (empty)          answered STATUS id + JSON
+    STATUS id      (empty)          answered STATUS id + JSON; with a word only with what is counted by topic
 
 A link that says nothing for a lease has its listeners dropped, its process may be frozen. It stays known until it is
 certain that nobody is there: the process has ended (its pidfd says so at once), or the connection has.
@@ -14,8 +14,6 @@ certain that nobody is there: the process has ended (its pidfd says so at once),
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -40,7 +38,8 @@ from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.drops import ListenerDrops
 from broker.oslo.proxy.frontend import status_of
-from broker.oslo.proxy.registration_messages import CannotOpen, ServerLink, read
+from broker.oslo.proxy.registration_messages import CannotOpen, objection, read
+from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.binding import bind_local
 from broker.oslo.reactor.pipe import Frames, Outcome
@@ -82,7 +81,7 @@ class RegistrationSocket:
         returned: ``(link, messages)``: what waited for a link that is gone, the router's id in front, after ``closed``.
         gone: a link has ended for good, after ``closed`` for each of its listeners.
         raw: kinds whose messages are not read here: ``(link, frames)`` with all frames, the router's id first.
-        status: body of STATUS; None: ``counters.status``.
+        status: body of STATUS; None: ``counters.status``. figures: the same of one with a word; None: as of any.
         journal: where what comes, what goes and who listens is recorded; None nowhere.
 
     Attributes:
@@ -110,6 +109,7 @@ class RegistrationSocket:
         gone: Callable[[ServerLink], None] | None = None,
         raw: Mapping[int, Callable[[ServerLink, list[bytes]], None]] | None = None,
         status: Callable[[], Mapping[str, Any]] | None = None,
+        figures: Callable[[], Mapping[str, Any]] | None = None,
         journal: PipelineJournal | None = None,
     ) -> None:
         if reactor.context is None:
@@ -129,6 +129,7 @@ class RegistrationSocket:
             kind: take if journal is None else journal.server(take) for kind, take in (raw or {}).items()
         }
         self._told = counters.status if status is None else status
+        self._figures = self._told if figures is None else figures
         self._holders: dict[str, tuple[ServerLink, Opened]] = {}
         self._drops = ListenerDrops(reactor, self._drop, self._finished)
         self._records = 0
@@ -180,7 +181,7 @@ class RegistrationSocket:
         """
         dropped = 0
         for link in list(self.links.values()):
-            denied = [name for name, opening in link.listeners.items() if self._objection(link, opening)]
+            denied = [name for name, opening in link.listeners.items() if objection(self._acl, link, opening)]
             for listener in denied:
                 self._drop(link, listener)
             if denied:
@@ -205,7 +206,7 @@ class RegistrationSocket:
         """Forget all links, without ``closed``, and close the socket. Harmless twice."""
         self._timer.cancel()
         for link in self.links.values():
-            self._unwatch(link)
+            link.unwatch(self._reactor)
         self.links.clear()
         self._drops.clear()
         self.pipe.close(linger_ms)
@@ -254,7 +255,8 @@ class RegistrationSocket:
                     self._drop(link, listener)
             self.send(link, (encode(Kind.CLOSED, id=envelope.id), b""))
         elif envelope.kind == Kind.STATUS:
-            self.send(link, (encode(Kind.STATUS, id=envelope.id), to_json(self._told())))
+            told = self._figures() if envelope.word else self._told()
+            self.send(link, (encode(Kind.STATUS, id=envelope.id), to_json(told)))
         else:
             self._other(link, envelope, rest)
 
@@ -273,12 +275,12 @@ class RegistrationSocket:
         if self.leaving:
             raise CannotOpen(Reason.LEAVING, REASONS[Reason.LEAVING])
         opening = read(rest)
-        objection = self._objection(link, opening)
-        if objection:
-            raise CannotOpen(Reason.DENIED, objection)
+        denied = objection(self._acl, link, opening)
+        if denied:
+            raise CannotOpen(Reason.DENIED, denied)
         holder, status = self._holders.get(opening.listener, (None, None))
         if holder is link and status is not None and opening.listener in link.listeners:
-            if link.listeners[opening.listener] != opening:
+            if not opening.repeats(link.listeners[opening.listener]):
                 raise CannotOpen(
                     Reason.MALFORMED, "saw another OPEN of the same listener, expected CLOSE before"
                 )
@@ -305,14 +307,6 @@ class RegistrationSocket:
         if self.changed is not None:
             self.changed()
         return status
-
-    def _objection(self, link: ServerLink, opening: Opening) -> str:
-        """Why the rules do not allow that listener; "" they do."""
-        for record in opening.records:
-            if not self._acl.may_listen(link.credentials, record.exchange, record.topic):
-                where = f"{record.exchange[:64]}/{record.topic[:64]}"
-                return f"uid {link.credentials.userid} may not listen at {where}"
-        return ""
 
     def _take_over(self, holder: ServerLink, link: ServerLink, listener: str) -> None:
         """The same process has a new connection: its listener moves; nobody else's does."""
@@ -347,28 +341,12 @@ class RegistrationSocket:
                     Reason.BUSY, f"saw {len(self.links)} server processes, expected {LINKS_MAX} at most"
                 )
             self._end(idle)
-        self._watch(link)
-        self.links[link.rid] = link
-
-    def _watch(self, link: ServerLink) -> None:
-        """Notice at once when the process ends; where the kernel cannot, the lease has to do."""
-        if not link.pid:
-            return
         try:
-            link.pidfd = os.pidfd_open(link.pid)
+            if not link.watch(self._reactor, self._died):
+                self._counters.count("unwatched")
         except ProcessLookupError:
             raise CannotOpen(Reason.NO_ROUTE, f"pid {link.pid} has ended") from None
-        except OSError:  # not allowed in this container, or no descriptor left
-            self._counters.count("unwatched")
-            return
-        self._reactor.add_reader(link.pidfd, lambda: self._died(link))
-
-    def _unwatch(self, link: ServerLink) -> None:
-        if link.pidfd >= 0:
-            self._reactor.remove_reader(link.pidfd)
-            with contextlib.suppress(OSError):
-                os.close(link.pidfd)
-            link.pidfd = -1
+        self.links[link.rid] = link
 
     def _died(self, link: ServerLink) -> None:
         self._counters.count("died")
@@ -382,7 +360,7 @@ class RegistrationSocket:
 
     def _end(self, link: ServerLink, waiting: Sequence[Frames] = ()) -> None:
         if self.links.get(link.rid) is link:
-            self._unwatch(link)
+            link.unwatch(self._reactor)
             del self.links[link.rid]
             # now: another connection may have its id when the last listener is dropped
             self._drops.put(link, [*waiting, *self.pipe.sift(link.rid, lambda _frames: True)])

@@ -1,4 +1,4 @@
-"""The server processes that register, and what they say then: checked before anything is done with it (pure)."""
+"""What server processes say when they register: checked before anything is done with it (pure)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 import msgspec
 
 from broker.errors import HeadgateError
-from broker.identity import Credentials
 from broker.nesting import decoder
 from broker.oslo.frames import check_name
 from broker.oslo.names import LISTENER_CHARS, Reason
+from broker.oslo.proxy.acl import AccessControl
+from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.records import Opening
-from broker.transport.zeromq.origin import credentials
 
 RECORDS_EACH_MAX: Final = 1024
 """Records of one listener: seven priorities of each topic it listens to."""
@@ -25,49 +25,6 @@ class CannotOpen(HeadgateError):
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
         self.reason = reason
-
-
-class ServerLink:
-    """One server process, as one pipeline knows it.
-
-    Attributes:
-        rid: the router's id of its connection.
-        origin: its ``Peer-Address``.
-        credentials: who it is; ``stamp``: the same as an envelope has it.
-        pid: its process; 0 unknown.
-        listeners: what it opened, by listener; ``dropping``: those that are to be dropped in one of the next turns.
-        lapsed: it was silent for a lease, its listeners are dropped.
-    """
-
-    __slots__ = (
-        "credentials",
-        "dropping",
-        "heard",
-        "lapsed",
-        "listeners",
-        "origin",
-        "pid",
-        "pidfd",
-        "rid",
-        "silent",
-        "stamp",
-    )
-
-    def __init__(self, rid: bytes, origin: str, who: Credentials) -> None:
-        self.rid = rid
-        self.origin = origin
-        self.credentials = who
-        self.stamp = who.encode()
-        self.pid = credentials(origin)[2] or 0
-        self.listeners: dict[str, Opening] = {}
-        self.dropping: dict[str, Opening] = {}
-        self.lapsed = False
-        self.heard = True
-        self.silent = 0
-        self.pidfd = -1
-
-    def __str__(self) -> str:
-        return f"pid {self.pid} (uid {self.credentials.userid})"
 
 
 def read(rest: list[bytes]) -> Opening:
@@ -109,6 +66,16 @@ def _problem(opening: Opening) -> str:
                 return f"saw a record of the listener {record.listener[:64]!r}, expected {listener!r}"
     except ValueError as error:
         return str(error)
-    if opening.credit_bytes < 0:
-        return f"saw a credit of {opening.credit_bytes} bytes, expected 0 or more"
+    for name in ("credit_bytes", "held", "held_bytes"):
+        if getattr(opening, name) < 0:
+            return f"saw {name} {getattr(opening, name)}, expected 0 or more"
     return "" if 0 <= opening.credit <= 1 << 31 else f"saw a credit of {opening.credit}, expected 0 to 2**31"
+
+
+def objection(acl: AccessControl, link: ServerLink, opening: Opening) -> str:
+    """Why the rules do not allow that listener of ``link``; "" they do."""
+    who = link.credentials
+    for record in opening.records:
+        if not acl.may_listen(who, record.exchange, record.topic):
+            return f"uid {who.userid} may not listen at {record.exchange[:64]}/{record.topic[:64]}"
+    return ""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Final, Generic
 
+from broker.figures import NameStats
 from broker.identity import Credentials
 from broker.oslo.frames import HEAD_BYTES, MAGIC, VERSION, Malformed, decode
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.local_listeners import LocalListener, LocalListeners, Target
+from broker.oslo.proxy.topic_stats import TopicStats
 
 # read where it is used, not folded by the compiler: tests change it
 ROUTES_MAX: int = 16_384
@@ -33,13 +35,17 @@ class CachedRoute(Generic[Target]):
         stamp: userid and rolemask as the envelope has them.
         allowed: the access control's decision.
         chosen: the listener that the client has chosen; "" none.
+        stats: where messages that go there are counted.
         local: that one, when it is here, fits, and is the only one named: the envelope then needs no other address.
     """
 
-    __slots__ = ("allowed", "chosen", "exchange", "local", "server", "stamp", "topic")
+    __slots__ = ("allowed", "chosen", "exchange", "local", "server", "stamp", "stats", "topic")
 
-    def __init__(self, who: Credentials, names: tuple[str, str, str], chosen: str, allowed: bool) -> None:
+    def __init__(
+        self, who: Credentials, names: tuple[str, str, str], chosen: str, allowed: bool, stats: NameStats
+    ) -> None:
         self.stamp = who.encode()
+        self.stats: NameStats = stats
         self.allowed = allowed
         self.exchange, self.topic, self.server = names
         self.chosen = chosen
@@ -53,10 +59,11 @@ class RouteCache(Generic[Target]):
         known: by (who, bytes of the address); the hot path looks here directly.
     """
 
-    def __init__(self, acl: AccessControl, locals_: LocalListeners[Target]) -> None:
+    def __init__(self, acl: AccessControl, locals_: LocalListeners[Target], topics: TopicStats) -> None:
         self.known: dict[tuple[Credentials, bytes], CachedRoute[Target]] = {}
         self._acl = acl
         self._locals = locals_
+        self._topics = topics
 
     def meet(self, who: Credentials, head: bytes) -> CachedRoute[Target]:
         """Read, judge and remember the address of the envelope ``head``.
@@ -69,8 +76,10 @@ class RouteCache(Generic[Target]):
             raise Malformed("saw an envelope without topic, expected where it is to go")
         allowed = self._acl.may_send(who, envelope.exchange, envelope.topic)
         names = (envelope.exchange, envelope.topic, envelope.server)
+        listened = self._locals.listened(envelope.exchange, envelope.topic)
+        stats = self._topics.of(envelope.exchange, envelope.topic, listened=listened)
         route_to: CachedRoute[Target] = CachedRoute(
-            who, names, envelope.listener if len(envelope.listeners) == 1 else "", allowed
+            who, names, envelope.listener if len(envelope.listeners) == 1 else "", allowed, stats
         )
         tail = head[HEAD_BYTES:]
         if len(tail) <= TAIL_BYTES_MAX:

@@ -23,6 +23,8 @@ Topics, payloads JSON objects; who calls is what the broker stamped::
     oslo.send                    the same with {"exchange", "topic", "method"} in the payload: for exchanges with dots,
                                  and methods called cancel or disconnect
     oslo.status                  {}: what the rooms of this node count; owners and admins
+    oslo.calls                   {}: messages by pipeline, exchange and topic, and how many were refused, as
+                                 ``broker.calls`` has them; owners and admins
     oslo.topics.list             {"exchange": ""}: where somebody listens, of what the caller may call
 
 ``mode`` is ``call`` (answered {"result": ...}), ``cast`` (one server of the topic, not answered by it) or ``fanout``

@@ -45,10 +45,17 @@ def present(ipc_dir: str) -> tuple[str, ...]:
     return tuple(room for room in ROOMS if os.path.exists(os.path.join(ipc_dir, socket_of(room))))
 
 
-def statuses(ipc_dir: str, answer_s: float = ANSWER_S) -> dict[str, dict[str, Any] | None]:
-    """What each room that is ``present`` says of itself; None: nothing within ``answer_s``, all in all."""
-    found: dict[str, dict[str, Any] | None] = dict.fromkeys(present(ipc_dir))
+def statuses(
+    ipc_dir: str, answer_s: float = ANSWER_S, *, figures: bool = False
+) -> dict[str, dict[str, Any] | None]:
+    """What each room that is ``present`` says of itself; None: nothing within ``answer_s``, all in all.
+
+    ``figures``: only what the pipelines count by topic, under ``figures``; an older one says all, and not that.
+    """
+    asked = [room for room in present(ipc_dir) if not (figures and room == DIRECTORY)]
+    found: dict[str, dict[str, Any] | None] = dict.fromkeys(asked)
     number = frames.new_id()
+    question = frames.encode(Kind.STATUS, id=number, word=int(figures))
     with _context() as context, contextlib.ExitStack() as stack:
         poller = zmq.Poller()
         rooms: dict[Any, str] = {}
@@ -62,7 +69,7 @@ def statuses(ipc_dir: str, answer_s: float = ANSWER_S) -> dict[str, dict[str, An
         while rooms and (left_s := end - time.monotonic()) > 0:
             for sock, event in poller.poll(_ms(left_s)):
                 if event & zmq.POLLOUT:  # connected: an unconnected one would keep it for itself
-                    sock.send_multipart([frames.encode(Kind.STATUS, id=number), b""], zmq.NOBLOCK)
+                    sock.send_multipart([question, b""], zmq.NOBLOCK)
                     poller.modify(sock, zmq.POLLIN)
                     continue
                 said = _status(sock.recv_multipart(zmq.NOBLOCK), number)

@@ -18,6 +18,8 @@ from broker.oslo.service.topics import Nothing, Send, WhichTopics, asked, body_o
 EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
 """Who may ask at all: ``policy`` decides what they may have called."""
 STATUS: Final = Role.OWNER | Role.ADMIN
+FIGURES_S: Final = 0.3
+"""How long rooms may take that are asked for figures: whoever asks us waits a little longer."""
 TOPICS_MAX: Final = 1000
 """Topics in one answer."""
 
@@ -54,6 +56,7 @@ class Handlers:
         return {
             "send": (self.send, int(EVERYBODY)),
             "status": (self.status, int(STATUS)),
+            "calls": (self.calls, int(STATUS)),
             "topics.list": (self.topics_list, int(EVERYBODY)),
         }
 
@@ -97,6 +100,21 @@ class Handlers:
         read(Nothing, request.payload)
         rooms = await self._once("status", lambda: asking.statuses(self._config.client.ipc_dir))
         return {"rooms": rooms, "face": self._figures()}
+
+    async def calls(self, request: Request) -> dict[str, Any]:
+        """``oslo.calls``."""
+        read(Nothing, request.payload)
+        rooms = await self._once(
+            "calls", lambda: asking.statuses(self._config.client.ipc_dir, FIGURES_S, figures=True)
+        )
+        return {
+            "figures": {
+                f"{room} {name}": told
+                for room, said in rooms.items()
+                for name, told in ((said or {}).get("figures") or {}).items()
+            },
+            "silent": [room for room, said in rooms.items() if said is None],
+        }
 
     async def _once(self, name: str, ask: Callable[[], Any]) -> Any:
         """Ask in a thread; who asks meanwhile is told the same: however many they are, it is one thread."""

@@ -7,6 +7,7 @@ most listeners. Names begin with ``headgate_oslo_``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from errno import errorcode
 from typing import Any, Final
 
 from broker.exposition import Sample
@@ -51,6 +52,7 @@ def samples(statuses: Statuses) -> list[Sample]:
         *_losses(pipelines),
         *_held(pipelines),
         *_listeners(pipelines),
+        *_topics(pipelines),
         *_directory(there.get(DIRECTORY)),
         *_settings(there),
         *_journals(there),
@@ -174,6 +176,28 @@ def _listeners(pipelines: Mapping[str, Status]) -> list[Sample]:
                 _each(pipelines, lambda said: said.get("links", 0))),
         _family("lapsed_links", "gauge", "Those that have said nothing for a lease.",
                 _each(pipelines, lambda said: said.get("lapsed", 0))),
+    ]  # fmt: skip
+
+
+def _topics(pipelines: Mapping[str, Status]) -> list[Sample]:
+    told = [
+        ({"pipeline": room, "topic": topic}, figures)
+        for room, said in pipelines.items()
+        for topic, figures in (said.get("figures") or {}).items()
+    ]
+    errors = [
+        ({**whose, "errno": errorcode.get(int(errnum), errnum)}, float(count))
+        for whose, figures in told
+        for errnum, count in figures["errors"].items()
+    ]
+    return [
+        _family("topic_messages_total", "counter", "Messages to a topic, those that were refused, too; of topics whose "
+                "number is bounded, and of all others.",
+                [(whose, float(figures["calls"])) for whose, figures in told]),
+        _family("topic_errors_total", "counter", "Of those, what was refused or is lost, by errno: EAGAIN no room, "
+                "EHOSTUNREACH nobody there, ETIMEDOUT too late, EPERM not allowed.", errors),
+        _family("topic_open_calls", "gauge", "Of those, calls that wait for their replies.",
+                [(whose, float(figures["open"])) for whose, figures in told if whose["pipeline"] == Pipeline.CALL]),
     ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@
   it expires); None: no token. Default: ``$HEADGATE_TOKEN``, or the content of the file ``$HEADGATE_TOKEN_FILE``.
 - ``ssl``: an ``ssl.SSLContext`` for ``wss://``; default: the system's authorities.
 - ``headers``: mapping of further request headers. ``origin``: value of the ``Origin`` header.
+- ``deflate``: True offers compression, which gateways agree on where ``gateway.deflate`` is on.
 - ``overflow``: ``disconnect`` or ``drop``: what the gateway does when we read too slowly.
 - ``resume``: mapping with ``token``, ``epoch``, ``sequence``, ``subscriptions``: go on where a lost link ended.
 

@@ -41,7 +41,9 @@ class Conversation:
         welcomed: done with True once the gateway let us in (and resumed); or with the reason why not.
         welcome: its welcome; empty before.
         resumed: its answer to ``resume``; empty without one.
-        said: the text of its last error object, which precedes a close frame.
+        ears: hears each object, after this conversation did.
+        said: the text of its last error object, which precedes a close frame; and ``again``, whether it wants us to
+            connect again, where it said.
         gaps, lost: notices of dropped events, and events dropped: we read too slowly.
     """
 
@@ -58,6 +60,8 @@ class Conversation:
         self.welcome: dict[str, Any] = {}
         self.resumed: dict[str, Any] = {}
         self.said = ""
+        self.again: bool | None = None
+        self.ears: Callable[[dict[str, Any]], None] = lambda _obj: None
         self.gaps = 0
         self.lost = 0
 
@@ -87,6 +91,11 @@ class Conversation:
         handler = _HANDLERS.get(str(obj.get("type")))
         if handler is not None:  # a newer gateway may say more
             handler(self, obj)
+        self.ears(obj)
+
+    def resume(self, **position: Any) -> None:
+        """See ``Talk.resume``."""
+        self._send(_encoder.encode({"type": "resume", **position}))
 
     def end(self) -> None:
         """The link is gone: no more timers."""
@@ -97,7 +106,7 @@ class Conversation:
         self.welcome = obj
         self._schedule(obj.get("expires"))
         if self._resume is not None:
-            self._send(_encoder.encode({"type": "resume", **self._resume}))
+            self.resume(**self._resume)
         elif not self.welcomed.done():
             self.welcomed.set_result(True)
 
@@ -108,6 +117,8 @@ class Conversation:
 
     def _on_error(self, obj: dict[str, Any]) -> None:
         self.said = str(obj.get("text") or obj.get("name") or "")[:500]
+        again = obj.get("reconnect")
+        self.again = again if isinstance(again, bool) else None
 
     def _on_gap(self, obj: dict[str, Any]) -> None:
         lost = obj.get("lost")

@@ -10,6 +10,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final
 
 from websockets.client import ClientProtocol
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 from websockets.typing import Origin, Subprotocol
 from websockets.uri import parse_uri
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from broker.transport.link import Options
 
 SUBPROTOCOL: Final = "flux.v1"
+DEFLATE: Final = ClientPerMessageDeflateFactory(
+    server_no_context_takeover=True, client_no_context_takeover=True
+)
 TLS_GOODBYE_S: Final = 1.0
 """How long the end of a TLS connection waits for the other side's."""
 
@@ -63,6 +67,7 @@ def _prepare(target: Target, options: Options) -> ClientLink:
         parse_uri(target.uri),
         origin=Origin(extra["origin"]) if extra.get("origin") else None,
         subprotocols=[Subprotocol(SUBPROTOCOL)],
+        extensions=[DEFLATE] if extra.get("deflate") else None,
         max_size=options.max_bytes(peer) + JOIN_BYTES,
         logger=_quiet,
     )

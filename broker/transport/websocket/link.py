@@ -211,7 +211,9 @@ class ClientLink(Link, asyncio.Protocol):
             return None
         if response.status_code == 101:
             text = error or "it chose no subprotocol"
-            return LinkRefused(f"{self.peer.address} is no gateway: {text}", errno.EPROTONOSUPPORT)
+            refused = LinkRefused(f"{self.peer.address} is no gateway: {text}", errno.EPROTONOSUPPORT)
+            refused.final = True
+            return refused
         return refusal.of_status(self.peer.address, response.status_code, bytes(response.body or b""))
 
     def _closed(self) -> LinkError:
@@ -219,7 +221,9 @@ class ClientLink(Link, asyncio.Protocol):
         assert close is not None
         text = refusal.close_text(self.peer.address, close.code, close.reason, self.talk.said)
         kind = LinkEnded if self.talk.welcome else LinkRefused
-        return kind(text, refusal.of_close(close.code))
+        error = kind(text, refusal.of_close(close.code))
+        error.final = refusal.is_final(close.code)
+        return error
 
     def _data(self, frame: Frame, messages: list[Message]) -> None:
         """One data frame; fragments, which a proxy may make, are put together."""
@@ -235,6 +239,9 @@ class ClientLink(Link, asyncio.Protocol):
 
     def _message(self, data: bytes, text: bool, messages: list[Message]) -> None:
         if text:
+            if messages:  # what stands in front of it is told before it
+                self._deliver(messages)
+                messages.clear()
             self.talk.heard(data)
             return
         splitter = self._splitter
@@ -255,7 +262,9 @@ class ClientLink(Link, asyncio.Protocol):
         """What the gateway sent is no message: nothing after it can be trusted."""
         code = 1009 if isinstance(failure, MessageTooLarge) else 1002
         self._close_frame(code, str(failure))
-        self._shut(LinkBroken(f"{self.peer.address}: {failure}", failure.errno))
+        error = LinkBroken(f"{self.peer.address}: {failure}", failure.errno)
+        error.final = True
+        self._shut(error)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -372,6 +381,8 @@ class ClientLink(Link, asyncio.Protocol):
     def _shut(self, error: LinkError) -> None:
         if self.ended is not None:
             return
+        if self.talk.again is not None:
+            error.final = not self.talk.again
         self.talk.end()
         if self._watch is not None:
             self._watch.cancel()

@@ -43,6 +43,10 @@ BY_CODE: Final = {
 }
 """Close code (gateway/PROTOCOL.md) -> errno; every other one is ECONNRESET."""
 
+AGAIN: Final = frozenset({1001, 1006, 1011, 1012, 1013})
+"""Close codes of RFC 6455 after which another attempt may end otherwise."""
+LATER: Final = frozenset({408, 425, 429})
+"""The same of statuses from 400 to 499."""
 _TEXT_CHARS: Final = 500
 
 
@@ -50,9 +54,11 @@ def of_status(address: str, status: int, body: bytes) -> LinkRefused:
     """The error that a refused upgrade means: the errno and text of its problem body, or its plain text."""
     errnum, text = _problem(body)
     known = BY_STATUS.get(status, errno.ECONNREFUSED)
-    return LinkRefused(
+    error = LinkRefused(
         f"{address} refused the connection: {status} {text or _phrase(status)}", errnum or known
     )
+    error.final = 400 <= status < 500 and status not in LATER
+    return error
 
 
 def _problem(body: bytes) -> tuple[int, str]:
@@ -76,6 +82,11 @@ def _phrase(status: int) -> str:
 def of_close(code: int) -> int:
     """The errno of a close code."""
     return BY_CODE.get(code, errno.ECONNRESET)
+
+
+def is_final(code: int) -> bool:
+    """Whether a client that was closed with ``code`` should not come back; unknown codes follow their range."""
+    return code not in AGAIN and not 4000 <= code < 4500
 
 
 def close_text(address: str, code: int, reason: str, said: str) -> str:

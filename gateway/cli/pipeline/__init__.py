@@ -10,8 +10,8 @@
     report     charts of a warehouse as one HTML page
 
 ``given`` has the options that they share, and the session. A verb's file is loaded
-when it is called; ``stream`` needs Java, ``ingest`` where there is much to do, ``batch`` where it is told to go to a
-cluster, the others never.
+when it is called; ``stream`` needs Java, ``ingest`` and ``batch`` where they are told to go to a cluster, the others
+never.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def overview() -> str:
         [
             "Usage: headgate pipeline VERB [OPTIONS] ...",
             "",
-            "What a journal holds as Delta Lake tables (pip install 'headgate[spark]'); much of it by Spark (Java 17).",
+            "What a journal holds as Delta Lake tables (pip install 'headgate[spark]'); stream needs Java 17.",
             "",
             *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
             "",
             "`headgate pipeline VERB --help` has the options and an example of each. Under spark-submit:",
             "  spark-submit --master spark://HOST:7077 $(python -m gateway.pipeline --path) batch --warehouse DIR",
             "",
-            "examples:",
+            "Examples:",
             "  headgate up --journal journal                                          record what passes",
             "  headgate pipeline batch --journal journal --warehouse warehouse        tables of it",
             "  headgate pipeline stream --journal journal --warehouse live            the same, every few seconds",

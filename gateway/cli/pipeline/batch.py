@@ -41,19 +41,15 @@ def batch(
     skip = given.skips(on_corrupt)
     names = [schema.table_named(name).name for name in table or ()]
     target = Warehouse(warehouse) if journal else given.existing(warehouse)
-    size = ingest.size(ingest.pending(journal, target)) if journal else 0
-    screen = Screen(as_json)
-    with (
-        Progress(quiet=as_json) as progress,
-        given.Spark(master, conf, verbose).where_needed("batch", progress) as needed,
-    ):
+    where, screen = given.Spark(master, conf, verbose), Screen(as_json)
+    if journal and where.asked:
+        ingest.pending(journal, target)  # what is wrong with the journal is said before a JVM starts
+    with Progress(quiet=as_json) as progress, where.where_asked("batch", progress) as spark:
         if journal:
-            spark = needed(size, ingest.HERE_BYTES)
             tell = progress.step("ingest", "segments")
             run = ingest.ingest(spark, journal, target, payload=payload, skip=skip, tell=tell)
             screen.record(run.as_json(), given.line_of(run))
         dates = given.dates(target, "messages", since, until)
-        spark = needed(0, 0)  # however many rows there are: on one machine nothing is faster than DuckDB
         tell = progress.step("batch", "tables")
         run = job.batch(spark, target, dates, tables=names or job.NAMES, tell=tell)
     screen.record(run.as_json(), given.line_of(run))

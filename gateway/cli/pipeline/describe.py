@@ -57,14 +57,14 @@ def describe(
 def _warehouse(screen: Screen, path: str, names: set[str]) -> None:
     from gateway.pipeline import describe as job
 
-    told = job.describe(given.existing(path))
+    held = job.describe(given.existing(path))
     if screen.as_json:
-        screen.value(told)
+        screen.value(held)
         return
-    rows = [_row(each) for each in told["tables"] if each["table"] in names]
+    rows = [_row(each) for each in held["tables"] if each["table"] in names]
     screen.table(("table", "rows", "files", "bytes", "first date", "last date", "version"), rows)
-    screen.line(f"fed by {told['feed'].get('feed', 'nobody yet')}")
-    if last := told["last_run"]:
+    screen.line(f"fed by {held['feed'].get('feed', 'nobody yet')}")
+    if last := held["last_run"]:
         screen.line(f"last run: {last['job']}, {last['age_s']:.0f} s ago, {last['rows_in']:,} rows read")
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,23 +100,13 @@ class Spark:
         return bool(self.master or self.conf or "PYSPARK_GATEWAY_PORT" in os.environ)
 
     @contextlib.contextmanager
-    def where_needed(
-        self, name: str, progress: Progress
-    ) -> Iterator[Callable[[int, int], SparkSession | None]]:
-        """Gives a session where Spark is ``asked`` for, or for work that is more than a limit; else None. It is one
-        session, made at its first use.
-        """
-        made: list[SparkSession] = []
-        with contextlib.ExitStack() as stack:
-
-            def needed(work: int, limit: int) -> SparkSession | None:
-                if not self.asked and work <= limit:
-                    return None
-                if not made:
-                    made.append(stack.enter_context(self.session(name, progress)))
-                return made[0]
-
-            yield needed
+    def where_asked(self, name: str, progress: Progress) -> Iterator[SparkSession | None]:
+        """A session where Spark is ``asked`` for; else None: this process does it."""
+        if not self.asked:
+            yield None
+            return
+        with self.session(name, progress) as made:
+            yield made
 
 
 def _pair(text: str) -> tuple[str, str]:

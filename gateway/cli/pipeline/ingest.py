@@ -30,8 +30,8 @@ def ingest(
     verbose: given.Verbose = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Write what was recorded since the last time into bronze, in one commit. Up to half a gigabyte is done in this
-    process; more, or with --master or --conf, by Spark.
+    """Write what was recorded since the last time into bronze, in one commit: here, a thread a core, or with --master
+    or --conf in the tasks of Spark.
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal.
     """
@@ -40,14 +40,10 @@ def ingest(
 
     skip = given.skips(on_corrupt)
     target = Warehouse(warehouse)
-    size = job.size(
-        job.pending(journal, target)
-    )  # what is wrong with the journal is said before a JVM starts
-    with (
-        Progress(quiet=as_json) as progress,
-        given.Spark(master, conf, verbose).where_needed("ingest", progress) as needed,
-    ):
-        spark = needed(size, job.HERE_BYTES)
+    where = given.Spark(master, conf, verbose)
+    if where.asked:
+        job.pending(journal, target)  # what is wrong with the journal is said before a JVM starts
+    with Progress(quiet=as_json) as progress, where.where_asked("ingest", progress) as spark:
         tell = progress.step("ingest", "segments")
         run = job.ingest(spark, journal, target, payload=payload, skip=skip, verify=verify, tell=tell)
     Screen(as_json).record(run.as_json(), given.line_of(run))

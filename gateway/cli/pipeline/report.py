@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 from typing import Final
 
+from broker.cli.parsing import Parser
+
 _EPILOG: Final = """\
-examples:
+Examples:
   headgate pipeline report --warehouse DIR -o report.html              all there is, at most the newest seven days
   headgate pipeline report --warehouse DIR --svg history.svg           one picture, for another page
   headgate pipeline report --warehouse DIR -o noon.html --since 2026-03-02T12:00 --until 2026-03-02T13:00
 
 The page needs nothing beside it. Times are UTC. It names users, topics and sizes: its mode is 0600.
-exit codes: 0 written, 1 failed, 2 wrong options
+Exit codes: 0 written, 1 failed, 2 wrong options
 """
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The options of the verb."""
-    parser = argparse.ArgumentParser(
-        prog="headgate pipeline report",
-        description="Write charts and tables of a warehouse as one self-contained HTML page, or as a picture.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "pipeline report",
+        "Write charts and tables of a warehouse as one self-contained HTML page, or as a picture.",
+        _EPILOG,
     )
     add = parser.add_argument
-    add("-w", "--warehouse", metavar="DIR|URL", required=True, help="what headgate pipeline wrote")
-    add("-o", "--output", metavar="FILE", help="the page; one that is there is replaced")
+    add("-w", "--warehouse", metavar="DIR|URL", required=True, help="What headgate pipeline wrote.")
+    add("-o", "--output", metavar="FILE", help="The page; one that is there is replaced.")
     add(
         "--svg",
         metavar="FILE",
-        help="a picture of traffic, latency, refusals and order, with or without the page",
+        help="A picture of traffic, latency, refusals and order, with or without the page.",
     )
     add(
-        "--since", metavar="TIME", type=when, help="2026-03-01, 2026-03-01T12:30 (UTC), or seconds since 1970"
+        "--since",
+        metavar="TIME",
+        type=when,
+        help="2026-03-01, 2026-03-01T12:30 (UTC), or seconds since 1970.",
     )
-    add("--until", metavar="TIME", type=when, help="the end, not included (default: the end of the data)")
-    add("--days", metavar="N", type=float, default=7.0, help="how much, unless --since says it (default 7)")
+    add("--until", metavar="TIME", type=when, help="The end, not included (default: the end of the data).")
+    add("--days", metavar="N", type=float, default=7.0, help="How much, unless --since says it (default 7).")
     return parser
 
 
@@ -52,7 +55,7 @@ def main(argv: list[str]) -> int:
     from gateway.pipeline import report
 
     try:
-        found = report.write(
+        summary = report.write(
             given.warehouse,
             given.output,
             picture=given.svg,
@@ -63,7 +66,7 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         raise HeadgateError(f"{error.filename2 or error.filename}: {error.strerror}", error.errno) from None
     files = " and ".join(filter(None, (given.output, given.svg)))
-    print(f"{files}: {found['messages']} messages, {len(found['runs'])} runs of the pipeline")
+    print(f"{files}: {summary['messages']} messages, {len(summary['runs'])} runs of the pipeline")
     return 0
 
 

@@ -20,12 +20,17 @@ EXAMPLES = (
     "headgate pipeline stream --journal journal --warehouse live               until Ctrl-C",
     "headgate pipeline stream -j journal -w live --trigger 2 --max-bytes 64m",
     "headgate pipeline stream -j journal -w live --available-now               all there is, then end",
+    "headgate pipeline stream -j s3://b/journals -w s3://b/live --checkpoint /var/lib/headgate/stream",
 )
 _LOOK_S: Final = 0.5
 TRIGGER_S: Final = 5.0
 Checkpoint = Annotated[
     str | None,
-    typer.Option("--checkpoint", metavar="DIR", help="Spark's checkpoint. Default: in the warehouse."),
+    typer.Option(
+        "--checkpoint",
+        metavar="DIR",
+        help="Spark's checkpoint; it must stay. Default: in the warehouse, unless that is a store.",
+    ),
 ]
 Trigger = Annotated[float, typer.Option("--trigger", min=0.1, metavar="SECONDS", help="A batch so often.")]
 
@@ -37,9 +42,7 @@ def stream(
     trigger: Trigger = TRIGGER_S,
     available_now: Annotated[
         bool,
-        typer.Option(
-            "--available-now", help="Read what there is now, in as many batches as it takes, and end."
-        ),
+        typer.Option("--available-now", help="Read what there is, in as many batches as it takes, and end."),
     ] = False,
     max_files: Annotated[
         int | None, typer.Option("--max-files", min=1, metavar="N", help="Segments of a batch at most.")
@@ -71,6 +74,7 @@ def stream(
     listing(journal)
     target, screen = Warehouse(warehouse), Screen(as_json)
     target.refuse_former()
+    checkpoint = checkpoint or target.checkpoint  # which a store refuses: before a JVM is started
     with (
         given.leaving() as leave,
         Progress(quiet=as_json) as progress,
@@ -86,7 +90,7 @@ def stream(
             trigger_s=None if available_now else trigger,
             gold=not bronze_only,
             options=settings,
-            told=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.line_of(run)}"),
+            on_run=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.line_of(run)}"),
         )
         with progress.waiting(f"following {shown(journal)}"):
             _follow(running, leave)
@@ -95,9 +99,9 @@ def stream(
 
 def _settings(on_corrupt: str, payload: bool, max_files: int | None, max_bytes: str | None) -> dict[str, str]:
     """Options of the source."""
-    found = {"onCorrupt": "skip" if given.skips(on_corrupt) else "fail", "payload": str(payload).lower()}
+    settings = {"onCorrupt": "skip" if given.skips(on_corrupt) else "fail", "payload": str(payload).lower()}
     limits = {"maxFilesPerTrigger": max_files and str(max_files), "maxBytesPerTrigger": max_bytes}
-    return found | {name: limit for name, limit in limits.items() if limit}
+    return settings | {name: limit for name, limit in limits.items() if limit}
 
 
 def _follow(running: Stream, leave: threading.Event) -> None:

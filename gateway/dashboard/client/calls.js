@@ -23,6 +23,8 @@ const failure = (message) => new FluxError(message.errnum, message.payload.text,
  *
  * Ends by itself when the service has no more to say (ENODATA), throws `FluxError` when it fails. Leaving the loop
  * cancels the stream at the service.
+ *
+ * @extends {Inbox<any>}
  */
 export class Stream extends Inbox {
   #cancel;
@@ -114,7 +116,7 @@ export class Calls {
       const timer = timeoutMs
         ? setTimeout(() => entry.failed(new FluxError(ERRNO.ETIMEDOUT, `no answer in ${timeoutMs} ms`, topic)), timeoutMs)
         : undefined;
-      const aborted = () => entry.failed(signal.reason);
+      const aborted = () => entry.failed(signal?.reason);
       const finish = (settle, value) => {
         clearTimeout(timer);
         signal?.removeEventListener('abort', aborted);

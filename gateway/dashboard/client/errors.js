@@ -12,6 +12,7 @@ export const ERRNO = Object.freeze({
   EALREADY: 114, ESTALE: 116, EDQUOT: 122, ECANCELED: 125,
 });
 
+/** @type {Map<number, string>} */
 const NAMES = new Map(Object.entries(ERRNO).map(([name, number]) => [number, name]));
 
 const TEXTS = Object.freeze({

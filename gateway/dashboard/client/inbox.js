@@ -12,6 +12,7 @@ export class Inbox {
   #head = 0;
   #waiting = [];
   #ended = false;
+  /** @type {Error | null} */
   #error = null;
 
   /**
@@ -39,7 +40,7 @@ export class Inbox {
     else this.#items.push(item);
   }
 
-  /** No more items; what waits is still read, then the loop ends or throws `error`. @param {Error} [error] */
+  /** No more items; what waits is still read, then the loop ends or throws `error`. @param {Error | null} [error] */
   end(error = null) {
     if (this.#ended) return;
     this.#ended = true;

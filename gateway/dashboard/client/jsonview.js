@@ -11,6 +11,7 @@ import { DecodeError } from './wire.js';
 export const NAME = 'flux.v1.json';
 
 const TYPES = Object.freeze({ request: REQUEST, response: RESPONSE, event: EVENT, control: CONTROL });
+/** @type {Map<number, string>} */
 const TYPE_NAMES = new Map(Object.entries(TYPES).map(([name, type]) => [type, name]));
 const FLAGS = Object.freeze({
   noresponse: FLAG.NORESPONSE, upstream: FLAG.UPSTREAM, private: FLAG.PRIVATE, streaming: FLAG.STREAMING,

@@ -144,6 +144,10 @@ function readable(bytes) {
  * @property {Uint8Array[]} routes  most recent hop first
  */
 export class Message {
+  /**
+   * @param {{type: number, topic?: string, payload?: Payload, flags?: number, userid?: number, rolemask?: number,
+   *   aux1?: number, aux2?: number, routes?: Uint8Array[]}} fields
+   */
   constructor({
     type, topic = '', payload = NO_PAYLOAD, flags = 0, userid = USERID_UNKNOWN, rolemask = 0, aux1 = 0, aux2 = 0,
     routes = [],

@@ -15,7 +15,8 @@ import { FLAG, response } from './message.js';
  * @property {number} rolemask    1 owner, 2 user, 8 admin
  * @property {boolean} streaming  the caller takes many answers
  */
-class Request {
+export class Request {
+  /** @param {import('./message.js').Message} message */
   constructor(message) {
     this.topic = message.topic;
     this.payload = message.payload.value;

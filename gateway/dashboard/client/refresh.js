@@ -43,7 +43,7 @@ export class Refresh {
   async #refresh() {
     const mine = this.#timer;
     try {
-      const token = await this.#getToken();
+      const token = await /** @type {() => string | Promise<string>} */ (this.#getToken)();
       if (this.#timer === mine) this.#send(token);
     } catch (error) {
       this.#report(error);

@@ -26,7 +26,7 @@ export class Event {
     this.private = message.private;
   }
 
-  /** @returns {object | string | Uint8Array | null} parsed when it is looked at */
+  /** @returns {any} parsed when it is looked at */
   get payload() {
     return this.#message.payload.value;
   }
@@ -43,6 +43,7 @@ export class Event {
  * @property {string} prefix
  * @property {number} lost   events that the loop was too slow for
  * @property {boolean} closed
+ * @extends {Inbox<Event>}
  */
 export class Subscription extends Inbox {
   #release;
@@ -76,7 +77,7 @@ export class Subscription extends Inbox {
     await this.#release(this);
   }
 
-  /** The gateway took the prefix away. @param {Error} error */
+  /** The gateway took the prefix away. @param {Error | null} error */
   fail(error) {
     this.closed = true;
     this.end(error);
@@ -171,7 +172,7 @@ export class Subscriptions {
     await Promise.all(restored);
   }
 
-  /** The gateway does not give this prefix any more. @param {string} prefix @param {Error} error */
+  /** The gateway does not give this prefix any more. @param {string} prefix @param {Error | null} error */
   drop(prefix, error) {
     const interest = this.#byPrefix.get(prefix);
     this.#byPrefix.delete(prefix);

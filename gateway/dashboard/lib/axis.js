@@ -3,6 +3,8 @@
  * @module
  */
 
+import { clockMinutes, clockSeconds, day } from './format.js';
+
 const HOUR = 3600;
 const DAY = 24 * HOUR;
 const EVERY = [10, 20, 30, 60, 120, 300, 600, 1800, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY];
@@ -45,15 +47,12 @@ export function times(since, until, most) {
 function label(seconds, every) {
   const date = new Date(seconds * 1000);
   const midnight = date.getHours() === 0 && date.getMinutes() === 0;
-  if (every >= DAY || midnight) return date.toLocaleDateString([], { day: 'numeric', month: 'short' });
-  return hours(date, every < 60);
+  if (every >= DAY || midnight) return day(date);
+  return every < 60 ? clockSeconds(date) : clockMinutes(date);
 }
 
-const two = (value) => String(value).padStart(2, '0');
-const hours = (date, fine) => `${two(date.getHours())}:${two(date.getMinutes())}${fine ? `:${two(date.getSeconds())}` : ''}`;
-
 /**
- * A time with its day, like `2 Mar 12:30`.
+ * A time with its day, like `03-02 12:30`.
  * @param {number} seconds
  * @param {boolean} [fine]  with its seconds
  * @returns {string}
@@ -61,5 +60,5 @@ const hours = (date, fine) => `${two(date.getHours())}:${two(date.getMinutes())}
 export function stamp(seconds, fine = false) {
   if (!Number.isFinite(seconds)) return '–';
   const date = new Date(seconds * 1000);
-  return `${date.toLocaleDateString([], { day: 'numeric', month: 'short' })} ${hours(date, fine)}`;
+  return `${day(date)} ${fine ? clockSeconds(date) : clockMinutes(date)}`;
 }

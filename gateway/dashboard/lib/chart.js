@@ -23,6 +23,8 @@ const CIRCLE = `a${POINT} ${POINT} 0 1 0 ${2 * POINT} 0a${POINT} ${POINT} 0 1 0 
  * @property {(number | null)[]} values    one for each time; null: not known
  */
 
+/** @typedef {{at: number, text: string}} Mark  something that happened, seconds since 1970 */
+
 export class Chart {
   #shown = null;
   #at = -1;
@@ -42,12 +44,13 @@ export class Chart {
     this.readout = h('p', { class: 'readout', 'aria-live': 'polite' });
     this.grid = s('g', { class: 'chart-grid' });
     this.marks = s('g', { class: 'chart-marks' });
+    this.happened = s('g', { class: 'chart-happened' });
     this.cursor = s('line', { class: 'chart-cursor', y1: TOP, y2: HEIGHT - BOTTOM, visibility: 'hidden' });
     this.svg = s('svg', {
       class: 'chart-picture', role: 'img', height: HEIGHT, tabindex: 0,
       onpointermove: (event) => this.#point(event.clientX), onpointerleave: () => this.#choose(-1),
       onblur: () => this.#choose(-1), onkeydown: (event) => this.#key(event),
-    }, this.grid, this.marks, this.cursor);
+    }, this.grid, this.happened, this.marks, this.cursor);
     this.empty = h('p', { class: 'empty', text: how.empty });
     this.frame = h('div', { class: 'chart-frame' }, this.svg);
     this.element = h('section', { class: how.bars ? 'chart chart-bars' : 'chart' },
@@ -56,20 +59,24 @@ export class Chart {
     this.draw(null);
   }
 
-  /** @param {{times: number[], step: number, lines: Line[]} | null} shown  null: nothing is known */
+  /** @param {{times: number[], step: number, lines: Line[], marks?: Mark[]} | null} shown  null: nothing is known */
   draw(shown) {
+    const read = this.#at >= 0 ? this.#shown?.times[this.#at] : undefined;
     this.#shown = shown;
     const there = Boolean(shown?.lines.some(({ values }) => values.some((value) => value || (this.how.zeros && value === 0))));
     this.frame.hidden = !there;
     this.legend.hidden = !there;
     this.empty.hidden = there;
-    say(this.readout, '');
-    if (!there) return;
+    if (!there) {
+      say(this.readout, '');
+      return;
+    }
     keep(this.legend, shown.lines, () => h('li', {}, h('i', { 'aria-hidden': 'true' }), h('span')), (item, line) => {
       mark(item, 'class', `tone-${line.tone}`);
       say(item.lastElementChild, line.name);
     });
     this.#draw();
+    if (this.#width) this.#choose(read === undefined ? -1 : shown.times.findIndex((time) => time >= read));
   }
 
   #sized() {
@@ -93,6 +100,7 @@ export class Chart {
     this.x = (seconds) => LEFT + (seconds - begins[0]) / (begins.length * step) * (width - LEFT - RIGHT);
     this.y = (value) => HEIGHT - BOTTOM - value / ticks.at(-1) * (HEIGHT - TOP - BOTTOM);
     this.#drawGrid(ticks, begins, step);
+    this.#drawHappened();
     const draw = this.how.bars ? this.#bars(begins, step) : (line) => this.#line(begins, step, line);
     keep(this.marks, lines, () => s('path'), (path, line) => {
       mark(path, 'class', `${this.how.bars ? 'chart-bar' : 'chart-line'} tone-${line.tone}`);
@@ -102,11 +110,20 @@ export class Chart {
       `${line.name} at most ${this.how.read(line.values.reduce((most, value) => Math.max(most, value ?? 0), 0))}`)).join(', ')}`);
   }
 
+  #drawHappened() {
+    keep(this.happened, this.#shown.marks ?? [], () => s('line', { y1: TOP, y2: HEIGHT - BOTTOM }, s('title')), (element, { at, text }) => {
+      const x = this.x(at).toFixed(1);
+      mark(element, 'x1', x);
+      mark(element, 'x2', x);
+      say(element.firstElementChild, text);
+    });
+  }
+
   #drawGrid(ticks, begins, step) {
     const until = begins[0] + begins.length * step;
     const across = times(begins[0], until, Math.max(2, (this.#width - LEFT - RIGHT) / PER_MARK));
     const parts = [
-      ...ticks.map((value) => [LEFT, this.y(value), this.#width - RIGHT, this.y(value), this.how.format(value), 'end']),
+      ...ticks.map((value) => [LEFT, this.y(value), this.#width - RIGHT, this.y(value), value ? this.how.format(value) : '0', 'end']),
       ...across.map(({ at, text }) => [this.x(at), HEIGHT - BOTTOM, this.x(at), HEIGHT - BOTTOM + 4, text, 'middle']),
     ];
     keep(this.grid, parts, () => s('g', {}, s('line'), s('text')), (group, [x1, y1, x2, y2, text, anchor]) => {
@@ -186,6 +203,7 @@ export class Chart {
     mark(this.cursor, 'x2', x);
     const said = lines.filter(({ values }) => Number.isFinite(values[at]))
       .map((line) => `${line.name} ${this.how.read(line.values[at])}`);
+    for (const each of this.#shown.marks ?? []) if (each.at >= begins[at] && each.at < begins[at] + step) said.push(each.text);
     say(this.readout, `${stamp(begins[at], step < 60)}: ${said.join(' · ') || 'nothing known'}`);
   }
 }

@@ -4,6 +4,7 @@
  */
 
 import { h, say } from './dom.js';
+import { fileName, save } from './download.js';
 import { Ring } from './ring.js';
 import { Rows } from './rows.js';
 
@@ -47,6 +48,8 @@ export class Console {
     this.followButton = h('button', { type: 'button', class: 'toggle', 'aria-pressed': 'true', title: 'Follow (f)',
       onclick: () => this.rows.follow(!this.rows.following) }, 'Follow');
     this.clearButton = h('button', { type: 'button', onclick: () => this.clear() }, 'Clear');
+    this.saveButton = h('button', { type: 'button', text: 'Save', title: 'Keep what is shown as a file, an entry a line',
+      onclick: () => this.#save(label) });
     this.count = h('span', { class: 'count', role: 'status', 'aria-live': 'off' });
     this.notice = h('p', { class: 'needs', hidden: true });
     this.rows = new Rows({
@@ -60,7 +63,7 @@ export class Console {
         onclick: () => this.#close() }, '×'), this.text);
     this.element = h('div', { class: 'console', onkeydown: (event) => this.#key(event) },
       h('div', { class: 'tools' }, tools, h('span', { class: 'spring' }), this.count, this.followButton,
-        this.pauseButton, this.clearButton),
+        this.pauseButton, this.saveButton, this.clearButton),
       this.notice,
       h('div', { class: 'console-body' },
         h('div', { class: 'console-list' },
@@ -117,6 +120,12 @@ export class Console {
     if (this.paused) this.pause(false);
     this.#close();
     this.#show();
+  }
+
+  #save(label) {
+    const lines = [];
+    for (let at = this.#shown.first; at < this.#shown.end; at += 1) lines.push(JSON.stringify(this.#shown.at(at)));
+    save(fileName(label, 'jsonl'), lines.map((line) => `${line}\n`).join(''), 'application/x-ndjson');
   }
 
   /** How many are shown, of how many; called once a second. */

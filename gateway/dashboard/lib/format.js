@@ -9,7 +9,7 @@ export function short(value) {
   if (value >= 1e6) return `${(value / 1e6).toFixed(1)}M`;
   if (value >= 1e4) return `${(value / 1e3).toFixed(0)}k`;
   if (value >= 1e3) return `${(value / 1e3).toFixed(1)}k`;
-  return String(Math.round(value));
+  return value < 10 && !Number.isInteger(value) ? value.toFixed(1) : String(Math.round(value));
 }
 
 /** Per second. @param {number} value @returns {string} */
@@ -45,11 +45,22 @@ export function duration(seconds) {
 
 const two = (value) => String(value).padStart(2, '0');
 
-/** Time of day with milliseconds, local. @param {Date} date @returns {string} */
-export function clock(date) {
-  const ms = String(date.getMilliseconds()).padStart(3, '0');
-  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${ms}`;
-}
+// Times are local and read like ISO 8601 wherever they stand: 2026-03-02 14:05:09.123, or as much of it as is needed.
+
+/** Hours and minutes. @param {Date} date @returns {string} */
+export const clockMinutes = (date) => `${two(date.getHours())}:${two(date.getMinutes())}`;
+
+/** With seconds. @param {Date} date @returns {string} */
+export const clockSeconds = (date) => `${clockMinutes(date)}:${two(date.getSeconds())}`;
+
+/** With milliseconds. @param {Date} date @returns {string} */
+export const clock = (date) => `${clockSeconds(date)}.${String(date.getMilliseconds()).padStart(3, '0')}`;
+
+/** Month and day. @param {Date} date @returns {string} */
+export const day = (date) => `${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+
+/** All of a time, to the second. @param {Date} date @returns {string} */
+export const moment = (date) => `${date.getFullYear()}-${day(date)} ${clockSeconds(date)}`;
 
 /** One line of a payload, cut. @param {*} value @param {number} [limit] @returns {string} */
 export function preview(value, limit = 400) {

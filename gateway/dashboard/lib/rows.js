@@ -65,7 +65,8 @@ export class Rows {
 
   /** Items were added or forgotten: draw in the next frame. */
   changed() {
-    this.#frame ||= requestAnimationFrame(() => {
+    if (this.#frame) return;
+    this.#frame = requestAnimationFrame(() => {
       this.#frame = 0;
       this.#draw();
     });

@@ -4,6 +4,7 @@
  */
 
 import { h, keep, mark, say } from './dom.js';
+import { csv, fileName, save } from './download.js';
 
 /**
  * @typedef {object} Column
@@ -29,7 +30,9 @@ export class Table {
     this.body = h('tbody');
     this.empty = h('p', { class: 'empty', text: empty });
     this.notice = h('p', { class: 'needs', hidden: true });
-    this.heading = h('h3', { text: caption });
+    this.download = h('button', { type: 'button', class: 'quiet small download', text: 'CSV', title: 'Keep what is shown as a file',
+      'aria-label': `${caption} as CSV`, onclick: () => this.#save(caption) });
+    this.heading = h('h3', { text: caption }, this.download);
     const heads = columns.map(({ name, number }) => h('th', { scope: 'col', class: number ? 'number' : null, text: name }));
     if (action) heads.push(h('th', { scope: 'col' }, h('span', { class: 'hidden', text: 'actions' })));
     this.table = h('table', { 'aria-label': caption }, h('thead', {}, h('tr', {}, heads)), this.body);
@@ -41,6 +44,7 @@ export class Table {
     this.notice.hidden = true;
     this.table.hidden = rows.length === 0;
     this.empty.hidden = rows.length > 0;
+    this.download.hidden = rows.length === 0;
     keep(this.body, rows, () => this.#row(), (element, row) => this.#fill(element, row));
   }
 
@@ -50,6 +54,14 @@ export class Table {
     this.notice.hidden = false;
     this.table.hidden = true;
     this.empty.hidden = true;
+    this.download.hidden = true;
+  }
+
+  #save(caption) {
+    const texts = this.columns.map(({ text }, at) => ({ text, at })).filter(({ text }) => text);
+    const heads = texts.map(({ at }) => this.columns[at].name);
+    const rows = [...this.body.rows].map((row) => texts.map(({ at }) => row.cells[at].textContent));
+    save(fileName(caption, 'csv'), csv([heads, ...rows]), 'text/csv');
   }
 
   #row() {

@@ -9,6 +9,10 @@ export const KEPT = 10_000;
 /** Bytes of payload that the kept events may hold together; beyond it the oldest payloads are let go. */
 const KEPT_BYTES = 32 * 2 ** 20;
 const TOPICS = 512;
+/** Parts of a topic that name one thing of many: a UUID, a long number or hash. */
+const ID = /^(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{16,}|\d{4,})$/i;
+/** A topic with `*` for such parts. @param {string} topic */
+const grouped = (topic) => topic.split('.').map((part) => (ID.test(part) ? '*' : part)).join('.');
 
 /** An entry is `{at, event, note}`; a gap or a lost connection is a note, so that the hole is seen where it is. */
 export class EventLog {
@@ -58,11 +62,12 @@ export class EventLog {
   }
 
   #count(topic) {
-    let entry = this.topics.get(topic);
+    const name = grouped(topic);
+    let entry = this.topics.get(name);
     if (!entry) {
       if (this.topics.size >= TOPICS) this.#forgetQuietest();
-      entry = { topic, count: 0, now: 0, series: new Series() };
-      this.topics.set(topic, entry);
+      entry = { topic: name, count: 0, now: 0, series: new Series() };
+      this.topics.set(name, entry);
     }
     entry.count += 1;
     entry.now += 1;

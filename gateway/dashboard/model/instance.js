@@ -1,6 +1,6 @@
 /**
  * The instance behind the gateway as its brokers tell it: shape, health, traffic and latency of every rank.
- * Asked again and again while somebody looks; rates are differences of two answers.
+ * The gateway asks them (`gateway.ranks`), once for all pages; this asks for what has changed, once a second.
  * @module
  */
 
@@ -11,17 +11,16 @@ import { isDenied } from './access.js';
 
 export const TYPES = ['request', 'response', 'event', 'control'];
 
+const TOPIC = 'gateway.ranks';
 const TICK_MS = 1000;
-const HEALTH_EVERY = 2; // ticks
-const SHAPE_EVERY = 15;
-/** Ranks asked at the same time, and per tick: a tree of thousands takes several ticks for a round. */
-const ASKED_AT_ONCE = 64;
 const ANSWER_MS = 4000;
 const GONE = new Set(['lost', 'offline']);
-/** So long a broker may take to answer; after that it is shown as silent, and its figures as unknown. */
+/** So long an answer may take; after that its broker, or the gateway, is shown as silent, and its figures as unknown. */
 const SILENT_MS = 2000;
-/** So long a round waits for those that answer at once; the others come into the next one. */
-const ROUND_MS = 500;
+/** So long a tick waits for the answer. */
+const WAIT_MS = 500;
+
+const UNKNOWN = Object.freeze({ rx: {}, ms: null, drops: null });
 
 const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
@@ -33,28 +32,32 @@ export class Rank {
     this.children = [];
     this.host = '';
     this.told = 'unknown'; // its status, as the tree tells
-    this.asking = false;
-    this.waitingSince = NaN; // when it was asked first, of what it has not answered
-    this.since = NaN;
+    this.waitingSince = NaN; // by the clock of this page
+    this.sinceAt = NaN; // of its status
     this.error = '';
-    this.rx = {};
-    this.tx = {};
-    this.in = NaN;
-    this.out = NaN;
-    this.ms = NaN;
-    this.pending = NaN;
-    this.links = NaN;
-    this.drops = null; // reason -> count; null where the broker does not tell
-    this.outboxBytes = NaN;
-    this.peers = [];
+    this.kinds = {};
     this.traffic = new Series();
     this.latency = new Series();
-    this.before = null; // {at, figures} of the last answer
+    this.drops = null; // reason -> count; null where the broker does not tell
+    this.pending = NaN;
+    this.links = NaN;
+    this.outboxBytes = NaN;
+    this.quiet();
+  }
+
+  /** What flows is not known. */
+  quiet() {
+    Object.assign(this, { rx: {}, in: NaN, out: NaN, ms: NaN });
   }
 
   /** @returns {boolean} it cannot be asked */
   get gone() {
     return GONE.has(this.told);
+  }
+
+  /** @returns {number} seconds since its status is what it is */
+  get since() {
+    return (performance.now() - this.sinceAt) / 1000;
   }
 
   /** @returns {number} whole seconds for which it has not answered; 0 below two */
@@ -79,29 +82,41 @@ export class Rank {
   get dropped() {
     return this.drops ? sum(Object.values(this.drops)) : NaN;
   }
-}
 
-const sum = (values) => values.reduce((total, value) => total + (Number.isFinite(value) ? value : 0), 0);
-
-/** Difference of two tables of counters, per second; a counter that was cleared has none. */
-function rates(now, before, seconds) {
-  const out = {};
-  for (const type of TYPES) {
-    const rise = (now?.[type] ?? 0) - (before?.[type] ?? 0);
-    out[type] = rise >= 0 ? rise / seconds : NaN;
+  /** What the gateway tells of it. @param {object} row */
+  take(row) {
+    const now = performance.now();
+    const before = (seconds) => (seconds === null ? NaN : now - seconds * 1000);
+    this.told = row.status;
+    this.error = row.error;
+    this.sinceAt = before(row.since_s);
+    this.waitingSince = before(row.silent_s || null);
+    this.drops = row.drops;
+    this.kinds = row.kinds;
+    this.pending = row.pending ?? NaN;
+    this.links = row.links ?? NaN;
+    this.outboxBytes = row.outbox_bytes ?? NaN;
+    this.quiet();
+    if (row.rx && !this.gone) {
+      Object.assign(this, { rx: row.rx, in: sum(Object.values(row.rx)), out: sum(Object.values(row.tx)) });
+    }
+    if (!this.gone) this.ms = row.ms ?? NaN;
   }
-  return out;
 }
 
-/** Fires `change` after each round of answers, `shape` when the tree is another one. */
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+/** Fires `change` once a second. */
 export class Instance extends EventTarget {
   #client;
   #access;
-  #tick = 0;
   #run = null; // what asks; null: nothing does
   #timer;
-  #next = 0;
-  #under = new Map(); // what is under way: name -> its promise
+  #asking = null; // the question under way
+  #waitingSince = NaN; // since when the gateway owes an answer
+  #after = 0;
+  #turn = 0; // of whom the answer is: another connection's counts no more
+  #hosts = [];
 
   /**
    * @param {import('../client.js').Client} client
@@ -115,8 +130,9 @@ export class Instance extends EventTarget {
     this.root = null;
     this.state = '';
     this.version = '';
-    this.ours = '';
-    this.denied = new Set(); // topics that the role does not allow
+    this.headgate = false;
+    this.total = UNKNOWN; // of all ranks
+    this.why = ''; // why there is no tree
     this.types = Object.fromEntries(TYPES.map((type) => [type, new Series()]));
     this.latency = new Series();
     this.updatedAt = 0;
@@ -126,185 +142,27 @@ export class Instance extends EventTarget {
   start() {
     this.stop();
     this.#run = {};
-    this.#tick = 0;
-    this.#round(this.#run);
+    this.#tick(this.#run);
   }
 
   /** Ask no more; what is known stays. */
   stop() {
     this.#run = null;
+    this.#answered();
     for (const rank of this.ranks.values()) rank.waitingSince = NaN;
     clearTimeout(this.#timer);
+  }
+
+  /** Another connection, or another broker: ask for everything. */
+  again() {
+    this.#after = 0;
+    this.#asking = null;
+    this.#turn += 1;
   }
 
   /** @returns {Rank[]} by rank */
   get list() {
     return [...this.ranks.values()].sort((a, b) => a.rank - b.rank);
-  }
-
-  /** Messages per second that came in at these ranks, by type. @param {Rank[]} ranks */
-  rateOf(ranks, type) {
-    return sum(ranks.map((rank) => rank.rx[type]));
-  }
-
-  async #round(run) {
-    const began = performance.now();
-    try {
-      if (!document.hidden) await this.#ask();
-    } catch (error) {
-      this.dispatchEvent(new CustomEvent('trouble', { detail: error }));
-    }
-    if (run !== this.#run) return;
-    this.#timer = setTimeout(() => this.#round(run), Math.max(TICK_MS / 4, TICK_MS - (performance.now() - began)));
-  }
-
-  async #ask() {
-    const tick = this.#tick++;
-    const first = !this.root;
-    const shape = tick % SHAPE_EVERY === 0 ? this.#once('shape', () => this.#askShape()) : null;
-    if (first) await shape;
-    const health = tick % HEALTH_EVERY === 0 ? this.#once('health', () => this.#askHealth()) : null;
-    if (first) await health;
-    await this.#askFigures();
-    this.#collect();
-    this.dispatchEvent(new Event('change'));
-  }
-
-  /** Do something that takes longer than a round where a broker is silent; never twice at a time. */
-  #once(name, work) {
-    if (!this.#under.has(name)) {
-      this.#under.set(name, work()
-        .catch((error) => this.dispatchEvent(new CustomEvent('trouble', { detail: error })))
-        .finally(() => this.#under.delete(name)));
-    }
-    return this.#under.get(name);
-  }
-
-  /** A call; null where the role is missing. */
-  async #rpc(topic, payload, nodeid) {
-    if (this.denied.has(topic) || !(await this.#access.ask('call', topic)).allowed) {
-      this.denied.add(topic);
-      return null;
-    }
-    try {
-      return await this.#client.rpc(topic, payload, { nodeid, timeoutMs: ANSWER_MS });
-    } catch (error) {
-      if (!isDenied(error)) throw error;
-      this.denied.add(topic);
-      return null;
-    }
-  }
-
-  /** Another connection: roles may have changed, so try again what was refused, and look at the shape first. */
-  again() {
-    this.denied.clear();
-    this.#tick = 0;
-  }
-
-  // -- shape -------------------------------------------------------------------------------------
-
-  async #askShape() {
-    const attr = async (name) => {
-      try {
-        return (await this.#rpc('attr.get', { name }))?.value ?? '';
-      } catch {
-        return ''; // real flux-core has no headgate.version, an old one no hostlist
-      }
-    };
-    const shape = await this.#rpc('overlay.topology', { rank: 0 }, 0);
-    const [hosts, version, ours] = await Promise.all(['hostlist', 'version', 'headgate.version'].map(attr));
-    this.version = version;
-    this.ours = ours;
-    if (!shape) return;
-    const names = expand(hosts);
-    const seen = new Set();
-    const before = [...this.ranks.keys()].join();
-    this.root = this.#place(shape, null, names, seen);
-    for (const rank of [...this.ranks.keys()]) if (!seen.has(rank)) this.ranks.delete(rank);
-    if (before !== [...this.ranks.keys()].join()) this.dispatchEvent(new Event('shape'));
-  }
-
-  #place(shape, parent, names, seen) {
-    const rank = this.ranks.get(shape.rank) ?? new Rank(shape.rank);
-    this.ranks.set(shape.rank, rank);
-    seen.add(shape.rank);
-    rank.parent = parent;
-    rank.host = names[shape.rank] ?? '';
-    rank.children = (shape.children ?? []).map((child) => this.#place(child, rank, names, seen));
-    return rank;
-  }
-
-  // -- health ------------------------------------------------------------------------------------
-
-  /** Each broker answers for itself and its direct children, so the tree is walked level by level. */
-  async #askHealth() {
-    try {
-      this.state = (await this.#rpc('state-machine.get', null, 0))?.state ?? '';
-    } catch {
-      this.state = ''; // a broker without states is worth showing, too
-    }
-    let level = this.root ? [this.root] : [];
-    while (level.length) {
-      await this.#each(level, (rank) => this.#askHealthOf(rank));
-      level = level.flatMap((rank) => rank.children).filter((rank) => rank.children.length && !rank.gone);
-    }
-  }
-
-  async #askHealthOf(rank) {
-    let health;
-    try {
-      health = await this.#rpc('overlay.health', null, rank.rank);
-    } catch (error) {
-      if (rank.rank === 0) throw error;
-      rank.error = error.text ?? error.message;
-      return;
-    }
-    if (!health) return;
-    this.#take(rank, health);
-    for (const told of health.children ?? []) {
-      const child = this.ranks.get(told.rank);
-      if (child) this.#take(child, told);
-    }
-  }
-
-  #take(rank, told) {
-    rank.told = told.status ?? 'unknown';
-    rank.since = told.duration ?? NaN;
-    rank.error = told.error ?? '';
-    if (!rank.gone) return;
-    for (const child of rank.children) this.#take(child, { status: rank.told, duration: told.duration });
-  }
-
-  // -- figures -----------------------------------------------------------------------------------
-
-  async #askFigures() {
-    const ranks = this.list.filter((rank) => !rank.gone);
-    const turn = ranks.length <= ASKED_AT_ONCE ? ranks : this.#turn(ranks);
-    const works = [(rank) => this.#askStats(rank), (rank) => this.#askPing(rank)];
-    // one after the other, so that a ping times the way and no more; in turns, for one that is slow gets the first only
-    for (const work of this.#tick % 2 ? works : works.reverse()) await this.#askAll(turn, work);
-    for (const rank of this.ranks.values()) if (rank.gone || rank.silentS) this.#quiet(rank);
-  }
-
-  /** Ask those that owe no answer, and wait a moment for them: one that is silent delays nobody. */
-  async #askAll(ranks, work) {
-    const asked = ranks.filter((rank) => !rank.asking).map((rank) => this.#askRank(rank, work));
-    await Promise.race([Promise.all(asked), pause(ROUND_MS)]);
-  }
-
-  async #askRank(rank, work) {
-    rank.asking = true;
-    if (Number.isNaN(rank.waitingSince)) rank.waitingSince = performance.now();
-    try {
-      await work(rank);
-      rank.waitingSince = NaN;
-      this.updatedAt = Date.now();
-    } catch (error) {
-      rank.error = error.text ?? error.message;
-      if (error.errno !== ERRNO.ETIMEDOUT) rank.waitingSince = NaN;
-    } finally {
-      rank.asking = false;
-    }
   }
 
   /** @returns {number} seconds for which nobody at all has answered; 0 below two */
@@ -313,55 +171,88 @@ export class Instance extends EventTarget {
     return asked.length ? Math.min(...asked.map((rank) => rank.silentS)) : 0;
   }
 
-  #turn(ranks) {
-    const from = this.#next % ranks.length;
-    this.#next = from + ASKED_AT_ONCE;
-    return ranks.slice(from, from + ASKED_AT_ONCE);
-  }
-
-  #quiet(rank) {
-    Object.assign(rank, { in: NaN, out: NaN, ms: NaN, rx: {}, tx: {}, before: null, peers: [] });
-  }
-
-  async #askStats(rank) {
-    const figures = await this.#rpc('broker.stats-get', { detail: true }, rank.rank);
-    if (!figures) return;
-    const at = performance.now();
-    const { before } = rank;
-    rank.before = { at, figures };
-    rank.pending = figures.pending ?? NaN;
-    rank.links = figures.links ?? NaN;
-    rank.drops = figures.drops ?? null;
-    rank.outboxBytes = figures.outbox_bytes ?? NaN;
-    rank.peers = figures.peers ?? [];
-    if (!before) return;
-    const seconds = (at - before.at) / 1000;
-    rank.rx = rates(figures.rx, before.figures.rx, seconds);
-    rank.tx = rates(figures.tx, before.figures.tx, seconds);
-    rank.in = sum(Object.values(rank.rx));
-    rank.out = sum(Object.values(rank.tx));
-  }
-
-  async #askPing(rank) {
+  async #tick(run) {
     const began = performance.now();
-    if (await this.#rpc('broker.ping', {}, rank.rank)) rank.ms = performance.now() - began;
+    if (!document.hidden) {
+      await Promise.race([this.#asking ?? this.#begin(), pause(WAIT_MS)]);
+      if (run !== this.#run) return;
+      this.#collect();
+      this.dispatchEvent(new Event('change'));
+    }
+    if (run !== this.#run) return;
+    this.#timer = setTimeout(() => this.#tick(run), Math.max(TICK_MS / 4, TICK_MS - (performance.now() - began)));
   }
 
-  /** Add one point to every line. */
+  #begin() {
+    const asking = this.#ask(this.#after, this.#turn).finally(() => {
+      if (this.#asking === asking) this.#asking = null;
+    });
+    this.#asking = asking;
+    return asking;
+  }
+
+  async #ask(after, turn) {
+    if (Number.isNaN(this.#waitingSince)) this.#waitingSince = performance.now();
+    try {
+      this.why = await this.#access.refusal('call', TOPIC);
+      const answer = this.why ? null : await this.#client.rpc(TOPIC, { after }, { timeoutMs: ANSWER_MS });
+      if (answer && turn === this.#turn) this.#take(answer);
+      this.#answered();
+    } catch (error) {
+      if (error.errno === ERRNO.ETIMEDOUT) return;
+      this.#answered();
+      this.total = UNKNOWN;
+      for (const rank of this.ranks.values()) rank.quiet();
+      if (isDenied(error)) this.why = await this.#access.needs('call', TOPIC, error.text);
+    }
+  }
+
+  /** The gateway owes nothing; what was its silence is no broker's. */
+  #answered() {
+    for (const rank of this.ranks.values()) if (rank.waitingSince === this.#waitingSince) rank.waitingSince = NaN;
+    this.#waitingSince = NaN;
+  }
+
+  #take(answer) {
+    const { size, state, version, headgate, total, why, ranks, next, hostlist } = answer;
+    Object.assign(this, { state, version, headgate, total, why, updatedAt: Date.now() });
+    const before = this.ranks.size;
+    for (const rank of [...this.ranks.keys()]) if (rank >= size) this.ranks.delete(rank);
+    let moved = before !== this.ranks.size;
+    for (const row of ranks) {
+      const rank = this.ranks.get(row.rank) ?? new Rank(row.rank);
+      moved ||= !this.ranks.has(row.rank) || (rank.parent?.rank ?? null) !== row.parent;
+      this.ranks.set(row.rank, rank);
+      rank.above = row.parent;
+      rank.take(row);
+    }
+    this.#after = next;
+    if (hostlist !== undefined) expand(hostlist).forEach((host, at) => { this.#hosts[at] = host; });
+    if (moved) this.#place();
+  }
+
+  /** Put the ranks together to a tree; those whose parent is not told yet come later. */
+  #place() {
+    for (const rank of this.ranks.values()) rank.children = [];
+    this.root = null;
+    for (const rank of this.list) {
+      rank.host = this.#hosts[rank.rank] ?? '';
+      rank.parent = this.ranks.get(rank.above) ?? null;
+      rank.parent?.children.push(rank);
+      if (rank.above === null) this.root ??= rank;
+    }
+  }
+
+  /** Add one point to every line; where the gateway does not answer, nothing is known of anybody. */
   #collect() {
-    const ranks = this.list;
-    for (const type of TYPES) this.types[type].push(this.rateOf(ranks, type));
-    const known = ranks.map((rank) => rank.ms).filter(Number.isFinite).sort((a, b) => a - b);
-    this.latency.push(known.length ? known[known.length >> 1] : NaN);
-    for (const rank of ranks) {
+    const silent = performance.now() - this.#waitingSince >= SILENT_MS;
+    for (const rank of this.ranks.values()) {
+      if (silent && !rank.silentS) rank.waitingSince = this.#waitingSince;
+      if (rank.silentS || rank.gone) rank.quiet();
       rank.traffic.push(rank.in);
       rank.latency.push(rank.ms);
     }
-  }
-
-  async #each(items, work) {
-    for (let at = 0; at < items.length; at += ASKED_AT_ONCE) {
-      await Promise.all(items.slice(at, at + ASKED_AT_ONCE).map(work));
-    }
+    for (const type of TYPES) this.types[type].push(silent ? NaN : this.total.rx[type] ?? NaN);
+    this.latency.push(silent ? NaN : this.total.ms ?? NaN);
   }
 }

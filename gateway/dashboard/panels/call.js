@@ -1,10 +1,10 @@
 /**
- * A form that calls any method, and what came of the calls before.
+ * A form that calls any method or publishes an event, and what came of the calls before.
  * @module
  */
 
 import { ERRNO, FluxError } from '../client.js';
-import { h, say } from '../lib/dom.js';
+import { h, keep, mark, say } from '../lib/dom.js';
 import { clock, latency, preview, pretty } from '../lib/format.js';
 import { isDenied } from '../model/access.js';
 
@@ -12,10 +12,11 @@ const KEY = 'headgate.calls';
 const HISTORY = 50;
 /** Responses of a stream that stay on the page. */
 const SHOWN = 500;
+const PROVIDERS = 'service.providers';
 const TOPICS = [
   'attr.get', 'attr.list', 'broker.ping', 'broker.rusage', 'broker.stats-get', 'config.get', 'event.publish',
-  'gateway.denied', 'gateway.session', 'gateway.sessions', 'gateway.stats', 'groups.get', 'heartbeat.stats-get',
-  'log.dmesg', 'module.list', 'module.trace', 'overlay.health', 'overlay.monitor', 'overlay.topology', 'overlay.trace',
+  'gateway.calls', 'gateway.denied', 'gateway.ranks', 'gateway.session', 'gateway.sessions', 'gateway.stats', 'groups.get',
+  'heartbeat.stats-get', 'log.dmesg', 'module.list', 'module.trace', 'overlay.health', 'overlay.monitor', 'overlay.topology', 'overlay.trace',
   'service.add', 'state-machine.get', 'state-machine.monitor',
 ];
 
@@ -40,11 +41,14 @@ export class Call {
   #client = null;
   #access = null;
   #running = null;
+  #called = [];
+  #services = [];
   #history = load();
 
   constructor() {
     this.topic = h('input', { id: 'call-topic', name: 'topic', required: true, list: 'call-topics', spellcheck: 'false',
-      autocomplete: 'off', autocapitalize: 'none', value: 'attr.get' });
+      autocomplete: 'off', autocapitalize: 'none', value: 'attr.get', onfocus: () => this.#lookAround() });
+    this.topics = h('datalist', { id: 'call-topics' });
     this.rank = h('input', { id: 'call-rank', name: 'rank', placeholder: 'any', inputmode: 'numeric', pattern: '\\d*|any',
       title: 'A rank; empty or "any" for the nearest broker that has the service' });
     this.payload = h('textarea', { id: 'call-payload', name: 'payload', rows: 4, spellcheck: 'false',
@@ -53,6 +57,8 @@ export class Call {
     this.wrong = h('p', { class: 'wrong', role: 'status' });
     this.streaming = h('input', { type: 'checkbox', id: 'call-streaming' });
     this.send = h('button', { type: 'submit', class: 'primary', title: 'Call (Ctrl+Enter)' }, 'Call');
+    this.publish = h('button', { type: 'button', title: 'Publish an event with this topic and payload',
+      onclick: () => this.#publish() }, 'Publish');
     this.cancel = h('button', { type: 'button', disabled: true, onclick: () => this.#cancel() }, 'Cancel');
     this.outcome = h('p', { class: 'outcome', role: 'status' });
     this.answer = h('pre', { class: 'answer', tabindex: 0, 'aria-label': 'Answer' });
@@ -62,17 +68,18 @@ export class Call {
       h('div', { class: 'call-history' }, h('h3', {}, 'History', h('button', { type: 'button', class: 'quiet small',
         onclick: () => this.#forget() }, 'clear')), this.past));
     this.#drawHistory();
+    this.#offer();
   }
 
   #form() {
     const field = (element, label) => h('label', { for: element.id, class: `field ${element.id}` },
       h('span', { text: label }), element);
     return h('form', { onsubmit: (event) => { event.preventDefault(); this.#call(); } },
-      h('datalist', { id: 'call-topics' }, TOPICS.map((topic) => h('option', { value: topic }))),
+      this.topics,
       h('div', { class: 'pair' }, field(this.topic, 'Topic'), field(this.rank, 'Rank')),
       field(this.payload, 'Payload (JSON object; empty for none)'), this.wrong,
       h('div', { class: 'actions' }, h('label', { class: 'check', for: 'call-streaming' }, this.streaming, 'streaming'),
-        h('span', { class: 'spring' }), this.cancel, this.send));
+        h('span', { class: 'spring' }), this.cancel, this.publish, this.send));
   }
 
   /**
@@ -83,6 +90,29 @@ export class Call {
   attach(client, access) {
     this.#client = client;
     this.#access = access;
+  }
+
+  /** Methods that somebody called, to be offered. @param {{kind: string, name: string}[]} rows */
+  suggest(rows) {
+    this.#called = rows.filter(({ kind }) => kind === 'call').map(({ name }) => name);
+    this.#offer();
+  }
+
+  /** Offer the services of clients, too, wherever they are. */
+  async #lookAround() {
+    if (!this.#client || await this.#access.refusal('call', PROVIDERS)) return;
+    try {
+      this.#services = Object.keys((await this.#client.rpc(PROVIDERS)).services).map((name) => `${name}.`);
+    } catch {
+      return; // a broker that does not know them, or away
+    }
+    this.#offer();
+  }
+
+  #offer() {
+    const known = [...TOPICS, ...this.#called];
+    const bare = this.#services.filter((service) => !known.some((topic) => topic.startsWith(service)));
+    keep(this.topics, [...new Set([...known, ...bare])].sort(), () => h('option'), (option, topic) => mark(option, 'value', topic));
   }
 
   #key(event) {
@@ -130,6 +160,21 @@ export class Call {
     if (this.#running !== running) return;
     this.#running = null;
     this.cancel.disabled = true;
+  }
+
+  async #publish() {
+    const payload = this.#check();
+    if (payload === undefined || !this.#client || !this.send.form.reportValidity()) return;
+    this.#cancel();
+    const topic = this.topic.value.trim();
+    this.answer.replaceChildren();
+    try {
+      this.#tell('good', `Published as event ${await this.#client.publish(topic, payload)}`);
+    } catch (error) {
+      this.#tell('bad', error.name);
+      this.answer.textContent = error.text ?? error.message;
+      if (isDenied(error)) this.answer.textContent += `\n\n${await this.#access.needs('publish', topic)}`;
+    }
   }
 
   async #carryOut({ topic, rank, streaming }, payload, running) {

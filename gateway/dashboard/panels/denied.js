@@ -5,7 +5,7 @@
 
 import { ERRNO } from '../client.js';
 import { h } from '../lib/dom.js';
-import { clock } from '../lib/format.js';
+import { clock, moment } from '../lib/format.js';
 import { Table } from '../lib/table.js';
 import { isDenied } from '../model/access.js';
 
@@ -21,7 +21,7 @@ export class Denied {
   constructor(oncount) {
     this.oncount = oncount;
     this.table = new Table('Denied access', [
-      { name: 'time', text: (row) => clock(new Date(row.at * 1000)), title: (row) => new Date(row.at * 1000).toLocaleString() },
+      { name: 'time', text: (row) => clock(new Date(row.at * 1000)), title: (row) => moment(new Date(row.at * 1000)) },
       { name: 'user', text: (row) => row.user || '(unknown)' },
       { name: 'kind', text: (row) => row.kind },
       { name: 'topic', text: (row) => row.topic },

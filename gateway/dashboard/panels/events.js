@@ -6,7 +6,7 @@
 import { FluxError } from '../client.js';
 import { Console } from '../lib/console.js';
 import { h, mark, say } from '../lib/dom.js';
-import { clock, preview, pretty } from '../lib/format.js';
+import { clock, moment, preview, pretty } from '../lib/format.js';
 import { isDenied } from '../model/access.js';
 
 function make() {
@@ -28,9 +28,9 @@ function fill(row, entry) {
 }
 
 function read({ at, event, note }) {
-  if (!event) return `${at.toISOString()}\n${note}`;
+  if (!event) return `${moment(at)}\n${note}`;
   const flags = event.private ? ', private' : '';
-  const when = `sequence ${event.sequence}, ${at.toISOString()}`;
+  const when = `sequence ${event.sequence}, ${moment(at)}`;
   const who = `userid ${event.userid}, rolemask ${event.rolemask}${flags}`;
   return `${event.topic}\n${when}\n${who}\n\n${pretty(event.payload)}`;
 }
@@ -46,13 +46,13 @@ export class Events {
   /** @param {import('../model/eventlog.js').EventLog} log */
   constructor(log) {
     this.log = log;
-    this.prefix = h('input', {
+    this.filter = h('input', {
       type: 'search', class: 'filter', placeholder: 'topic prefix, e.g. heartbeat.', 'aria-label': 'Topic prefix',
       spellcheck: 'false', autocomplete: 'off', autocapitalize: 'none',
       oninput: () => this.#filter(), onchange: () => this.#follow(),
     });
     this.console = new Console({
-      label: 'Events', empty: 'No events yet.', ring: log.ring, make, fill, read, tools: [this.prefix],
+      label: 'Events', empty: 'No events yet.', ring: log.ring, make, fill, read, tools: [this.filter],
       columns: ['time', 'sequence', 'topic', 'payload'],
     });
     this.console.element.classList.add('events');
@@ -79,13 +79,13 @@ export class Events {
   }
 
   #filter() {
-    const prefix = this.prefix.value.trim();
+    const prefix = this.filter.value.trim();
     this.console.filter(prefix ? ({ event }) => event === null || event.topic.startsWith(prefix) : null);
   }
 
   /** Subscribe to all events where the role allows it, else to the prefix that was entered. */
   #follow() {
-    this.#wanted = this.prefix.value.trim();
+    this.#wanted = this.filter.value.trim();
     this.#busy = this.#busy.then(() => this.#subscribe(this.#wanted))
       .catch((error) => this.console.say(error.message));
   }

@@ -10,6 +10,8 @@ import { Sparkline } from '../lib/sparkline.js';
 /** Seconds whose mean is shown. */
 const STEADY = 4;
 
+const CALLS = 'Calls of clients to services that clients provide, and how many fail';
+
 class Figure {
   constructor(name, kind, title) {
     this.value = h('b', { class: 'figure-value', text: '–' });
@@ -30,28 +32,28 @@ class Figure {
 export class Figures {
   constructor(parent) {
     this.brokers = new Figure('Brokers', null, 'Brokers that are there, of all of the instance');
-    this.calls = new Figure('Calls/s', 'response', 'Calls of clients to services that clients provide, and how many fail');
+    this.calls = new Figure('Calls/s', 'response', CALLS);
     this.messages = new Figure('Messages/s', 'request', 'Messages that came in, all brokers together');
     this.events = new Figure('Events/s', 'event', 'Events this page received');
-    this.trip = new Figure('Round trip', 'latency', 'Median time of a call from this page to a broker and back');
-    this.pending = new Figure('Open calls', null, 'Calls that wait for an answer, all brokers together');
+    this.trip = new Figure('Round trip', 'latency', 'Median time of a call from the gateway to a broker and back');
+    this.open = new Figure('Open calls', null, 'Calls of clients to services that clients provide, which wait for an answer');
     this.dropped = new Figure('Dropped', null, 'Messages that went nowhere since the brokers started');
-    parent.append(...[this.brokers, this.calls, this.messages, this.events, this.trip, this.pending, this.dropped]
+    parent.append(...[this.brokers, this.calls, this.messages, this.events, this.trip, this.open, this.dropped]
       .map((figure) => figure.element));
   }
 
   /**
    * @param {import('../model/instance.js').Instance} instance
    * @param {import('../model/eventlog.js').EventLog} events
-   * @param {import('../model/callrates.js').CallRates} callRates
+   * @param {import('../model/methods.js').Methods} methods
    */
-  draw(instance, events, callRates) {
+  draw(instance, events, methods) {
     const ranks = instance.list;
     const up = ranks.filter((rank) => ['full', 'partial', 'degraded'].includes(rank.status)).length;
     this.brokers.show(ranks.length ? `${up} / ${ranks.length}` : '–', missing(ranks),
       ranks.length ? (up === ranks.length ? 'ok' : 'bad') : null);
     if (!ranks.length) this.brokers.show('–');
-    this.#drawCalls(callRates);
+    this.#drawCalls(methods);
     const all = total(instance);
     this.messages.show(rate(all.last || 0));
     this.messages.spark.draw(all, rate);
@@ -59,21 +61,18 @@ export class Figures {
     this.events.spark.draw(events.rate, rate);
     this.trip.show(latency(instance.latency.last), 'median');
     this.trip.spark.draw(instance.latency, latency);
-    const open = sumKnown(ranks.map((rank) => rank.pending));
-    this.pending.show(Number.isFinite(open) ? short(open) : '–', Number.isFinite(open) ? 'waiting' : 'not told');
-    const dropped = sumKnown(ranks.map((rank) => rank.dropped));
-    if (Number.isNaN(dropped)) this.dropped.show('–', 'not told');
-    else this.dropped.show(short(dropped), dropped ? mostly(ranks) : 'nothing', dropped ? 'warn' : null);
+    const { drops } = instance.total;
+    const dropped = Object.values(drops ?? {}).reduce((sum, count) => sum + count, 0);
+    if (drops === null) this.dropped.show('–', 'not told');
+    else this.dropped.show(short(dropped), dropped ? mostly(drops) : 'nothing', dropped ? 'warn' : null);
   }
 
-  #drawCalls(callRates) {
-    const rows = callRates.rows();
-    const calls = rows.reduce((sum, row) => sum + row.calls, 0);
-    const errors = rows.reduce((sum, row) => sum + row.errors, 0);
-    const worst = rows.find((row) => row.errors > 0);
-    if (callRates.why) this.calls.show('–', 'not told');
-    else this.calls.show(rate(calls), worst ? `${rate(errors)}/s fail, most ${worst.name}` : 'none fails', errors ? 'bad' : null);
-    this.calls.spark.draw(callRates.all, rate);
+  #drawCalls({ why, total: { calls, errors, open, worst, series } }) {
+    this.open.show(why ? '–' : short(open), why ? 'not told' : 'waiting');
+    if (why) this.calls.show('–', 'not told', 'muted');
+    else this.calls.show(rate(calls), errors ? `${rate(errors)}/s fail` : 'none fails', errors ? 'bad' : null);
+    mark(this.calls.element, 'title', errors ? `Most failures: ${worst}` : CALLS);
+    this.calls.spark.draw(series, rate);
   }
 }
 
@@ -87,18 +86,7 @@ function missing(ranks) {
 }
 
 /** The most frequent reason. */
-function mostly(ranks) {
-  const reasons = new Map();
-  for (const { drops } of ranks) {
-    for (const [why, count] of Object.entries(drops ?? {})) reasons.set(why, (reasons.get(why) ?? 0) + count);
-  }
-  return [...reasons].reduce((most, each) => (each[1] > most[1] ? each : most), ['', 0])[0];
-}
-
-function sumKnown(values) {
-  const known = values.filter(Number.isFinite);
-  return known.length ? known.reduce((sum, value) => sum + value, 0) : NaN;
-}
+const mostly = (drops) => Object.entries(drops).reduce((most, each) => (each[1] > most[1] ? each : most), ['', 0])[0];
 
 /** All types together, as a series of its own. */
 function total(instance) {

@@ -4,7 +4,7 @@
  */
 
 import { h } from '../lib/dom.js';
-import { pretty } from '../lib/format.js';
+import { moment, pretty } from '../lib/format.js';
 
 const PARTS = 50;
 
@@ -15,7 +15,7 @@ const took = (seconds) => (seconds < 10 ? `${seconds.toFixed(2)} s` : `${Math.ro
 export function detailOf(job) {
   const facts = [
     ['id', job.uuid], ['client', job.client], ['holder', job.holder], ['target', job.target],
-    ['submitted', job.submitted && new Date(job.submitted * 1000).toLocaleString()],
+    ['submitted', job.submitted && moment(new Date(job.submitted * 1000))],
     ['took', Number.isFinite(job.took_s) && `${took(job.took_s)}${job.state === 'open' ? ' so far' : ''}`],
   ];
   const given = job.arguments === null || job.arguments === undefined ? '(not kept: too long)' : pretty(job.arguments);

@@ -4,6 +4,7 @@
  */
 
 import { mark, say } from '../lib/dom.js';
+import { clockSeconds } from '../lib/format.js';
 
 const byId = (id) => document.getElementById(id);
 
@@ -62,7 +63,7 @@ export class LinkState {
     if (!this.#upstreamJoined || !['open', 'silent'].includes(document.body.dataset.link)) return;
     if (seconds) {
       this.#set('silent', `no answer for ${seconds} s`);
-      this.#banner(`Nothing has been answered for ${seconds} s. What you see is from ${new Date(seenAt).toLocaleTimeString()}.`);
+      this.#banner(`Nothing has been answered for ${seconds} s. What you see is from ${clockSeconds(new Date(seenAt))}.`);
     } else if (document.body.dataset.link === 'silent') {
       this.#set('open', 'live');
       this.#banner('');
@@ -78,7 +79,7 @@ export class LinkState {
   reconnecting({ text, delayMs }, seenAt) {
     this.#set('lost', 'disconnected');
     const until = Date.now() + delayMs;
-    const since = seenAt ? ` What you see is from ${new Date(seenAt).toLocaleTimeString()}.` : '';
+    const since = seenAt ? ` What you see is from ${clockSeconds(new Date(seenAt))}.` : '';
     const show = () => {
       const left = Math.max(0, Math.ceil((until - Date.now()) / 1000));
       const next = left > 1 ? `Next try in ${left} s.` : 'Trying again.';
@@ -105,7 +106,7 @@ export class LinkState {
   instance(instance) {
     const size = instance.ranks.size;
     const words = [instance.state, size && `${size} ${size === 1 ? 'broker' : 'brokers'}`,
-      instance.ours ? `Headgate ${instance.ours}` : instance.version && `flux-core ${instance.version}`].filter(Boolean);
+      instance.version && `${instance.headgate ? 'Headgate' : 'flux-core'} ${instance.version}`].filter(Boolean);
     say(byId('instance'), words.join(' · '));
     const counts = new Map();
     for (const { status } of instance.ranks.values()) counts.set(status, (counts.get(status) ?? 0) + 1);

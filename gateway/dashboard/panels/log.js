@@ -1,5 +1,5 @@
 /**
- * The log of a broker, read as it grows (`log.dmesg`).
+ * The log of all brokers, or of one, read as it grows (`log.dmesg`), in the order of its times.
  * @module
  */
 
@@ -12,6 +12,12 @@ import { isDenied } from '../model/access.js';
 const KEPT = 10_000;
 const SEVERITIES = ['emerg', 'alert', 'crit', 'err', 'warning', 'notice', 'info', 'debug'];
 const AGAIN_MS = 3000;
+/** Brokers whose logs are read together: the first ones. */
+const TOGETHER = 64;
+/** What brokers kept is gathered until nothing came for so long, so that it stands in order; at most for so long. */
+const QUIET_MS = 400;
+const GATHER_MS = 2000;
+const ALL = '';
 
 /** An RFC 5424 line as deployed brokers write it: the severity stands in bits 3 and up of PRI, the host is the rank. */
 export function parse(line) {
@@ -45,8 +51,13 @@ function fill(row, entry) {
 export class Log {
   #client = null;
   #access = null;
-  #stream = null;
-  #timer;
+  #streams = new Map(); // rank -> its stream
+  #timers = new Map();
+  #quiet;
+  #since = 0;
+  #gathered = null; // entries that are not shown yet; null: all are
+  #ranks = [];
+  #chosen = null; // the rank chosen in the tree
 
   constructor() {
     this.ring = new Ring(KEPT);
@@ -54,24 +65,32 @@ export class Log {
     this.level = h('select', { 'aria-label': 'Least severe', onchange: () => this.#filter() },
       SEVERITIES.map((name, at) => h('option', { value: at, text: at === 7 ? 'all levels' : `${name} and worse` })));
     this.level.value = '7';
-    this.search = h('input', { type: 'search', class: 'filter', placeholder: 'text to find', 'aria-label': 'Text to find',
+    this.filter = h('input', { type: 'search', class: 'filter', placeholder: 'text to find', 'aria-label': 'Text to find',
       spellcheck: 'false', oninput: () => this.#filter() });
     this.console = new Console({
       label: 'Log', empty: 'Nothing was logged here.', ring: this.ring, make, fill,
-      read: (entry) => entry.line, tools: [this.rank, this.level, this.search],
+      read: (entry) => entry.line, tools: [this.rank, this.level, this.filter],
       columns: ['time', 'level', 'rank', 'from', 'text'],
     });
     this.console.element.classList.add('log');
     this.element = this.console.element;
-    this.ranks([0]);
+    this.ranks([0], null);
   }
 
-  /** Which brokers there are. @param {number[]} ranks */
-  ranks(ranks) {
-    const before = this.rank.value;
-    if (ranks.length === 0 || this.rank.options.length === ranks.length) return;
-    this.rank.replaceChildren(...ranks.map((rank) => h('option', { value: rank, text: `rank ${rank}` })));
-    if (before !== '' && ranks.includes(Number(before))) this.rank.value = before;
+  /** Which brokers there are, and the one chosen in the tree. @param {number[]} ranks @param {number | null} chosen */
+  ranks(ranks, chosen) {
+    if (ranks.length && ranks.join() !== this.#ranks.join()) {
+      const before = this.rank.value;
+      this.#ranks = ranks;
+      this.rank.replaceChildren(h('option', { value: ALL, text: 'all ranks' }),
+        ...ranks.map((rank) => h('option', { value: rank, text: `rank ${rank}` })));
+      this.rank.value = before !== ALL && ranks.includes(Number(before)) ? before : ALL;
+      if (this.rank.value === ALL) this.#restart();
+    }
+    if (chosen === this.#chosen) return;
+    this.#chosen = chosen;
+    this.rank.value = chosen === null ? ALL : String(chosen);
+    this.#restart();
   }
 
   /**
@@ -87,44 +106,104 @@ export class Log {
 
   #filter() {
     const worst = Number(this.level.value);
-    const text = this.search.value.trim().toLowerCase();
+    const text = this.filter.value.trim().toLowerCase();
     const all = worst === 7 && !text;
     this.console.filter(all ? null
       : (entry) => entry.severity <= worst && (!text || entry.line.toLowerCase().includes(text)));
   }
 
+  /** Begin anew: what is shown is let go. */
   #restart() {
-    clearTimeout(this.#timer);
-    this.#stream?.return();
+    for (const rank of [...this.#streams.keys(), ...this.#timers.keys()]) this.#stop(rank);
     this.console.clear();
-    if (this.#client) this.#read(this.#client, Number(this.rank.value));
+    this.console.say('');
+    this.#gathered = [];
+    this.#since = performance.now();
+    this.#gather();
+    this.#follow();
   }
 
-  async #read(client, nodeid) {
+  #stop(rank) {
+    clearTimeout(this.#timers.get(rank));
+    this.#timers.delete(rank);
+    this.#streams.get(rank)?.return();
+    this.#streams.delete(rank);
+  }
+
+  /** Read those that are wanted and not read yet, and no others. */
+  #follow() {
+    if (!this.#client) return;
+    const wanted = this.rank.value === ALL ? this.#ranks.slice(0, TOGETHER) : [Number(this.rank.value)];
+    for (const rank of [...this.#streams.keys()]) if (!wanted.includes(rank)) this.#stop(rank);
+    for (const rank of wanted) {
+      if (!this.#streams.has(rank) && !this.#timers.has(rank)) this.#read(this.#client, rank);
+    }
+  }
+
+  /** Brokers send what is severe to rank 0, too: where its own broker is read, once is enough. */
+  #isCopy(entry, rank) {
+    const from = Number(entry.rank || rank);
+    return from !== rank && this.#streams.has(from);
+  }
+
+  #take(entry) {
+    if (!this.#gathered) {
+      this.#show(entry);
+      return;
+    }
+    this.#gathered.push(entry);
+    if (performance.now() - this.#since < GATHER_MS) this.#gather();
+  }
+
+  #gather() {
+    clearTimeout(this.#quiet);
+    this.#quiet = setTimeout(() => this.#showGathered(), QUIET_MS);
+  }
+
+  #showGathered() {
+    const gathered = this.#gathered ?? [];
+    this.#gathered = null;
+    for (const entry of gathered.sort((a, b) => (a.at ?? 0) - (b.at ?? 0))) this.#show(entry);
+  }
+
+  #show(entry) {
+    this.ring.push(entry);
+    this.console.added(entry);
+  }
+
+  async #read(client, rank) {
+    this.#streams.set(rank, null);
     const no = await this.#access.refusal('call', 'log.dmesg');
     if (no) {
       this.console.say(no);
       return;
     }
-    const stream = client.stream('log.dmesg', { follow: true }, { nodeid });
-    this.#stream = stream;
-    let why = 'The stream ended.';
+    const stream = client.stream('log.dmesg', { follow: true }, { nodeid: rank });
+    this.#streams.set(rank, stream);
+    const why = await this.#until(stream, rank);
+    if (this.#streams.get(rank) !== stream || client !== this.#client || client.state === 'closed') return;
+    this.#streams.delete(rank);
+    if (why === null) return;
+    this.console.say(`Not following rank ${rank}: ${why}`);
+    this.#timers.set(rank, setTimeout(() => {
+      this.#timers.delete(rank);
+      this.#follow();
+    }, AGAIN_MS));
+  }
+
+  /** Read a stream to its end. @returns {Promise<string | null>} why it ended; null: it is no use to try again */
+  async #until(stream, rank) {
     try {
       for await (const line of stream) {
         if (this.console.notice.hidden === false) this.console.say('');
         const entry = parse(typeof line === 'string' ? line : new TextDecoder().decode(line ?? new Uint8Array()));
-        this.ring.push(entry);
-        this.console.added(entry);
+        if (!this.#isCopy(entry, rank)) this.#take(entry);
       }
+      return 'the stream ended.';
     } catch (error) {
-      if (isDenied(error)) {
-        this.console.say(await this.#access.needs('call', 'log.dmesg', error.text));
-        return;
-      }
-      why = error.text ?? error.message;
+      if (!isDenied(error)) return error.text ?? error.message;
+      this.console.say(await this.#access.needs('call', 'log.dmesg', error.text));
+      return null;
     }
-    if (this.#stream !== stream || client.state === 'closed') return;
-    this.console.say(`Not following: ${why}`);
-    this.#timer = setTimeout(() => this.#restart(), AGAIN_MS);
   }
 }

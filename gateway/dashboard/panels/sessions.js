@@ -6,11 +6,14 @@
 import { ERRNO } from '../client.js';
 import { h } from '../lib/dom.js';
 import { duration, rate, short, size } from '../lib/format.js';
+import { sureButton } from '../lib/sure.js';
 import { Table } from '../lib/table.js';
 import { isDenied } from '../model/access.js';
 
 const EVERY_MS = 2000;
 const ROWS = 500;
+/** A number that no change has: the clients of brokers are asked for, not the brokers. */
+const NO_RANKS = 2 ** 32;
 
 /** Rates of counters that are read again and again, by the id of what they count. */
 class Rates {
@@ -41,9 +44,7 @@ export class Sessions {
   #watching = false;
   #rates = { web: new Rates(), local: new Rates(), links: new Rates() };
 
-  /** @param {import('../model/instance.js').Instance} instance */
-  constructor(instance) {
-    this.instance = instance;
+  constructor() {
     this.web = new Table('Web sessions', [
       { name: 'user', text: (row) => `${row.user} (${row.userid})`, title: (row) => row.roles.join(', ') },
       { name: 'role', text: (row) => row.roles.join(', ') },
@@ -58,7 +59,7 @@ export class Sessions {
       { name: 'denied', number: true, text: (row) => short(row.denied ?? 0), mood: (row) => (row.denied ? 'warn' : null) },
       { name: 'subscriptions', text: (row) => words(row.subscriptions) },
       { name: 'services', text: (row) => words(row.services) },
-    ], 'No web sessions.', (row) => this.#endButton(row));
+    ], 'No web sessions.', (row) => this.#webActs(row));
     this.services = new Table('Services', [
       { name: 'service', text: (row) => row.name },
       { name: 'provided by', text: (row) => row.by },
@@ -75,7 +76,9 @@ export class Sessions {
       { name: 'waiting', number: true, text: (row) => short(row.waiting), mood: (row) => waits(row.waiting) },
       { name: 'services', text: (row) => words(row.services) },
       { name: 'id', text: (row) => row.uuid.slice(0, 8) },
-    ], 'No clients.');
+    ], 'No clients.', (row) => this.#localActs(row));
+    this.gateway = h('span', { class: 'acts' });
+    this.web.heading.append(this.gateway);
     this.element = h('div', { class: 'sessions' }, this.web.element, this.services.element, this.local.element);
   }
 
@@ -87,6 +90,7 @@ export class Sessions {
   attach(client, access) {
     this.#client = client;
     this.#access = access;
+    this.gateway.replaceChildren(this.#may('owner') ? this.#drain() : '');
   }
 
   /** Ask again and again while it is looked at. @param {boolean} on */
@@ -139,11 +143,12 @@ export class Sessions {
 
   /** Links tell most; deployed brokers tell of their clients only. */
   async #askLocal() {
-    const rows = this.instance.list.flatMap((rank) => rank.peers.filter(({ kind }) => kind === 'client')
-      .map((link) => ({ ...link, rank: rank.rank, id: link.uuid, waiting: link.queued ?? 0 })));
-    if (rows.length) {
-      this.#drawLocal(rows);
-      return;
+    if (!await this.#access.refusal('call', 'gateway.ranks')) {
+      const { clients } = await this.#client.rpc('gateway.ranks', { after: NO_RANKS, clients: true }).catch(() => ({}));
+      if (clients?.length) {
+        this.#drawLocal(clients.map((link) => ({ ...link, id: link.uuid, waiting: link.queued ?? 0 })));
+        return;
+      }
     }
     await this.#ask(this.local, 'connector-local.stats-get', ({ server }) => this.#drawLocal(server.clients.map(
       (one) => ({ ...one, id: one.uuid, rank: 0, received: one.rxcount, sent: one.txcount, waiting: one.rxbacklog }))));
@@ -154,26 +159,41 @@ export class Sessions {
     this.local.draw(this.#rates.local.add(rows).slice(0, ROWS));
   }
 
-  #endButton(row) {
-    if (!this.#client.welcome?.roles.some((role) => role === 'owner' || role === 'admin')) return null;
-    const own = row.session === this.#client.welcome.session;
-    if (own) return h('span', { class: 'muted', text: 'this page' });
-    return h('button', { type: 'button', class: 'small', 'aria-label': `End the session of ${row.user}`,
-      onclick: (event) => this.#end(row, event.currentTarget) }, 'End');
+  #may(...roles) {
+    return this.#client.welcome?.roles.some((role) => roles.includes(role)) ?? false;
   }
 
-  /** The first press asks, the second does it. */
-  async #end(row, button) {
-    if (button.dataset.sure !== 'yes') {
-      button.dataset.sure = 'yes';
-      button.textContent = 'Sure?';
-      setTimeout(() => { button.dataset.sure = ''; button.textContent = 'End'; }, 3000);
-      return;
-    }
+  #webActs(row) {
+    if (!this.#may('owner', 'admin')) return null;
+    if (row.session === this.#client.welcome.session) return h('span', { class: 'muted', text: 'this page' });
+    const end = (more) => () => this.#act(this.web, 'gateway.end', { session: row.session, ...more });
+    return h('span', { class: 'acts' },
+      sureButton('End', { label: `End the session of ${row.user}`,
+        title: 'It is closed, and may begin anew. Needs the role owner or admin.' }, end({})),
+      sureButton('Revoke', { label: `Revoke what ${row.user} logged in with`,
+        title: 'What it logged in with counts no more, at all workers. Needs the role owner or admin; an owner is revoked by an owner.' },
+      end({ revoke: true })));
+  }
+
+  #localActs(row) {
+    if (row.kind !== 'client' || !this.#may('owner')) return null; // a deployed broker cannot do it
+    return sureButton('End', { label: `End client ${row.uuid.slice(0, 8)} of rank ${row.rank}`,
+      title: 'Its connection is closed and its calls end; it may connect anew. Needs the role owner.' },
+    () => this.#act(this.local, 'broker.disconnect-client', { uuid: row.uuid }, row.rank));
+  }
+
+  #drain() {
+    return sureButton('Drain this gateway', { label: 'Drain this gateway',
+      title: 'Its clients are told and go elsewhere, then it ends; a service manager starts it anew. Needs the role owner.' },
+    () => this.#act(this.web, 'gateway.drain', { reason: 'asked for in the dashboard' }));
+  }
+
+  async #act(table, topic, payload, nodeid) {
     try {
-      await this.#client.rpc('gateway.end', { session: row.session });
+      await this.#client.rpc(topic, payload, { nodeid });
     } catch (error) {
-      this.web.refuse(error.message);
+      table.refuse(error.message);
+      return;
     }
     this.#round();
   }

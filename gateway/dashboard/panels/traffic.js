@@ -43,12 +43,12 @@ export class Traffic {
   #byRank = new Map(); // rank -> {type: Series}, kept while it is chosen
   #lines = [];
 
-  constructor(parent, instance, events, callRates) {
+  constructor(parent, instance, events, methods) {
     this.instance = instance;
-    this.callRates = callRates;
+    this.methods = methods;
     this.events = events;
     this.types = block('By type', 'messages/s in');
-    this.trips = block('Round trip', 'this page to broker');
+    this.trips = block('Round trip', 'gateway to broker');
     this.topics = block('Events by topic', 'events/s seen');
     this.calls = block('Calls by method', 'calls/s of everybody');
     parent.append(this.types.element, this.topics.element, this.trips.element, this.calls.element);
@@ -78,9 +78,10 @@ export class Traffic {
     const topics = this.events.busiest(TOPICS);
     this.#drawList(this.topics, 'event', topics, (line, entry) => (
       line.draw(entry.topic, entry.series, rate, { note: `${entry.topic}: ${short(entry.count)} seen`, mean: STEADY })));
-    const calls = this.callRates.rows(chosen).sort((a, b) => b.calls - a.calls).slice(0, TOPICS);
+    const calls = this.methods.rows.filter(({ kind }) => kind === 'call').sort((a, b) => b.calls - a.calls).slice(0, TOPICS);
     this.#drawList(this.calls, 'request', calls, (line, method) => (
-      line.draw(method.name, method.series, rate, { note: `${method.name}: ${rate(method.errors)} errors/s` })));
+      line.draw(method.name, method.series, rate, { note: `${method.name}: ${rate(method.errors)} errors/s` })),
+    this.methods.why ? 'not told' : undefined);
   }
 
   #drawTrips(chosen) {
@@ -91,8 +92,8 @@ export class Traffic {
       line.draw(`rank ${rank.rank}`, rank.latency, latency, { note: rank.host })));
   }
 
-  #drawList({ list }, kind, items, draw) {
+  #drawList({ list }, kind, items, draw, empty = 'nothing yet') {
     keep(list, items, () => new Line(kind).element, (element, item) => draw(element.line, item));
-    mark(list, 'data-empty', items.length ? null : 'nothing yet');
+    mark(list, 'data-empty', items.length ? null : empty);
   }
 }

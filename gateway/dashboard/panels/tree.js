@@ -4,7 +4,7 @@
  */
 
 import { h, mark, s, say } from '../lib/dom.js';
-import { duration, latency, rate } from '../lib/format.js';
+import { latency, rate } from '../lib/format.js';
 import { Sparkline } from '../lib/sparkline.js';
 import { plan } from '../lib/treeplan.js';
 
@@ -225,6 +225,17 @@ export class Tree {
     this.onselect(this.selected);
   }
 
+  /** Choose a broker and bring it into view, whatever is folded. @param {number} rank */
+  reveal(rank) {
+    for (let above = this.#instance.ranks.get(rank)?.parent; above; above = above.parent) {
+      this.#folded.delete(above.rank);
+      this.#unfolded.add(above.rank);
+    }
+    if (rank === this.selected) this.draw();
+    else this.select(rank);
+    this.#nodes.find((node) => node.rank.rank === rank)?.element.scrollIntoView({ block: 'nearest' });
+  }
+
   /** Put the keyboard on the tree. */
   focus() {
     this.#nodes.find((node) => node.rank.rank === this.#focus)?.element.focus();
@@ -294,36 +305,4 @@ function curve({ parent, x, y }, rowHeight) {
 function elbow({ parent, x, y }, rowHeight) {
   const left = parent.x + 8;
   return `M${left} ${parent.y + rowHeight}V${y + rowHeight / 2}H${x}`;
-}
-
-/** What there is to say about the chosen broker, below the picture. */
-export class RankDetail {
-  constructor(parent) {
-    this.parent = parent;
-  }
-
-  /** @param {import('../model/instance.js').Rank | undefined} rank */
-  draw(rank) {
-    if (!rank) {
-      say(this.parent, 'Choose a broker to see its links and its own traffic.');
-      return;
-    }
-    const facts = [
-      ['rank', `${rank.rank} ${rank.host}`],
-      ['status', `${rank.status}${Number.isFinite(rank.since) ? ` for ${duration(rank.since)}` : ''}`],
-      rank.trouble && ['error', rank.trouble],
-      Number.isFinite(rank.pending) && ['open calls', String(rank.pending)],
-      Number.isFinite(rank.links) && ['links', linkWords(rank)],
-      rank.dropped > 0 && ['dropped', Object.entries(rank.drops).map(([why, count]) => `${count} ${why}`).join(', ')],
-    ].filter(Boolean);
-    this.parent.replaceChildren(h('dl', {}, facts.map(([name, value]) => (
-      h('div', {}, h('dt', { text: name }), h('dd', { text: value }))))));
-  }
-}
-
-function linkWords(rank) {
-  const kinds = new Map();
-  for (const peer of rank.peers) kinds.set(peer.kind, (kinds.get(peer.kind) ?? 0) + 1);
-  const words = [...kinds].map(([kind, count]) => `${count} ${kind}`);
-  return words.length ? words.join(', ') : String(rank.links);
 }

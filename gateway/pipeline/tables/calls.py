@@ -24,6 +24,7 @@ Steps, from rows to calls:
 ``resolved``  bronze with ``origin`` filled in so
 ``legs``      rows that calls are made of, with a tag and an origin and wanting a response; ``what``: 1 a request that
               came in, 2 one that was refused, 3 a response that came in, 4 one that went out
+``part``      the legs of one slice of the keys, for sorting takes memory: the next two are made slice by slice
 ``closed``    each leg with its call, the number of the last request of its key, and whether it is an orphan: behind
               the row that ended the call, or before any. Keys are hashed: strings are neither sorted nor compared
 ``calls``     one row for each call, denied request (``what`` 2) and orphan (3). ``reused``: its tag was ``taken``;
@@ -75,8 +76,7 @@ _LEGS: Final = """
 _CLOSED: Final = """
     WITH asked AS (
         SELECT *, max(CASE WHEN asks THEN seq END) OVER so_far AS call, lead(asks) OVER next AS taken
-        FROM (SELECT rowid AS leg, key, matchtag, rank, seq, ts_ns, what, streaming, errnum, weight, what <= 2 AS asks
-            FROM legs)
+        FROM (SELECT leg, key, matchtag, rank, seq, ts_ns, what, streaming, errnum, weight, what <= 2 AS asks FROM part)
         WINDOW next AS (PARTITION BY key, matchtag, rank ORDER BY seq), so_far AS (
             PARTITION BY key, matchtag, rank ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
     ), ended AS (
@@ -96,24 +96,27 @@ _CALLS: Final = """
             max(ts_ns) FILTER (NOT asks) AS last_any, coalesce(bool_or(taken), false) AS taken
         FROM closed WHERE NOT orphan GROUP BY rank, key, matchtag, call
     ), answered AS (
-        SELECT l.* EXCLUDE (seq, ts_ns, key, errnum, weight, unseen), l.ts_ns AS req_ns, l.unseen AS asked_unseen,
+        SELECT l.* EXCLUDE (leg, seq, ts_ns, key, errnum, weight, unseen), l.ts_ns AS req_ns, l.unseen AS asked_unseen,
             c.call, c.first_ns, c.errnum, c.taken,
             CASE WHEN n_in > 0 THEN n_in + n_failed ELSE n_out END AS n_responses,
             CASE WHEN n_in > 0 THEN last_seen ELSE last_any END AS last_ns
-        FROM counted c JOIN legs l ON l.rowid = c.leg
+        FROM counted c JOIN part l USING (leg)
     ), seen AS (
         SELECT * EXCLUDE (asked_unseen), asked_unseen AND n_responses = 0 AS unseen,
             errnum <> 0 OR (NOT streaming AND n_responses > 0) AS ended
         FROM answered
-    ), newest AS (SELECT rank, run, max(seq) AS newest FROM bronze GROUP BY ALL)
+    )
     SELECT s.* EXCLUDE (ended, taken), taken AND NOT ended AND NOT unseen AS reused,
         what = 1 AND NOT ended AND (unseen OR NOT taken) AND req_ns >= getvariable('since_ns')
             AND NOT (unseen AND coalesce(newest > call, false)) AS open
-    FROM seen s LEFT JOIN newest USING (rank, run)
+    FROM seen s LEFT JOIN last_rows USING (rank, run)
     UNION ALL BY NAME SELECT l.rank, l.run, l.origin, l.matchtag, l.what, l.seq AS call, l.topic, l.entered,
         l.ts_ns AS first_ns, l.errnum, l.weight AS n_responses, false AS streaming, false AS unseen, false AS reused,
         false AS open
-    FROM closed c JOIN legs l ON l.rowid = c.leg WHERE c.orphan AND c.what = 3"""
+    FROM closed c JOIN part l USING (leg) WHERE c.orphan AND c.what = 3"""
+_PART: Final = """
+    SELECT rowid AS leg, * FROM legs WHERE key % getvariable('slices')::UBIGINT = getvariable('slice')"""
+_NEWEST: Final = "SELECT rank, run, max(seq) AS newest FROM bronze GROUP BY ALL"
 _SETTLED: Final = """
     SELECT *, since(req_ns, first_ns) AS lat_ns FROM calls WHERE NOT open"""
 _RPC: Final = f"""
@@ -140,8 +143,10 @@ _OPEN: Final = f"""
         (sum(weight) - 1)::BIGINT AS weight FROM theirs WHERE what > 2 GROUP BY rank, run, origin, matchtag, what
     HAVING sum(weight) > 1"""
 
-STEPS: Final = {"hops": _HOPS, "legs": _LEGS, "closed": _CLOSED, "calls": _CALLS}
-VIEWS: Final = {"resolved": _RESOLVED, "settled": _SETTLED, "rpc": _RPC}
+STEPS: Final = {"hops": _HOPS, "legs": _LEGS, "last_rows": _NEWEST, "closed": _CLOSED, "calls": _CALLS}
+SLICED: Final = {"calls": ("legs", "closed")}
+"""Made slice by slice of the first, of which it has as many as its rows need; the second is made anew for each."""
+VIEWS: Final = {"part": _PART, "resolved": _RESOLVED, "settled": _SETTLED, "rpc": _RPC}
 TABLES: Final = {"rpc": "FROM rpc"}
 OPEN: Final = {
     "calls": _OPEN,

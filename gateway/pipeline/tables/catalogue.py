@@ -13,6 +13,7 @@ TABLES: Final = {
 }  # fmt: skip
 """Each gold table as one query; ``query`` gives it the columns of the schema."""
 STEPS: Final = {**calls.STEPS, **denied.STEPS, **jobs.STEPS}
+SLICED: Final = calls.SLICED
 VIEWS: Final = {**calls.VIEWS, **denied.VIEWS, **events.VIEWS, **jobs.VIEWS}
 OPEN: Final = {**calls.OPEN, **events.OPEN, **jobs.OPEN}
 """What is left open, by name: ``calls``, ``hops``, ``events``, ``jobs``."""

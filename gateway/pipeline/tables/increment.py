@@ -12,11 +12,14 @@ not lie in one step: only ``batch`` makes it.
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
+from broker.journal.stores import is_url
+from gateway import delta
 from gateway.pipeline.schema import GOLD
 from gateway.pipeline.tables.inprocess import shapes, tables_of
 
@@ -57,46 +60,69 @@ def increment(rows: ds.Dataset, before: Carried) -> tuple[dict[str, pa.Table], C
 
 
 class Kept:
-    """What is carried, on disk: ``DIR/NUMBER/{calls,events,jobs,hops}.parquet``.
+    """What is carried, beside the tables: ``PLACE/NUMBER/{calls,events,jobs,hops}.parquet``. A number counts once it
+    has all of them, so that what was killed while it kept them left nothing.
 
     Args:
-        directory: made when something is kept.
+        place: directory, or the URL of one in a store; made when something is kept.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._system, self._folder = delta.filesystem(place)
 
     def numbers(self) -> list[int]:
-        """Behind which additions to bronze something is kept, in order."""
-        names = [path.name for path in self.directory.iterdir()] if self.directory.is_dir() else []
-        return sorted(int(name) for name in names if name.isdecimal())
+        """Behind which additions to bronze something is kept, in order.
+
+        Raises:
+            TableError: the store does not answer, or the disk refuses.
+        """
+        with delta.plain_errors(self._place):
+            files = delta.listed(self._system, self._folder, recursive=True)
+        names = Counter(PurePath(each.path).parent.name for each in files if each.extension == "parquet")
+        whole = len(shapes())
+        return sorted(int(name) for name, count in names.items() if name.isdecimal() and count == whole)
 
     def behind(self, number: int) -> Carried:
-        """What was open behind an addition to bronze."""
+        """What was open behind an addition to bronze.
+
+        Raises:
+            TableError: the store does not answer, or the disk refuses.
+        """
         import pyarrow.parquet as pq
 
         earlier = [each for each in self.numbers() if each <= number]
         if not earlier:
             return nothing()
-        place = self.directory / str(earlier[-1])
-        return {
-            name: pq.read_table(place / f"{name}.parquet").select(shape.names).cast(shape)
-            for name, shape in shapes().items()
-        }
+        with delta.plain_errors(self._place):
+            return {
+                name: pq.read_table(self._path(earlier[-1], name), filesystem=self._system)
+                .select(shape.names)
+                .cast(shape)
+                for name, shape in shapes().items()
+            }
 
     def save(self, number: int, carried: Carried) -> None:
-        """Keep what is open behind an addition, whole or not at all."""
+        """Keep what is open behind an addition, each table whole or not at all.
+
+        Raises:
+            TableError: the store does not answer, or the disk refuses.
+        """
         import pyarrow.parquet as pq
 
-        place, fresh = self.directory / str(number), self.directory / f".{number}"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
-        for name, rows in carried.items():
-            pq.write_table(rows, fresh / f"{name}.parquet", compression="zstd")
-        shutil.rmtree(place, ignore_errors=True)
-        fresh.rename(place)
+        with delta.plain_errors(self._place):
+            if not is_url(self._place):  # a store needs no folders
+                self._system.create_dir(f"{self._folder}/{number}", recursive=True)
+            for name, rows in carried.items():
+                path = self._path(number, name)
+                pq.write_table(rows, f"{path}.part", compression="zstd", filesystem=self._system)
+                self._system.move(f"{path}.part", path)
 
     def forget(self, before: int) -> None:
-        """Delete what nobody who begins behind an addition needs."""
+        """Delete what nobody who begins behind an addition needs, as far as that can be done."""
         for old in [each for each in self.numbers() if each <= before][:-1]:
-            shutil.rmtree(self.directory / str(old), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._system.delete_dir(f"{self._folder}/{old}")
+
+    def _path(self, number: int, name: str) -> str:
+        return f"{self._folder}/{number}/{name}.parquet"

@@ -26,6 +26,8 @@ MEMORY_MIB: Final = 512
 """DuckDB's, for a thread, and twice that for any number of them; the process takes two to four times as much, for Arrow
 reads ahead.
 """
+SLICE_ROWS: Final = 1 << 23
+"""Rows that are sorted at a time: 20 million fill ``MEMORY_MIB`` for two threads."""
 BATCH_ROWS: Final = 131_072
 """Rows that are held of a table while it is written."""
 _LEG_TYPES: Final = {"what": "int8", "streaming": "bool", "entered": "bool", "unseen": "bool"}
@@ -69,8 +71,8 @@ class Tables:
         query = catalogue.query(table)
         if dates is not None:
             query = f"{query} WHERE dt::VARCHAR IN ({', '.join(map(repr, dates)) or 'NULL'})"
-        found = self._found(query).to_arrow_reader(BATCH_ROWS)
-        return found.cast(table_named(table).arrow(partition=True))
+        rows = self._found(query).to_arrow_reader(BATCH_ROWS)
+        return rows.cast(table_named(table).arrow(partition=True))
 
     def left_open(self) -> dict[str, pa.Table]:
         """What is left open, in ``shapes``."""
@@ -88,9 +90,27 @@ class Tables:
         for name, made in (catalogue.STEPS | catalogue.VIEWS).items():
             if name not in self._made and re.search(rf"\b{name}\b", query):
                 self._made.add(name)
+                if name in catalogue.SLICED:
+                    self._slice_by_slice(name, made)
+                    continue
                 self._step(made)
                 kind = "VIEW" if name in catalogue.VIEWS else "TABLE"
                 self._base.execute(f"CREATE TEMP {kind} {name} AS {made}")
+
+    def _slice_by_slice(self, name: str, made: str) -> None:
+        source, before = catalogue.SLICED[name]
+        self._made.add(before)
+        self._step(f"{catalogue.STEPS[before]} {made}")
+        ((rows,),) = self._base.sql(f"SELECT count(*) FROM {source}").fetchall()
+        count = -(-rows // SLICE_ROWS) or 1
+        self._base.execute(f"SET VARIABLE slices = {count}")
+        for each in range(count):
+            self._base.execute(f"SET VARIABLE slice = {each}")
+            self._base.execute(f"CREATE OR REPLACE TEMP TABLE {before} AS {catalogue.STEPS[before]}")
+            self._base.execute(
+                f"INSERT INTO {name} {made}" if each else f"CREATE TEMP TABLE {name} AS {made}"
+            )
+        self._base.execute(f"DROP TABLE {before}")
 
 
 @contextmanager
@@ -152,6 +172,9 @@ def _opened(threads: int | None = None) -> Iterator[Any]:
         try:
             with duckdb.connect(config=config) as base:
                 base.execute("SET timezone = 'UTC'")
+                base.execute("SET preserve_insertion_order = false")
+                # its bar goes to standard output, terminal or not
+                base.execute("SET enable_progress_bar_print = false")
                 # it cannot count rows of Arrow, takes them for few, and would hash them instead of the other side
                 base.execute("SET disabled_optimizers = 'build_side_probe_side'")
                 for macro in sql.MACROS:

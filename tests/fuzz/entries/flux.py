@@ -325,6 +325,8 @@ def services_seeds() -> list[bytes]:
         ("log.append", b"<27>1 2026-01-01T00:00:00Z 1 app 7 - - text"), ("state-machine.monitor", b'{"final":5}\0'),
         ("log.dmesg", b'{"follow":true,"nobacklog":false}\0'), ("overlay.disconnect-subtree", b'{"rank":1}\0'),
         ("rexec.exec", b'{"cmd":{}}\0'), ("module.remove", b'{"name":"attr"}\0'), ("attr.cancel", b'{"matchtag":1}\0'),
+        ("service.providers", b'{"service":"calc","rank":2}\0'), ("service.providers", None),
+        ("service.announce", b'{"services":{"calc":[1,3]},"left_out":0}\0'),
     ]  # fmt: skip
     out = []
     for number, (name, body) in enumerate(asked):

@@ -6,7 +6,7 @@
     trouble     when a fault, or its aftermath, touched a way
     verdict     what was found: violations, and how much there was to judge
     calls       C1 to C6 and C12: requests and their answers, by Flux, the web and oslo.messaging
-    events      C7, C8: numbers, order, losses
+    events      C7, C8, C13: numbers, order, losses, returns
     stamps      C9: who was allowed to send, serve and receive what
     usage       C10: memory, descriptors, tasks
     jobs        C11: NFP
@@ -44,6 +44,8 @@ C11  A job that was acknowledged has exactly one recorded result for each worker
      succeeds.
 C12  A cast or a notification is served at most once, a fan-out at most once by each server; exactly once where the way
      to every server is untouched. Restarts of oslo.messaging's proxies touch nothing, nor do they in C5.
+C13  A web client that comes back, to any gateway, and is told that nothing is missing gets every event between the last
+     one that it had and the number it is told, whatever happened; and none that it had.
 
 What is not demanded. Nothing is said about how long an untouched call takes beyond its party's own patience, nor that
 a call which failed was not served: the answer may have been lost behind it.

@@ -39,7 +39,7 @@ class Conn:
         said: whether its party wrote that down itself.
         why: in its party's words.
         heard: events and gaps in the order in which they came: lines.
-        served: what it served, in order.
+        served: what it served, in order. resumed: the line that says where it went on.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Conn:
     subscriptions: list[Held] = field(default_factory=list)
     heard: list[Line] = field(default_factory=list)
     served: list[Call] = field(default_factory=list)
+    resumed: Line | None = None
 
     def covers(self, begin: float, end: float) -> bool:
         """Whether it lasted all that time."""

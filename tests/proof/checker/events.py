@@ -1,4 +1,4 @@
-"""C7 and C8: numbers of events, their order, and that nothing is lost in silence.
+"""C7, C8, C13: numbers of events, their order, that nothing is lost in silence, and that who comes back misses nothing.
 
 An event is *known* once somebody has seen its number: its publisher, by the acknowledgement, or a subscriber. Rank 0
 has it then, and owes it to every subscriber.
@@ -20,6 +20,8 @@ from tests.proof.checker.verdict import Verdict
 
 ARRIVES_S: Final = 10.0
 """How long an event may take on an untouched way."""
+SURE_S: Final = 30.0
+"""So long after rank 0 was replaced a gateway may still speak of the numbers before."""
 LOST: Final = -1
 """Its connection ended before the publisher was told."""
 
@@ -36,6 +38,8 @@ def judge(story: Story, verdict: Verdict) -> None:
     for conn in story.conns.values():
         if conn.subscriptions:
             heard = _increase(story, epochs, conn, verdict)
+            if conn.resumed is not None:
+                _went_on(story, epochs, conn, conn.resumed, known, verdict)
             _Listener(story, epochs, conn, heard, verdict).judge(known)
 
 
@@ -111,6 +115,30 @@ def _increase(story: Story, epochs: _Epochs, conn: Conn, verdict: Verdict) -> di
             last, last_epoch = line["seq"], epoch
         places.setdefault(event.id, index)
     return places
+
+
+def _went_on(
+    story: Story, epochs: _Epochs, conn: Conn, line: Line, known: list[Event], verdict: Verdict
+) -> None:
+    """C13. Nothing is judged where rank 0 was replaced not long before: nobody says which numbers are meant."""
+    if any(gone - SURE_S <= line["t"] <= back + SURE_S for gone, back in story.resets):
+        return
+    here = sum(1 for _, back in story.resets if back <= line["t"])
+    got = {each["id"]: each["seq"] for each in conn.heard if each["ev"] == "event"}
+    if any(each["ev"] == "gap" and each["t"] <= line["t"] for each in conn.heard):
+        return
+    verdict.judged["returns"] += 1
+    for event in known:
+        if epochs.of(event) != here:
+            continue
+        if event.seq <= line["after"] and event.id in got:
+            verdict.add("C13", f"{conn.name} got {event.id}, which it had before", line["t"], event.id)
+        owed = line["after"] < event.seq <= line["upto"] and may_see(event, conn)
+        if owed and line["recovered"] and any(asked(held, event) for held in conn.subscriptions):
+            verdict.judged["events owed to who came back"] += 1
+            if event.id not in got and conn.end - line["t"] > ARRIVES_S:
+                what = f"{conn.name} came back, and never got {event.topic} ({event.id}, number {event.seq})"
+                verdict.add("C13", what, line["t"], event.id)
 
 
 class _Listener:

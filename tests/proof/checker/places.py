@@ -85,8 +85,8 @@ class Places:
         )
 
     def is_broker(self, at: int | str) -> bool:
-        """True where a connection ends in the tree: at a rank, or at the gateway in front of one."""
-        return isinstance(at, int) or at == "gateway"
+        """True where a connection ends in the tree: at a rank, or at a gateway in front of one."""
+        return isinstance(at, int) or at.startswith("gateway")
 
     def rank_of(self, at: int | str) -> int:
         """The rank that a connection ends at, or whose host its member runs on.

@@ -225,6 +225,11 @@ class Story:
         if conn is not None:
             conn.heard.append(line)
 
+    def _resumed(self, line: Line) -> None:
+        conn = self._conn_of(line)
+        if conn is not None:
+            conn.resumed = line
+
     def _job(self, line: Line) -> None:
         conn = self._conn_of(line)
         if conn is None:
@@ -289,6 +294,7 @@ _SECOND: Final[dict[str, Callable[[Story, Line], None]]] = {
     "unpublished": Story._published,
     "event": Story._event,
     "gap": Story._gap,
+    "resumed": Story._resumed,
     "job_kept": Story._of_job,
     "job_done": Story._of_job,
     "job_recorded": Story._of_job,

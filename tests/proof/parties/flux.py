@@ -71,7 +71,7 @@ class Flux(Load):
         try:
             if self.party.by == "unix" and self.userid != own:
                 os.seteuid(self.userid)
-            return await connect(self.place.uri, options=self._options(), retries=0)
+            return await connect(self.place.uri, options=self._options(), retries=0, reconnect=False)
         except HeadgateError as error:
             raise ConnectionError(str(error)) from error
         finally:

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from tests.proof import record
-from tests.proof.layout import SLOW, Call, Party, beside
+from tests.proof.layout import GATEWAYS, SLOW, Call, Party, beside
 from tests.proof.parties.party import Load, Place, run
 
 HELLO_S = 5.0
@@ -33,18 +33,23 @@ class Page(Load):
         super().__init__(party, place)
         self.position: dict[str, Any] = {}
         self.tag = 0
+        self.ways = [(str(party.at), place.uri)]
+        if party.at == "gateways":
+            self.ways = list(zip(GATEWAYS, (place.uri, place.second), strict=True))
 
     async def session(self) -> None:
+        self.ways.append(self.ways.pop(0))
+        at, uri = self.ways[0]
         context = ssl.create_default_context(cafile=self.place.cert)
         headers = {"Authorization": f"Bearer {self.place.token}"}
         drop = "?overflow=drop" if self.party.name in SLOW else ""
         try:
             async with aiohttp.ClientSession(headers=headers) as http:
                 connecting = http.ws_connect(
-                    self.place.uri + drop, protocols=("flux.v1.json",), ssl=context, autoping=True
+                    uri + drop, protocols=("flux.v1.json",), ssl=context, autoping=True
                 )
                 async with await asyncio.wait_for(connecting, HELLO_S) as socket:
-                    await Talk(self, socket).go()
+                    await Talk(self, socket, at).go()
         except aiohttp.ClientError as error:
             raise ConnectionError(str(error)) from error
 
@@ -52,7 +57,8 @@ class Page(Load):
 class Talk:
     """One WebSocket: who waits for which answer, what is provided."""
 
-    def __init__(self, page: Page, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, page: Page, socket: aiohttp.ClientWebSocketResponse, at: str) -> None:
+        self.at = at
         self.page, self.party, self.log, self.socket = page, page.party, page.log, socket
         self.waiting: dict[int, asyncio.Queue[dict[str, Any] | None]] = {}
         self.counts: dict[str, int] = {}
@@ -67,7 +73,12 @@ class Talk:
             raise ConnectionError(f"no welcome: {welcome}")
         self.conn = self.log.conn()
         self.log.up(
-            self.conn, self.party.at, self.page.userid, self.party.roles, host=beside(self.party), kind="ws"
+            self.conn,
+            self.at,
+            self.page.userid,
+            self.party.roles,
+            host=beside(self.party, self.at),
+            kind="ws",
         )
         leaving = asyncio.get_running_loop().create_task(self._leave(), name="leave")
         why = "closed"
@@ -142,6 +153,9 @@ class Talk:
             self.log.gap(self.conn, -1)
         for prefix in self.party.subscribe:
             self.log.subscribed(self.conn, prefix)
+        self.log.resumed(
+            self.conn, self.page.position["sequence"], int(said["sequence"]), bool(said["recovered"])
+        )
         held, self.held = self.held or [], None
         for event in held:
             self._event(event)

@@ -2,12 +2,18 @@
 
 import asyncio
 import errno
+import io
 from typing import Any
 
+import msgspec
 import pytest
 
-from broker.cli.callrates import CallRates, ask
+from broker.call_report import CallReport
+from broker.cli.callrates import CallRates, Kind, ask
+from broker.cli.screen import Screen
+from broker.client.received import Received
 from broker.errors import RpcError
+from broker.wire.message import event
 
 BOUNDS = [1000, 10_000]
 
@@ -25,14 +31,22 @@ def told(
     }
 
 
-def answer(services: dict[str, bool] | None = None, **methods: dict[str, Any]) -> dict[str, Any]:
-    return {
+def answer(
+    services: dict[str, bool] | None = None,
+    others: Any = None,
+    silent: Any = (),
+    **methods: dict[str, Any],
+) -> CallReport:
+    told = {
         "bounds_ns": BOUNDS,
+        "others": others or {},
+        "silent": silent,
         "methods": {name.replace("_", "."): each for name, each in methods.items()},
         "services": {
             name: {"provider": "x", "builtin": own} for name, own in (services or {"attr": True}).items()
         },
     }
+    return msgspec.convert(told, CallReport)
 
 
 def last(time: float, text: str) -> dict[str, Any]:
@@ -53,7 +67,8 @@ def test_brokers_are_added_up_and_the_newest_error_counts() -> None:
     ).as_json()
     (echo,) = look["methods"]
     assert (echo["calls"], echo["errors"], echo["rank"]) == (5, {"EIO": 2, "ENOSYS": 1}, 0)
-    assert (echo["p50_ns"], echo["p99_ns"]) == (10_000, float("inf"))
+    assert (echo["p50_ns"], echo["p50_above"]) == (10_000, False)
+    assert (echo["p99_ns"], echo["p99_above"]) == (10_000, True)
     assert (echo["last_error"]["text"], echo["last_error"]["rank"]) == ("new", 1)
     assert look["silent"] == [2]
 
@@ -103,8 +118,9 @@ class Brokers:
             raise RpcError(self._now, topic=topic)
         return self
 
-    def json(self) -> Any:
-        return self._now
+    def json(self, shape: Any) -> Any:
+        payload = msgspec.json.encode(self._now) + b"\0"
+        return Received(event("broker.calls", payload)).json(shape)
 
 
 def test_brokers_that_count_no_calls_hide_no_others() -> None:
@@ -113,6 +129,50 @@ def test_brokers_that_count_no_calls_hide_no_others() -> None:
     assert asyncio.run(ask(brokers, range(3))) == {0: "counts no calls", 1: counted, 2: "cannot be reached"}
     with pytest.raises(RpcError):
         asyncio.run(ask(brokers, [0]))
+
+
+@pytest.mark.parametrize("odd", [{}, {"methods": []}, {"bounds_ns": [0], "services": {}, "methods": {}}])
+def test_a_broker_that_answers_oddly_hides_no_others(odd: dict[str, Any]) -> None:
+    counted = answer(a_b=told(1))
+    brokers: Any = Brokers(odd, counted)
+    answers = asyncio.run(ask(brokers, range(2)))
+    assert answers[1] == counted
+    out = io.StringIO()
+    CallRates(answers, None, builtin=False).show(Screen(out=out))
+    assert "odd answer" in out.getvalue().splitlines()[-1]
+
+
+def test_other_kinds_stand_in_the_same_table():
+    others = {
+        "event": {"news": told(3), "attr.changed": told(1)},
+        "nfp": {"lab.go": told(2, {"5": 1}, (0, 1, 0), last_error=last(9.0, "no such host"))},
+        "oslo": {
+            "call x/t": told(4, {"113": 4}, (), last_error={**last(9.0, "nobody"), "userid": 0xFFFFFFFF})
+        },
+        "later": {"x": told(1)},
+    }
+    answers = {0: answer(a_b=told(1), others=others, silent=["oslo cast"]), 1: answer()}
+    look = CallRates(answers, None, builtin=False)
+    assert [(each.kind, each.name, each.calls) for each in look.methods] == [
+        ("oslo", "call x/t", 4),
+        ("nfp", "lab.go", 2),
+        ("event", "news", 3),
+        ("call", "a.b", 1),
+    ]
+    assert [each.kind for each in CallRates(answers, None, builtin=True, kind=Kind.EVENT).methods] == [
+        "event"
+    ] * 2
+    out = io.StringIO()
+    look.show(Screen(out=out))
+    lines = out.getvalue().splitlines()
+    assert lines[0].split()[:3] == ["kind", "method", "rank"]
+    assert lines[1].endswith("at rank 0: nobody")
+    assert "user" not in lines[1]
+    assert "user 7 at rank 0: no such host" in lines[2]
+    assert lines[-1] == "no answer from oslo cast: rank 0"
+    assert (look.as_json()["silent"], look.as_json()["silent_wings"]) == ([], {"0": ["oslo cast"]})
+    again = CallRates({0: answer(others={"event": {"news": told(5)}}), 1: answer()}, look, builtin=False)
+    assert {each.name: each.calls for each in again.methods} == {"news": 2}
 
 
 def test_own_services_are_left_out_unless_asked_for() -> None:

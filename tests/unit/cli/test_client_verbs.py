@@ -14,6 +14,7 @@ import pytest
 from broker.cli import exits
 from broker.cli.main import main
 from broker.client import blocking
+from tests.live.brokers import eventually
 
 HEADGATE = [sys.executable, "-m", "broker.cli.main"]
 
@@ -55,7 +56,10 @@ def test_ping_of_nobody(broker, capsys):
 
 def test_ping_of_a_rank_that_is_not_there(broker, capsys):
     assert main(["ping", "-c", "1", "7"]) == exits.FAILED
-    assert "EHOSTUNREACH" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "headgate ping: broker.ping: that broker is away, or not of this instance: it has ranks 0 to 2"
+        " (No route to host) [EHOSTUNREACH 113]\n"
+    )
 
 
 def test_ping_without_an_answer(broker, capsys):
@@ -85,6 +89,39 @@ def test_rpc_at_a_rank_and_above(broker, capsys):
 def test_rpc_error(broker, capsys):
     assert main(["rpc", "attr.get", '{"name": "nope"}']) == exits.FAILED
     assert capsys.readouterr().err == "headgate rpc: attr.get: No such file or directory [ENOENT 2]\n"
+
+
+def test_errors_say_more_than_a_number(broker, capsys):
+    assert main(["attr", "get", "nope"]) == exits.FAILED
+    assert "attr.get: no attribute 'nope' (No such file" in capsys.readouterr().err
+    assert main(["rpc", "attr.get"]) == exits.FAILED
+    assert "the payload lacks a key" in capsys.readouterr().err
+    assert main(["rpc", "attr.get", '{"name": "x",,}']) == exits.USAGE
+    assert "line 1, column 14: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("rpc", "attr.get", '{"name": "nope"}'),
+            {
+                "error": "No such file or directory", "exit_code": 1, "errno": 2, "name": "ENOENT",
+                "topic": "attr.get",
+            },
+        ),
+        (("sub", "--count", "x"), {"exit_code": 2, "name": "EINVAL"}),
+        (("rpc", "attr.get", "[1]"), {"exit_code": 2, "name": "EINVAL"}),
+        (("ping", "--uri", "local:///nowhere/x"), {"exit_code": 3, "name": "ENOENT"}),
+        (("config", "check", "/nowhere.toml"), {"exit_code": 78}),
+    ],
+    ids=["far side", "option", "payload", "no broker", "file"],
+)  # fmt: skip
+def test_errors_as_json(broker, capsys, words, told):
+    assert main([*words, "--json"]) == told["exit_code"]
+    said = json.loads(capsys.readouterr().err)
+    assert told.items() <= said.items()
+    assert said["error"]
 
 
 def test_rpc_payload_from_stdin(broker):
@@ -375,3 +412,34 @@ def test_half_a_key_is_a_configuration_error(monkeypatch, capsys):
     monkeypatch.setenv("HEADGATE_CERT", "/nowhere")
     assert main(["ping", "--uri", "tcp://127.0.0.1:1"]) == exits.CONFIG
     assert "HEADGATE_SERVER_KEY" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- services
+
+
+def shown_services(capsys) -> dict[str, list[int]]:
+    assert main(["services", "--json"]) == 0
+    return {each["service"]: each["ranks"] for each in values(capsys)}
+
+
+def test_services_of_clients_anywhere_and_who_provides_them(broker, capsys):
+    with blocking.connect(broker.replace("local-0", "local-1")) as h:
+        with h.service("calctest", {"add": lambda _request: {}}):
+            eventually(lambda: shown_services(capsys).get("calctest"), [1])
+            assert main(["services", "--json"]) == 0
+            (mine,) = [each for each in values(capsys) if each["service"] == "calctest"]
+            assert mine["providers"]["1"]
+            assert main(["services"]) == 0
+            head, *rows = lines(capsys)
+            assert head.split() == ["service", "ranks", "providers"]
+            assert any(row.split()[:2] == ["calctest", "1"] for row in rows)
+            assert main(["rpc", "calctest.add"]) == exits.FAILED
+            assert "registered here: calctest is on rank 1 (" in capsys.readouterr().err
+            with blocking.connect(broker) as elsewhere:
+                assert elsewhere.rpc("calctest.add", anywhere=True).json() == {}
+                with elsewhere.stream("calctest.add", anywhere=True) as answers:
+                    assert [answer.json() for answer in answers] == [{}]
+            assert main(["rpc", "--anywhere", "calctest.add"]) == 0
+            assert lines(capsys) == ["{}"]
+            assert main(["rpc", "--anywhere", "--rank", "1", "calctest.add"]) == exits.USAGE
+        eventually(lambda: "calctest" in shown_services(capsys), False)

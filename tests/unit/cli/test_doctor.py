@@ -15,8 +15,9 @@ from broker.cli.main import main
 from broker.transport import curve
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short_wait(monkeypatch):
+    """For peers that never answer; one that does may be slow, on a machine that has other work."""
     monkeypatch.setattr(diagnosis, "WAIT_S", 0.3)
 
 
@@ -90,6 +91,7 @@ def test_no_socket_but_a_file(rundir, capsys):
         (None, "no handshake byte"),
     ],
 )
+@pytest.mark.usefixtures("short_wait")
 def test_greetings_that_are_none(greeting, said, rundir, capsys):
     with listening(rundir / "s", greeting):
         assert main(["doctor", f"local://{rundir}/s", "--json"]) == exits.NO_CONNECTION

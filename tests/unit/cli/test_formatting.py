@@ -204,3 +204,22 @@ def test_json_on_a_terminal_is_not_drawn():
     out = Terminal()
     screen.Screen(as_json=True, out=out).value({"a": [1]})
     assert out.getvalue() == '{"a":[1]}\n'
+
+
+def test_a_terminal_gets_no_control_characters_of_a_peer():
+    evil = "one\n\ttwo\x1b[2J\x9b2J\x7f"
+    out = Terminal()
+    shown = screen.Screen(out=out)
+    shown.line(evil)
+    shown.line(evil, "red")
+    shown.table(("text",), [(evil,)])
+    shown.value({"text": evil})
+    said = out.getvalue()
+    assert said.count("\\x1b[2J\\x9b2J\\x7f") == 2
+    assert said.count("two\\x1b[2J\\x") == 3, "a table may wrap it"
+    assert "\\u001b[2J\\u009b2J" in said
+    assert "\x9b" not in said
+    assert "\x1b[2J" not in said
+    piped = io.StringIO()
+    screen.Screen(out=piped).line(evil)
+    assert piped.getvalue() == f"{evil}\n"

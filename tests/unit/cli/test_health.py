@@ -135,7 +135,7 @@ def test_wrong_options_are_2(argv, capsys):
     with pytest.raises(SystemExit) as left:
         main.main(["health", *argv])
     assert left.value.code == 2
-    assert "usage: headgate health" in capsys.readouterr().err
+    assert "see headgate health --help" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -289,4 +289,4 @@ def test_it_is_a_verb_that_loads_nothing_heavy(broker):
 def test_the_help_tells_the_exit_codes(capsys):
     with pytest.raises(SystemExit):
         health.main(["--help"])
-    assert "exit codes: 0 healthy, 1 not" in capsys.readouterr().out
+    assert "Exit codes: 0 healthy, 1 not" in capsys.readouterr().out

@@ -53,6 +53,7 @@ def test_a_help_page_says_what_its_source_says(page, capsys, monkeypatch):
     text = page_of(capsys, *page)
     assert len(text.splitlines()) > 5
     assert "deploy/" not in text, "an installed package has no such folder"
+    assert not re.search(r"[A-Z][a-z+]*://", text), "a scheme is written small"
     for app, examples in shown[:]:
         assert all(example in text for example in examples)
         for words, command in commands(typer.main.get_command(app)):

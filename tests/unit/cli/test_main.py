@@ -152,3 +152,11 @@ def test_a_reader_that_has_enough_is_no_error():
     os.close(write)
     assert done.returncode == exits.PIPE_CLOSED
     assert done.stderr == ""
+
+
+def test_what_a_peer_put_into_its_error_moves_no_cursor(capsys):
+    error = errors.RpcError(22, "one\x1b]0;title\x07\ntwo\x9b2J", "a.b")
+    exits.report(error, "rpc")
+    assert capsys.readouterr().err == (
+        "headgate rpc: a.b: one\\x1b]0;title\\x07\ntwo\\x9b2J (Invalid argument) [EINVAL 22]\n"
+    )

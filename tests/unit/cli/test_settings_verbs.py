@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import gateway.settings
-from broker.cli import exits, overrides, settings_text
+from broker.cli import config, exits, overrides, settings_text
 from broker.cli.main import main
 from broker.errors import ConfigError
 from broker.settings import Settings, loads, schema
@@ -81,6 +81,39 @@ def test_check_of_a_good_file(rundir, capsys):
     assert capsys.readouterr().out == f"{file}: ok, a tree of one, 1 listener(s), 0 CURVE client(s)\n"
     assert main(["config", "check", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+GATEWAYS = '[[listen]]\nurl = "http://127.0.0.1:0"\n[[users]]\nname = "ann"\nuserid = 5\n'
+
+
+def test_a_gateways_file_is_known_by_its_sections(rundir, capsys):
+    file = rundir / "g.toml"
+    file.write_text(GATEWAYS)
+    assert main(["config", "check", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: ok, a gateway on http://127.0.0.1:0, 1 user(s), 0 rule(s)\n"
+    assert main(["config", "show", str(file), "--set", "gateway.workers=3"]) == 0
+    assert gateway.settings.loads(capsys.readouterr().out).gateway.workers == 3
+    file.write_text(GATEWAYS.replace("userid = 5", "userid = -5"))
+    assert main(["config", "check", str(file)]) == exits.CONFIG
+    assert f"{file}:5: users[0].userid" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "gateways"),
+    [
+        ("", False),
+        ("[access]\nallow_owner = true", False),
+        ("[tree]\n[gateway]", False),
+        ("[jwt]", True),
+        ('[[listen]]\nuri = "x"', False),
+        ("listen = 3", False),
+        ("no toml", False),
+    ],
+)
+def test_whose_file_it_is(rundir, text, gateways):
+    file = rundir / "x.toml"
+    file.write_text(text)
+    assert config.is_gateways(str(file)) is gateways
 
 
 @pytest.mark.parametrize("flags", [[], ["--brief"]])

@@ -10,7 +10,7 @@ from broker.client import Limits, blocking, connect
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.wire import message as wire
-from tests.unit.client.peer import settle, soon, talk
+from tests.unit.client.peer import OWNER, settle, soon, talk
 from tests.unit.client.tiny_broker import running
 from tests.unit.node.desk import Desk, Door, ask, run, until
 
@@ -216,6 +216,25 @@ def test_a_link_that_ends_while_answers_wait_leaves_nothing():
         assert h.ended is not None
         assert not service._tasks
         assert not service._postponed
+
+    small(script)
+
+
+def test_a_link_that_ends_in_the_same_read_as_a_request_that_waits_stops_no_later_one():
+    async def script(h, peer):
+        async with h.service("x", {"get": at_once}) as service:
+            await settle()
+            await paused(peer)
+            while h.roomy:
+                h.send(wire.event("filler", ANSWER))
+            service.requested(wire.request("x.get", matchtag=1, userid=7, rolemask=OWNER))
+            service.link_ended()  # and another one follows, which is full as well
+            peer.call("x.get", tag=2)
+            await settle()
+            peer.link.resume()
+            while (each := await peer.next()).type != wire.RESPONSE:
+                pass
+            assert (each.matchtag, each.errnum) == (2, 0)
 
     small(script)
 

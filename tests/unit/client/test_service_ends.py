@@ -206,17 +206,19 @@ def test_refused_registration_leaves_nothing():
     talk(script, auto=("service.remove",))
 
 
-def test_lost_link_stops_the_handlers():
+def test_lost_link_stops_the_handlers_and_forgets_who_waits():
     async def script(h, peer):
         events = []
-        async with h.service("x", {"wait": wait_handler(events)}):
-            peer.call("x.wait", tag=1)
+        async with h.service("x", {"wait": wait_handler(events)}) as service:
+            for tag in range(1, 4):
+                peer.call("x.wait", tag=tag)
             await settle()
             peer.close()
             await settle()
             assert events == [("ended", 1)]
+            assert not service._senders
 
-    talk(script)
+    talk(script, Limits(service_tasks=1))
 
 
 def test_endless_generator_waits_for_a_slow_broker_and_lets_others_run():

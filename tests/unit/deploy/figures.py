@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+from broker.cli.nfp.inside import Wing
 from broker.exposition import render
+from broker.nfp.dispatch import Counts
+from broker.nfp.dispatch.task_stats import TaskStats
+from broker.nfp.server.broker import NfpBroker
 from broker.node import metrics
 from broker.node.assembly import Node
 from broker.oslo.service import metrics as oslo
-from broker.settings import loads
+from broker.settings import NfpSection, loads
 from gateway.web import samples, tally
 from tests.live.gateways import live
 
@@ -18,7 +24,15 @@ Served = dict[str, tuple[str, str]]
 
 def served(folder: Path) -> Served:
     """Of a broker with a journal, and of a gateway with a certificate; ``folder`` is for their files."""
-    return {**of_broker(folder), **asyncio.run(_of_gateway(folder)), **of_oslo()}
+    return {**of_broker(folder), **asyncio.run(_of_gateway(folder)), **of_oslo(), **of_nfp()}
+
+
+def of_nfp() -> Served:
+    """Of an NFP broker in the process of rank 0, of which only what is counted is here."""
+    wing = Wing(NfpSection(), "")
+    dispatcher: Any = SimpleNamespace(counts=Counts(), services=list, tasks=TaskStats())
+    wing.broker = cast(NfpBroker, SimpleNamespace(dispatcher=dispatcher, recording=None))
+    return parsed(render(wing.samples()))
 
 
 def of_oslo() -> Served:
@@ -41,7 +55,7 @@ def of_broker(folder: Path) -> Served:
 async def _of_gateway(folder: Path) -> Served:
     async with live(folder) as running:
         gateway = running.gateway
-        found = tally.samples(gateway.hub, gateway.upstream, gateway.identity, gateway.admission, [1.0])
+        found = tally.samples(gateway.hub, gateway.upstream, gateway.identity, gateway.admission, [1.0], {})
     return parsed(samples.render(found).decode())
 
 

@@ -13,6 +13,12 @@ from gateway.settings import GatewaySettings, apply, check, load, loads, place_o
 
 SAMPLE = Path(__file__).parents[3] / "deploy" / "gateway.toml"
 TLS = '[[listen]]\nurl = "https://0.0.0.0:443"\ncert = "c.pem"\n'
+OIDC = """[[oidc]]
+name = "corp"
+issuer = "https://id.example"
+client_id = "headgate"
+url = "https://gate.example"
+"""
 
 
 def refusal(text):
@@ -148,6 +154,22 @@ def test_public_names_exist():
             "f:2: limits.message_bytes: saw '300000000', expected at most budget_bytes",
         ),
         ("[limits]\nconnections = 3", "saw '64', expected at most connections, 3"),
+        (
+            "[access]\nclient_crls = ['a.crl']",
+            "f:2: access.client_crls: saw 'a.crl', expected a listener with client_ca",
+        ),
+        (OIDC + OIDC, "f:2: oidc[0].name: saw 'corp', expected each provider once"),
+        (OIDC.replace("https://id", "http://id"), "oidc[0].issuer: saw 'http://id.example', expected https"),
+        (OIDC.replace("https://gate", "http://gate"), "oidc[0].url"),
+        (OIDC.replace("gate.example", "u@gate.example"), "oidc[0].url"),
+        (OIDC.replace("gate.example", "gate.example/?next=/"), "oidc[0].url"),
+        (OIDC.replace("gate.example", "gate.example:x"), "oidc[0].url"),
+        (OIDC.replace("corp", "Corp/.."), "oidc[0].name"),
+        (OIDC + "roles = ['owner']\n", "oidc[0].roles: saw 'owner', expected access.allow_owner = true"),
+        (
+            OIDC + "[[oidc.groups]]\ngroup = 'g'\nroles = ['admin']\n",
+            "f:8: oidc[0].groups[0].roles: saw 'admin'",
+        ),
     ],
 )
 def test_what_is_refused_and_where(text, expected):
@@ -181,7 +203,8 @@ def test_files_are_taken_from_the_directory_of_the_configuration(tmp_path):
         '[gateway]\nstatedir = "state"\n[tokens]\nfile = "t.json"\n'
         '[jwt]\nkeys = ["k.pem", "https://id/jwks", "/abs.pem"]\nissuer = "i"\naudience = "a"\n'
         '[[listen]]\nurl = "https://[::1]:1"\ncert = "c.pem"\nclient_ca = "/ca.pem"\nclient_cert = "optional"\n'
-        '[history]\nwarehouse = "warehouse"\n'
+        '[access]\nclient_crls = ["a.crl", "/b.crl"]\n'
+        '[history]\nwarehouse = "warehouse"\n' + OIDC + 'client_secret_file = "corp.secret"\n'
     )
     read = load(file)
     assert read.gateway.statedir == f"{tmp_path}/state"
@@ -190,6 +213,8 @@ def test_files_are_taken_from_the_directory_of_the_configuration(tmp_path):
     assert (read.listen[0].cert, read.listen[0].key) == (f"{tmp_path}/c.pem", None)
     assert read.listen[0].client_ca == "/ca.pem"
     assert read.history.warehouse == f"{tmp_path}/warehouse"
+    assert read.access.client_crls == (f"{tmp_path}/a.crl", "/b.crl")
+    assert read.oidc[0].client_secret_file == f"{tmp_path}/corp.secret"
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
@@ -256,7 +281,13 @@ def test_places_that_stay_on_this_machine(url, loopback):
 
 # ---------------------------------------------------------------- the sample file
 
-ENTRIES = {"listen": public.ListenEntry, "users": public.UserEntry, "rules": public.RuleEntry}
+ENTRIES = {
+    "listen": public.ListenEntry,
+    "oidc": public.OidcEntry,
+    "oidc.groups": public.OidcGroup,
+    "users": public.UserEntry,
+    "rules": public.RuleEntry,
+}
 SECTIONS = {
     "gateway": public.GatewaySection,
     "tokens": public.TokenSection,
@@ -269,6 +300,7 @@ EXAMPLES = {
     "statedir",
     "keys",
     "allowed_origins",
+    "client_crls",
     "trusted_proxies",
     "certificates",
     "kinds",
@@ -294,6 +326,7 @@ def all_fields():
         (name, each)
         for name, struct in (SECTIONS | ENTRIES).items()
         for each in msgspec.structs.fields(struct)
+        if f"{name}.{each.name}" not in ENTRIES
     ]
 
 
@@ -324,3 +357,4 @@ def test_sample_is_valid_with_its_comments_removed():
     assert read.users[0].name == "ada"
     assert read.rules[0].prefixes == ("job-info.", "heartbeat.")
     assert read.listen[0].client_cert == "optional"
+    assert read.oidc[0].groups[0].group == "operators"

@@ -4,7 +4,9 @@ import errno
 import time
 
 from broker.errors import LinkEnded
+from broker.exposition import render
 from broker.node.figures import calls, traffic
+from broker.node.metrics import event_samples
 from broker.wire.message import event
 from tests.unit.node.desk import Desk, Door, ask, run, until
 
@@ -63,5 +65,21 @@ def test_how_calls_fare():
         assert abs(nobody["last_error"]["time"] - time.time()) < 5
         assert "last_error" not in calls(desk.broker, errors=False)["methods"]["nobody.x"]
         assert seen["services"]["probe"] == {"provider": "broker", "builtin": True}
+
+    run(script())
+
+
+def test_events_stand_beside_the_calls():
+    async def script():
+        desk = Desk()
+        peer = desk.peer()
+        peer.say(event("news"), event("news"))
+        seen = calls(desk.broker, errors=True)["others"]["event"]["news"]
+        assert (seen["calls"], seen["errors"], seen["buckets"], seen["last_error"]) == (2, {}, [], None)
+        assert calls(desk.broker, errors=False)["others"] == {}, (
+            "topics of private events are nobody else's business"
+        )
+        page = render(event_samples(desk.broker.router.events.stats))
+        assert 'headgate_published_events_total{topic="news"} 2\n' in page
 
     run(script())

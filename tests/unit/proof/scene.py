@@ -14,7 +14,7 @@ from tests.proof.logs import DRIVER, path_of
 from tests.proof.record import LOCAL, OWNER, USER
 
 PARENTS = [None, 0, 0, 1, 1]
-HOSTS = {"gateway": 1, "nfp": 2, "oslo-1": 3, "oslo-2": 4, "redis": 0}
+HOSTS = {"gateway": 1, "gateway-2": 2, "nfp": 2, "oslo-1": 3, "oslo-2": 4, "redis": 0}
 MEMBERS = ("broker-0", "broker-1", "gateway", "nfp")
 
 Line = dict[str, Any]

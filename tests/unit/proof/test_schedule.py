@@ -49,7 +49,7 @@ def test_every_kind_comes_up_and_can_be_played():
 def test_every_level_of_the_tree_and_everybody_beside_it_is_hit():
     hit = {fault.members[0] for seed in SEEDS for fault in make(seed, 120).faults if fault.kind == "kill9"}
     assert {f"broker-{rank}" for rank in layout.RANKS} <= hit
-    assert {"gateway", "nfp", "oslo-1", "oslo-2"} <= hit
+    assert {*layout.GATEWAYS, "nfp", "oslo-1", "oslo-2"} <= hit
     assert hit & set(layout.MORTAL)
 
 

@@ -4,15 +4,7 @@ import errno
 
 import pytest
 
-from broker.routing.call_stats import (
-    BOUNDS_NS,
-    ERRNOS_MAX,
-    METHODS_MAX,
-    OTHER,
-    UNPROVEN_MAX,
-    MethodStats,
-    grouped,
-)
+from broker.figures import BOUNDS_NS, ERRNOS_MAX, NAMES_MAX, OTHER, UNPROVEN_MAX, NameStats, grouped
 from broker.routing.departure import depart
 from broker.wire.message import NORESPONSE, STREAMING, request
 from tests.unit.routing.sim import GUEST, Tree
@@ -165,12 +157,12 @@ def test_made_up_names_take_no_room(tree, topic, rank):
 
 def test_the_number_of_methods_is_bounded(tree):
     provider, client = tree.client(0, services=["echo"]), tree.client(0)
-    for number in range(2 * METHODS_MAX):
+    for number in range(2 * NAMES_MAX):
         client.ask(f"echo.m{number}x")
         provider.answer(provider.inbox.pop())
     methods = stats(tree).methods
-    assert len(methods) == METHODS_MAX + 1
-    assert methods[OTHER].calls == METHODS_MAX
+    assert len(methods) == NAMES_MAX + 1
+    assert methods[OTHER].calls == NAMES_MAX
 
 
 @pytest.mark.parametrize("topic", ["x" * 2_000_000, "x" * 256 + ".run", "x\x1b]0;title\x07.run", "x\n.run"])
@@ -180,7 +172,7 @@ def test_what_nobody_could_read_has_no_name(tree, topic):
 
 
 def test_the_newest_error_keeps_its_number():
-    method = MethodStats()
+    method = NameStats()
     for errnum in range(1, ERRNOS_MAX + 10):
         method.failed(errnum, "", 0, errnum)
     assert (len(method.errors), method.errors[0], method.last_errno) == (ERRNOS_MAX + 1, 9, ERRNOS_MAX + 9)

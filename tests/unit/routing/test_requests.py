@@ -75,6 +75,20 @@ def test_any_goes_up_until_somebody_has_the_service(source, provider):
     assert tree.pending == 0
 
 
+def test_a_service_that_is_elsewhere_is_named_in_the_text_alone():
+    tree = Tree()
+    asked = []
+    tree[0].router.elsewhere = lambda topic: asked.append(topic) or "echo is on rank 2"
+    client = tree.client(1)
+    client.ask("echo.say")
+    tree.settle()
+    assert client.errnums == [NO_SERVICE]
+    assert text_of(client.responses[0]) == (
+        "No service matching echo.say is registered here: echo is on rank 2"
+    )
+    assert asked == ["echo.say"]
+
+
 @pytest.mark.parametrize("source", RANKS)
 def test_upstream_with_the_own_rank_skips_the_local_service(source):
     tree = Tree()

@@ -51,8 +51,8 @@ class Timer:
 class Called:
     """A call of the broker's own."""
 
-    def __init__(self, message: Message) -> None:
-        self.message, self.live = message, True
+    def __init__(self, message: Message, on_response: Callable[[Message], None] | None) -> None:
+        self.message, self.answered, self.live = message, on_response, True
 
     def cancel(self) -> None:
         self.live = False
@@ -65,6 +65,7 @@ class LittleBroker:
         self.rank, self.size, self.uuid, self.owner = rank, size, UUID, 0
         self.time = 100.0
         self.sent: list[Message] = []
+        self.left, self.leave_errnum, self.disconnected = "", 0, ("", "")
         self.events: list[Message] = []
         self.calls: list[Called] = []
         self.timers: list[Timer] = []
@@ -84,6 +85,7 @@ class LittleBroker:
         self.tasks: list[asyncio.Task[None]] = []
         self.watchers: dict[str, Any] = {"links": None, "services": None}
         self.watches_clients = False
+        self._provided_handler: Callable[[str, bool], None] = lambda _name, _there: None
         self._event_handlers: list[tuple[str, Callable[[Message], None]]] = []
         self._state_handlers: list[Callable[[str], None]] = []
         self._tree_handlers: list[Callable[[], None]] = []
@@ -138,7 +140,7 @@ class LittleBroker:
     def call(self, topic, payload, on_response, *, nodeid, flags=0) -> Called:
         if on_response is None:
             flags |= NORESPONSE
-        called = Called(request(topic, payload, nodeid=nodeid, flags=flags))
+        called = Called(request(topic, payload, nodeid=nodeid, flags=flags), on_response)
         self.calls.append(called)
         return called
 
@@ -165,6 +167,7 @@ class LittleBroker:
             return errno.EEXIST
         self.providers[name] = sender
         sender.services.add(name)
+        self._provided_handler(name.decode(), True)
         return 0
 
     def remove_service(self, sender, name: bytes) -> int:
@@ -172,7 +175,14 @@ class LittleBroker:
             return errno.ENOENT
         del self.providers[name]
         sender.services.discard(name)
+        self._provided_handler(name.decode(), False)
         return 0
+
+    def on_provided(self, callback) -> None:
+        self._provided_handler = callback
+
+    def on_unregistered(self, find) -> None:
+        self.find_elsewhere = find
 
     def watch_links(self, watcher, *, clients=False) -> None:
         self.watchers["links"], self.watches_clients = watcher, clients
@@ -206,6 +216,9 @@ class LittleBroker:
     def tree_children(self, rank):
         return [child for child in (2 * rank + 1, 2 * rank + 2) if child < self.size]
 
+    def tree_parent(self, rank):
+        return (rank - 1) // 2 if rank else -1
+
     def subtree_status(self) -> str:
         return self.status
 
@@ -221,6 +234,14 @@ class LittleBroker:
     def disconnect_child(self, rank, reason) -> int:
         self.set_child(rank, "lost", error=reason)
         return 0
+
+    def disconnect_client(self, uuid, reason) -> int:
+        self.disconnected = (uuid, reason)
+        return 0 if uuid == "known" else errno.ENOENT
+
+    def leave(self, reason) -> int:
+        self.left = reason
+        return self.leave_errnum
 
     def journal(self):
         return self.recording
@@ -240,7 +261,14 @@ class LittleBroker:
         return {"users": [{"userid": 2000, "received": 6}], "limits": {"pending": 9}}
 
     def call_stats(self, errors: bool):
-        return {"methods": {"echo.run": {"calls": 3, **({"last_error": {"errnum": 5}} if errors else {})}}}
+        return {
+            "methods": {"echo.run": {"calls": 3, **({"last_error": {"errnum": 5}} if errors else {})}},
+            "others": {"event": {"news": {"calls": 1}}} if errors else {},
+            "services": {
+                name.decode(): {"provider": "x", "builtin": link is None}
+                for name, link in self.providers.items()
+            },
+        }
 
     def metrics(self) -> str:
         return "headgate_requests_total 6\n"

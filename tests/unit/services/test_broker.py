@@ -1,8 +1,15 @@
 """broker.*, connector-local.stats-get, module.*, config.*, rexec.*: the services that mostly show things."""
 
+import errno
+
+import msgspec
 import pytest
 
-from broker.wire.message import STREAMING
+from broker.errors import ProtocolError
+from broker.figures import NAMES_MAX
+from broker.services.wings import ANSWER_S, bounded
+from broker.wire.message import STREAMING, response
+from broker.wire.payload import encode_json
 from tests.unit.services.little_broker import GUEST, NOBODY, Desk, value
 
 OWNER_ONLY = (1, "Request requires owner credentials")
@@ -38,12 +45,176 @@ def test_guests_see_how_calls_fare_and_not_what_their_errors_say():
     assert desk.client(NOBODY).refused("broker.calls")[0] == 1
 
 
+def wing(desk, *names):
+    """A client that provides these services."""
+    for name in names:
+        desk.client().ask("service.add", {"service": name})
+
+
+def figures(name="lab.go", **more):
+    told = {
+        "calls": 2,
+        "open": 0,
+        "errors": {"5": 1},
+        "total_ns": 9,
+        "buckets": [],
+        "last_error": None,
+        **more,
+    }
+    return encode_json({"figures": {name: told}}), told
+
+
+def test_wings_are_asked_what_they_count_for_those_who_may_know():
+    desk = Desk()
+    wing(desk, "nfp", "oslo")
+    assert value(desk.client(GUEST).ask("broker.calls"))["others"] == {}
+    me = desk.client()
+    tag = me.send("broker.calls")
+    assert [(call.message.topic, call.message.nodeid) for call in desk.context.calls] == [
+        ("nfp.calls", 0),
+        ("oslo.calls", 0),
+    ]
+    payload, told = figures()
+    asked = desk.context.calls
+    asked[0].answered(response(asked[0].message, payload))
+    assert me.take(tag) == []
+    asked[1].answered(response(asked[1].message, errnum=errno.ENOSYS))
+    (answer,) = me.take(tag)
+    assert value(answer)["others"] == {"event": {"news": {"calls": 1}}, "nfp": {"lab.go": told}}
+    assert value(answer)["silent"] == [], "an older one that counts nothing is not silent"
+    desk.context.advance(10.0)
+    assert me.take(tag) == []
+
+
+def test_a_wing_that_is_silent_delays_nobody_for_long():
+    desk = Desk()
+    wing(desk, "nfp", "oslo")
+    me = desk.client()
+    tag = me.send("broker.calls")
+    nfp, oslo = desk.context.calls
+    oslo.answered(response(oslo.message, b'{"figures": {}, "silent": ["call"]}\0'))
+    desk.context.advance(ANSWER_S)
+    (answer,) = me.take(tag)
+    assert sorted(value(answer)["silent"]) == ["nfp", "oslo call"]
+    assert set(value(answer)["others"]) == {"event", "oslo"}
+    nfp.answered(response(nfp.message, figures()[0]))
+    assert me.take(tag) == []
+
+
+def test_a_wing_that_owes_an_answer_is_not_asked_again_and_all_who_wait_get_it():
+    desk = Desk()
+    wing(desk, "oslo")
+    me = desk.client()
+    late = me.send("broker.calls")
+    desk.context.advance(ANSWER_S)
+    assert len(me.take(late)) == 1
+    tags = [me.send("broker.calls") for _ in range(2)]
+    (asked,) = desk.context.calls
+    payload, told = figures()
+    asked.answered(response(asked.message, payload))
+    assert [value(me.take(tag)[0])["others"]["oslo"] for tag in tags] == [{"lab.go": told}] * 2
+    again = me.send("broker.calls")
+    desk.context.calls[1].answered(response(asked.message, errnum=errno.EHOSTUNREACH))
+    assert value(me.take(again)[0])["silent"] == ["oslo"]
+
+
+def test_a_wing_that_left_owes_nothing():
+    desk = Desk()
+    me = desk.client()
+    me.ask("service.add", {"service": "oslo"})
+    wing(desk, "nfp")
+    me.send("broker.calls")
+    me.ask("service.remove", {"service": "oslo"})
+    me.send("broker.calls")
+    me.ask("service.add", {"service": "oslo"})
+    me.send("broker.calls")
+    assert [(call.message.topic, call.live) for call in desk.context.calls] == [
+        ("nfp.calls", True),
+        ("oslo.calls", False),
+        ("oslo.calls", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"calls": -1}, {"open": 1 << 64}, {"last_error": {"errnum": -1, "text": "", "userid": 0, "time": 0}}],
+)
+def test_figures_that_cannot_be_are_none(odd):
+    with pytest.raises(ProtocolError):
+        bounded(figures(**odd)[0])
+
+
+def test_of_a_silent_wing_stands_what_it_told_last():
+    """A reader who sees nothing in one answer and all in the next one would take that for a second's work."""
+    desk = Desk()
+    wing(desk, "oslo")
+    me = desk.client()
+
+    def told(payload):
+        tag = me.send("broker.calls")
+        asked = desk.context.calls[-1]
+        if payload is not None:
+            asked.answered(response(asked.message, payload))
+        desk.context.advance(ANSWER_S)
+        (answer,) = me.take(tag)
+        return list(value(answer)["others"].get("oslo", {})), value(answer)["silent"]
+
+    payload, one = figures("call x/t")
+    assert told(None) == ([], ["oslo"])
+    assert told(encode_json({"figures": {"call x/t": one, "cast x/t": one}})) == (
+        ["call x/t", "cast x/t"],
+        [],
+    )
+    assert told(None) == (["call x/t", "cast x/t"], ["oslo"])
+    part = encode_json({"figures": {"cast x/t": one}, "silent": ["call"]})
+    assert sorted(told(part)[0]) == ["call x/t", "cast x/t"]
+    assert told(payload) == (["call x/t"], [])
+
+
+def test_a_wing_tells_no_more_than_there_is_room_for():
+    errors = {"x": 1, "7": 2, "\u0667": 1, "9" * 11: 1}
+    one = msgspec.json.decode(figures(buckets=[1] * 9, errors=errors)[0][:-1])["figures"]["lab.go"]
+    many = {f"n{number}": one for number in range(2 * NAMES_MAX)} | {"a\x1bb": one, "x" * 300: one}
+    found, silent = bounded(encode_json({"figures": many, "silent": ["call", "a\x1bb"]}))
+    assert silent == ["call"]
+    assert list(found) == [f"n{number}" for number in range(NAMES_MAX)]
+    assert (found["n0"]["errors"], found["n0"]["buckets"]) == ({"7": 2}, [])
+    with pytest.raises(ProtocolError):
+        bounded(b"{}\0")
+
+
 def test_only_the_owner_clears_stats():
     desk = Desk()
     assert desk.client(GUEST).refused("broker.stats-clear") == OWNER_ONLY
     assert desk.context.cleared == 0
     assert desk.client().ask("broker.stats-clear").payload is None
     assert desk.context.cleared == 1
+
+
+def test_drain_wants_the_rank_that_is_meant_and_says_so_where_it_cannot():
+    desk = Desk(rank=2)
+    me = desk.client()
+    assert me.refused("broker.drain", {"rank": 0}) == (errno.EINVAL, "this is rank 2")
+    assert me.refused("broker.drain", {})[0] == errno.EPROTO
+    assert desk.context.left == ""
+    assert me.ask("broker.drain", {"rank": 2}).errnum == 0
+    assert desk.context.left == f"drained by userid {me.cred.userid}"
+    desk.context.leave_errnum = errno.ENOSYS
+    assert me.refused("broker.drain", {"rank": 2}) == (
+        errno.ENOSYS,
+        "this broker is ended by the program that runs it",
+    )
+
+
+def test_disconnect_client_names_who_is_not_there():
+    desk = Desk()
+    me = desk.client()
+    assert me.refused("broker.disconnect-client", {"uuid": "nobody"}) == (
+        errno.ENOENT,
+        "no client nobody at this broker",
+    )
+    assert me.ask("broker.disconnect-client", {"uuid": "known"}).errnum == 0
+    assert desk.context.disconnected == ("known", f"ended by userid {me.cred.userid}")
 
 
 def test_getenv(monkeypatch):

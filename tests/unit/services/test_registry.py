@@ -14,7 +14,15 @@ from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk, Little
 ALL, USER, OWNERS = int(Role.ALL), int(Role.USER), int(Role.NONE)
 MASKS = {
     "attr": {"get": ALL, "list": ALL, "set": OWNERS, "rm": OWNERS},
-    "broker": {"stats-get": USER, "calls": USER, "users": Role.ADMIN, "getenv": OWNERS, "conf-builtin": ALL},
+    "broker": {
+        "stats-get": USER,
+        "calls": USER,
+        "users": Role.ADMIN,
+        "drain": OWNERS,
+        "disconnect-client": OWNERS,
+        "getenv": OWNERS,
+        "conf-builtin": ALL,
+    },
     "config": {"get": USER, "reload": OWNERS, "load": OWNERS},
     "connector-local": {"stats-get": OWNERS},
     "event": {"subscribe": USER, "unsubscribe": USER, "publish": USER},
@@ -33,7 +41,7 @@ MASKS = {
     },
     "resource": {"status": USER},
     "rexec": {},
-    "service": {"add": USER, "remove": USER},
+    "service": {"add": USER, "remove": USER, "providers": USER, "announce": OWNERS},
     "state-machine": {"get": USER, "wait": USER, "monitor": OWNERS},
 }
 """Who may call what besides the owner: the table of the deployed broker (RFC 12, "Service Security Policy")."""

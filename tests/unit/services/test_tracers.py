@@ -75,6 +75,19 @@ def test_full_shows_json_and_the_text_of_an_error():
     assert {record[1:] for record in told(short, *keys)} == {(None, 0, ""), (None, 2, "")}
 
 
+def test_calls_shows_what_pairs_an_answer_with_its_request_and_whose_it_was():
+    desk = Desk()
+    stream = desk.client().stream("overlay.trace", ALL | {"calls": True})
+    asked = request("a.b", b'{"secret":1}\0', matchtag=7, flags=STREAMING, userid=1001)
+    for message in (asked, response(asked, b"no such thing\0", errnum=2)):
+        pass_by(desk, message)
+    keys = ("payload", "errstr", "matchtag", "userid")
+    first, second = told(stream, *keys, "flags")
+    assert first[:4] == (None, "", 7, 1001)
+    assert second[:2] == (None, "no such thing")
+    assert first[4] & second[4] & STREAMING
+
+
 def test_json_as_deep_as_may_be_is_shown_by_its_size():
     desk = Desk()
     stream = desk.client().stream("overlay.trace", ALL | {"full": True})

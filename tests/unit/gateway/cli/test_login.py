@@ -77,3 +77,32 @@ def test_a_configuration_of_a_gateway_that_has_not_announced_itself(tmp_path, ca
 )
 def test_the_listener_that_fits(role, urls, chosen):
     assert choose(urls, role) == chosen
+
+
+# ---------------------------------------------------------------- who is logged in
+
+
+def said(capsys, *words, code=exits.OK):
+    assert main(["login", *words]) == code
+    shown = capsys.readouterr()
+    return shown.out if code == exits.OK else shown.err
+
+
+async def test_logins_are_listed_and_ended(tmp_path, capsys):
+    at = ("--statedir", str(tmp_path))
+    async with open_door(settings_in(tmp_path)) as door:
+        logins = door.identity.logins
+        for source, user in (("oidc:corp", "corp:ada"), ("token:1", "bob"), ("token:2", "bob")):
+            cookie, _login = logins.begin(source, user, {})
+        rows = [json.loads(line) for line in said(capsys, "list", *at, "--json").splitlines()]
+        assert [(row["user"], row["from"]) for row in rows] == [
+            ("bob", "token:2"), ("bob", "token:1"), ("corp:ada", "oidc:corp"),
+        ]  # fmt: skip
+        assert cookie not in str(rows)
+        before = door.store.changes()
+        said(capsys, "end", rows[0]["login"], *at)
+        assert [each.source for each in logins.of(None)] == ["token:1", "oidc:corp"]
+        assert door.store.changes() > before
+        assert "ended" in said(capsys, "end", "corp:ada", *at)
+        assert [each.user for each in logins.of(None)] == ["bob"]
+        assert "no login and no user 'eve'" in said(capsys, "end", "eve", *at, code=exits.FAILED)

@@ -122,9 +122,9 @@ def test_required_claims(pems, name):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"exp": time.time() - 1}, "ExpiredSignature"),
-        ({"nbf": time.time() + 1e6}, "ImmatureSignature"),
-        ({"iat": time.time() + 1e6}, "ImmatureSignature"),
+        ({"exp": time.time() - 1}, " s ago"),
+        ({"nbf": time.time() + 1e6}, "after now on"),
+        ({"iat": time.time() + 1e6}, "after now on"),
         ({"iss": "https://evil.example"}, "InvalidIssuer"),
         ({"iss": [ISSUER]}, "InvalidIssuer"),
         ({"aud": "other"}, "InvalidAudience"),

@@ -9,8 +9,9 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
 from broker.errors import ConfigError
+from gateway.identity.fetching import ANSWER_BYTES
 from gateway.identity.jwt import Verifier
-from gateway.identity.keys import DOCUMENT_BYTES, UNKNOWN_KID_S, KeyRing, parse_document, parse_pem, read_file
+from gateway.identity.keys import UNKNOWN_KID_S, KeyRing, parse_document, parse_pem, read_file
 from gateway.principal import Denied
 from tests.unit.gateway.identity.authority import Authority, common, pem, public_pem
 from tests.unit.gateway.identity.issuer import ALGORITHMS, KEYS, jwk, section, signed, verify
@@ -89,7 +90,7 @@ def test_documents_in_files(tmp_path):
     assert read_file(str(path)) == read_file(path.as_uri())
     (found,) = verify(section(path.as_uri()), signed(headers={"kid": "1"}))
     assert found.name == "alice"
-    path.write_bytes(b"x" * (DOCUMENT_BYTES + 1))
+    path.write_bytes(b"x" * (ANSWER_BYTES + 1))
     with pytest.raises(ValueError, match="more than"):
         read_file(str(path))
 
@@ -225,7 +226,7 @@ async def _empty(request):
 
 
 async def _huge(request):
-    return web.Response(body=b" " * (DOCUMENT_BYTES + 1))
+    return web.Response(body=b" " * (ANSWER_BYTES + 1))
 
 
 async def _endless(request):

@@ -34,6 +34,22 @@ def test_a_single_process_counts_in_memory():
     assert counts.total("alice") == 0
 
 
+def test_who_is_refused_leaves_nothing_behind():
+    counts, told = Connections(None), []
+    counts.changed = told.append
+    assert not counts.acquire("alice", 0)
+    assert (counts.all_own(), told) == ({}, [])
+
+
+def test_a_limit_is_uncertain_while_another_gateway_holds_some():
+    """It may have ended this moment, and its clients come here before it is missed."""
+    counts = Connections(None)
+    counts.elsewhere = {"alice": 2, "bob": 0}.__getitem__
+    assert not counts.acquire("alice", 2)
+    assert counts.uncertain("alice")
+    assert not counts.uncertain("bob")
+
+
 def test_workers_share_the_limit(stores):
     one, two = map(Connections, stores)
     assert one.acquire("alice", 2)
@@ -103,12 +119,30 @@ def test_a_release_that_could_not_be_written_is_put_right(stores):
     assert one.acquire("alice", 9)
     with stores[1].writing():
         one.release("alice")
-        with pytest.raises(Denied):
-            one.acquire("bob", 9)
     assert two.total("alice") == 1
     one.heartbeat()
     assert two.total("alice") == 0
-    assert one.own("bob") == two.total("bob") == 0
+
+
+def test_while_the_file_is_away_each_worker_has_limits_of_its_own(stores):
+    one, two = map(Connections, stores)
+    assert two.acquire("alice", 2)
+    with stores[1].writing():
+        assert [one.acquire("alice", 2) for _ in range(3)] == [True, True, False], "two's is not known of"
+        assert one.away
+        assert not one.uncertain("alice")
+        with pytest.raises(Denied):
+            one.heartbeat()
+    assert one.acquire("bob", 1)
+    one.release("bob")
+    assert one.away, "the file is not tried at every connection"
+    assert two.total("alice") == 1
+    one.heartbeat()
+    assert not one.away
+    assert (two.total("alice"), two.total("bob")) == (3, 0)
+    assert not one.acquire("alice", 3)
+    one.release("alice")
+    assert one.acquire("alice", 3)
 
 
 def test_processes_that_race_get_as_many_as_there_are_and_give_them_back_when_killed(tmp_path):

@@ -1,5 +1,6 @@
 """The store that workers share: its file, its keys, revocations, and who wins a race."""
 
+import contextlib
 import os
 import sqlite3
 import stat
@@ -10,10 +11,11 @@ import pytest
 from broker.errors import ConfigError
 from gateway import closes
 from gateway.identity.login import Logins
-from gateway.identity.store import BUSY_S, FILE, SCHEMA, Store
+from gateway.identity.store import _FIRST, BUSY_S, FILE, SCHEMA, Store, hash_of
 from gateway.principal import Denied
 from gateway.settings.schema import AccessSection
 from tests.unit.gateway.identity import racers
+from tests.unit.gateway.identity.idp import HERE
 
 
 @pytest.fixture
@@ -49,6 +51,24 @@ def test_a_symbolic_link_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="expected a file of 0600"):
         Store(tmp_path)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_of_before_is_taken_over(tmp_path):
+    """Version 1 had one-time links only: their logins go on, and may be read beside others."""
+    tmp_path.chmod(0o700)
+    base = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    for statement in filter(str.strip, _FIRST.split(";")):
+        base.execute(statement)
+    base.execute("PRAGMA user_version=1")
+    base.execute("INSERT INTO logins VALUES (?, 'ab', 'user', 0, 1e12)", (hash_of("cookie"),))
+    base.close()
+    (tmp_path / FILE).chmod(0o600)
+    with contextlib.closing(Store(tmp_path)) as store:
+        logins = Logins(store, AccessSection(login_links="user"))
+        mine = logins.principal("cookie", HERE)
+        assert (mine.credential, mine.login) == ("login:ab", "link")
+        logins.begin("token:1", "ada", {})
+        assert [each.user for each in logins.of(None)] == ["ada", ""]
 
 
 def test_another_version_is_refused(tmp_path):

@@ -172,3 +172,17 @@ def test_a_certificate_is_shown_again_once_its_entry_has_others_however_often_us
     assert users(other).again(users(entry).again(mine)) is None
     assert users(other).again(principal(users(entry), "a")).name == "a"
     assert users().again(mine) is None
+
+
+def test_a_login_by_a_token_or_at_a_provider_is_judged_again_as_others_are():
+    entry = UserEntry(name="a", userid=1)
+    kept = {"kind": "cookie", "credential": "login:1", "expires": 9.0, "login": "token:1"}
+    mine = users(entry).principal("a", **kept)
+    more = users(UserEntry(name="a", userid=1, roles=("admin",)), allow_admin=True).again(mine)
+    assert (more.role_names, more.login, more.expires) == (["user", "admin"], "token:1", 9.0)
+    assert users().again(mine) is None
+    claims = {"userid": GUEST_USERID, "roles": ["admin", "user"]}
+    theirs = users(allow_admin=True).of_claims("corp:b", claims, **kept | {"login": "oidc:corp"})
+    assert (theirs.role_names, theirs.shared) == (["user", "admin"], True)
+    less = users().again(theirs)
+    assert (less.role_names, less.login) == (["user"], "oidc:corp")

@@ -10,8 +10,6 @@ import pytest
 
 from broker.cli.main import main
 from gateway.pipeline import schema
-from gateway.pipeline.errors import PipelineError
-from gateway.pipeline.stream import Stream
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import segments
 from tests.live.segments import T0, note
@@ -142,7 +140,12 @@ def test_where_spark_submit_finds_it() -> None:
     assert Path(done.stdout.strip()).is_file()
 
 
-def test_a_stream_into_a_store_is_refused_before_it_is_claimed(journal: Path) -> None:
-    warehouse = Warehouse("s3://key:secret@b/w?endpoint_override=127.0.0.1:1&scheme=http")
-    with pytest.raises(PipelineError, match=r"^s3://b/w\?.*: a store, and this job needs a directory"):
-        Stream(None, journal, warehouse, checkpoint=str(journal))
+def test_a_stream_into_a_store_needs_a_place_for_its_checkpoint(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said before a JVM starts, and before the store is asked."""
+    place = "s3://key:secret@b/w?endpoint_override=127.0.0.1:1&scheme=http"
+    assert main(["pipeline", "stream", "-j", str(journal), "-w", place]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("headgate pipeline: s3://b/w?endpoint_override=127.0.0.1:1&scheme=http: a store; ")
+    assert "--checkpoint DIR" in line

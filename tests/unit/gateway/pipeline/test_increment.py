@@ -1,7 +1,6 @@
 """What a stream adds batch by batch, and what it leaves open, is together what one batch over everything gives."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -51,7 +50,7 @@ def streamed(rows: list[traffic.Row], tmp_path_factory: pytest.TempPathFactory) 
     for row in oracle.in_order(rows):
         parts[seen[row["writer"]] * BATCHES // of_writer[row["writer"]]].append(row)
         seen[row["writer"]] += 1
-    kept = increment.Kept(Path(tmp_path_factory.mktemp("open")))
+    kept = increment.Kept(str(tmp_path_factory.mktemp("open")))
     made: dict[str, list[Any]] = {}
     for batch, part in enumerate(parts):
         if batch == 1:  # it was nearly done before: what it carried was saved, the checkpoint not

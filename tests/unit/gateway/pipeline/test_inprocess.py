@@ -76,3 +76,11 @@ def test_a_clock_that_is_set_while_calls_are_open() -> None:
         for name in ("rpc_latency", "tree_latency"):
             assert tables.rows(name)["sum_ns"].to_pylist() == [2**63 - 1]
         assert max(tables.rows("user_usage")["rpc_ns"].to_pylist()) == 2**63 - 1
+
+
+def test_a_long_query_prints_nothing(bronze: pa.Table, capfd: pytest.CaptureFixture[str]) -> None:
+    """DuckDB draws a bar into standard output, where the JSON of ``--json`` goes."""
+    with tables_of(bronze) as tables:
+        tables._base.execute("SET progress_bar_time = 1")
+        tables._base.sql("SELECT sum(hash(a.range, b.range)) FROM range(6000) a, range(6000) b").fetchall()
+    assert capfd.readouterr().out == ""

@@ -53,6 +53,23 @@ def test_pieces_by_rank_are_together_the_oracles(warehouse: Warehouse, rows: lis
         assert differences(name, warehouse.scan(name).to_pylist(), oracle.TABLES[name](rows)) == NOTHING, name
 
 
+def test_rows_beyond_what_is_sorted_at_a_time_are_made_by_rank(
+    warehouse: Warehouse, rows: list[traffic.Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a day of 100 million is, of which the memory of one piece held a fifth."""
+    ranks = []
+    make = pieces.make
+    monkeypatch.setattr("gateway.pipeline.batch.PIECE_ROWS", -(-len(rows) // 3))
+    monkeypatch.setattr(pieces, "make", lambda piece, done: ranks.append(piece.ranks) or make(piece, done))
+    told: list[tuple[int, int]] = []
+    batch(None, warehouse, tell=lambda done, total: told.append((done, total)))
+    assert len(ranks) == 3 + 1, "and NFP's jobs, of all ranks"
+    assert sorted(rank for some in ranks for rank in some) == sorted({row["rank"] for row in rows})
+    assert told[-1][0] == told[-1][1]
+    for name in NAMES:
+        assert differences(name, warehouse.scan(name).to_pylist(), oracle.TABLES[name](rows)) == NOTHING, name
+
+
 def test_what_a_task_wrote_that_did_not_end_is_in_no_table(
     warehouse: Warehouse, rows: list[traffic.Row]
 ) -> None:

@@ -86,3 +86,14 @@ def test_few_partitions_on_one_machine_only(
 def test_under_spark_submit_all_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert {SHUFFLE, "spark.master"}.isdisjoint(session._wanted(None))
+
+
+def test_of_an_exception_of_java_its_own_line_is_shown() -> None:
+    text = (
+        "An error occurred while calling o64.start.\n"
+        ': org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"\n'
+        "\tat org.apache.hadoop.fs.FileSystem.getFileSystemClass(FileSystem.java:3581)\n"
+    )
+    assert session.first_line(RuntimeError(text)) == (
+        'UnsupportedFileSystemException: No FileSystem for scheme "s3"'
+    )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.pipeline.schema import table_named
+from gateway.pipeline.tables import inprocess
 from gateway.pipeline.tables.inprocess import tables_of
 from tests.live import oracle, traffic
 from tests.live.gold import NOTHING, differences, drawn_rows
@@ -19,9 +20,11 @@ def rows() -> list[traffic.Row]:
     return drawn_rows(HISTORIES)
 
 
-@pytest.fixture(scope="module")
-def made(rows: list[traffic.Row]) -> dict[str, list[Any]]:
-    with tables_of(traffic.arrow(rows)) as tables:
+@pytest.fixture(scope="module", params=[inprocess.SLICE_ROWS, 97], ids=["whole", "sliced"])
+def made(rows: list[traffic.Row], request: pytest.FixtureRequest) -> dict[str, list[Any]]:
+    """Calls of a slice of the keys at a time, or of all."""
+    with pytest.MonkeyPatch.context() as patch, tables_of(traffic.arrow(rows)) as tables:
+        patch.setattr(inprocess, "SLICE_ROWS", request.param)
         return {name: tables.rows(name).to_pylist() for name in oracle.TABLES}
 
 

@@ -94,7 +94,7 @@ class Client:
         near._other, self.far._other = self.far, near
         self.near = near
         self.session = desk.hub.open(who, near, kind=kind, address="192.0.2.7")
-        near.start(self.session)
+        near.start(desk.hub.receiver(self.session))
         self.far.start(self)
 
     # Receiver of the far end

@@ -10,11 +10,12 @@ import pytest
 from broker.client import connect
 from broker.errors import RpcError
 from broker.wire import message as wire
+from gateway.access import Access
 from gateway.principal import Denied
 from gateway.sessions import listing
 from gateway.sessions.listing import NAMES_A_ROW, Order
 from gateway.sessions.service import COUNT_MAX, answered
-from tests.unit.gateway.sessions.desk import Desk, principal, rule, run, until
+from tests.unit.gateway.sessions.desk import Desk, principal, rule, run, settings_of, until
 
 CALLS = rule(["user"], ["broker.ping"], ["call"])
 
@@ -47,6 +48,64 @@ def test_what_is_not_for_users_names_who_may(method):
         assert desk.hub.denied[-1]["topic"] == f"gateway.{method}"
 
     run(script, join=False)
+
+
+OF_BROKERS = ["broker.calls", "broker.stats-get", "overlay.", "state-machine.get", "attr.get"]
+
+
+class Known:
+    """What a gateway knows of its brokers."""
+
+    async def calls(self, rank, *, trusted):
+        return {"rank": rank, "trusted": trusted}
+
+    async def ranks(self, after, *, clients, owner):
+        return {"after": after, "clients": clients and owner}
+
+
+@pytest.mark.parametrize("method", ["calls", "ranks"])
+def test_who_may_ask_the_brokers_may_ask_what_is_known_of_them(method):
+    async def script(desk):
+        desk.hub.trends = Known()
+        web = desk.client()
+        denied = OF_BROKERS[0] if method == "calls" else OF_BROKERS[1]
+        await web.rpc(f"gateway.{method}")
+        assert (await web.rpc("gateway.rules", {"kind": "call", "topic": f"gateway.{method}"})) == {
+            "allowed": True, "roles": ["owner", "user", "admin"],
+        }  # fmt: skip
+        desk.hub.set_access(
+            Access(settings_of([rule(["user"], [each for each in OF_BROKERS if each != denied])]).rules)
+        )
+        errnum, text = await web.refused(f"gateway.{method}")
+        assert (errnum, text) == (errno.EPERM, f"gateway.{method} needs the role owner or admin")
+        assert not (await web.rpc("gateway.rules", {"kind": "call", "topic": f"gateway.{method}"}))["allowed"]
+
+    run(script, rules=[rule(["user"], OF_BROKERS)], join=False)
+
+
+def test_last_errors_and_clients_of_brokers_are_not_for_users():
+    async def script(desk):
+        desk.hub.trends = Known()
+        admin = desk.client(principal("eve", 7, ("admin",)))
+        for client, trusted in ((desk.client(), False), (admin, True), (desk.owner(), True)):
+            assert (await client.rpc("gateway.calls", {"rank": 3})) == {"rank": 3, "trusted": trusted}
+        for client, clients in ((desk.client(), False), (admin, False), (desk.owner(), True)):
+            assert (await client.rpc("gateway.ranks", {"clients": True, "after": 9})) == {
+                "after": 9,
+                "clients": clients,
+            }
+        assert (await admin.rpc("gateway.calls"))["rank"] is None
+        for method, wrong in (
+            ("calls", {"rank": -1}),
+            ("calls", {"rank": "0"}),
+            ("ranks", {"after": True}),
+            ("ranks", {"clients": 1}),
+        ):
+            assert (await admin.refused(f"gateway.{method}", wrong))[0] == errno.EPROTO
+        desk.hub.trends = None
+        assert (await admin.refused("gateway.calls"))[0] == errno.ENOSYS
+
+    run(script, rules=[rule(["user"], OF_BROKERS)], join=False)
 
 
 def ticks():
@@ -326,6 +385,25 @@ def test_a_fault_of_a_method_that_takes_its_time_is_answered(caplog):
     assert "a fault of ours" in caplog.text
 
 
+def test_drain_is_the_owners_says_why_and_is_done_once():
+    async def script(desk):
+        owner, said = desk.owner(), []
+        admin = desk.client(principal("eve", 1003, ("admin",)))
+        why = {"reason": "a new version\x1b[2J"}
+        assert (await owner.refused("gateway.drain", why))[0] == errno.ENOSYS
+        desk.hub.leave = said.append
+        assert (await owner.refused("gateway.drain"))[0] == errno.EPROTO
+        assert (await admin.refused("gateway.drain", why))[0] == errno.EPERM
+        assert await owner.rpc("gateway.drain", why) == {}
+        desk.hub.accepting = False
+        assert await owner.rpc("gateway.drain", why) == {}
+        (text,) = said
+        assert "\x1b" not in text
+        assert "a new version" in text
+
+    run(script, join=False)
+
+
 def test_reload_is_the_owners_and_may_take_its_time():
     async def script(desk):
         owner = desk.owner()
@@ -385,3 +463,35 @@ def test_the_owner_asks_through_the_broker():
             assert (await far.request(guest)).errnum == errno.EPERM
 
     run(script)
+
+
+@pytest.mark.parametrize("method", ["of", "counts", "end_all"])
+def test_logins_whose_store_is_away_are_refused_in_words_for_clients(method):
+    class Logins:
+        """One login, as far as the store can be read."""
+
+        def of(self, _mine):
+            self._answer("of")
+            return [SimpleNamespace(id="a", credential="login:a", user="ada", described=dict)]
+
+        def counts(self, _login):
+            return self._answer("counts")
+
+        def end_all(self, _logins):
+            self._answer("end_all")
+
+        def _answer(self, asked):
+            if asked == method:
+                raise Denied("/place/gateway.db: disk", public="try again", status=503, close=4503, errno=11)
+            return True
+
+    async def script(desk):
+        desk.hub.identity = SimpleNamespace(
+            logins=Logins(), revoked=lambda _mine: False, again=lambda mine: mine
+        )
+        topic, payload = (
+            ("gateway.logout", {"everywhere": True}) if method == "end_all" else ("gateway.logins", {})
+        )
+        assert await desk.client().refused(topic, payload) == (errno.EAGAIN, "try again")
+
+    run(script, join=False)

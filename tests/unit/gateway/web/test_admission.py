@@ -6,7 +6,7 @@ import pytest
 
 from gateway.settings.schema import LimitsSection
 from gateway.web import admission as room
-from gateway.web.admission import Admission, Pool, Slot, fitted, key_of
+from gateway.web.admission import ANONYMOUS, GRACE_S, Admission, Pool, Slot, fitted, key_of
 
 TOLD = (
     "connections end for newer ones by the limit anonymous_per_address, of 192.0.2.7; "
@@ -201,3 +201,31 @@ def test_what_has_no_address_counts_for_none():
         None,
         None,
     ]
+
+
+def test_strangers_have_time_for_their_first_word_before_they_end_for_newer_ones():
+    now, cut = [0.0], []
+    limits = LimitsSection(anonymous=3, anonymous_per_address=3)
+    admission = Admission(limits, clock=lambda: now[0])
+    slots = [Slot(lambda number=number: cut.append(number)) for number in range(5)]
+    assert admission.admit(slots[0], "192.0.2.1")
+    assert admission.admit(slots[1], "192.0.2.1")
+    assert admission.rest_s() == 0
+    assert admission.admit(slots[3], "192.0.2.2")
+    assert admission.rest_s() == GRACE_S, "all are as new: accepting rests"
+    slots[0].works()
+    slots[0].rests()
+    assert admission.rest_s() == GRACE_S, "the oldest idle one is another"
+    now[0] = GRACE_S
+    assert admission.rest_s() == 0
+    assert admission.admit(slots[4], "192.0.2.3")
+    assert cut == [1]
+    assert admission.ended == {ANONYMOUS: 1}
+
+
+def test_of_one_address_the_newest_gets_in_at_once():
+    admission = Admission(LimitsSection(anonymous=2, anonymous_per_address=1), clock=lambda: 0.0)
+    first, second = Slot(lambda: None), Slot(lambda: None)
+    assert admission.admit(first, "192.0.2.1")
+    assert admission.admit(second, "192.0.2.1")
+    assert first.pool is None

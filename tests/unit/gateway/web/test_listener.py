@@ -13,6 +13,7 @@ import pytest
 from broker.errors import ConfigError
 from gateway.closes import REVOKED_SESSION
 from gateway.settings.places import place_of
+from gateway.web import admission
 from gateway.web.listener import bind, place_bound
 from tests.unit.gateway.identity.authority import Authority
 
@@ -224,7 +225,8 @@ async def test_silent_websockets_keep_nobody_out(open_live):
         each.transport.abort()
 
 
-async def test_connections_of_users_are_not_ended_for_strangers(open_live):
+async def test_connections_of_users_are_not_ended_for_strangers(open_live, monkeypatch):
+    monkeypatch.setattr(admission, "GRACE_S", 0.05)
     live = await open_live("[limits]\nanonymous = 8\nanonymous_per_address = 8\n")
     ask = b"GET /v1/session HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\n\r\n"
     ask = ask % live.bearer("bob")["Authorization"].encode()
@@ -435,7 +437,8 @@ async def test_the_listener_for_metrics_is_one_of_its_own(open_live, rundir):
                 await other.get(f"{live.url}/livez")
 
 
-async def test_who_is_silent_at_the_listener_for_metrics_keeps_nobody_out(open_live, rundir):
+async def test_who_is_silent_at_the_listener_for_metrics_keeps_nobody_out(open_live, rundir, monkeypatch):
+    monkeypatch.setattr(admission, "GRACE_S", 0.05)
     path = rundir / "metrics.sock"
     limits = "[limits]\nanonymous = 8\nanonymous_per_address = 8\n"
     await open_live(f'[gateway]\nmetrics_listen = "unix://{path}"\n{limits}')

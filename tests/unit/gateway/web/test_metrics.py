@@ -71,13 +71,19 @@ async def test_what_a_gateway_tells(site):
     assert found["headgate_gateway_workers",] == 1
 
 
-@pytest.mark.parametrize(("extra", "status"), [("", 403), ("[gateway]\nmetrics_public = true\n", 200)])
-async def test_who_may_read_them(open_site, extra, status):
+DENY = '[[rules]]\nroles = ["user"]\nprefixes = ["gateway."]\nallow = false\n'
+ALLOW = '[[rules]]\nroles = ["user"]\nkinds = ["call"]\nprefixes = ["gateway.metrics"]\n'
+
+
+@pytest.mark.parametrize(
+    ("extra", "bob", "nobody"),
+    [(DENY, 403, 401), (f"[gateway]\nmetrics_public = true\n{DENY}", 200, 200), (DENY + ALLOW, 200, 401)],
+    ids=["nobody", "public", "rule"],
+)
+async def test_who_may_read_them(open_site, extra, bob, nobody):
     site = await open_site(extra)
-    answer = await site.get("/metrics", "bob")
-    assert answer.status == status
-    answer = await site.get("/metrics", None)
-    assert answer.status == (200 if status == 200 else 401)
+    assert (await site.get("/metrics", "bob")).status == bob
+    assert (await site.get("/metrics", None)).status == nobody
 
 
 # ---------------------------------------------------------------- several processes

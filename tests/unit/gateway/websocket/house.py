@@ -114,6 +114,9 @@ class HubStub:
         self.changed.set()
         return session
 
+    def receiver(self, session):
+        return session
+
 
 class IdentityStub:
     """``good`` is alice's token; ``slow`` is, too, once ``release`` is set."""

@@ -119,18 +119,16 @@ def test_a_name_of_another_key_is_told_at_the_first_try(live):
     """Long before any deadline, and the broker is not asked ten times a second."""
 
     async def main():
-        async with asyncio.timeout(WITHIN_S):
-            async with named(live) as first:
-                job = await first.submit("nosuch", "task")
-                await job.accepted()
-            async with named(live) as second:
-                began = asyncio.get_running_loop().time()
-                said = await asyncio.gather(*everything(second), return_exceptions=True)
-                took_s = asyncio.get_running_loop().time() - began
-                refused = live.broker.name_pins.violations
-                await asyncio.sleep(1.0)
-                return said, took_s, live.broker.name_pins.violations - refused
+        async with asyncio.timeout(WITHIN_S), named(live) as client:
+            began = asyncio.get_running_loop().time()
+            said = await asyncio.gather(*everything(client), return_exceptions=True)
+            took_s = asyncio.get_running_loop().time() - began
+            refused = live.broker.name_pins.violations
+            await asyncio.sleep(1.0)
+            return said, took_s, live.broker.name_pins.violations - refused
 
+    # not by a client of that key: until libzmq has put its connection away, a second one of the name meets silence
+    assert live.call(lambda: live.broker.name_pins.pin("c1", curve.generate().public_key))
     said, took_s, more = asyncio.run(main())
     assert [type(error) for error in said] == [LinkRefused] * 5
     assert all("the name c1 belongs to another key; take another name" in str(error) for error in said)

@@ -8,6 +8,7 @@ from broker.client import Limits
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent
+from broker.nfp.dispatch.task_stats import TaskStats
 from broker.nfp.dispatch.views import FoundJob, JobView, SlotView
 from broker.nfp.frames import Packet
 from broker.nfp.management.event_bus import EventBus
@@ -44,6 +45,8 @@ class FakePeer:
 class FakeBroker:
     def __init__(self):
         self.dispatcher = self
+        self.clock = self
+        self.tasks = TaskStats()
         self.event_bus = EventBus("epoch-1")
         self.access = Access()
         self.submitted = []
@@ -52,6 +55,9 @@ class FakeBroker:
         self.stored = {}
         self.job_reader = no_store(self)
         self.fresh = asyncio.Event()
+
+    def now(self):
+        return 100.0
 
     def may_read(self, principal, holder):
         return self.access.may_read(principal, holder)

@@ -63,6 +63,24 @@ def test_calls_come_through_and_events_go_out(tmp_path):
     run(script)
 
 
+def test_what_jobs_cost_is_told_to_owner_and_admin(tmp_path):
+    async def script():
+        flux, listener = await start(f"local://{tmp_path}/s")
+        nfp = FakeBroker()
+        nfp.tasks.refused("lab", "go", errno.EPERM, "not allowed", 7, 99.0)
+        service = FluxService(nfp, f"local://{tmp_path}/s")
+        await service.start()
+        async with connect(f"local://{tmp_path}/s") as h:
+            told = (await h.rpc("nfp.calls")).json()["figures"]["lab.go"]
+            assert (told["calls"], told["errors"], told["open"]) == (1, {"1": 1}, 0)
+            assert (told["last_error"]["text"], told["last_error"]["userid"]) == ("not allowed", 7)
+        await service.stop()
+        await until(lambda: not flux.links)
+        await listener.stop()
+
+    run(script)
+
+
 def test_announce_false_publishes_nothing(tmp_path):
     async def script():
         flux, listener = await start(f"local://{tmp_path}/s")

@@ -40,7 +40,8 @@ def full(node, open_session, answering):
     answers = []
     for _ in range(25):
         port.start_call(SLOW, b"", answers.append, timeout_s=PATIENCE_S)
-    until(lambda: port.status()["counts"].get("sent_back", 0) >= 15, "calls that found no room")
+    until(lambda: node.count("call", "refused_busy") >= 15, "calls that found no room")
+    until(lambda: len(slow._items) == 10, "the others")
     return port, slow, answers
 
 
@@ -54,7 +55,7 @@ def test_calls_to_others_and_registrations_go_on(full):
     assert time.monotonic() - begin < PATIENCE_S / 2
 
 
-def test_calls_that_were_sent_back_come_again_and_each_once(full):
+def test_calls_that_found_no_credit_come_again_and_each_once(full):
     _port, slow, answers = full
     seen = []
     for _ in range(25):
@@ -69,13 +70,12 @@ def test_calls_that_were_sent_back_come_again_and_each_once(full):
 def test_a_call_goes_to_a_server_that_has_room(node, open_session, answering):
     port = open_session(inbox_msgs=1)
     full = port.listen(Address("x", "t", "full"))
-    port.cast(Address("x", "t", "full"), b"")
+    port.start_call(Address("x", "t", "full"), b"", lambda _answer: None, timeout_s=PATIENCE_S)
     until(lambda: full.full, "a full inbox")
     answering(open_session(inbox_msgs=100).listen(Address("x", "t", "other")))
     for number in range(6):
         assert port.call(Address("x", "t"), b"%d" % number, timeout_s=PATIENCE_S) == b"re:%d" % number
-    assert port.status()["counts"]["sent_back"] >= 1
-    assert node.status("call")["counts"]["refused_busy"] >= 1
+    assert node.count("call", "chosen_again") >= 1
 
 
 def test_casts_of_a_full_one_wait_at_the_proxy_and_those_for_others_come(full, node):

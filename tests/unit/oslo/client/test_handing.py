@@ -17,7 +17,7 @@ def test_what_comes_in_one_turn_is_told_once_at_its_end():
     reactor.open()
     delivery = Delivery(reactor, ClientCounters(reactor), lambda _pipeline, _frames: True)
     records = [Record("e", "t", "", LISTENER)]
-    inbox = ClientInbox(lambda *_: True, None, LISTENER, records, None, (9, 1000), rpc=True, body_max=9)
+    inbox = ClientInbox(lambda *_: True, None, LISTENER, records, None, (999, 10_000), rpc=True, body_max=9)
     delivery.enter(inbox)
     head = encode(Kind.CAST, "e", "t", listeners=(LISTENER,), id=new_id())
 

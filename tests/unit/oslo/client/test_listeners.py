@@ -7,6 +7,7 @@ import pytest
 
 from broker.identity import Role
 from broker.oslo.client import inbox as inbox_file
+from broker.oslo.client import inbox_credit
 from broker.oslo.contract import Address, Refused
 from broker.oslo.frames import Kind
 from broker.oslo.node import Rule
@@ -180,7 +181,7 @@ def test_a_full_inbox_leaves_requests_at_the_proxy_and_none_is_lost(node, open_s
         port.cast(WHERE, b"%d" % number)
         port.start_call(WHERE, b"call", answers.append, timeout_s=PATIENCE_S)
     until(lambda: inbox.full, "a full inbox")
-    assert len(inbox._items) <= 10 + 10, "the room for both, and the credit for casts"
+    assert len(inbox._items) <= 10 + 10, "its credit for calls, and that for casts"
     casts = []
     for _ in range(200):
         item = inbox.get(PATIENCE_S)
@@ -197,14 +198,14 @@ def test_the_proxy_is_told_of_what_was_taken(node, open_session):
     """Little of it at the next look: who is silent looks frozen from there, and nobody waits for what is frozen."""
     inbox = open_session(inbox_msgs=2000).listen(SERVER)
     client = node.client("cast")
-    for _ in range(inbox_file.CREDIT + 1):
+    for _ in range(inbox_credit.CREDIT + 1):
         client.cast("t")
 
     def member():
         return node.status("cast")["members"][0]
 
     until(lambda: member()["waiting"] == 1, "credit that is used up")
-    assert member()["unconfirmed"] == inbox_file.CREDIT
+    assert member()["unconfirmed"] == inbox_credit.CREDIT
     assert inbox.get(PATIENCE_S) is not None
     until(lambda: member()["waiting"] == 0, "the word of it")
 

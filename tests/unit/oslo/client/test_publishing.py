@@ -106,6 +106,18 @@ def test_a_node_that_does_not_subscribe_is_waited_for_once(hear, open_session):
     assert here.get()[2] == b"third"
 
 
+def test_the_first_message_to_a_node_is_held_for_the_time_of_a_restart(hear, open_session):
+    """As those behind it: a proxy that has just been started subscribes when its servers have come back."""
+    node = hear("n1", "fanout", Record("x", "t"))
+    port = open_session()
+    lists(port, 1)
+    port.fanout(WHERE, b"first")
+    time.sleep(1.2)  # a start under load takes longer than the second that it once was
+    node.sock.subscribe(FILTER)
+    assert node.get()[2] == b"first"
+    assert "not_reached" not in port.status()["counts"]
+
+
 def test_other_topics_go_on_meanwhile(hear, open_session):
     node = hear("n1", "fanout", Record("x", "t"), Record("x", "u"))
     port = open_session(fanout_wait_s=5.0, linger_s=0.1)

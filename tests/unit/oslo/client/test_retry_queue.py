@@ -88,3 +88,33 @@ def test_where_nobody_listens_nobody_is_tried():
     stage.routes.synced = False
     stage.clock.ring()
     assert len(stage.tried) == 10, "what is known has changed: each has to be looked at"
+
+
+def test_who_waits_longest_has_the_place_of_a_call_that_was_answered():
+    stage = Stage(4, 2)
+    stage.calls[0].over = True
+    stage.calls[1].tried = {"a listener"}
+    stage.retries.answered(Address("x", "u"))
+    assert stage.tried == []
+    stage.retries.answered(Address("x", "t", "s"))
+    assert (stage.placed, stage.calls[1].tried) == ([stage.calls[1]], None)
+    stage.retries.answered(Address("x", "t"))
+    assert stage.placed == stage.calls[1:3]
+    stage.retries.answered(Address("x", "t"))
+    assert stage.tried == stage.calls[1:]
+    stage.calls[3].over = True
+    for _ in range(2):
+        stage.retries.answered(Address("x", "t"))
+    assert stage.retries._parked == {}
+    assert stage.tried == stage.calls[1:]
+
+
+def test_whose_tries_are_counted_has_one_after_each_pause_however_many_calls_are_answered():
+    stage = Stage(3, 0)
+    stage.calls[0].over = True
+    stage.calls[1].tries = 2
+    for _ in range(10):
+        stage.retries.answered(Address("x", "t"))
+    assert stage.tried == []
+    stage.clock.ring()
+    assert stage.tried[0] is stage.calls[1]

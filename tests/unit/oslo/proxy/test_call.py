@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 import zmq
 
@@ -10,6 +11,7 @@ from broker.oslo.frames import Flag, Kind, due_of, encode, new_id
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
 from broker.oslo.proxy import absent_clients, call
+from broker.oslo.records import to_json
 from tests.live.oslo_raw import Answer, child_of, until
 from tests.live.oslo_wire import hear
 
@@ -360,8 +362,30 @@ def test_what_waits_too_long_is_not_sent(run_node):
     expired = node.count("call", "refused_expired")
     answers = [client.get() for _ in range(expired)]
     assert {(answer.kind, answer.reason) for answer in answers} == {(Kind.REFUSED, Reason.EXPIRED)}
-    assert [frozen.get().envelope.id for _ in range(len(sent) - expired)] == sent[: len(sent) - expired]
+    assert [frozen.get(give=False).envelope.id for _ in range(len(sent) - expired)] == sent[
+        : len(sent) - expired
+    ]
     assert frozen.silent()
+    member = node.status("call")["members"][0]
+    assert (member["credit"], member["unconfirmed"]) == (1000 - len(sent) + expired, len(sent) - expired)
+
+
+def test_credit_of_a_process_that_did_not_read_counts_when_what_waited_is_too_old(run_node, monkeypatch):
+    """It is given while the queue is full of calls to another listener, none of which is ever sent."""
+    monkeypatch.setattr(call, "SWEEP_S", 0.1)
+    node = run_node(**NARROW)
+    server, client = node.server(rcvhwm=1), node.client()
+    opening = msgspec.structs.replace(server.opening("u"), credit=1)
+    assert server.ask(Kind.OPEN, to_json(opening)).kind == Kind.OPENED
+    server.open("t")
+    client.call("u")
+    server.get(give=False)
+    jam(node, client, ttl_ms=1000)
+    server.give(opening.listener)
+    node.counted("call", "credits")
+    until(lambda: not node.status("call")["control"]["waiting"], "what waits to be too old")
+    until(lambda: node.status("call")["members"][0]["credit"] == 1, "the credit")
+    assert node.count("call", "refused_expired") == 5
 
 
 @pytest.mark.parametrize("confirm", [False, True])

@@ -4,7 +4,7 @@ import pytest
 
 from broker.identity import Credentials
 from broker.oslo.proxy.drops import DROPS_MAX, ListenerDrops
-from broker.oslo.proxy.registration_messages import ServerLink
+from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.records import Opening
 
 

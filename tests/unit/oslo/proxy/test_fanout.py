@@ -68,6 +68,17 @@ def test_one_message_reaches_every_server_of_the_topic_stamped_and_numbered(rig:
     assert rig.count("published") == 2
 
 
+def test_fanouts_are_counted_by_topic(rig: Rig) -> None:
+    listening = server(rig, "nova")
+    sender = client(rig)
+    rig.receive(sender)
+    for _ in range(2):
+        publish(rig, sender, b"")
+        rig.receive(listening)
+    told = rig.room.status()["figures"]["openstack/nova"]
+    assert (told["calls"], told["open"], told["errors"], told["last_error"]) == (2, 0, {}, None)
+
+
 def test_numbers_count_for_each_topic(rig: Rig) -> None:
     listening = server(rig, "nova", "cinder")
     sender = client(rig)

@@ -11,6 +11,7 @@ from broker.oslo.proxy import route_cache as module
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.local_listeners import LocalListeners
 from broker.oslo.proxy.route_cache import RouteCache, stamped_for
+from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.records import Record
 
 WHO = Credentials(1000, int(Role.USER))
@@ -89,7 +90,7 @@ def test_others_are_each_asked_once():
 
 
 def ways_of(locals_, **settings):
-    return RouteCache(AccessControl(NodeConfig("/run/x", **settings), 1), locals_)
+    return RouteCache(AccessControl(NodeConfig("/run/x", **settings), 1), locals_, TopicStats(lambda: 1.0))
 
 
 def test_the_clients_choice_is_kept_as_it_is():

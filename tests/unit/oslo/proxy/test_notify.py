@@ -1,6 +1,7 @@
 """The NOTIFY pipeline of a proxy, spoken to by raw sockets."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -42,6 +43,18 @@ while True:
 def rig(rundir: Path) -> Iterator[Rig]:
     with Rig(NotifyProxy, Pipeline.NOTIFY, rundir) as made:
         yield made
+
+
+def test_notifications_are_counted_by_topic_and_so_is_what_a_pool_does_not_get(rig: Rig) -> None:
+    one = Listener(rig, A)
+    sender = client(rig, "notify.in")
+    publish(sender, "x", A)
+    assert one.next() == "x"
+    publish(sender, "y", "nobody")
+    name = f"{EXCHANGE}/{TOPIC}"
+    rig.until(lambda: rig.room.status()["figures"][name]["calls"] == 2)
+    told = rig.room.status()["figures"][name]
+    assert (told["errors"], told["last_error"]["userid"]) == ({str(errno.EHOSTUNREACH): 1}, os.getuid())
 
 
 def test_the_chosen_listener_gets_it_stamped(rig: Rig) -> None:

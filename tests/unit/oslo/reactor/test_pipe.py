@@ -106,6 +106,7 @@ def test_a_tap_sees_what_was_sent_when_it_was(hand):
         hand.turn(0.001)
     hand.until(lambda: not one.waiting)
     one.send([b"next"])
+    hand.until(lambda: not one.waiting)  # libzmq may have had no room for it yet
     assert seen == [[b"waits", b""], [b"next"]]
 
 
@@ -116,7 +117,8 @@ def test_a_tap_that_raises_has_nothing_sent_twice(hand):
     while said(peer) != [b"waits"]:
         hand.turn(0.001)
     hand.until(lambda: not one.waiting)
-    assert one.send([b"next"]) is Outcome.SENT
+    assert one.send([b"next"]) > Outcome.FULL
+    hand.until(lambda: not one.waiting)  # libzmq may have had no room for it yet
     assert said(peer) == [b"next"]
     assert ["no disk" in text for text in hand.taken_errors()] == [True, True]
 

@@ -233,6 +233,17 @@ def test_status_is_for_owners(monkeypatch):
     with_service(script)
 
 
+def test_figures_of_all_pipelines_are_for_owners(monkeypatch):
+    said = {"call": {"figures": {"x/t": {"calls": 1}}}, "cast": None, "notify": {"an": "older one"}}
+    monkeypatch.setattr(asking, "statuses", lambda folder, answer_s, figures: said)
+
+    async def script(peer, session):
+        assert await answer(peer, "oslo.calls") == {"figures": {"call x/t": {"calls": 1}}, "silent": ["cast"]}
+        assert (await asked(peer, "oslo.calls", rolemask=GUEST))[0] == errno.EPERM
+
+    with_service(script)
+
+
 def test_topics_are_listed_to_those_who_may_call_there(monkeypatch):
     rows = [
         {"exchange": "nova", "topic": topic, "servers": ["s"], "nodes": ["n"]} for topic in ("compute", "db")

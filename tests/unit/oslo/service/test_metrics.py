@@ -48,6 +48,18 @@ def test_topics_are_bounded():
     assert found['headgate_oslo_listeners{pipeline="call"}'] == sum(topics.values())
 
 
+def test_messages_by_topic_and_why_they_fail():
+    told = {"calls": 3, "open": 1, "errors": {"113": 2, "0": 1}, "total_ns": 0, "buckets": []}
+    rooms = {room: {"pipeline": room, "figures": {"x/t": told}} for room in ("call", "cast")}
+    found = series(rooms)
+    assert found['headgate_oslo_topic_messages_total{pipeline="cast",topic="x/t"}'] == 3
+    assert found['headgate_oslo_topic_errors_total{pipeline="call",topic="x/t",errno="EHOSTUNREACH"}'] == 2
+    assert found['headgate_oslo_topic_errors_total{pipeline="call",topic="x/t",errno="0"}'] == 1
+    assert [name for name in found if "topic_open_calls" in name] == [
+        'headgate_oslo_topic_open_calls{pipeline="call",topic="x/t"}'
+    ]
+
+
 def test_refusals_drops_and_expiry_are_apart():
     counts = {
         "refused_busy": 2,

@@ -1,0 +1,75 @@
+"""Options of verbs that become servers: argparse, which costs them little memory, in the look of the other verbs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Final, NoReturn
+
+from broker.cli.exits import USAGE
+from broker.errors import print_error
+
+WIDTH: Final = 100
+"""Columns of a help page."""
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """As typer has it: ``-n, --size N``, a short usage."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=WIDTH)
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        """The first line of the page."""
+        super().add_usage(usage, actions, groups, "Usage: ")
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
+class Parser(argparse.ArgumentParser):
+    """The options of one verb.
+
+    Args:
+        verb: its words behind ``headgate``. description: one sentence.
+        epilog: what follows the options: examples, exit codes.
+        usage: what follows the verb. program: another command than ``headgate``.
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        description: str,
+        epilog: str,
+        *,
+        usage: str = "[OPTIONS]",
+        program: str = "headgate",
+        allow_abbrev: bool = True,
+    ) -> None:
+        prog = f"{program} {verb}".rstrip()
+        super().__init__(
+            prog=prog,
+            usage=f"%(prog)s {usage}",
+            description=description,
+            epilog=epilog,
+            formatter_class=_Formatter,
+            allow_abbrev=allow_abbrev,
+            add_help=False,
+        )
+        self._optionals.title = "Options"
+        self._positionals.title = "Arguments"
+        self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
+
+    def error(self, message: str) -> NoReturn:
+        """One line, and the exit code of a wrong command line."""
+        print_error(f"{self.prog}: {message}; see {self.prog} --help")
+        raise SystemExit(USAGE)

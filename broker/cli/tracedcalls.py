@@ -1,0 +1,164 @@
+"""Calls put together from what brokers tell of the messages that pass them, for ``trace`` (pure)."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import time
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.cli.screen import printable
+from broker.identity import USERID_UNKNOWN
+from broker.wire.message import MATCHTAG_NONE, NORESPONSE, REQUEST, RESPONSE, STREAMING
+
+OPEN_MAX: Final = 65_536
+"""Calls without an answer so far that are remembered; the oldest are forgotten beyond it."""
+FULL_MAX: Final = 1024
+"""The same where each has its payload, of up to 64 KiB."""
+HOUSEKEEPING: Final = ("cancel", "disconnect")
+"""Methods that clients' libraries call by themselves (RFC 6)."""
+Key = tuple[int, str, str, int]
+"""Rank, link, topic and matchtag of a call."""
+
+
+@dataclass(slots=True)
+class TracedCall:
+    """A call that has ended, or wants no answer.
+
+    Attributes:
+        time: when it entered, seconds since 1970. rank: where. userid: whose; None: nobody was let in with it.
+        client: its link. ms: until the last answer; None: it wants none.
+        errnum, error: how it failed; 0: it did not. answers: so many responses.
+        payload: the request's, where it was asked for and is JSON.
+    """
+
+    time: float
+    rank: int
+    userid: int | None
+    client: str
+    topic: str
+    payload: Any = None
+    ms: float | None = None
+    errnum: int = 0
+    error: str = ""
+    answers: int = 0
+    began: float = 0.0
+
+    def value(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "time": self.time,
+            "rank": self.rank,
+            "userid": self.userid,
+            "client": self.client,
+            "topic": self.topic,
+            "ms": self.ms,
+            "errnum": self.errnum,
+            "error": self.error,
+            "answers": self.answers,
+            "payload": self.payload,
+        }
+
+    def text(self) -> str:
+        """One line for people."""
+        clock = time.strftime("%H:%M:%S", time.localtime(self.time))
+        user = "user ?" if self.userid is None else f"user {self.userid}"
+        took = "wants no answer" if self.ms is None else f"{self.ms:.3f} ms"
+        line = f"{clock}.{int(self.time % 1 * 1000):03}  rank {self.rank}  {user}  {printable(self.topic)}  {took}"
+        if self.errnum:
+            line += f"  {errno.errorcode.get(self.errnum, self.errnum)}"
+            line += f": {printable(self.error)[:200]}" if self.error else ""
+        elif self.answers > 1:
+            line += f"  {self.answers} answers"
+        return line
+
+
+class TracedCalls:
+    """Requests and responses of all brokers, put together to calls.
+
+    Args:
+        topics: patterns of those that count; none: all but those of the services ``own``.
+
+    Attributes:
+        calls, failed: so many have ended. forgotten: were open for so long that they were forgotten.
+    """
+
+    def __init__(self, topics: Sequence[str] = (), own: Container[str] = ()) -> None:
+        self._topics = topics
+        self._own = own
+        self._open: dict[Key, TracedCall] = {}
+        self.calls = self.failed = self.forgotten = 0
+
+    @property
+    def open(self) -> int:
+        """Calls that are not answered yet."""
+        return len(self._open)
+
+    def take(self, rank: int, told: Mapping[str, Any]) -> TracedCall | None:
+        """One record of the broker ``rank``; the call that ends with it, if one does."""
+        key = (rank, str(told["name"]), str(told["topic"]), int(told["matchtag"]))
+        if (told["prefix"], told["type"]) == ("rx", REQUEST):
+            return self._began(key, told) if self._counts(key[2]) else None
+        if (told["prefix"], told["type"]) == ("tx", RESPONSE):
+            return self._answered(key, told)
+        return None
+
+    def _counts(self, topic: str) -> bool:
+        if self._topics:
+            return any(fnmatch.fnmatchcase(topic, pattern) for pattern in self._topics)
+        service, _, method = topic.rpartition(".")
+        return service.partition(".")[0] not in self._own and method not in HOUSEKEEPING
+
+    def _began(self, key: Key, told: Mapping[str, Any]) -> TracedCall | None:
+        userid = None if told["userid"] == USERID_UNKNOWN else told["userid"]
+        call = TracedCall(told["timestamp"], key[0], userid, key[1], key[2], told["payload"])
+        call.began = told["monotonic"]
+        if told["flags"] & NORESPONSE or key[3] == MATCHTAG_NONE:
+            self.calls += 1
+            return call
+        self._open[key] = call
+        if len(self._open) > (OPEN_MAX if call.payload is None else FULL_MAX):
+            del self._open[next(iter(self._open))]
+            self.forgotten += 1
+        return None
+
+    def _answered(self, key: Key, told: Mapping[str, Any]) -> TracedCall | None:
+        call = self._open.get(key)
+        if call is None:
+            return None  # it had begun before we looked
+        errnum, streams = told["errnum"], told["flags"] & STREAMING
+        call.answers += not errnum
+        if streams and not errnum:
+            return None
+        del self._open[key]
+        call.ms = (told["monotonic"] - call.began) * 1000
+        if errnum and not (streams and errnum == errno.ENODATA):
+            call.errnum, call.error = errnum, told["errstr"]
+            self.failed += 1
+        self.calls += 1
+        return call
+
+    def lost(self, rank: int) -> None:
+        """Nothing more is known of what entered there."""
+        for key in [key for key in self._open if key[0] == rank]:
+            del self._open[key]
+
+    def summary(self) -> str:
+        """What was seen, for people."""
+        parts = [f"calls: {self.calls:,}", f"failed: {self.failed:,}", f"still open: {self.open:,}"]
+        if self.forgotten:
+            parts.append(f"forgotten, for they were open for too long: {self.forgotten:,}")
+        return ", ".join(parts)
+
+
+def glob_of(topic: str) -> str:
+    """The pattern of topics that a word means: a service, a beginning that ends with a dot, a method, or a pattern.
+
+    >>> glob_of("calc"), glob_of("calc."), glob_of("calc.add"), glob_of("*.get")
+    ('calc.*', 'calc.*', 'calc.add', '*.get')
+    """
+    if any(mark in topic for mark in "*?["):
+        return topic
+    return f"{topic.removesuffix('.')}.*" if "." not in topic or topic.endswith(".") else topic

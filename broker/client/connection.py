@@ -1,0 +1,227 @@
+"""A handle's way to its broker: the link in use, what waits for answers, and what becomes of both at the link's end.
+
+Where the far end keeps what a client misses (a gateway), the end of a link is not the end of the connection: another
+one is dialled (``reconnecting``) and what was goes on. Calls that wait then fail with the reason, because nobody knows
+whether they were carried out; services are registered again; subscriptions go on where they were (``position``).
+Requests that are made meanwhile wait, at most HELD_MAX of them, and so does ``writable``.
+
+Concurrency: a connection belongs to the event loop that made it; any number of its tasks may use it at once. Nothing
+here reads the link: messages are handed over as they arrive (``Receiver``) and never wait for a consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import TYPE_CHECKING, Final, Self
+
+from broker.client.calls import Calls, Single
+from broker.client.gate import Gate
+from broker.client.limits import Limits
+from broker.client.position import Position
+from broker.client.registered import Services
+from broker.client.service import Service
+from broker.client.subscriptions import Interests
+from broker.errors import LinkClosed, LinkError
+from broker.wire import message as wire
+from broker.wire.message import Message
+from broker.wire.payload import encode_text
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from broker.client.reconnecting import Reconnecting
+    from broker.transport.link import Link
+
+HELD_MAX: Final = 1024
+"""Requests that may wait for a link to come back; beyond it EAGAIN."""
+_DRAIN_POLL_S: Final = 0.005
+
+
+class Connection:
+    """What a Handle is below its calls.
+
+    Args:
+        link: not started yet. again: dials another one when it is lost; None: that is the end.
+
+    Attributes:
+        link: the one in use; while there is none, the one before.
+    """
+
+    def __init__(self, link: Link, limits: Limits | None = None, again: Reconnecting | None = None) -> None:
+        self.link = link
+        self._limits = limits or Limits()
+        self._calls = Calls(self._limits.pending_calls)
+        self._interests = Interests(self.request)
+        self._services = Services(self)
+        self._gate = Gate(link)
+        self._again = again
+        self._away = False
+        self._held: list[Message] = []
+        self._on_end: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
+        self._position = Position(self._interests, self._services)
+        self._position.follow(link)
+        link.start(self)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the services, hand over what was sent (at most ``drain_s``), close the link; harmless twice."""
+        try:
+            await self._services.close()
+            await self._drain()
+        finally:
+            self.link.close("the client is done")
+            self._over(LinkClosed("closed"))
+
+    async def _drain(self) -> None:
+        self.link.flusher.flush()
+        for _ in range(int(self._limits.drain_s / _DRAIN_POLL_S)):
+            if not self.link.outbox.parked or self.link.ended is not None:
+                break
+            await asyncio.sleep(_DRAIN_POLL_S)  # links tell low water, not emptiness
+
+    @property
+    def ended(self) -> LinkError | None:
+        """None while the link lives or is dialled again, then why it ended."""
+        return self._calls.ended
+
+    async def wait_ended(self) -> LinkError:
+        """Wait for the end and return the reason; never raises it."""
+        return await asyncio.shield(self._on_end)
+
+    def _over(self, error: LinkError) -> None:
+        """Nothing comes any more: tell everyone who waits."""
+        if self._calls.ended is not None:
+            return
+        if self._again is not None:
+            self._again.stop()
+        self._held = []
+        self._gate.turn(True)
+        self._calls.end(error)
+        self._interests.end(error)
+        self._services.link_ended()
+        self._on_end.set_result(error)
+
+    # -- from the link -------------------------------------------------------------------------
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        """What one read produced; what it makes us send leaves in one write (``Receiver``)."""
+        flusher = link.flusher
+        outer, flusher.batch = flusher.batch, True
+        try:
+            for message in messages:
+                kind = message.head[3]
+                if kind == wire.RESPONSE:
+                    self._calls.answered(message)
+                elif kind == wire.REQUEST:
+                    self._services.requested(message)
+                elif kind == wire.EVENT:
+                    self._interests.published(message)
+        finally:
+            flusher.batch = outer
+            if not outer:
+                flusher.flush()
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        """The link is gone: dial another one, or it is over (``Receiver``)."""
+        if self._calls.ended is not None:
+            return
+        if self._again is None or error.final or isinstance(error, LinkClosed):
+            self._over(error)
+            return
+        self._away = True
+        self._gate.turn(False)
+        self._calls.fail(error)
+        self._interests.lost()
+        self._services.link_ended()
+        self._again.begin(error, self._back, self._over)
+
+    def _back(self, link: Link) -> None:
+        """There is a link again: what was goes on, then what waited."""
+        self.link = self._gate.link = link
+        self._away = False
+        link.start(self)
+        self._position.resume(link)
+        self._services.restore()
+        held, self._held = self._held, []
+        for message in held:
+            if self._calls.wants(message):
+                self._gate.send(message)
+            else:
+                self._calls.answered(wire.response(message, errnum=errno.ECANCELED))
+        self._gate.turn(True)
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """The broker reads slowly, or does again (``Receiver``)."""
+        if not self._away:
+            self._gate.turn(not choked or self._calls.ended is not None)
+
+    # -- raw -----------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        """Queue any message as it is; never waits.
+
+        A link that has ended drops it; while another one is dialled, requests that want a response are kept.
+        """
+        if not self._away:
+            self._gate.send(message)
+        elif message.head[3] == wire.REQUEST and not message.head[4] & wire.NORESPONSE:
+            self._hold(message)
+
+    def _hold(self, message: Message) -> None:
+        if len(self._held) < HELD_MAX:
+            self._held.append(message)
+            return
+        text = f"{HELD_MAX} requests wait for the connection to come back"
+        answer = wire.response(message, encode_text(text), errnum=errno.EAGAIN)
+        asyncio.get_running_loop().call_soon(self._calls.answered, answer)
+
+    @property
+    def roomy(self) -> bool:
+        """Whether ``writable`` would not wait."""
+        return self._gate.free
+
+    async def writable(self) -> None:
+        """Wait while more than the outbox's high water waits for the broker, and while there is no link; at once on
+        one that has ended for good.
+
+        Who waits first goes on first, and should send before it waits for anything else.
+        """
+        await self._gate.passed()
+
+    def request(self, message: Message) -> asyncio.Future[Message]:
+        """Send a request built by hand; the future gets its response message, whatever its errnum.
+
+        Never waits. The message gets a matchtag of this handle. For many calls in flight at little cost::
+
+            futures = [h.request(wire.request("echo.run", data)) for data in work]
+            for future in futures:
+                print((await future).payload)
+
+        Raises:
+            ValueError: no request, or flag NORESPONSE or STREAMING is set. LinkError: the link has ended.
+            HeadgateError: EAGAIN, too many calls wait.
+        """
+        if message.head[3] != wire.REQUEST or message.head[4] & (wire.NORESPONSE | wire.STREAMING):
+            raise ValueError(f"{message!r} is no request with exactly one response: use send() or stream()")
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._calls.add(Single(future), message)
+        self.send(message)
+        return future
+
+    def attach(self, service: Service) -> None:
+        """For Service: deliver requests for its name to it."""
+        self._services.attach(service)
+
+    def detach(self, service: Service) -> None:
+        """For Service: deliver no more."""
+        self._services.detach(service)

@@ -1,0 +1,101 @@
+"""Where a client is in the numbers of events, as gateways count them; and what its gateway says is missing.
+
+The pair (epoch, number of the last event) is all that any gateway of the instance needs to go on (gateway/PROTOCOL.md,
+"Resume"). What was missed counts as missed until the gateway says ``resumed``: the link may be lost again before.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import RpcError
+
+if TYPE_CHECKING:
+    from broker.client.registered import Services
+    from broker.client.subscriptions import Interests
+    from broker.transport.link import Link, Talk
+
+
+class Position:
+    """What one handle knows of it; nothing where links have no ``talk``.
+
+    Attributes:
+        epoch: of the numbers; None: not known.
+        resumed: what the last ``resumed`` said; empty before.
+    """
+
+    __slots__ = ("_interests", "_services", "_token", "epoch", "resumed")
+
+    def __init__(self, interests: Interests, services: Services) -> None:
+        self._interests = interests
+        self._services = services
+        self._token: str | None = None
+        self.epoch: str | None = None
+        self.resumed: dict[str, Any] = {}
+
+    def follow(self, link: Link) -> None:
+        """A new link, on which nothing is asked for yet."""
+        talk = link.talk
+        if talk is not None:
+            talk.ears = self._heard
+            self._begin(talk)
+
+    def _begin(self, talk: Talk) -> None:
+        self._token = talk.welcome.get("resume")
+        self.epoch = talk.welcome.get("epoch")
+        self._interests.sequence = _number(talk.welcome.get("sequence"))
+
+    def resume(self, link: Link) -> None:
+        """Go on over ``link`` where the one before ended; it is told which one that was, and ends it if it hangs."""
+        talk = link.talk
+        if talk is None:
+            return
+        talk.ears = self._heard
+        prefixes, former, known = self._interests.prefixes, self._token, self.epoch is not None
+        if not (prefixes and known):
+            self._begin(talk)
+        self._token = talk.welcome.get("resume")
+        if prefixes and not known:
+            self._interests.restore()
+            self._interests.missed("the connection was lost while the gateway had no broker")
+        elif self.epoch is not None:
+            position = {"epoch": self.epoch, "sequence": self._interests.sequence, "subscriptions": prefixes}
+            talk.resume(**position, **({"token": former} if former else {}))
+
+    def _heard(self, obj: dict[str, Any]) -> None:
+        """One object of the gateway (``Talk.ears``)."""
+        kind = obj.get("type")
+        if kind == "resumed":
+            self._resumed(obj)
+        elif kind == "upstream" and obj.get("joined"):
+            if obj.get("epoch") != self.epoch:
+                self.epoch, self._interests.sequence = obj.get("epoch"), 0
+            if obj.get("lost") != 0:
+                self._interests.missed("the gateway lost its broker meanwhile")
+        elif kind == "gap":
+            self._interests.missed(f"the gateway dropped {obj.get('lost')} events because we read too slowly")
+        elif kind == "unsubscribed":
+            self._withdraw(obj.get("subscriptions"))
+        elif kind == "service" and not obj.get("registered"):
+            self._services.forget(str(obj.get("service")))
+
+    def _resumed(self, obj: dict[str, Any]) -> None:
+        self.resumed = obj
+        self.epoch = obj.get("epoch") or self.epoch
+        self._interests.sequence = _number(obj.get("sequence"))
+        self._withdraw(obj.get("denied"))
+        if not obj.get("recovered"):
+            self._interests.missed(
+                "the connection was lost, and the gateway cannot give all of what was missed"
+            )
+
+    def _withdraw(self, prefixes: Any) -> None:
+        for prefix in prefixes or ():
+            self._interests.drop(
+                str(prefix), RpcError(errno.EPERM, f"{prefix!r} is not given any more", "event.subscribe")
+            )
+
+
+def _number(found: Any) -> int:
+    return found if isinstance(found, int) else 0

@@ -1,0 +1,82 @@
+"""How a lost link is followed by another one: pauses that double, each a random part of the longest.
+
+So the clients of a gateway that died do not come back in one moment, and one that is away for long is not asked
+without end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.errors import LinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from broker.transport.link import Link
+
+log = logging.getLogger("headgate")
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnect:
+    """The longest pauses before attempts, in seconds; those of ``client.js``."""
+
+    min_s: float = 0.2
+    """Before the first one; each following one is twice as long."""
+    max_s: float = 10.0
+
+    def pause_s(self, attempt: int) -> float:
+        """A pause before this attempt, from 0 on."""
+        return random.random() * min(self.max_s, self.min_s * 2.0 ** min(attempt, 64))
+
+
+class Reconnecting:
+    """Dials until there is a link, or until somebody says that there will be none.
+
+    Args:
+        address: for log lines. dial: makes a link, or raises. pauses: between attempts.
+    """
+
+    __slots__ = ("_address", "_dial", "_pauses", "_task")
+
+    def __init__(self, address: str, dial: Callable[[], Awaitable[Link]], pauses: Reconnect) -> None:
+        self._address = address
+        self._dial = dial
+        self._pauses = pauses
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, why: LinkError, back: Callable[[Link], None], over: Callable[[LinkError], None]) -> None:
+        """The link was lost: call ``back`` with another one, or ``over`` with the error that ends all attempts."""
+        log.warning("%s; connecting again", why)
+        self._task = asyncio.get_running_loop().create_task(self._work(back, over), name="reconnect")
+
+    def stop(self) -> None:
+        """No more attempts."""
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def _work(self, back: Callable[[Link], None], over: Callable[[LinkError], None]) -> None:
+        attempt = 0
+        while True:
+            await asyncio.sleep(self._pauses.pause_s(attempt))
+            attempt += 1
+            try:
+                link = await self._dial()
+            except LinkError as error:
+                if error.final:
+                    over(error)
+                    return
+                log.info("attempt %d: %s", attempt, error)
+            except (
+                Exception
+            ) as error:  # a token that cannot be had now; whose function fails is somebody else's code
+                log.warning("%s: attempt %d: %s", self._address, attempt, str(error) or type(error).__name__)
+            else:
+                log.warning("%s: connected again", self._address)
+                back(link)
+                return

@@ -1,0 +1,414 @@
+"""Several gateways as one, by way of a Redis server that they share: how many connections each user has over all of
+them, which credentials count no more, and whose sessions there are, for an admin at any of them.
+
+Redis carries messages (PUBLISH) and keeps nothing. Each process says how many connections its users have, what changed
+at once and all of it every ``BEAT_S``; who is silent for ``LEASE_S`` counts no more. A revocation is told to all, and
+everything that is revoked to whoever comes: nothing that one gateway refuses is taken by another for longer than the
+way to it. What is restored (``headgate token restore``) has to be restored at each gateway.
+
+While Redis is away each gateway has limits of its own, and nobody is refused for it; ``away`` and a metric say so.
+Whoever may publish there may end sessions and revoke credentials: the server is as trusted as the state directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import random
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from broker.errors import ConfigError
+from gateway.identity.leases import HEARTBEAT_S, LEASE_S
+from gateway.principal import Denied
+
+if TYPE_CHECKING:
+    from gateway.identity.leases import Connections
+    from gateway.identity.store import Store
+
+log = logging.getLogger("headgate")
+
+BEAT_S: Final = HEARTBEAT_S
+TICK_S: Final = 0.1
+"""How often what changed is told."""
+ASK_S: Final = 2.0
+"""How long a process of another gateway may take to answer."""
+AGAIN_S: Final = (0.2, 5.0)
+"""Shortest and longest pause before Redis is tried again."""
+PEERS_MAX: Final = 1024
+USERS_MAX: Final = 65_536
+"""Users of one process that are counted."""
+PART: Final = 2048
+"""Users, or credentials, in one message."""
+WAITING_MAX: Final = 4096
+"""Messages that wait for Redis; beyond it the link is made anew, and all is told again."""
+
+
+class Counts(msgspec.Struct, tag="counts"):
+    """Connections of users in one process; ``full``: of no others. ``hello``: it asks all to tell theirs."""
+
+    gateway: str
+    name: str
+    users: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
+    full: bool = False
+    hello: bool = False
+
+
+class Bye(msgspec.Struct, tag="bye"):
+    """A process ends."""
+
+    name: str
+
+
+class Revoked(msgspec.Struct, tag="revoked"):
+    """Credentials that count no more, and until when that has to be remembered."""
+
+    gateway: str
+    credentials: dict[str, float]
+
+
+class Question(msgspec.Struct, tag="question"):
+    """What one process asks those of other gateways (``service.answered``)."""
+
+    gateway: str
+    name: str
+    number: int
+    body: bytes
+
+
+class Reply(msgspec.Struct, tag="reply"):
+    """What it is told."""
+
+    name: str
+    number: int
+    body: bytes
+
+
+Said: TypeAlias = Counts | Bye | Revoked | Question | Reply
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Said).decode
+
+
+class _Peer:
+    """A process of another gateway."""
+
+    def __init__(self) -> None:
+        self.users: dict[str, int] = {}
+        self.seen = 0.0
+
+
+class _Asked:
+    """A question that is asked now."""
+
+    def __init__(self, replies: dict[str, bytes]) -> None:
+        self.replies = replies
+        self.missing = set(replies)
+        self.all = asyncio.Event()
+
+    def replied(self, name: str, body: bytes) -> None:
+        """One has answered, or is gone."""
+        if name in self.missing:
+            self.missing.remove(name)
+            self.replies[name] = body
+            if not self.missing:
+                self.all.set()
+
+
+class _Lost(Exception):
+    """The link to Redis is of no use any more."""
+
+
+class Fleet:
+    """One process among those of all gateways.
+
+    Args:
+        url: of the Redis server. channel: what the gateways of one instance have in common.
+        store: has what names this gateway, and revocations. connections: those of this process.
+        answer: to what others ask (``service.answered``).
+        clock: seconds, never going back.
+
+    Attributes:
+        away: Redis is not reached.
+
+    Raises:
+        ConfigError: redis-py is missing, or the URL is none.
+        Denied: the store cannot be written.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        channel: str,
+        store: Store,
+        connections: Connections,
+        answer: Callable[[bytes], bytes],
+        clock: Callable[[], float],
+    ) -> None:
+        self.away = True
+        self._gateway = store.key("fleet").hex()[:16]
+        self._name = secrets.token_hex(8)
+        self._store = store
+        self._connections = connections
+        self._answer = answer
+        self._clock = clock
+        self._channels = (f"{channel}.all", f"{channel}.{self._name}")
+        self._peers: dict[str, _Peer] = {}
+        self._users: Counter[str] = Counter()
+        self._changed: set[str] = set()
+        self._told: Mapping[str, float] = {}
+        self._seen = -1
+        self._heard_revoked: dict[str, float] = {}
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._asked: dict[int, _Asked] = {}
+        self._numbers = 0
+        self._running: asyncio.Task[None] | None = None
+        self._redis = _client(url)
+        connections.elsewhere = self.elsewhere
+        connections.changed = self._changed.add
+
+    def elsewhere(self, user: str) -> int:
+        """Connections of a user at other gateways."""
+        return self._users[user]
+
+    @property
+    def others(self) -> int:
+        """Processes of other gateways."""
+        return len(self._peers)
+
+    async def ask(self, question: bytes) -> list[bytes]:
+        """What each process of the other gateways answers; b"" for one that does not in time."""
+        self._numbers += 1
+        asked = self._asked[self._numbers] = _Asked(dict.fromkeys(self._peers, b""))
+        number = self._numbers
+        try:
+            if self._peers:
+                self._say(Question(self._gateway, self._name, number, question))
+                async with asyncio.timeout(ASK_S):
+                    await asked.all.wait()
+        except (TimeoutError, _Lost):
+            pass  # who did not answer is told of
+        finally:
+            del self._asked[number]
+        return list(asked.replies.values())
+
+    # -- the link ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to speak with the others; Redis may come and go."""
+        self._running = asyncio.get_running_loop().create_task(self._run(), name="fleet")
+
+    async def _run(self) -> None:
+        from redis.exceptions import RedisError
+
+        pause = AGAIN_S[0]
+        while True:
+            began = self._clock()
+            try:
+                await self._speak()
+            except (RedisError, OSError, TimeoutError, _Lost) as error:
+                if not self.away or pause == AGAIN_S[0]:
+                    log.error(
+                        "Redis of this fleet: %s; limits of users are this gateway's own meanwhile", error
+                    )
+                self._forget()
+                with contextlib.suppress(RedisError, OSError):
+                    await self._redis.connection_pool.disconnect()
+            pause = AGAIN_S[0] if self._clock() - began > AGAIN_S[1] else min(2 * pause, AGAIN_S[1])
+            await asyncio.sleep(pause * random.uniform(0.5, 1))
+
+    async def close(self) -> None:
+        """Say that this process ends, and speak no more."""
+        from redis.exceptions import RedisError
+
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                if not self.away:
+                    await self._redis.publish(self._channels[0], _encode(Bye(self._name)))
+        if self._running is not None:
+            await _ended([self._running])
+        await self._redis.aclose()
+
+    async def _speak(self) -> None:
+        async with self._redis.pubsub(ignore_subscribe_messages=True) as heard:
+            async with asyncio.timeout(LEASE_S):  # older redis-py waits for the first answer for ever
+                await heard.subscribe(*self._channels)
+            self._waiting.clear()
+            self._told, self._seen = {}, -1
+            self._say_counts(hello=True)
+            loop = asyncio.get_running_loop()
+            tasks = [loop.create_task(self._hear(heard)), loop.create_task(self._tell())]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    each.result()
+            finally:
+                await _ended(tasks)
+
+    async def _hear(self, heard: Any) -> None:
+        """Take in what is said; our own counts, too, which show that Redis lives."""
+        last = self._clock()
+        while True:
+            got = await heard.get_message(timeout=BEAT_S)
+            if got is None:
+                if self._clock() - last > LEASE_S:
+                    raise _Lost(f"nothing was heard for {LEASE_S:g} s")
+                continue
+            last = self._clock()
+            if self.away:
+                self.away = False
+                log.info("Redis of this fleet is reached")
+            try:
+                self._heard(_decode(got["data"]))
+            except _Lost:
+                raise
+            except Exception as error:  # whatever another version says: it must not silence all others
+                log.warning("Redis of this fleet: an odd message was left out: %r", error)
+
+    async def _tell(self) -> None:
+        beat = self._clock() + BEAT_S
+        while True:
+            while self._waiting:
+                await self._redis.publish(*self._waiting.popleft())
+            await asyncio.sleep(TICK_S)
+            if self._clock() >= beat:
+                beat = self._clock() + BEAT_S
+                self._say_counts()
+                self._expire()
+            elif self._changed:
+                self._say_users([(user, self._connections.own(user)) for user in self._changed])
+            self._changed.clear()
+            self._say_revoked()
+
+    def _say(self, said: Said, channel: str = "") -> None:
+        if len(self._waiting) >= WAITING_MAX:
+            raise _Lost("it takes too little")
+        self._waiting.append((channel or self._channels[0], _encode(said)))
+
+    def _say_counts(self, *, hello: bool = False) -> None:
+        """All of them."""
+        rows = list(self._connections.all_own().items())
+        self._say(Counts(self._gateway, self._name, dict(rows[:PART]), full=True, hello=hello))
+        self._say_users(rows[PART:])
+
+    def _say_users(self, rows: Sequence[tuple[str, int]]) -> None:
+        for at in range(0, len(rows), PART):
+            self._say(Counts(self._gateway, self._name, dict(rows[at : at + PART])))
+
+    def _say_revoked(self) -> None:
+        """What counts no more since we looked last, whoever revoked it; what others did is written before."""
+        try:
+            if self._heard_revoked:
+                self._take_revoked()
+            seen = self._store.changes()
+            if seen == self._seen:
+                return
+            revoked = self._store.revocations()
+        except Denied:
+            return  # once more at the next tick
+        rows = [each for each in revoked.items() if each[0] not in self._told]
+        for at in range(0, len(rows), PART):
+            self._say(Revoked(self._gateway, dict(rows[at : at + PART])))
+        self._seen, self._told = seen, revoked
+
+    # -- what is heard -------------------------------------------------------------------------
+
+    def _heard(self, said: Said) -> None:
+        if isinstance(said, Reply):
+            if said.number in self._asked:
+                self._asked[said.number].replied(said.name, said.body)
+        elif isinstance(said, Bye):
+            self._drop(said.name)
+        elif said.gateway == self._gateway:
+            return
+        elif isinstance(said, Counts):
+            self._counted(said)
+        elif isinstance(said, Question):
+            self._say(Reply(self._name, said.number, self._answer(said.body)), self._channel_of(said.name))
+        else:
+            self._heard_revoked |= said.credentials
+
+    def _channel_of(self, name: str) -> str:
+        return self._channels[1].removesuffix(self._name) + name
+
+    def _counted(self, said: Counts) -> None:
+        peer = self._peers.get(said.name)
+        if peer is None:
+            if len(self._peers) >= PEERS_MAX:
+                return
+            peer = self._peers[said.name] = _Peer()
+        peer.seen = self._clock()
+        if said.full:
+            self._users.subtract(peer.users)
+            peer.users = {}
+        for user, count in said.users.items():
+            if user in peer.users or len(peer.users) < USERS_MAX:
+                self._users[user] += count - peer.users.pop(user, 0)
+                if count:
+                    peer.users[user] = count
+        self._users = +self._users if said.full else self._users
+        if said.hello:
+            self._say_counts()
+            self._told, self._seen = {}, -1  # all that is revoked is told again
+
+    def _take_revoked(self) -> None:
+        known = self._store.revocations()
+        now = self._store.wall()
+        new = {
+            credential: until
+            for credential, until in self._heard_revoked.items()
+            if until >= now and known.get(credential, 0.0) < until
+        }
+        if new:
+            self._store.revoke_all(new)
+        self._heard_revoked = {}
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for name in [name for name, peer in self._peers.items() if now - peer.seen > LEASE_S]:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        peer = self._peers.pop(name, None)
+        if peer is not None:
+            self._users.subtract(peer.users)
+            self._users = +self._users
+        for asked in self._asked.values():
+            asked.replied(name, b"")
+
+    def _forget(self) -> None:
+        self.away = True
+        self._peers.clear()
+        self._users.clear()
+        self._changed.clear()  # all is told when Redis is back
+        for asked in self._asked.values():
+            asked.all.set()
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """End tasks that speak with Redis: redis-py may swallow one cancellation, when something else happens as well."""
+    while left := [each for each in tasks if not each.done()]:
+        for each in left:
+            each.cancel()
+        await asyncio.wait(left, timeout=TICK_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _client(url: str) -> Any:
+    try:
+        asyncio_redis = importlib.import_module("redis.asyncio")
+    except ImportError as error:
+        raise ConfigError(
+            f"gateway.redis is set, and redis-py cannot be imported ({error.name}): install headgate-core[redis]"
+        ) from None
+    try:
+        client = asyncio_redis.from_url(url, socket_connect_timeout=ASK_S, health_check_interval=BEAT_S)
+        client.connection_pool.make_connection()  # connects nowhere, but looks at the options
+        return client
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"gateway.redis: {error}") from None

@@ -1,0 +1,184 @@
+"""Client certificates that their authority has taken back: revocation lists (CRL, RFC 5280, section 5).
+
+The files are read again when they or those of the authorities change, which `refresh` looks for. Of several lists of
+one issuer, in whichever files, all count, and the first that is overdue makes the issuer's overdue. Once there is a
+list, it is strict: a certificate whose issuer has none is refused, and so is every certificate of an issuer whose list
+is overdue; what came in before goes on then, until it is on a list. A list has to be whole and signed by an authority
+of ``client_ca``, where intermediate authorities belong, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from cryptography import x509
+
+from broker.errors import ConfigError
+from gateway.closes import BAD_CREDENTIAL, BUSY
+from gateway.identity.certificates import UNREADABLE, Shown
+from gateway.principal import Denied
+
+FILE_BYTES: Final = 16 * 2**20
+"""Largest file of lists that is read: some 400 000 certificates."""
+SHOWN: Final = 65536
+"""Certificates of live links that are remembered by their fingerprint; of more the first are forgotten."""
+_BEGIN: Final = b"-----BEGIN X509 CRL-----"
+_END: Final = b"-----END X509 CRL-----"
+
+Stamp = tuple[int, int, int, int] | None
+
+
+class _List(NamedTuple):
+    """One list."""
+
+    serials: frozenset[int]
+    overdue: float | None
+    """Wall clock seconds from which on it counts no more."""
+
+
+class RevocationLists:
+    """The lists of ``access.client_crls``.
+
+    Args:
+        files: PEM files, each with one list or several.
+        authorities: PEM files of who may sign them.
+
+    Attributes:
+        files: as given.
+        generation: grows each time lists were replaced.
+        problem: why a file that is there now was not taken; "" when all were. What was read before counts on.
+    """
+
+    def __init__(self, files: Sequence[str], authorities: Iterable[str]) -> None:
+        self.generation = 0
+        self.problem = ""
+        self.files = files
+        self._authorities = tuple(dict.fromkeys(authorities))
+        self._stamps: list[Stamp] = []
+        self._lists: dict[bytes, _List] = {}
+        self._shown: OrderedDict[str, tuple[bytes, int]] = OrderedDict()
+
+    def refresh(self) -> None:
+        """Read the files if one of them, or of the authorities', is another than before; a bad one sets ``problem``,
+        and all lists stay as they were.
+        """
+        stamps = [_stamp(path) for path in (*self.files, *self._authorities)] if self.files else []
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            authorities = [each for path in self._authorities for each in _authorities(path)]
+            found: dict[bytes, _List] = {}
+            for path in self.files:
+                _read(path, authorities, found)
+        except ConfigError as error:
+            self.problem = str(error)
+            return
+        self._lists, self.problem = found, ""
+        self.generation += 1
+
+    def check(self, shown: Shown, now: float) -> None:
+        """Refuse a certificate that is on a list, or of which no list says that it is not; ``now`` is the wall clock.
+
+        Raises:
+            Denied: it was revoked, or nothing is known of its issuer's (401); the list is overdue (503).
+        """
+        if not self.files:
+            return
+        self._shown[shown.fingerprint] = shown.issuer, shown.serial
+        if len(self._shown) > SHOWN:
+            self._shown.popitem(last=False)
+        known = self._lists.get(shown.issuer)
+        if known is None or shown.serial in known.serials:
+            why = "has no revocation list of its issuer" if known is None else "was revoked by its authority"
+            raise Denied(
+                f"certificate {shown.subject[:128]!r} {why}",
+                public="credential refused",
+                status=401,
+                close=BAD_CREDENTIAL,
+            )
+        if known.overdue is not None and known.overdue <= now:
+            raise Denied(
+                f"certificate {shown.subject[:128]!r}: the revocation list of its issuer is overdue",
+                public="client certificates cannot be checked now",
+                status=503,
+                close=BUSY,
+                errno=11,
+            )
+
+    def revoked(self, fingerprint: str) -> bool:
+        """Whether a certificate that was let in before is on a list now."""
+        issuer, serial = self._shown.get(fingerprint, (b"", 0))
+        known = self._lists.get(issuer)
+        return known is not None and serial in known.serials
+
+
+def _read(path: str, authorities: list[x509.Certificate], found: dict[bytes, _List]) -> None:
+    """Add the lists of a file to those that were ``found``, by issuer: of several of one issuer all count.
+
+    Raises:
+        ConfigError: it cannot be read, holds no list, or one that cannot be used.
+    """
+    pieces = _text(path).split(_BEGIN)[1:]
+    for piece in pieces:
+        try:
+            crl = x509.load_pem_x509_crl(_BEGIN + piece.partition(_END)[0] + _END + b"\n")
+            issuer, made = crl.issuer.public_bytes(), _list_of(crl, authorities)
+        except (ValueError, *UNREADABLE) as error:
+            raise ConfigError(f"{path}: a revocation list that cannot be used: {error}") from error
+        if (before := found.get(issuer)) is not None:
+            ends = [each.overdue for each in (before, made) if each.overdue is not None]
+            made = _List(made.serials | before.serials, min(ends, default=None))
+        found[issuer] = made
+    if not pieces:
+        raise ConfigError(f"{path}: expected revocation lists, X509 CRL in PEM")
+
+
+def _list_of(crl: x509.CertificateRevocationList, authorities: list[x509.Certificate]) -> _List:
+    signers: list[Any] = [each.public_key() for each in authorities if each.subject == crl.issuer]
+    if not any(crl.is_signature_valid(key) for key in signers):
+        raise ValueError(f"that of {crl.issuer.rfc4514_string()!r} is signed by no authority of client_ca")
+    for extension in crl.extensions:
+        part = isinstance(extension.value, x509.DeltaCRLIndicator)
+        if isinstance(place := extension.value, x509.IssuingDistributionPoint):
+            only = (
+                place.only_contains_ca_certs,
+                place.only_contains_attribute_certs,
+                place.only_some_reasons,
+            )
+            part = place.indirect_crl or any(only)
+        if part:
+            raise ValueError(f"that of {crl.issuer.rfc4514_string()!r} is a part, expected the whole list")
+    overdue = crl.next_update_utc
+    return _List(
+        frozenset(each.serial_number for each in crl), None if overdue is None else overdue.timestamp()
+    )
+
+
+def _authorities(path: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(_text(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: expected PEM certificates: {error}") from error
+
+
+def _text(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
+    if len(text) > FILE_BYTES:
+        raise ConfigError(f"{path}: more than {FILE_BYTES} bytes, expected revocation lists")
+    return text
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns

@@ -1,0 +1,166 @@
+"""The authorisation hook: a program of the operator's that is asked, beside the rules, who may do what.
+
+One question is one ``POST`` of JSON, ``{"user", "userid", "roles", "kind", "topic"}`` with a kind of
+``access.KINDS``; the answer is 200 with ``{"allow": true}`` or ``{"allow": false, "text": WHY}``. It can take away
+only: what the rules deny is not asked for. Answers are remembered for ``access.hook_cache_s``. Whatever else comes, or
+nothing in time, is a no for ``AWAY_S``: to everybody where nobody answered, so that nobody waits for a hook that is
+away; to the same question where the answer was none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.identity.fetching import FAULTS, fetch, told
+from gateway.principal import Principal
+from gateway.settings.schema import AccessSection
+
+REMEMBERED: Final = 16384
+"""Answers that are kept; of more the oldest are forgotten."""
+ASKED: Final = 64
+"""Questions under way at a time, in one process."""
+AWAY_S: Final = 1.0
+"""How long a hook that failed is not asked again."""
+TOPIC_BYTES: Final = 1024
+"""Longest topic that is asked for; a longer one is a no."""
+TEXT_CHARS: Final = 200
+AWAY: Final = "the authorisation hook does not answer: retry in 1 s"
+
+log = logging.getLogger("headgate")
+
+
+class Verdict(NamedTuple):
+    """What becomes of one thing that somebody wants to do."""
+
+    allowed: bool
+    text: str = ""
+    """Why not, for who asked."""
+    errnum: int = errno.EPERM
+
+
+class _Said(msgspec.Struct):
+    """The hook's answer."""
+
+    allow: bool
+    text: str = ""
+
+
+_Key = tuple[str, int, int, str, bytes]
+
+
+class AuthorizationHook:
+    """The hook of ``access.hook_url``.
+
+    Args:
+        access: ``hook_url``, ``hook_s`` and ``hook_cache_s`` count.
+        clock: seconds, never going back.
+
+    Attributes:
+        outcomes: ``allowed``, ``denied`` and ``failed`` -> questions that ended so.
+    """
+
+    def __init__(self, access: AccessSection, clock: Callable[[], float]) -> None:
+        assert access.hook_url is not None
+        self._url: str = access.hook_url
+        self._limit_s = access.hook_s
+        self._cache_s = access.hook_cache_s
+        self._clock = clock
+        self._slots = asyncio.Semaphore(ASKED)
+        self._known: OrderedDict[_Key, tuple[Verdict, float]] = OrderedDict()
+        self._asking: dict[_Key, asyncio.Task[Verdict]] = {}
+        self._away_until = 0.0
+        self.outcomes: Counter[str] = Counter(allowed=0, denied=0, failed=0)
+
+    def known(self, mine: Principal, kind: str, topic: bytes) -> Verdict | None:
+        """What is known without asking; None: `ask`."""
+        if len(topic) > TOPIC_BYTES or not _is_text(topic):
+            return Verdict(False, f"expected a topic in UTF-8 of at most {TOPIC_BYTES} bytes")
+        found = self._known.get(_key(mine, kind, topic))
+        if found is not None and found[1] > self._clock():
+            return found[0]
+        return Verdict(False, AWAY, errno.EHOSTUNREACH) if self._clock() < self._away_until else None
+
+    async def ask(self, mine: Principal, kind: str, topic: bytes) -> Verdict:
+        """Whether somebody may; of many who ask the same at a time one does. Raises nothing: a failure is a no."""
+        found = self.known(mine, kind, topic)
+        if found is not None:
+            return found
+        key = _key(mine, kind, topic)
+        task = self._asking.get(key)
+        if task is None:
+            loop = asyncio.get_running_loop()
+            task = self._asking[key] = loop.create_task(self._ask(key, mine), name="authorisation hook")
+            task.add_done_callback(lambda _task: self._asking.pop(key, None))
+        return await asyncio.shield(task)  # another may wait for it, too
+
+    def close(self) -> None:
+        """Wait for no answer any more."""
+        for task in list(self._asking.values()):
+            task.cancel()
+
+    async def _ask(self, key: _Key, mine: Principal) -> Verdict:
+        try:
+            said = await self._post(key, mine)
+        except FAULTS as error:
+            self.outcomes["failed"] += 1
+            log.warning("authorisation hook %s: %s; it counts as a no", self._url, told(error))
+            verdict = Verdict(False, AWAY, errno.EHOSTUNREACH)
+            if isinstance(
+                error, ValueError
+            ):  # it answers, if not this: whoever asked must not shut others out
+                return self._remember(key, verdict, AWAY_S)
+            self._away_until = self._clock() + AWAY_S
+            return verdict
+        self.outcomes["allowed" if said.allow else "denied"] += 1
+        verdict = Verdict(said.allow, said.text[:TEXT_CHARS] or "the authorisation hook does not allow it")
+        return self._remember(key, verdict, self._cache_s)
+
+    def _remember(self, key: _Key, verdict: Verdict, seconds: float) -> Verdict:
+        self._known.pop(key, None)
+        self._known[key] = verdict, self._clock() + seconds
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return verdict
+
+    async def _post(self, key: _Key, mine: Principal) -> _Said:
+        """Ask.
+
+        Raises:
+            OSError, ValueError, TimeoutError, aiohttp.ClientError: as `FAULTS` says.
+        """
+        _name, _userid, _roles, kind, topic = key
+        question = {
+            "user": mine.name,
+            "userid": mine.userid,
+            "roles": mine.role_names,
+            "kind": kind,
+            "topic": topic.decode(),
+        }
+        body = msgspec.json.encode(question)
+        async with asyncio.timeout(self._limit_s), self._slots:
+            reply = await fetch(self._url, body=body, headers={"Content-Type": "application/json"})
+        if reply.status != 200:
+            raise ValueError(f"status {reply.status}, expected 200")
+        try:
+            return msgspec.convert(reply.object(), _Said)
+        except msgspec.ValidationError as error:
+            raise ValueError(f'expected {{"allow": true or false}}: {error}') from error
+
+
+def _key(mine: Principal, kind: str, topic: bytes) -> _Key:
+    return mine.name, mine.userid, int(mine.roles), kind, topic
+
+
+def _is_text(topic: bytes) -> bool:
+    try:
+        topic.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

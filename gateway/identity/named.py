@@ -1,0 +1,119 @@
+"""Logins of people who have a name: by a token or JWT that was shown once, or at an identity provider.
+
+Who such a login is, the users, roles and providers of now say, at each use: a user who is taken out of the settings, a
+token that is revoked and a provider that is named no more end the logins that came from them. Of what a provider or a
+JWT said only that is kept which counts for this.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from gateway.identity.login import LoggedIn, Login, Logins
+from gateway.identity.oidc import SOURCE, Account, Providers
+from gateway.identity.store import Store
+from gateway.identity.users import Users
+from gateway.principal import Denied, Principal
+from gateway.settings.schema import GatewaySettings
+
+log = logging.getLogger("headgate")
+
+
+class NamedLogins:
+    """The logins that came from no link.
+
+    Args:
+        settings: ``access``, ``oidc`` and ``jwt.trust_claims`` count.
+        store: where they are.
+        clock: seconds, never going back.
+        users: those of now.
+        ended: whether a token or JWT, by its credential, counts no more for a user.
+
+    Attributes:
+        logins: all logins, those by links among them.
+        providers: identity providers that people log in at.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        store: Store,
+        clock: Callable[[], float],
+        *,
+        users: Callable[[], Users],
+        ended: Callable[[str, str], bool],
+    ) -> None:
+        self.logins = Logins(store, settings.access, self.now)
+        self.providers = Providers(settings.oidc, store, clock)
+        self._trusted = settings.jwt.trust_claims
+        self._users = users
+        self._ended = ended
+
+    def by_token(self, mine: Principal) -> LoggedIn:
+        """Log in who has shown a token or a JWT; the login ends with it at the latest.
+
+        Raises:
+            Denied: the store cannot be written.
+        """
+        known = self._users().known(mine.name)
+        claims = {} if known else {"userid": mine.userid, "roles": mine.role_names}
+        return self._enter(mine.credential, mine.name, claims, mine.expires)
+
+    def by_provider(self, name: str, account: Account) -> LoggedIn:
+        """Log in whom the provider ``name`` has let in, if the settings do, too.
+
+        Raises:
+            Denied: the user has no role here (403), or the store cannot be written.
+        """
+        return self._enter(f"{SOURCE}{name}", account.user, account.claims, None)
+
+    def _enter(self, source: str, user: str, claims: dict[str, Any], until: float | None) -> LoggedIn:
+        self._principal(Login("", source, user, claims, "", False, 0.0, 0.0))  # who may not gets no login
+        cookie, login = self.logins.begin(source, user, claims, until=until)
+        return LoggedIn(cookie, self._principal(login))
+
+    def now(self, login: Login) -> Principal | None:
+        """Who a login is now; None: it counts no more."""
+        if self._ended(login.source, login.user):
+            return None
+        try:
+            return self._principal(login)
+        except Denied as denied:
+            log.debug("login %s of %s: %s", login.id, login.user, denied)
+            return None
+
+    def _principal(self, login: Login) -> Principal:
+        """Who a login is by the users and providers of now.
+
+        Raises:
+            Denied: nobody (403).
+        """
+        users, claims = self._users(), self._claims(login)
+        if claims is None or users.known(login.user):
+            return users.principal(
+                login.user,
+                kind="cookie",
+                credential=login.credential,
+                expires=login.expires,
+                login=login.source,
+            )
+        return users.of_claims(
+            login.user,
+            claims,
+            kind="cookie",
+            credential=login.credential,
+            expires=login.expires,
+            login=login.source,
+        )
+
+    def _claims(self, login: Login) -> dict[str, Any] | None:
+        """Userid and roles for a user whom the settings do not name; None: they have to name it.
+
+        Raises:
+            Denied: its provider is not there any more (403).
+        """
+        if login.source.startswith(SOURCE):
+            return self.providers.claims_of(login.source, login.claims)
+        return login.claims if login.claims and self._trusted else None

@@ -1,0 +1,321 @@
+"""Logging in at an identity provider: OpenID Connect, authorization code with PKCE (RFC 7636).
+
+::
+
+    browser   GET /v1/login/oidc/NAME    -> a redirect to the provider, and a cookie with the begun login, sealed
+    provider  asks whoever sits there, and redirects back
+    browser   GET /v1/login/oidc/NAME/callback?code=...&state=...
+    gateway   fetches tokens for the code, checks them    -> a page with the login's cookie, which goes on to ``/``
+
+The begun login (provider, state, nonce, code verifier) lies encrypted in the browser's cookie, under a key that all
+worker processes share: any of them finishes it, however many are begun and never finished costs nothing here, and
+nobody's crowds out another's. It is over after ``BEGUN_S``, and counts once: ``spent`` remembers by hash what came
+back.
+
+What is refused, and why: a state that is not the cookie's (somebody else's login, RFC 9700, section 4.7); an answer by
+the address, or with the ``iss``, of another provider than the login was begun at (mix-up, RFC 9207); an ID token of
+another issuer, audience, nonce or time. Where the browser goes is never taken from a request: to the provider's
+endpoint, to ``url`` of the settings, and then to ``/``.
+
+The cookie is ``SameSite=Lax``, for the way back begins at the provider's site; that of the login stays Strict, and so
+the answer is a page that goes on, not a redirect: a redirect would still be the foreign site's.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+from aiohttp import web
+from cryptography.fernet import Fernet, InvalidToken
+
+from gateway.closes import BAD_CREDENTIAL
+from gateway.identity.jwt import NAME_CHARS
+from gateway.identity.provider import Metadata, Provider, check_secret
+from gateway.identity.proxies import Client
+from gateway.identity.store import KEY_BYTES, Store, hash_of
+from gateway.principal import Denied
+from gateway.settings.schema import OidcEntry
+
+SOURCE: Final = "oidc:"
+"""What stands before the provider's name in ``Principal.login``."""
+BEGUN_S: Final = 600
+"""How long a begun login may take: a person may have to find a second factor."""
+SPENT: Final = 16384
+"""Answers that are remembered, until no login begun so early counts any more; of more the earliest are forgotten."""
+EXCHANGES: Final = 32
+"""Answers of providers that are checked at a time in one process."""
+COOKIE: Final = "headgate-begun"
+SECURE_COOKIE: Final = "__Host-headgate-begun"
+CHARS: Final = 2048
+"""Longest code, state or sealed cookie that is looked at."""
+CLAIMED_GROUPS: Final = 1024
+"""Groups of one user that are looked at."""
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A login that was begun: what the sealed cookie holds."""
+
+    provider: str
+    state: str
+    nonce: str
+    verifier: str
+
+
+class Account(NamedTuple):
+    """Who a provider says somebody is."""
+
+    user: str
+    """Prefix and name."""
+    claims: dict[str, Any]
+    """The groups that the settings know, and the userid, if it counts."""
+
+
+class Providers:
+    """The providers of ``[[oidc]]``, and the way to them and back.
+
+    Args:
+        entries: the settings.
+        store: has the key of the cookies, and what came back.
+        clock: seconds, never going back.
+
+    Raises:
+        Denied: the store cannot be written.
+    """
+
+    def __init__(self, entries: Iterable[OidcEntry], store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self.by_name = {entry.name: Provider(entry, clock=clock, wall=store.wall) for entry in entries}
+        self._seal = Fernet(base64.urlsafe_b64encode(store.key("oidc"))) if self.by_name else None
+        self._checked = 0  # answers that are being checked now
+
+    def start(self) -> None:
+        """Look whether the secrets are there.
+
+        Raises:
+            ConfigError: one cannot be read.
+        """
+        for provider in self.by_name.values():
+            if provider.entry.client_secret_file is not None:
+                check_secret(provider.entry.client_secret_file)
+
+    def close(self) -> None:
+        """Wait for no provider any more."""
+        for provider in self.by_name.values():
+            provider.close()
+
+    # ------------------------------------------------------------ there and back
+
+    async def begin(self, name: str, client: Client) -> tuple[str, str]:
+        """Where to send the browser, and the value of the cookie that it has to bring back.
+
+        Raises:
+            Denied: no such provider (404), it does not answer (503), or not by the scheme of the settings (400).
+        """
+        provider = self._provider(name, client)
+        metadata = await provider.metadata()
+        begun = Begun(name, *(secrets.token_urlsafe(KEY_BYTES) for _ in range(3)))
+        assert self._seal is not None
+        sealed = self._seal.encrypt_at_time(msgspec.json.encode(begun), int(self._store.wall()))
+        digest = hashlib.sha256(begun.verifier.encode()).digest()
+        asked = {
+            "response_type": "code",
+            "client_id": provider.entry.client_id,
+            "redirect_uri": redirect_of(provider.entry),
+            "scope": " ".join(dict.fromkeys(("openid", *provider.entry.scopes))),
+            "state": begun.state,
+            "nonce": begun.nonce,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+        }
+        place = metadata.authorization
+        return f"{place}{'&' if '?' in place else '?'}{urlencode(asked)}", sealed.decode().rstrip("=")
+
+    async def finish(
+        self, name: str, query: Mapping[str, str], cookie: str | None, client: Client
+    ) -> Account:
+        """Who came back from the provider ``name``; ``query`` is its answer, each name once.
+
+        Raises:
+            Denied: not this browser's login, not this provider's, used, or what the provider says is not right.
+        """
+        provider = self._provider(name, client)
+        begun = self._opened(cookie)
+        state = query.get("state", "")
+        if not hmac.compare_digest(hash_of(state), hash_of(begun.state)):
+            raise _again("an answer with the state of another login")
+        if begun.provider != name:
+            raise _again(f"an answer by way of {name} to a login begun at {begun.provider[:32]!r}")
+        if self._checked >= EXCHANGES:
+            raise provider.away(f"{EXCHANGES} answers of providers are being checked")
+        self._checked += 1
+        try:
+            _check_issuer(provider, await provider.metadata(), query.get("iss"))
+            self._spend(begun)
+            code = _code(provider, query)
+            answer = await provider.exchange(code, begun.verifier, redirect_of(provider.entry))
+            claims = await provider.claims(answer, begun.nonce, _wanted(provider.entry))
+        finally:
+            self._checked -= 1
+        return account_of(provider, claims)
+
+    def _provider(self, name: str, client: Client) -> Provider:
+        provider = self.by_name.get(name)
+        if provider is None:
+            raise _denied(f"no provider {name[:64]!r}", "there is no such provider here", 404)
+        expected = urlsplit(provider.entry.url).scheme
+        if client.scheme != expected:
+            raise _denied(
+                f"a login by {client.scheme}, and url of provider {name} begins with {expected}: is the proxy in "
+                f"trusted_proxies, and says X-Forwarded-Proto?",
+                f"this gateway is to be reached at {provider.entry.url}",
+                400,
+            )
+        return provider
+
+    def _opened(self, cookie: str | None) -> Begun:
+        if self._seal is None or cookie is None or len(cookie) > CHARS or not cookie.isascii():
+            raise _again("an answer of a provider without a begun login")
+        try:
+            padded = cookie.encode() + b"=" * (-len(cookie) % 4)
+            text = self._seal.decrypt_at_time(padded, BEGUN_S, int(self._store.wall()))
+            return msgspec.json.decode(text, type=Begun)
+        except (InvalidToken, msgspec.DecodeError):
+            raise _again("an answer of a provider to a login that is over, or was not begun here") from None
+
+    def _spend(self, begun: Begun) -> None:
+        """A begun login comes back once, by whichever worker."""
+        now = self._store.wall()
+        with self._store.writing() as base:
+            base.execute("DELETE FROM spent WHERE expires <= ?", (now,))
+            base.execute(
+                "DELETE FROM spent WHERE hash IN (SELECT hash FROM spent ORDER BY expires DESC LIMIT -1 OFFSET ?)",
+                (SPENT - 1,),
+            )
+            row = (hash_of(begun.state), now + 2 * BEGUN_S)  # the seal forgives a minute
+            spent = base.execute("INSERT OR IGNORE INTO spent VALUES (?, ?)", row).rowcount == 0
+        if spent:
+            raise _again("an answer of a provider that was used already")
+
+    # ------------------------------------------------------------ who that is by the settings
+
+    def claims_of(self, source: str, claims: dict[str, Any]) -> dict[str, Any]:
+        """Userid and roles that the settings of now make of a login's claims.
+
+        Raises:
+            Denied: its provider is not among them any more (403).
+        """
+        provider = self.by_name.get(source.removeprefix(SOURCE))
+        if provider is None:
+            raise _denied(f"{source} is no provider here any more", "credential refused", 403)
+        entry, groups = provider.entry, claims.get("groups", [])
+        given = [role for each in entry.groups if each.group in groups for role in each.roles]
+        userid = entry.userid if entry.userid_claim is None else claims.get("userid", entry.userid)
+        return {"userid": userid, "roles": [*entry.roles, *given]}
+
+
+def account_of(provider: Provider, claims: dict[str, Any]) -> Account:
+    """The user that claims name, and of the claims what the settings know.
+
+    Raises:
+        Denied: they name nobody (401).
+    """
+    entry = provider.entry
+    name = claim(claims, entry.user_claim)
+    prefix = f"{entry.name}:" if entry.user_prefix is None else entry.user_prefix
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS or not name.isprintable():
+        raise provider.wrong(f"the claim {entry.user_claim} names no user")
+    if entry.user_claim == "email" and claims.get("email_verified") is not True:
+        raise provider.wrong(f"the address {name!r} was not verified by the provider")
+    said = claim(claims, entry.groups_claim)
+    listed = said[:CLAIMED_GROUPS] if isinstance(said, list) else [said]
+    counts: dict[str, Any] = {"groups": sorted({each.group for each in entry.groups if each.group in listed})}
+    if entry.userid_claim is not None and (userid := claim(claims, entry.userid_claim)) is not None:
+        counts["userid"] = userid
+    return Account(prefix + name, counts)
+
+
+def claim(claims: dict[str, Any], name: str) -> Any:
+    """A claim by its name, or by a path to it; None where there is none.
+
+    >>> claim({"a.b": 1}, "a.b"), claim({"a": {"b": 2}}, "a.b"), claim({"a": 3}, "a.b")
+    (1, 2, None)
+    """
+    if name in claims:
+        return claims[name]
+    first, dot, rest = name.partition(".")
+    inner = claims.get(first)
+    return claim(inner, rest) if dot and isinstance(inner, dict) else None
+
+
+def redirect_of(entry: OidcEntry) -> str:
+    """The redirect URI of a provider: another one for each, so that their answers cannot be mixed up."""
+    return f"{entry.url.rstrip('/')}/v1/login/oidc/{entry.name}/callback"
+
+
+# ---------------------------------------------------------------- the cookie of a begun login
+
+
+def begun_cookie(request: web.BaseRequest, client: Client) -> str | None:
+    """The sealed login that a browser brings back."""
+    return request.cookies.get(_name(client))
+
+
+def set_begun(response: web.StreamResponse, sealed: str, client: Client) -> None:
+    """Give a browser the login that it began; "" takes it away."""
+    response.set_cookie(
+        _name(client),
+        sealed,
+        max_age=BEGUN_S if sealed else 0,
+        path="/",
+        httponly=True,
+        samesite="Lax",
+        secure=client.scheme == "https",
+    )
+
+
+def _name(client: Client) -> str:
+    return SECURE_COOKIE if client.scheme == "https" else COOKIE
+
+
+def _wanted(entry: OidcEntry) -> list[str]:
+    names = [entry.user_claim, *([entry.userid_claim] if entry.userid_claim else [])]
+    names += [entry.groups_claim] if entry.groups else []
+    names += ["email_verified"] if entry.user_claim == "email" else []
+    return [name.partition(".")[0] for name in names]
+
+
+def _check_issuer(provider: Provider, metadata: Metadata, said: str | None) -> None:
+    if said != provider.entry.issuer and (said is not None or metadata.names_itself):
+        raise provider.wrong(
+            f"an answer of the issuer {str(said)[:128]!r}, expected {provider.entry.issuer!r}"
+        )
+
+
+def _code(provider: Provider, query: Mapping[str, str]) -> str:
+    error, code = query.get("error"), query.get("code", "")
+    if error is not None:
+        text = f"provider {provider.entry.name} answered {error[:64]!r}"
+        if error == "access_denied":
+            raise _denied(text, f"{provider.title} did not let you in, or you left", 403)
+        if error in ("temporarily_unavailable", "server_error"):
+            raise provider.away(text)
+        raise _denied(text, f"{provider.title} did not carry out the login", 400)
+    if not 0 < len(code) <= CHARS:
+        raise _again("an answer of a provider without a code")
+    return code
+
+
+def _again(text: str) -> Denied:
+    public = "this login was not begun in this browser, took longer than ten minutes, or was used already"
+    return _denied(text, public, 400)
+
+
+def _denied(text: str, public: str, status: int) -> Denied:
+    return Denied(text, public=public, status=status, close=BAD_CREDENTIAL)

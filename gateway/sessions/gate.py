@@ -1,0 +1,209 @@
+"""Between a client's link and its session where there is an authorisation hook: what the rules allow is asked there.
+
+What is known passes at once. For what is not, the link is read no further until the answer is there, so that all of a
+client's messages stay in order; it has one question under way then, whatever it sends. Answers of services, ends of
+calls and what the gateway answers itself (``gateway.*``) pass unasked: a hook that is away keeps no owner from it. What
+``gateway.latest`` and ``gateway.presence`` tell of a topic is for those who may subscribe to it, and is asked for so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.errors import HeadgateError
+from broker.wire.message import EVENT, REQUEST, Message
+from broker.wire.parts import part_data
+from broker.wire.payload import decode_json
+from broker.wire.topic import service_of
+from gateway.sessions import answers
+from gateway.sessions.calls import unanswered
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping, Sequence
+
+    from broker.errors import LinkError
+    from broker.transport.link import Link
+    from gateway.principal import Principal
+    from gateway.sessions.session import Session
+
+Question = tuple[str, bytes]
+"""Kind and topic."""
+Item = Message | dict[str, Any]
+LATEST: Final = b"gateway.latest"
+INSIDE: Final = {
+    b"event.subscribe": ("subscribe", "topic"),
+    b"event.publish": ("publish", "topic"),
+    b"service.add": ("register", "service"),
+    b"gateway.presence": ("subscribe", "topic"),
+    LATEST: ("subscribe", "topic"),
+}
+"""Requests whose payload says what is wanted."""
+UNASKED: Final = frozenset((b"event.unsubscribe", b"service.remove"))
+
+
+class VerdictLike(Protocol):
+    """An answer (``identity.hook.Verdict``)."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether it may be."""
+
+    @property
+    def text(self) -> str:
+        """Why not."""
+
+    @property
+    def errnum(self) -> int:
+        """The same as an error number."""
+
+
+class HookLike(Protocol):
+    """Who is asked (``identity.hook.AuthorizationHook``)."""
+
+    def known(self, mine: Principal, kind: str, topic: bytes) -> VerdictLike | None:
+        """What is known without asking."""
+
+    def ask(self, mine: Principal, kind: str, topic: bytes) -> Awaitable[VerdictLike]:
+        """Whether somebody may; raises nothing."""
+
+
+class Gate:
+    """The receiver of one link (``broker.transport.link.Receiver``)."""
+
+    __slots__ = ("_hook", "_session", "_waiting")
+
+    def __init__(self, session: Session, hook: HookLike) -> None:
+        self._session = session
+        self._hook = hook
+        self._waiting: list[Item] | None = None
+
+    def received(self, _link: Link, messages: list[Message]) -> None:
+        """What one read produced, in order."""
+        self._take(messages)
+
+    def control(self, obj: dict[str, Any]) -> None:
+        """A control object of the client."""
+        self._take([obj])
+
+    def link_ended(self, link: Link, error: LinkError) -> None:
+        """The connection is gone."""
+        self._waiting = None
+        self._session.link_ended(link, error)
+
+    def link_choked(self, link: Link, choked: bool) -> None:
+        """The client reads slowly, or does again."""
+        self._session.link_choked(link, choked)
+
+    def _take(self, items: Sequence[Item]) -> None:
+        if self._waiting is not None:
+            self._waiting += map(_kept, items)
+        else:
+            self._run(items, {})
+
+    def _run(self, items: Sequence[Item], said: Mapping[Question, VerdictLike]) -> None:
+        """Pass on what may be, refuse what may not, and ask for the first that is not known."""
+        flusher = self._session.hub.options.flusher
+        outer, flusher.batch = flusher.batch, True
+        try:
+            passed: list[Message] = []
+            for at, item in enumerate(items):
+                if self._session.gone:
+                    return
+                asked = questions_of(self._session, item)
+                verdicts = {
+                    each: said.get(each) or self._hook.known(self._session.principal, *each) for each in asked
+                }
+                if isinstance(item, Message) and all(each and each.allowed for each in verdicts.values()):
+                    passed.append(item)
+                    continue
+                self._pass(passed)
+                passed = []
+                if None in verdicts.values():
+                    self._ask([each for each, verdict in verdicts.items() if verdict is None], items[at:])
+                    return
+                self._judge(
+                    item, [(each, verdict) for each, verdict in verdicts.items() if verdict is not None]
+                )
+            self._pass(passed)
+        finally:
+            flusher.batch = outer
+            if not outer:
+                flusher.flush()
+
+    def _pass(self, messages: list[Message]) -> None:
+        if messages:
+            self._session.received(self._session.link, messages)
+
+    def _judge(self, item: Item, verdicts: list[tuple[Question, VerdictLike]]) -> None:
+        """A control object, or a message of which one thing may not be."""
+        session = self._session
+        denied = [(question, verdict) for question, verdict in verdicts if not verdict.allowed]
+        if isinstance(item, Message):
+            if session.charge(item):
+                (kind, topic), verdict = denied[0]
+                answers.disallow(session, item, kind, topic, verdict.errnum, verdict.text)
+            return
+        refused = {topic for (_kind, topic), _verdict in denied}
+        kept = [each for each in _prefixes(session, item) if _encoded(each) not in refused]
+        lost = sorted({*item.get("subscriptions", ())}.difference(kept))
+        session.control(item | {"subscriptions": kept} if lost else item)
+        if lost:
+            session.tell({"type": "unsubscribed", "subscriptions": lost})
+
+    def _ask(self, questions: list[Question], items: Sequence[Item]) -> None:
+        self._waiting = [_kept(each) for each in items]
+        self._session.hold(True)
+        self._session.hub.spawn(f"authorisation hook {self._session.id}", self._asked(questions))
+
+    async def _asked(self, questions: list[Question]) -> None:
+        mine = self._session.principal
+        try:
+            found = [await self._hook.ask(mine, *each) for each in questions]
+            items, self._waiting = self._waiting or [], None
+            same = self._session.principal == mine
+            self._run(items, dict(zip(questions, found, strict=True)) if same else {})
+        except Exception as error:
+            self._session.hub.fault(self._session, error)
+        finally:
+            self._session.hold(False)
+
+
+def questions_of(session: Session, item: Item) -> list[Question]:
+    """What of a message or control object is to be asked for: nothing where the rules deny it, or nobody needs to."""
+    if isinstance(item, Message):
+        topic = bytes(part_data(item.topic_part) or b"")
+        found = _question(session, item, topic)
+        if topic == LATEST:
+            return found  # the rules are asked for each event below the prefix, whatever they say of the prefix itself
+    else:
+        found = [("subscribe", _encoded(each)) for each in _prefixes(session, item)]
+    return [each for each in found if session.hub.access.allows(session.roles, *each)]
+
+
+def _question(session: Session, message: Message, topic: bytes) -> list[Question]:
+    if message.head[3] == EVENT:
+        return [("publish", topic)]
+    if message.head[3] != REQUEST or not topic or topic in UNASKED:
+        return []
+    if topic not in INSIDE:
+        own = service_of(topic) == b"gateway" or (unanswered(topic) and session.calls.speaks_with(topic))
+        return [] if own else [("call", topic)]
+    kind, field = INSIDE[topic]
+    try:
+        return [(kind, str(decode_json(message.payload)[field]).encode())]
+    except (HeadgateError, KeyError, TypeError, ValueError):
+        return []  # the session says what is wrong with it
+
+
+def _prefixes(session: Session, item: dict[str, Any]) -> list[str]:
+    """What a client that comes back wants again: it gets no more than a session may have, and no more is asked for."""
+    wanted = item.get("subscriptions", ()) if item.get("type") == "resume" else ()
+    return list(dict.fromkeys(wanted))[: session.hub.settings.limits.subscriptions]
+
+
+def _encoded(prefix: str) -> bytes:
+    return prefix.encode("utf-8", "surrogateescape")
+
+
+def _kept(item: Item) -> Item:
+    return item.copy()

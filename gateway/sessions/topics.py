@@ -1,0 +1,96 @@
+"""What a gateway knows of topics: the newest event of each, and who listens (methods of the service ``gateway``)."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from broker.errors import ProtocolError, RpcError
+from broker.identity import Role
+from broker.wire.payload import is_json_object
+from gateway.events.fanout import may_see
+
+if TYPE_CHECKING:
+    from broker.wire.message import Message
+    from gateway.hub import Hub
+    from gateway.sessions.service import Caller
+
+EVENTS_MAX: Final = 100
+BYTES_MAX: Final = 256 << 10
+"""Of one answer, so that it stays below every limit of a message."""
+USERS_MAX: Final = 1000
+_TRUSTED: Final = int(Role.OWNER | Role.ADMIN)
+
+
+def latest(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``gateway.latest {"topic": PREFIX}``: the newest event of each topic below it that the caller may see.
+
+    Raises:
+        RpcError: ENOSYS, none are kept here. ProtocolError: no topic.
+    """
+    prefix = _topic(arguments).encode()
+    if hub.latest is None:
+        raise RpcError(errno.ENOSYS, "gateway.latest names no topics whose newest event is kept")
+    events: list[dict[str, Any]] = []
+    size = more = 0
+    for topic, message in hub.latest.under(prefix):
+        session = caller.session
+        if session is not None and not (session.sees_topic(topic) and may_see(session.principal, message)):
+            continue
+        size += message.size
+        if len(events) < EVENTS_MAX and size <= BYTES_MAX:
+            events.append(_row(message))
+        else:
+            more += 1
+    return {"epoch": hub.history.epoch, "sequence": hub.history.last, "events": events[::-1], "more": more}
+
+
+def _row(message: Message) -> dict[str, Any]:
+    row = {"topic": message.topic, "sequence": message.sequence, "userid": message.userid}
+    data = message.payload
+    if data is None:
+        return row
+    return {**row, **({"payload": msgspec.Raw(data[:-1])} if is_json_object(data) else {"data": data})}
+
+
+def presence(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``gateway.presence {"topic": TOPIC}``: the users whose sessions get events of it; without a topic all of them.
+
+    Raises:
+        RpcError: EPERM, the caller may not know. ProtocolError: no topic, of one who is neither owner nor admin.
+    """
+    trusted = bool(caller.roles & _TRUSTED)
+    topic = None if trusted and arguments.get("topic") is None else _topic(arguments)
+    if not trusted and not hub.settings.gateway.presence:
+        raise RpcError(errno.EPERM, "who listens is shown to owner and admin here")
+    if topic is not None and not hub.access.allows(caller.roles, "subscribe", topic):
+        raise RpcError(errno.EPERM, "who listens to a topic is shown to those who may subscribe to it")
+    here = hub.sessions.values() if topic is None else hub.fanout.listeners(topic.encode())
+    found = Counter((session.principal.name, session.principal.userid) for session in here)
+    return _told(found, 0)
+
+
+def joined(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The answers of several worker processes as one."""
+    found: Counter[tuple[str, int]] = Counter()
+    for answer in answers:
+        found.update({(row["user"], row["userid"]): row["sessions"] for row in answer["users"]})
+    return _told(found, sum(answer["more"] for answer in answers))
+
+
+def _told(found: Counter[tuple[str, int]], more: int) -> dict[str, Any]:
+    rows = [
+        {"user": user, "userid": userid, "sessions": count} for (user, userid), count in sorted(found.items())
+    ]
+    return {"users": rows[:USERS_MAX], "more": more + len(rows[USERS_MAX:])}
+
+
+def _topic(arguments: Mapping[str, Any]) -> str:
+    topic = arguments.get("topic")
+    if not isinstance(topic, str):
+        raise ProtocolError("topic: expected a text")
+    return topic

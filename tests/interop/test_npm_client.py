@@ -1,0 +1,92 @@
+"""client.js as somebody installs it from npm: a program in TypeScript that is checked, and runs in node."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import OPTIONAL
+from tests.live.gateways import live
+
+pytestmark = pytest.mark.interop
+BUILT = Path(__file__).parents[2] / "build" / "npm"
+PROGRAM = """\
+import { connect, Event, FluxError } from 'headgate-client';
+
+const [url, token] = process.argv.slice(2);
+const flux = connect(url, { token });
+const { value } = await flux.rpc('attr.get', { name: 'size' });
+const heard: Event[] = [];
+const news = await flux.subscribe('demo.', (event) => { heard.push(event); });
+const sequence: number = await flux.publish('demo.npm', { n: 1 });
+await flux.ping();
+await news.unsubscribe();
+const refused: FluxError = await flux.rpc('nobody.here').catch((error) => error);
+console.log(JSON.stringify([value, heard[0]?.sequence === sequence, heard[0]?.payload, refused.name]));
+flux.close();
+"""
+WRONG = "import { connect } from 'headgate-client';\nconnect('/v1/ws', { overflow: 'never' });\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Another project, which has installed the package."""
+    packed = next(BUILT.glob("*.tgz"), None)
+    if packed is None:
+        pytest.skip(f"{OPTIONAL} client.js is not packed: `make npm` does, with npm and its registry")
+    run(tmp_path, "npm", "init", "--yes")
+    run(tmp_path, "npm", "install", "--offline", str(packed))
+    (tmp_path / "program.mts").write_text(PROGRAM)
+    return tmp_path
+
+
+def run(folder: Path, *argv: str) -> str:
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def compiled(project: Path, name: str) -> str:
+    words = ("--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2024,dom")
+    (project / "globals.d.ts").write_text("declare const process: { argv: string[] };\n")
+    return run(project, str(BUILT / "node_modules/.bin/tsc"), *words, "globals.d.ts", name)
+
+
+async def test_a_program_in_typescript_calls_and_hears(project: Path, tmp_path: Path) -> None:
+    compiled(project, "program.mts")
+    node = shutil.which("node")
+    assert node
+    async with live(tmp_path / "live") as there:
+        words = (
+            node,
+            "--no-warnings",
+            "--experimental-websocket",
+            "program.mjs",
+            there.ws,
+            there.tokens["ada"],
+        )
+        said = await asyncio.to_thread(run, project, *words)
+    assert said == '["1",true,{"n":1},"ENOSYS"]\n'
+
+
+def test_a_wrong_option_is_found_before_it_runs(project: Path) -> None:
+    (project / "wrong.mts").write_text(WRONG)
+    with pytest.raises(AssertionError, match="TS2322: Type '\"never\"' is not assignable"):
+        compiled(project, "wrong.mts")
+
+
+def test_the_package_has_what_it_exports_and_nothing_else(project: Path) -> None:
+    installed = project / "node_modules" / "headgate-client"
+    assert json.loads((installed / "package.json").read_text())["version"] == metadata.version(
+        "headgate-core"
+    )
+    there = {str(file.relative_to(installed)) for file in installed.rglob("*") if file.is_file()}
+    scripts = {file for file in there if file.endswith(".js")}
+    assert {file[:-3] for file in scripts} == {file[6:-5] for file in there if file.endswith(".d.ts")}
+    assert there - scripts == {"package.json", "README.md", "LICENSE"} | {
+        f"types/{file[:-3]}.d.ts" for file in scripts
+    }

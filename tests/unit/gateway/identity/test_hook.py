@@ -1,0 +1,171 @@
+"""The authorisation hook over HTTP: what it is asked, what is remembered, and that nothing but a yes is one."""
+
+import asyncio
+import errno
+
+import pytest
+from aiohttp import web
+
+from gateway.identity import hook as hooks
+from gateway.identity.hook import AWAY, AWAY_S, AuthorizationHook
+from gateway.settings.schema import AccessSection
+from tests.unit.gateway.sessions.desk import principal
+
+ADA = principal()
+
+
+class Program:
+    """The operator's program."""
+
+    def __init__(self):
+        self.asked = []
+        self.answer = {"body": b'{"allow": true}'}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.url = ""
+
+    async def handle(self, request):
+        assert (request.method, request.content_type) == ("POST", "application/json")
+        self.asked.append(await request.json())
+        await self.gate.wait()
+        return web.Response(**self.answer)
+
+
+@pytest.fixture
+async def program(aiohttp_server):
+    made = Program()
+    app = web.Application()
+    app.router.add_route("*", "/allow", made.handle)
+    made.url = str((await aiohttp_server(app)).make_url("/allow"))
+    yield made
+    made.gate.set()
+
+
+@pytest.fixture
+def clock():
+    return [100.0]
+
+
+def hook_of(program, clock, **more):
+    return AuthorizationHook(AccessSection(hook_url=program.url, **more), lambda: clock[0])
+
+
+async def test_what_it_is_asked(program, clock):
+    hook = hook_of(program, clock)
+    assert (await hook.ask(ADA, "call", b"attr.get")).allowed
+    assert program.asked == [
+        {"user": "ada", "userid": 1001, "roles": ["user"], "kind": "call", "topic": "attr.get"}
+    ]
+
+
+async def test_its_no_comes_with_its_words(program, clock):
+    program.answer = {"body": b'{"allow": false, "text": "not on Sundays", "more": 1}'}
+    hook = hook_of(program, clock)
+    said = await hook.ask(ADA, "call", b"attr.get")
+    assert (said.allowed, said.text, said.errnum) == (False, "not on Sundays", errno.EPERM)
+    program.answer = {"body": b'{"allow": false, "text": "' + b"x" * 1000 + b'"}'}
+    assert len((await hook.ask(ADA, "call", b"b")).text) == hooks.TEXT_CHARS
+    assert hook.outcomes == {"allowed": 0, "denied": 2, "failed": 0}
+
+
+async def test_answers_are_remembered_for_a_while_by_user_roles_kind_and_topic(program, clock):
+    hook = hook_of(program, clock, hook_cache_s=30.0)
+    for _ in range(3):
+        await hook.ask(ADA, "call", b"a")
+    assert len(program.asked) == 1
+    for other in (principal("bob"), principal(roles=("user", "admin")), principal(userid=7)):
+        assert hook.known(other, "call", b"a") is None
+    assert hook.known(ADA, "publish", b"a") is hook.known(ADA, "call", b"b") is None
+    clock[0] += 30
+    assert hook.known(ADA, "call", b"a") is None
+
+
+async def test_without_a_cache_it_is_asked_each_time(program, clock):
+    hook = hook_of(program, clock, hook_cache_s=0)
+    for _ in range(2):
+        assert (await hook.ask(ADA, "call", b"a")).allowed
+    assert len(program.asked) == 2
+
+
+async def test_who_asks_the_same_at_a_time_asks_once(program, clock):
+    hook = hook_of(program, clock)
+    program.gate.clear()
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(hook.ask(ADA, "call", b"a"), name="asks") for _ in range(20)]
+    while not program.asked:
+        await asyncio.sleep(0)
+    tasks[0].cancel()
+    program.gate.set()
+    assert all(each.allowed for each in await asyncio.gather(*tasks[1:]))
+    assert len(program.asked) == 1
+
+
+async def test_memory_is_bounded(program, clock, monkeypatch):
+    monkeypatch.setattr(hooks, "REMEMBERED", 2)
+    hook = hook_of(program, clock)
+    for topic in (b"a", b"b", b"c"):
+        await hook.ask(ADA, "call", topic)
+    assert [hook.known(ADA, "call", topic) is not None for topic in (b"a", b"b", b"c")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": 500},
+        {"status": 204},
+        {"status": 302, "headers": {"Location": "/allow"}, "body": b'{"allow": true}'},
+        {"body": b""},
+        {"body": b"true"},
+        {"body": b'{"allow": "true"}'},
+        {"body": b'{"allow": 1}'},
+        {"body": b'{"allowed": true}'},
+        {"body": b'{"allow": true}' + b" " * 300_000},
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_nothing_but_a_yes_is_one(program, clock, answer):
+    program.answer = answer
+    hook = hook_of(program, clock)
+    said = await hook.ask(ADA, "call", b"a")
+    assert (said.allowed, said.text, said.errnum) == (False, AWAY, errno.EHOSTUNREACH)
+    assert hook.outcomes["failed"] == 1
+    assert hook.known(ADA, "call", b"a") == said
+    assert hook.known(ADA, "call", b"b") is None, "others are asked for"
+    clock[0] += AWAY_S
+    assert hook.known(ADA, "call", b"a") is None
+
+
+async def test_a_hook_that_is_slow_is_waited_for_once_and_asked_again_in_a_moment(program, clock):
+    hook = hook_of(program, clock, hook_s=0.05)
+    program.gate.clear()
+    assert not (await hook.ask(ADA, "call", b"a")).allowed
+    for topic in (b"a", b"b", b"c"):
+        assert hook.known(ADA, "call", topic).errnum == errno.EHOSTUNREACH
+    assert len(program.asked) <= 1
+    program.gate.set()
+    hook._limit_s = 5.0
+    clock[0] += AWAY_S
+    assert (await hook.ask(ADA, "call", b"a")).allowed
+
+
+async def test_what_it_said_before_counts_while_it_is_away(program, clock):
+    hook = hook_of(program, clock, hook_s=5.0)
+    await hook.ask(ADA, "call", b"a")
+    program.gate.clear()
+    hook._limit_s = 0.05
+    await hook.ask(ADA, "call", b"b")
+    assert hook.known(ADA, "call", b"a").allowed
+
+
+async def test_nobody_listens(clock):
+    hook = AuthorizationHook(AccessSection(hook_url="http://127.0.0.1:1/"), lambda: clock[0])
+    assert (await hook.ask(ADA, "call", b"a")).errnum == errno.EHOSTUNREACH
+
+
+@pytest.mark.parametrize("topic", [b"\xff", b"x" * 2000])
+async def test_topics_that_cannot_be_asked_for(program, clock, topic):
+    hook = hook_of(program, clock)
+    assert not (await hook.ask(ADA, "call", topic)).allowed
+    assert program.asked == []
+    assert hook.outcomes["failed"] == 0
+    assert (await hook.ask(ADA, "call", b"a")).allowed, "and nobody else is shut out by it"

@@ -1,0 +1,268 @@
+"""The authorisation hook as sessions meet it: order, refusals, and what is not asked for."""
+
+import asyncio
+import errno
+
+import pytest
+
+from broker.wire import message as wire
+from broker.wire.payload import any_text, encode_json
+from gateway.identity.hook import AWAY, Verdict
+from tests.unit.gateway.sessions.desk import principal, rule, run, until
+
+ALL = (rule(["user"], [""]), rule(["user"], ["secret."], allow=False))
+YES = Verdict(True)
+NO = Verdict(False, "not on Sundays")
+GONE = Verdict(False, AWAY, errno.EHOSTUNREACH)
+
+
+class Hook:
+    """Says what the test wants, when it wants it."""
+
+    def __init__(self, *denied, verdict=NO):
+        self.denied = denied
+        self.verdict = verdict
+        self.asked = []
+        self.cached = {}
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def known(self, mine, kind, topic):
+        return self.cached.get((mine.name, kind, topic))
+
+    async def ask(self, mine, kind, topic):
+        self.asked.append((mine.name, kind, topic))
+        await self.open.wait()
+        found = self.verdict if topic.startswith(self.denied) else YES
+        self.cached[mine.name, kind, topic] = found
+        return found
+
+
+def with_hook(script, *denied, **options):
+    async def hooked(desk):
+        desk.hub.hook = Hook(*(each.encode() for each in denied), verdict=options.get("verdict", NO))
+        await script(desk, desk.hub.hook)
+
+    run(hooked, rules=ALL, limits=options.get("limits"))
+
+
+def test_what_it_allows_passes_and_is_asked_for_once():
+    async def script(desk, hook):
+        web = desk.client()
+        for _ in range(3):
+            await web.rpc("attr.get", {"name": "size"}, nodeid=0)
+        assert hook.asked == [("ada", "call", b"attr.get")]
+        assert not web.paused
+
+    with_hook(script)
+
+
+def test_what_it_denies_is_eperm_with_its_text_and_a_record():
+    async def script(desk, hook):
+        web = desk.client()
+        said = await web.refused("attr.get", {"name": "size"})
+        assert said == (errno.EPERM, "call 'attr.get': not on Sundays")
+        assert desk.hub.denied[-1]["topic"] == "attr.get"
+        assert desk.spy.requests("attr.get") == []
+
+    with_hook(script, "attr.")
+
+
+def test_a_hook_that_is_away_refuses_and_says_so():
+    async def script(desk, hook):
+        web = desk.client()
+        assert await web.refused("attr.get", {"name": "size"}) == (errno.EHOSTUNREACH, AWAY)
+        assert not [each for each in desk.hub.denied if each["topic"] == "attr.get"]
+
+    with_hook(script, "attr.", verdict=GONE)
+
+
+def test_what_the_rules_deny_is_not_asked_for():
+    async def script(desk, hook):
+        web = desk.client()
+        errnum, text = await web.refused("secret.plan")
+        assert errnum == errno.EPERM
+        assert "needs the role" in text
+        assert hook.asked == []
+
+    with_hook(script)
+
+
+def test_messages_stay_in_order_while_it_is_asked():
+    async def script(desk, hook):
+        web = desk.client()
+        hook.cached["ada", "call", b"broker.ping"] = YES
+        hook.open.clear()
+        tags = [
+            web.send("attr.get", {"name": "size"}, nodeid=0),
+            web.send("broker.ping", {"seq": 1}),
+            web.send("attr.get", {"name": "rank"}, nodeid=0),
+        ]
+        await until(lambda: web.paused)
+        await desk.settled()
+        assert [web.answers(tag) for tag in tags] == [[], [], []]
+        assert len(hook.asked) == 1
+        hook.open.set()
+        for tag in tags:
+            await web.answer(tag)
+        sent = [each.topic for each in desk.spy.sent if each.type == wire.REQUEST]
+        assert sent == ["attr.get", "broker.ping", "attr.get"]
+        assert not web.paused
+
+    with_hook(script)
+
+
+def test_a_denial_comes_behind_what_was_sent_before_it():
+    async def script(desk, hook):
+        web = desk.client()
+        tags = [
+            web.send("broker.ping", {"seq": 1}),
+            web.send("attr.get", {"name": "x"}),
+            web.send("broker.ping"),
+        ]
+        await web.answer(tags[1])
+        await web.answer(tags[2])
+        assert [each.topic for each in desk.spy.sent if each.type == wire.REQUEST] == ["broker.ping"] * 2
+        assert any_text(web.answers(tags[1])[0].payload) == "call 'attr.get': not on Sundays"
+
+    with_hook(script, "attr.")
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload", "question"),
+    [
+        ("event.subscribe", {"topic": "news."}, ("subscribe", b"news.")),
+        ("event.publish", {"topic": "news.a", "flags": 0}, ("publish", b"news.a")),
+        ("service.add", {"service": "1001-x"}, ("register", b"1001-x")),
+        ("gateway.latest", {"topic": "news."}, ("subscribe", b"news.")),
+        ("gateway.latest", {"topic": "secret."}, ("subscribe", b"secret.")),
+        ("gateway.presence", {"topic": "news."}, ("subscribe", b"news.")),
+    ],
+)
+def test_requests_that_name_what_they_want_inside(topic, payload, question):
+    async def script(desk, hook):
+        web = desk.client()
+        errnum, text = await web.refused(topic, payload)
+        assert errnum == errno.EPERM
+        assert text.endswith(": not on Sundays")
+        assert hook.asked == [("ada", *question)]
+        assert web.session.subscriptions == {}
+
+    with_hook(script, "news.", "secret.", "1001-")
+
+
+def test_events_of_clients():
+    async def script(desk, hook):
+        web = desk.client()
+        web.say(wire.event("news.a", encode_json({})), wire.event("other.a", encode_json({})))
+        await until(lambda: web.told("denied"))
+        (said,) = web.told("denied")
+        assert (said["topic"], said["errno"]) == ("news.a", errno.EPERM)
+        await until(lambda: [each for each in desk.spy.sent if each.type == wire.EVENT])
+        assert [each.topic for each in desk.spy.sent if each.type == wire.EVENT] == ["other.a"]
+
+    with_hook(script, "news.")
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload"),
+    [
+        ("gateway.session", {}),
+        ("gateway.rules", {"topic": "x"}),
+        ("event.unsubscribe", {"topic": "x"}),
+        ("service.remove", {"service": "x"}),
+    ],
+)
+def test_what_is_not_asked_for(topic, payload):
+    async def script(desk, hook):
+        web = desk.client()
+        await web.ask(topic, payload)
+        assert hook.asked == []
+
+    with_hook(script, "", verdict=GONE)
+
+
+@pytest.mark.parametrize(
+    ("topic", "payload"), [("event.subscribe", b"x"), ("event.publish", {}), ("service.add", None)]
+)
+def test_what_is_malformed_is_the_sessions_to_refuse(topic, payload):
+    async def script(desk, hook):
+        assert (await desk.client().refused(topic, payload))[0] in (errno.EPROTO, errno.EINVAL)
+        assert hook.asked == []
+
+    with_hook(script, "")
+
+
+def test_a_client_that_comes_back_gets_what_it_still_may():
+    async def script(desk, hook):
+        web = desk.client()
+        gate = web.near.receiver
+        gate.control(
+            {"type": "resume", "token": "", "epoch": "x", "sequence": 0, "subscriptions": ["news.", "open."]}
+        )
+        gate.control({"type": "ping"})
+        await until(lambda: web.told("pong"))
+        (lost,) = web.told("unsubscribed")
+        assert lost["subscriptions"] == ["news."]
+        await until(lambda: web.told("resumed"))
+        assert list(web.session.subscriptions) == [b"open."]
+        assert [each["type"] for each in web.log if isinstance(each, dict)][-1] in ("pong", "resumed")
+
+    with_hook(script, "news.")
+
+
+def test_a_client_that_comes_back_has_one_question_under_way_and_no_more_than_it_may_subscribe_to():
+    async def script(desk, hook):
+        gate = desk.client().near.receiver
+        hook.open.clear()
+        wanted = ["a.", "news.", "a.", "b.", "c.", "d."]
+        gate.control({"type": "resume", "token": "", "epoch": "x", "sequence": 0, "subscriptions": wanted})
+        await desk.settled()
+        assert [topic for _name, _kind, topic in hook.asked] == [b"a."]
+        hook.open.set()
+        web = gate._session
+        await until(lambda: web.subscriptions)
+        assert [topic for _name, _kind, topic in hook.asked] == [b"a.", b"news.", b"b."]
+        assert list(web.subscriptions) == [b"a.", b"b."]
+
+    with_hook(script, "news.", limits={"subscriptions": 3})
+
+
+def test_whoever_leaves_while_it_is_asked_is_gone():
+    async def script(desk, hook):
+        web = desk.client()
+        hook.open.clear()
+        web.send("attr.get", {"name": "size"})
+        await until(lambda: hook.asked)
+        web.leave()
+        await until(lambda: web.session.gone)
+        hook.open.set()
+        await desk.settled()
+        assert desk.spy.requests("attr.get") == []
+
+    with_hook(script)
+
+
+def test_what_it_denies_is_charged_to_the_rate():
+    async def script(desk, hook):
+        web = desk.client()
+        tags = [web.send("attr.get", {"name": "size"}) for _ in range(6)]
+        found = [(await web.answer(tag)).errnum for tag in tags]
+        assert found == [errno.EPERM] * 3 + [errno.EAGAIN] * 3
+
+    with_hook(script, "attr.", limits={"msgs_per_s": 0.001, "msgs_burst": 3})
+
+
+def test_roles_that_changed_while_it_was_asked_are_asked_for_again():
+    async def script(desk, hook):
+        web = desk.client()
+        hook.open.clear()
+        tag = web.send("attr.get", {"name": "size"}, nodeid=0)
+        await until(lambda: hook.asked)
+        web.session.set_principal(principal(roles=("user", "admin")))
+        hook.cached.clear()
+        hook.open.set()
+        await web.answer(tag)
+        assert len(hook.asked) == 1 or hook.asked[0] == hook.asked[1]
+
+    with_hook(script)

@@ -1,0 +1,225 @@
+"""Several gateways that share a Redis server: one limit of a user, one list of sessions, one word on revocations."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from broker.errors import ConfigError
+from gateway.closes import BUSY
+from gateway.fleet import Fleet, _Asked
+from gateway.identity.leases import Connections
+from gateway.identity.store import Store
+from gateway.principal import Denied
+from tests.live.ports import free_port
+from tests.live.redis_server import redis_server
+from tests.unit.gateway.sessions.desk import until
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory):
+    with redis_server(tmp_path_factory.mktemp("redis")) as (_process, port):
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+class Member:
+    """One process of a gateway."""
+
+    def __init__(self, folder, name, url, answer, gateway=None):
+        self.store = Store(folder / (gateway or name))
+        self.connections = Connections(None)
+        loop = asyncio.get_running_loop()
+        self.fleet = Fleet(url, f"t.{folder.name}", self.store, self.connections, answer, loop.time)
+        self.fleet.start()
+        self.left = False
+
+    async def leave(self, *, word=True):
+        self.fleet.away |= not word
+        await self.fleet.close()
+        self.store.close()
+        self.left = True
+
+
+@contextlib.asynccontextmanager
+async def members(folder, url, *names, gateway=None):
+    started = [
+        Member(folder, name, url, lambda question, name=name: question + name.encode(), gateway)
+        for name in names
+    ]
+    try:
+        yield started
+    finally:
+        for each in started:
+            if not each.left:
+                await each.leave()
+
+
+async def test_a_user_has_one_limit_over_all_of_them(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others == other.fleet.others == 1)
+        assert all(one.connections.acquire("ada", 3) for _ in range(2))
+        await until(lambda: other.fleet.elsewhere("ada") == 2)
+        assert other.connections.acquire("ada", 3)
+        assert not other.connections.acquire("ada", 3)
+        assert other.connections.acquire("bob", 3)
+        one.connections.release("ada")
+        await until(lambda: other.connections.acquire("ada", 3))
+        await one.leave()
+        await until(lambda: (other.fleet.others, other.fleet.elsewhere("ada")) == (0, 0))
+
+
+async def test_who_comes_later_is_told_everything(redis, tmp_path):
+    async with members(tmp_path, redis, "a") as (one,):
+        await until(lambda: not one.fleet.away)
+        for number in range(5000):
+            assert one.connections.acquire(f"user{number}", 1)
+        one.store.revoke("token:1", one.store.wall() + 1000)
+        async with members(tmp_path, redis, "b") as (other,):
+            await until(lambda: other.fleet.elsewhere("user4999") == other.fleet.elsewhere("user0") == 1)
+            await until(lambda: "token:1" in other.store.revocations())
+
+
+async def test_what_one_of_them_refuses_all_refuse(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b", "c") as (one, *others):
+        await until(lambda: one.fleet.others == 2)
+        end = one.store.wall() + 1000
+        one.store.revoke("jwt:x", end)
+        await until(lambda: all(each.store.revocations() == {"jwt:x": end} for each in others))
+
+
+async def test_all_answer_what_one_asks_and_its_own_gateway_does_not(redis, tmp_path):
+    async with (
+        members(tmp_path, redis, "a", "b") as (one, _),
+        members(tmp_path, redis, "worker", gateway="a") as (sibling,),
+    ):
+        await until(lambda: one.fleet.others == sibling.fleet.others == 1)
+        assert await one.fleet.ask(b"who ") == [b"who b"]
+        assert await sibling.fleet.ask(b"") == [b"b"]
+
+
+async def test_one_that_is_stopped_is_told_of(redis, tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.fleet.ASK_S", 0.2)
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others == 1)
+        await other.leave(word=False)
+        assert await one.fleet.ask(b"?") == [b""]
+
+
+async def test_without_redis_each_has_a_limit_of_its_own_until_it_is_back(tmp_path, caplog):
+    port = free_port()
+    async with members(tmp_path, f"redis://127.0.0.1:{port}/0", "a", "b") as (one, other):
+        with redis_server(tmp_path, port) as (process, _):
+            await until(lambda: one.fleet.others == other.fleet.others == 1)
+            assert one.connections.acquire("ada", 1)
+            await until(lambda: other.fleet.elsewhere("ada"))
+            assert not other.connections.acquire("ada", 1)
+            process.kill()
+            await until(lambda: one.fleet.away and other.fleet.away)
+        assert other.connections.acquire("ada", 1)
+        assert await one.fleet.ask(b"?") == []
+        await until(lambda: not other.fleet._changed)  # what nobody can be told of is not kept
+        one.store.revoke("token:9", one.store.wall() + 1000)
+        with redis_server(tmp_path, port):
+            await until(lambda: one.fleet.others == other.fleet.others == 1)
+            await until(lambda: "token:9" in other.store.revocations())
+            await until(lambda: one.fleet.elsewhere("ada") == other.fleet.elsewhere("ada") == 1)
+            assert not other.connections.acquire("ada", 2)
+    assert "limits of users are this gateway's own meanwhile" in caplog.text
+
+
+async def test_odd_messages_cost_nothing(redis, tmp_path, caplog):
+    from redis.asyncio import from_url
+
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others == 1)
+        speaker = from_url(redis)
+        for odd in (b"", b"\xc1", b"{}", b"\x81\xa4type\xa6counts"):
+            await speaker.publish(one.fleet._channels[0], odd)
+        await speaker.aclose()
+        assert other.connections.acquire("ada", 1)
+        await until(lambda: one.fleet.elsewhere("ada") == 1)
+    assert caplog.text.count("an odd message was left out") >= 4
+
+
+async def test_an_answer_that_fails_ends_nothing(redis, tmp_path, monkeypatch):
+    """Another version may ask for what is not there: this gateway then spoke with nobody any more."""
+    monkeypatch.setattr("gateway.fleet.ASK_S", 0.2)
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others == 1)
+        other.fleet._answer = {}.__getitem__
+        assert await one.fleet.ask(b"?") == [b""]
+        assert other.connections.acquire("ada", 1)
+        await until(lambda: one.fleet.elsewhere("ada") == 1)
+
+
+async def test_what_cannot_be_written_now_is_written_later(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others == 1)
+        asked, revoke_all = [], other.store.revoke_all
+
+        def full(credentials):
+            asked.append(credentials)
+            if len(asked) < 3:
+                raise Denied("full", public="full", status=503, close=BUSY)
+            revoke_all(credentials)
+
+        other.store.revoke_all = full
+        end = one.store.wall() + 1000
+        one.store.revoke_all({f"jwt:{number}": end for number in range(100)})
+        await until(lambda: len(other.store.revocations()) == 100)
+        assert other.fleet.others == 1
+
+
+async def test_who_leaves_is_not_waited_for_and_full_links_are_told_as_silence(redis, tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.fleet.ASK_S", 1000)
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others == 1)
+        one.fleet._asked[0] = asked = _Asked(dict.fromkeys(one.fleet._peers, b""))
+        await other.leave()
+        await until(asked.all.is_set)
+    async with members(tmp_path, redis, "c", "d") as (one, _):
+        await until(lambda: one.fleet.others == 1)
+        monkeypatch.setattr("gateway.fleet.WAITING_MAX", 0)
+        assert await one.fleet.ask(b"?") == [b""]
+        monkeypatch.undo()
+
+
+async def test_a_server_that_says_nothing_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.fleet.LEASE_S", 0.05)
+    came = []
+
+    async def mute(reader, writer):
+        came.append(writer)
+        await reader.read(-1)
+        writer.close()
+
+    async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+        async with members(tmp_path, url, "a") as (one,):
+            await until(lambda: len(came) > 1, 3)
+            assert one.fleet.away
+
+
+async def test_a_connection_that_does_not_close_keeps_nobody_away(tmp_path, monkeypatch):
+    """redis-py gives up on one (TLS to a host that is gone) after two seconds."""
+    from redis.asyncio import ConnectionPool
+    from redis.exceptions import TimeoutError as Late
+
+    async def late(_pool, inuse_connections=True):
+        raise Late("closing")
+
+    with redis_server(tmp_path) as (process, port):
+        async with members(tmp_path, f"redis://127.0.0.1:{port}/0", "a") as (one,):
+            await until(lambda: not one.fleet.away)
+            monkeypatch.setattr(ConnectionPool, "disconnect", late)
+            process.kill()
+            await until(lambda: one.fleet.away)
+            await asyncio.sleep(0)
+            assert not one.fleet._running.done()
+            monkeypatch.undo()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://127.0.0.1/0?odd=1"])
+async def test_a_url_that_is_none(tmp_path, url):
+    with pytest.raises(ConfigError, match=r"gateway\.redis: "):
+        Member(tmp_path, "a", url, bytes)
