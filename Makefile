@@ -8,7 +8,7 @@
 #   make bench      a table and a JSON file        make lock      renew requirements.lock
 #   make fuzz       every decoder, SECONDS_EACH   make coverage, make licences   reports
 #   make example    a transport of another package
-#   make npm        client.js as an npm package, with its types
+#   make npm        client.js as an npm package, with its types    make docs    the site, in build/site
 #   make wheel-compiled   the wheel that people install, its hot modules compiled with mypyc (needs a C compiler)
 #
 #   LOCKED=1        install exactly the versions of requirements.lock (CI does)
@@ -40,7 +40,7 @@ PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
 PYTHON ?= $(shell for p in $(PYTHON_CANDIDATES); do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: help run test test-all test-patient interop oslo npm example soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy format lock wheel-compiled system-packages clean
+.PHONY: help run test test-all test-patient interop oslo npm example soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy docs format lock wheel-compiled system-packages clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,16p'
@@ -71,6 +71,11 @@ $(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
 $(VENV)/.stamp-lint: pyproject.toml $(VENV)/.stamp-test
 	@echo "installing the linters"
 	@$(PIP_INSTALL) --editable '.[test,lint,test-deploy]'
+	@touch $@
+
+$(VENV)/.stamp-docs: pyproject.toml $(VENV)/.stamp-test
+	@echo "installing MkDocs"
+	@$(PIP_INSTALL) --editable '.[all,test-docs]'
 	@touch $@
 
 # PySpark is half a gigabyte: only what runs it asks for it.
@@ -214,6 +219,10 @@ lint-types: $(VENV)/.stamp-lint
 
 lint-imports: $(VENV)/.stamp-lint
 	$(VENV)/bin/lint-imports --no-logo --no-cache
+
+# the site; a link or an anchor that leads nowhere fails
+docs: $(VENV)/.stamp-docs
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict && echo "the site is in build/site: $(PY) -m mkdocs serve shows it"
 
 format: $(VENV)/.stamp-lint
 	$(PY) -m ruff check --fix .

@@ -96,7 +96,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--wheel", type=Path, metavar="WHEEL", help="measure this build, and the sources beside it"
     )
     parser.add_argument(
-        "--readme", type=Path, metavar="FILE", help="put the table into this Markdown document, too"
+        "--page", type=Path, metavar="FILE", help="put the table into this Markdown document, too"
     )
     parser.add_argument(
         "--any-load", action="store_true", help=f"write it although the load is above {load.QUIET:g}"
@@ -106,7 +106,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         type=float,
         default=load.WAIT_S,
         metavar="SECONDS",
-        help="how long --readme waits for a lower load before it gives up (%(default)g)",
+        help="how long --page waits for a lower load before it gives up (%(default)g)",
     )
     parser.add_argument(
         "--cache",
@@ -154,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if chosen.wheel is not None and not builds.inside():
         return builds.run_from(chosen.wheel, chosen)
-    publishes = chosen.readme is not None and not chosen.any_load
+    publishes = chosen.page is not None and not chosen.any_load
     try:
         before = load.await_quiet(chosen.wait) if publishes else load.reading()
     except load.Busy as error:
@@ -191,8 +191,8 @@ def run(chosen: argparse.Namespace, load_before: float) -> int:
         about["rabbitmq"] = rabbit.version()
     report.show(rows, report.console())
     report.write(chosen.json, rows, about)
-    if chosen.readme is not None:
-        report.put_into(chosen.readme, rows)
+    if chosen.page is not None:
+        report.put_into(chosen.page, rows)
     print(f"{time.monotonic() - began:.0f} s; figures in {chosen.json}", file=sys.stderr)
     return 1 if chosen.check and any(row.verdict == "MISSED" for row in rows) else 0
 

@@ -38,8 +38,8 @@ def run_from(wheel: Path, chosen: Namespace) -> int:
         for each in ROOT.glob(".venv-*"):  # where NorFab and oslo.messaging are
             (place / each.name).symlink_to(each)
         paths = ["--json", str(chosen.json.absolute()), "--cache", str(chosen.cache.absolute())]
-        if chosen.readme is not None:
-            paths += ["--readme", str(chosen.readme.absolute())]
+        if chosen.page is not None:
+            paths += ["--page", str(chosen.page.absolute())]
         return subprocess.run(
             [sys.executable, "-m", "tests.bench", *sys.argv[1:], *paths],
             cwd=place,

@@ -43,7 +43,7 @@ def await_quiet(wait_s: float) -> float:
             raise Busy(
                 f"the load of the machine is {value:.2f}: above {QUIET:g} no table is written into a document. "
                 "Nothing was measured; run it when the machine is quiet, wait longer (--wait SECONDS), leave out "
-                "--readme, or publish all the same (--any-load)"
+                "--page, or publish all the same (--any-load)"
             )
         sleep(LOOK_S)
         value = reading()

@@ -1,4 +1,4 @@
-"""The examples in JavaScript run in a page, as they stand there: the README's, and those of client.js."""
+"""The examples in JavaScript run in a page, as they stand there: the guide's, and those of client.js."""
 
 import re
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from tests.live.brokers import eventually
+from tests.live.pages import Page
 
 pytestmark = pytest.mark.patient
-README = Path(__file__).parents[2] / "README.md"
 MANUAL = Path(__file__).parents[2] / "gateway" / "dashboard" / "README.md"
 PLACE = "127.0.0.1:8280"
 
 
 def example(url: str) -> str:
-    """The block in JavaScript for a gateway at ``url``: a module in the README, inside a function here."""
-    (block,) = re.findall(r"```js\n(.*?)```", README.read_text(), re.DOTALL)
+    """The block in JavaScript for a gateway at ``url``: a module in the guide, inside a function here."""
+    block = Page("guides/web.md").block("js", "connect")
     assert block.count(PLACE) == 2
     there = block.replace(PLACE, url.partition("://")[2])
     imported, count = re.subn(r"^import (\{.*\}) from (.*);", r"const \1 = await import(\2);", there)

@@ -1,4 +1,4 @@
-"""What the README tells people to do with oslo.messaging works as written."""
+"""What the guide tells people to do with oslo.messaging works as written."""
 
 import os
 import re
@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.live.oslo import ROOT, new_host, oslo_python
-from tests.story.test_readme import block
+from tests.live.pages import Page
 from tests.story.test_readme_nfp import program, until
+
+block = Page("guides/oslo.md").block
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 

@@ -1,6 +1,6 @@
 """Loads beside victims, by hand.
 
-    python -m tests.overload [LOAD ...] [--seconds S] [--seed N] [--seeds N] [--json FILE] [--readme FILE]
+    python -m tests.overload [LOAD ...] [--seconds S] [--seed N] [--seeds N] [--json FILE] [--page FILE]
 
 LOAD is a name of the table (``--list``), the first word of some, or ``all``; without any it is those without a gateway.
 Exit codes: 0 the bars hold, 1 one does not, 2 wrong usage, 5 this machine cannot do it.
@@ -48,8 +48,8 @@ def main(words: Sequence[str] | None = None) -> int:
         some = [name for name in names if beside(name) == place]
         if some:
             results += _run(some, asked, place)
-    if asked.readme:
-        write_table(asked.readme, markdown(results), MARKS)
+    if asked.page:
+        write_table(asked.page, markdown(results), MARKS)
     if asked.json:
         asked.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     return int(any(figures.below() for figures in results))
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="of the first random load (default 1)")
     parser.add_argument("--seeds", type=int, default=1, help="how many random loads (default 1)")
     parser.add_argument("--json", type=Path, help="all figures, too")
-    parser.add_argument("--readme", type=Path, help="put the table into this Markdown document, too")
+    parser.add_argument("--page", type=Path, help="put the table into this Markdown document, too")
     parser.add_argument("--list", action="store_true", help="the names of the loads")
     return parser
 

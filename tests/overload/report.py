@@ -1,4 +1,4 @@
-"""The table of the README: a row for each load, a column for each way in, and what it cost the victims."""
+"""The table of docs/reliability.md: a row for each load, a column for each way in, and what it cost the victims."""
 
 from collections import defaultdict
 from collections.abc import Iterable

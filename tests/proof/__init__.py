@@ -17,5 +17,5 @@ The driving half builds the world and plays the schedule; the judging half knows
     checker     rules C1 to C13 over the logs of a run                            (knows nothing of the product)
     mutants     the product broken on purpose: whether that is found
     shrink      the smallest part of a schedule that still fails                  (pure)
-    report      what a run proved, as JSON, and the table of the README
+    report      what a run proved, as JSON, and the table of docs/reliability.md
 """

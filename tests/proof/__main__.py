@@ -6,7 +6,7 @@
     python -m tests.proof shrink FILE [--out FILE] [--tries N]                 the smallest part that still fails
     python -m tests.proof check DIR                                            judge the logs of a run again
     python -m tests.proof mutants [WORD]                                       break the product, see whether it shows
-    python -m tests.proof table [--readme README.md]                           what the kept results prove
+    python -m tests.proof table [--page docs/reliability.md]                           what the kept results prove
 
 Exit codes: 0 the rules hold, 1 one is broken, 2 wrong usage, 4 the run cannot be judged, 5 this machine cannot do it.
 """
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, required=True)
     run.add_argument("--seconds", type=float, default=60.0, help="of load (default 60)")
     run.add_argument("--kinds", help="of faults, with commas between (default: all that this machine can do)")
-    run.add_argument("--record", action="store_true", help="keep the result for the table of the README")
+    run.add_argument("--record", action="store_true", help="keep the result for the table of docs/reliability.md")
     run.set_defaults(do=_run)
     replay = verbs.add_parser("replay", help="play the schedule of a file and judge it")
     replay.add_argument("file", type=Path)
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     broken.set_defaults(do=_mutants)
     table = verbs.add_parser("table", help="make the reliability table from the kept results")
     table.add_argument(
-        "--readme", type=Path, help="write it between its markers there, instead of printing it"
+        "--page", type=Path, help="write it between its markers there, instead of printing it"
     )
     table.add_argument("--results", type=Path, default=report.RESULTS)
     table.set_defaults(do=_table)
@@ -147,10 +147,10 @@ def _table(asked: argparse.Namespace) -> int:
     if not runs:
         raise ValueError(f"no results in {asked.results}: make some with 'run --record'")
     text = report.table(runs, fuzz)
-    if asked.readme is None:
+    if asked.page is None:
         print(text)
     else:
-        say(f"{asked.readme}: {'renewed' if report.write_table(asked.readme, text) else 'was up to date'}")
+        say(f"{asked.page}: {'renewed' if report.write_table(asked.page, text) else 'was up to date'}")
     return 0
 
 

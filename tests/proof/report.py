@@ -1,4 +1,4 @@
-"""What runs have proved: a JSON file for each, and the table of the README made from all of them.
+"""What runs have proved: a JSON file for each, and the table of docs/reliability.md made from all of them.
 
 A result file is small and stays in the repository: figures, not logs. One file a seed: a newer run replaces the older.
 What was fuzzed stands beside them, as ``fuzz.json``: ``python -m tests.fuzz all --seconds 60 --json`` writes it.
@@ -98,7 +98,7 @@ def messages_of(run: Mapping[str, Any]) -> Counter[str]:
 
 
 def table(runs: Iterable[Mapping[str, Any]], fuzz: Mapping[str, Any]) -> str:
-    """Return the table of the README, without its markers.
+    """Return the table of docs/reliability.md, without its markers.
 
     Raises:
         ValueError: a run failed, or fuzzing found something: such a table would say what is not so.
@@ -128,20 +128,20 @@ def table(runs: Iterable[Mapping[str, Any]], fuzz: Mapping[str, Any]) -> str:
     return "\n".join(["| proved | figure | what |", "| --- | ---: | --- |", *lines])
 
 
-def write_table(readme: Path, text: str, marks: tuple[str, str] = (BEGIN, END)) -> bool:
+def write_table(page: Path, text: str, marks: tuple[str, str] = (BEGIN, END)) -> bool:
     """Put the table between its markers; returns whether that changed the file.
 
     Raises:
         ValueError: the markers are not there, or not once each and in order.
     """
-    old, (begin, end) = readme.read_text(), marks
+    old, (begin, end) = page.read_text(), marks
     if old.count(begin) != 1 or old.count(end) != 1 or old.index(begin) > old.index(end):
         raise ValueError(
-            f"{readme}: the markers '{begin}' and '{end}' must stand there, once each, in this order"
+            f"{page}: the markers '{begin}' and '{end}' must stand there, once each, in this order"
         )
     head, _, rest = old.partition(begin)
     tail = rest.partition(end)[2]
     new = f"{head}{begin}\n{text}\n{end}{tail}"
     if new != old:
-        readme.write_text(new)
+        page.write_text(new)
     return new != old

@@ -1,4 +1,4 @@
-"""What the README tells people to do about what passed works as written: capture, tables, charts."""
+"""What the guide tells people to do about what passed works as written: capture, tables, charts."""
 
 import os
 import re
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.story.test_readme import block
+from tests.live.pages import Page
 from tests.story.test_readme_nfp import program, until
+
+block = Page("guides/history.md").block
 
 pytestmark = pytest.mark.timeout(420)
 PAGE = (Path(__file__).parents[2] / "gateway/pipeline/README.md").read_text()

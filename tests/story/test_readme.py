@@ -1,4 +1,4 @@
-"""What the README tells people to type works, and says what is true."""
+"""What the README and the guides tell people to type works, and says what is true."""
 
 import asyncio
 import os
@@ -14,16 +14,13 @@ from broker.cli import exits
 from broker.settings import loads
 from broker.transport import curve
 from tests.live.listeners import one_place
+from tests.live.pages import ROOT, Page, blocks
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+PROGRAMS = Page("guides/programs.md").block
+DEPLOY = Page("guides/deploy.md").block
+DIALECTS = Page("guides/dialects.md").block
+COMMAND_LINE = Page("reference/command-line.md")
 START = [sys.executable, "-m", "broker.cli.main", "start"]
-
-
-def block(kind: str, holding: str) -> str:
-    found = [text for language, text in BLOCKS if language == kind and holding in text]
-    assert len(found) == 1, (kind, holding)
-    return found[0]
 
 
 def inside(size: str, *command: str) -> str:
@@ -41,13 +38,21 @@ def inside(size: str, *command: str) -> str:
     return done.stdout
 
 
+def test_the_readme_looks_around_and_calls():
+    _make, (_sh, script), (_python, program) = blocks(ROOT / "README.md")
+    out = inside("4", "bash", "-ec", script)
+    assert "(4 full)" in out
+    assert out.endswith('{"value":"4","flags":1}\n')
+    assert inside("4", sys.executable, "-c", program) == "4 brokers\n"
+
+
 @pytest.mark.smoke
 def test_five_minutes_on_the_command_line():
     script = (
         "set -e\n"
-        + block("sh", "headgate status")
-        + block("sh", "rpc attr.get")
-        + block("sh", "pub hello.world '")
+        + PROGRAMS("sh", "headgate status")
+        + PROGRAMS("sh", "rpc attr.get")
+        + PROGRAMS("sh", "pub hello.world '")
     )
     out = inside("4", "bash", "-c", script)
     assert "(4 full)" in out
@@ -57,34 +62,34 @@ def test_five_minutes_on_the_command_line():
 
 
 def test_first_python_program():
-    out = inside("4", sys.executable, "-c", block("python", 'h.subscribe("hello.'))
+    out = inside("4", sys.executable, "-c", PROGRAMS("python", 'h.subscribe("hello.'))
     assert re.fullmatch(r"4 brokers\n\d+ hello\.world \{'from': 'python'\}\n", out)
 
 
 @pytest.mark.smoke
 def test_service_in_python(rundir):
-    (rundir / "calc.py").write_text(block("python", "h.service"))
-    script = "set -em\n" + block("sh", "python calc.py").replace("calc.py", f"{rundir}/calc.py")
+    (rundir / "calc.py").write_text(PROGRAMS("python", "h.service"))
+    script = "set -em\n" + PROGRAMS("sh", "python calc.py").replace("calc.py", f"{rundir}/calc.py")
     *answers, _head, row, anywhere = inside("2", "bash", "-c", script).splitlines()
     assert answers == ['{"sum":6}', '{"n":0}', '{"n":1}', '{"n":2}']
     assert (row.split()[:2], anywhere) == (["calc", "0"], '{"sum":9}')
 
 
 def test_configuration_is_one():
-    text = block("toml", "[[hosts]]")
+    text = DEPLOY("toml", "[[hosts]]")
     assert loads(text).size == 2
     assert tomllib.loads(text)["access"]["allow_guest_user"] is True
 
 
 def test_older_dialects_are_settings():
-    entries = loads(block("toml", "strict_rfc3")).listen
+    entries = loads(DIALECTS("toml", "strict_rfc3")).listen
     assert [(entry.dialect, entry.strict_rfc3) for entry in entries] == [("cmb1", False), ("flux1", True)]
 
 
 def test_a_dialer_of_an_older_dialect_is_let_in(rundir, monkeypatch):
     async def script():
         names = {}
-        exec(block("python", "Options(dialect="), names)
+        exec(DIALECTS("python", "Options(dialect="), names)
         async with names["join"](place.uri, place.server_key) as h:
             assert await h.size() == 1
 
@@ -95,13 +100,14 @@ def test_a_dialer_of_an_older_dialect_is_let_in(rundir, monkeypatch):
 
 
 def test_exit_codes_are_those_of_the_command():
-    listed = re.findall(r"^\| (\d+) \| (.+) \|$", README, re.MULTILINE)
+    listed = re.findall(r"^\| (\d+) \| (.+) \|$", COMMAND_LINE.path.read_text(), re.MULTILINE)
     assert [(int(code), meaning) for code, meaning in listed] == list(exits.MEANINGS)
 
 
 @pytest.mark.interop
 def test_real_flux_command(flux_prefix):
-    script = "set -e\n" + block("sh", "flux overlay status").replace("flux ", f"{flux_prefix}/bin/flux ")
+    commands = Page("guides/flux.md").block("sh", "flux overlay status")
+    script = "set -e\n" + commands.replace("flux ", f"{flux_prefix}/bin/flux ")
     out = inside("4", "bash", "-c", script)
     assert "3!broker.ping" in out
     assert "overlay" in out
@@ -110,7 +116,11 @@ def test_real_flux_command(flux_prefix):
 @pytest.mark.patient
 @pytest.mark.timeout(180)
 def test_a_test_cluster_and_faults_in_it(rundir: Path):
-    script = block("sh", "headgate cluster up").replace("up --size 7", "up --size 7 --engine processes")
+    script = (
+        Page("guides/clusters.md")
+        .block("sh", "headgate cluster up")
+        .replace("up --size 7", "up --size 7 --engine processes")
+    )
     env = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -1,4 +1,4 @@
-"""What the README tells people to do with NFP works as written."""
+"""What the guide tells people to do with NFP works as written."""
 
 import contextlib
 import os
@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.pages import Page
 from tests.live.ports import free_endpoint
-from tests.story.test_readme import block
+
+block = Page("guides/nfp.md").block
 
 pytestmark = pytest.mark.story
 START_S = 30.0
@@ -40,7 +42,7 @@ def until(log: Path, pattern: str) -> re.Match[str]:
 
 @pytest.fixture
 def lab(rundir: Path) -> Iterator[dict[str, str]]:
-    """The five minutes: a broker with the wing, and the README's worker. Yields the environment of the commands."""
+    """The five minutes: a broker with the wing, and the guide's worker. Yields the environment of the commands."""
     endpoint = free_endpoint()
     env = {
         **os.environ,

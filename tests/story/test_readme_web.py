@@ -1,4 +1,4 @@
-"""What the README tells people to do with the gateway works as written."""
+"""What the guide tells people to do with the gateway works as written."""
 
 import json
 import os
@@ -12,14 +12,16 @@ import pytest
 from gateway.settings import loads
 from tests.live.brokers import one_broker
 from tests.live.gateways import GatewayProcess
-from tests.story.test_readme import block
+from tests.live.pages import Page
+
+block = Page("guides/web.md").block
 
 pytestmark = pytest.mark.story
 
 
 @pytest.fixture(scope="module")
 def gateway(module_rundir):
-    """The README's configuration, in a directory of its own and on a free port, in front of a real broker."""
+    """The guide's configuration, in a directory of its own and on a free port, in front of a real broker."""
     text = block("toml", "[[users]]").replace(":8280", ":0")
     with one_broker(module_rundir) as broker:
         config = module_rundir / "gateway.toml"
@@ -48,7 +50,7 @@ def run(gateway, *words: str) -> str:
 
 
 def test_rules_are_as_described():
-    settings = loads(block("toml", "[[users]]"), "README.md")
+    settings = loads(block("toml", "[[users]]"), "gateway.toml")
     assert [user.name for user in settings.users] == ["grafana"]
     assert {kind for rule in settings.rules for kind in rule.kinds} == {"call", "subscribe", "publish"}
 

@@ -74,7 +74,7 @@ def run(document, *words):
 
 def test_a_busy_machine_writes_no_table_and_measures_nothing(document, readings, capsys):
     readings[:] = [4.5]
-    assert run(document, "--readme", str(document), "--wait", "0") == 1
+    assert run(document, "--page", str(document), "--wait", "0") == 1
     said = capsys.readouterr().err
     assert said.startswith("benchmark refused: the load of the machine is 4.50")
     assert document.read_text() == BEFORE
@@ -83,7 +83,7 @@ def test_a_busy_machine_writes_no_table_and_measures_nothing(document, readings,
 
 def test_a_quiet_machine_writes_it_and_says_both_readings(document, readings, capsys):
     readings[:] = [0.25, 2.5]
-    assert run(document, "--readme", str(document)) == 0
+    assert run(document, "--page", str(document)) == 0
     said = capsys.readouterr().err
     assert "load of the machine, 1 minute, before: 0.25" in said
     assert "load of the machine, 1 minute, after (with our own): 2.50" in said
@@ -93,7 +93,7 @@ def test_a_quiet_machine_writes_it_and_says_both_readings(document, readings, ca
 
 def test_a_busy_machine_may_be_overruled(document, readings):
     readings[:] = [4.5]
-    assert run(document, "--readme", str(document), "--any-load") == 0
+    assert run(document, "--page", str(document), "--any-load") == 0
     assert "6.00 x" in document.read_text()
 
 

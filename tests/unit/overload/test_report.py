@@ -49,8 +49,8 @@ def test_a_row_for_a_load_and_a_column_for_a_way():
     assert summary.endswith("kept: 5 MiB.")
 
 
-def test_the_readme_has_a_place_for_it_and_the_command_says_so(capsys):
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    assert [readme.count(mark) for mark in MARKS] == [1, 1]
+def test_the_page_has_a_place_for_it_and_the_command_says_so(capsys):
+    page = (Path(__file__).parents[3] / "docs/reliability.md").read_text()
+    assert [page.count(mark) for mark in MARKS] == [1, 1]
     assert main(["--list"]) == 0
     assert "unix.pings" in capsys.readouterr().out

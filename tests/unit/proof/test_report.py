@@ -150,7 +150,7 @@ def test_table_of_a_folder_of_results(tmp_path, capsys):
     assert "faults survived" in capsys.readouterr().out
     readme = tmp_path / "README.md"
     readme.write_text(f"{report.BEGIN}\n{report.END}\n")
-    assert main(["table", "--results", str(results), "--readme", str(readme)]) == 0
+    assert main(["table", "--results", str(results), "--page", str(readme)]) == 0
     assert "faults survived" in readme.read_text()
     shutil.rmtree(results)
     assert main(["table", "--results", str(results)]) == 2
