@@ -6,6 +6,9 @@ writer: data, pings, pongs and the close frame all leave through ``flush``, whic
 transport takes no more, forms are *parked* as references that subscribers share: responses up to a cap that ends the
 link, events up to ``outbox_bytes`` and then as the client's policy says.
 
+What comes compressed may be much more than was read: so much of it is handled in one turn of the loop as of other
+messages (``ReadBuffer``), the rest in later turns, and the socket is not read meanwhile.
+
 The end has three steps: an error object and a close frame are written, reading goes on (what comes is thrown away) so
 that the peer can read them before its kernel hears of the end, and after the peer's close frame or ``LINGER_S`` the
 connection goes. The receiver is told at the first step.
@@ -69,7 +72,10 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
 
     __slots__ = (
         "_buffer",
+        "_deflates",
         "_full",
+        "_held",
+        "_late",
         "_linger",
         "_paused",
         "_pong",
@@ -101,6 +107,9 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         self.code = 0
         self.codec: Codec = Deflated(codec) if deflates else codec
         self.reader = Reader(max_bytes, inflates=deflates)
+        self._deflates = deflates
+        self._held = False  # somebody wants nothing read
+        self._late = False  # something was read that waits for its turn
         self._signs = 0  # of life
         self._unsent = 0  # bytes that a full transport held when somebody asked last
         self.place: set[Any] | None = None
@@ -140,13 +149,31 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
 
     def resume(self) -> None:
         """Read again."""
-        if self._transport is not None:
+        self._held = False
+        if self.reader.rest:
+            self._wait_for_turn()
+        elif self._transport is not None:
             self._transport.resume_reading()
 
     def pause(self) -> None:
         """Stop reading; the kernel's buffer fills and the peer blocks."""
+        self._held = True
         if self._transport is not None and self.ended is None:
             self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Handle some of what was read and waits (``receiving.Late``)."""
+        self._late = False
+        if self._held and self.ended is None:
+            return
+        self._take(b"")
+        if not (self.reader.rest or self._held) and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _wait_for_turn(self) -> None:
+        if not self._late:
+            self._late = True
+            self._buffer.later(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next read goes."""
@@ -158,7 +185,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
 
     def _take(self, data: bytes) -> None:
         self._signs += 1
-        arrived = self.reader.feed(data)
+        arrived = self._inflate(data) if self._deflates else self.reader.feed(data)
         if self.ended is not None:
             if self.reader.closed:
                 self._shut()
@@ -168,6 +195,20 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         except Exception:
             log.exception("%s: a fault while handling what it sent", self.peer.address)
             self.close_with(INTERNAL)
+
+    def _inflate(self, data: bytes) -> list[tuple[int, bytes]]:
+        """What the reader makes of ``data``, as far as this turn of the loop has room for it."""
+        reader, spare = self.reader, 0 if self._held else self._buffer.spare
+        reader.deaf = self.ended is not None
+        arrived = reader.feed_some(data, spare)
+        if not reader.deaf:
+            self._buffer.made(spare - reader.spare)
+        if reader.rest:
+            if self._transport is not None:
+                self._transport.pause_reading()
+            if not self._held:
+                self._wait_for_turn()
+        return arrived
 
     def _deliver(self, arrived: list[tuple[int, bytes]]) -> None:
         """Hand over what one read completed, then end the link if it held what must not be."""
@@ -373,6 +414,8 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         if self.reader.failure is not None and transport.can_write_eof():
             transport.write_eof()  # its close frame cannot be found among what it sends; but it will see this end
         transport.resume_reading()  # whatever it still sends must be read, or the kernel would reset the connection
+        if self.reader.rest:
+            self._wait_for_turn()  # its close frame may be there
         self._expire_later()
 
     def abort(self, error: LinkError) -> None:

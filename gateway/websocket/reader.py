@@ -2,7 +2,8 @@
 
 Rules of this file: nothing is allocated on announcement: what is held of an incomplete frame grows as bytes arrive,
 after its length passed the cap. Bytes may be split anywhere. Messages in front of a bad frame are still returned; the
-failure stands in ``failure`` and nothing after it, or after a close frame, is looked at.
+failure stands in ``failure`` and nothing after it, or after a close frame, is looked at. A few bytes may inflate to
+many, so whoever feeds may say how many at a time (``feed_some``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ except ImportError:  # a platform without the compiled part: three times slower 
 
 MAX_FRAGMENTS: Final = 16384
 """Fragments one message may come in: their bytes are capped anyway, but empty ones would never end."""
+
+UNBOUND: Final = 1 << 62
+MESSAGE_BYTES: Final = 128
+"""A compressed message takes so much of ``spare`` at least, however short it is: it is more work than its bytes."""
 
 _MEDIUM = Struct(">H")
 _LARGE = Struct(">Q")
@@ -71,6 +76,9 @@ class Reader:
         max_bytes: may be changed at any moment; it holds for every frame whose header is read after that.
         failure: None, or why reading ended.
         closed: True once a close frame was read.
+        spare: bytes that may be inflated yet; see ``feed_some``.
+        rest: what ``feed_some`` was given and has not looked at.
+        deaf: nobody wants messages any more: compressed ones are empty from now on and cost nothing.
     """
 
     __slots__ = (
@@ -86,8 +94,11 @@ class Reader:
         "_text",
         "_utf8",
         "closed",
+        "deaf",
         "failure",
         "max_bytes",
+        "rest",
+        "spare",
     )
 
     def __init__(self, max_bytes: int, *, inflates: bool = False) -> None:
@@ -104,16 +115,32 @@ class Reader:
         self._text = self._deflated = False  # whether that message is text, and compressed
         self._utf8: IncrementalDecoder | None = None  # set while that message is text that can be looked at
         self._inflates = inflates
+        self.spare = UNBOUND
+        self.rest = b""
+        self.deaf = False
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes held of frames and messages that are not complete."""
-        return len(self._head) + len(self._partial or b"") + len(self._message or b"")
+        """Bytes held of frames and messages that are not complete, or wait."""
+        return len(self._head) + len(self._partial or b"") + len(self._message or b"") + len(self.rest)
 
     @property
     def missing_bytes(self) -> int:
         """Bytes of the present frame that have not come; 0 between frames, and while its length is not known."""
         return 0 if self._partial is None else self._need - len(self._partial)
+
+    def feed_some(self, data: bytes, spare: int) -> list[tuple[int, bytes]]:
+        """As ``feed``, until ``spare`` bytes are inflated, the last message whole; ``rest`` is for the next time.
+
+        With no spare nothing is looked at; who is deaf needs none.
+        """
+        if self.rest:
+            data, self.rest = self.rest + data, b""
+        self.spare = UNBOUND if self.deaf else spare
+        if self.spare <= 0:
+            self.rest = data
+            return []
+        return self.feed(data)
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Return what ``data`` completes, in order, as (opcode, payload): TEXT and BINARY are whole messages.
@@ -128,6 +155,8 @@ class Reader:
             pos = 0
             if self._partial is not None:
                 pos = self._fill(data, out)
+                if self.spare <= 0:
+                    self.rest, pos = data[pos:], len(data)
             elif self._head:
                 data, self._head = self._head + data, b""
             if pos < len(data) and not self.closed:
@@ -136,6 +165,7 @@ class Reader:
             self.failure = broken.failure
         if self.failure is not None or self.closed:
             self._head, self._partial, self._message, self._utf8 = b"", None, None, None
+            self.rest = b""
         return out
 
     def _split(self, data: bytes, pos: int, out: list[tuple[int, bytes]]) -> None:
@@ -156,7 +186,9 @@ class Reader:
                 self._partial = bytearray(memoryview(data)[body:])
                 return
             self._frame(first, apply_mask(data[body:pos], mask), out)
-            if self.closed:
+            if self.spare <= 0:
+                self.rest = data[pos:]
+            if self.closed or self.rest:
                 return
 
     def _cut_common(self, data: bytes, pos: int, out: list[tuple[int, bytes]]) -> int:
@@ -259,14 +291,18 @@ class Reader:
             out.append((opcode, payload if opcode == BINARY else _checked(payload)))
 
     def _inflated(self, payload: bytes) -> bytes:
+        if self.deaf:
+            return b""
         try:
-            return inflate(payload, self.max_bytes)
+            whole = inflate(payload, self.max_bytes)
         except TooLarge:
             raise _Broken(
                 TOO_BIG, f"a message above the limit of {self.max_bytes} bytes, compressed"
             ) from None
         except ValueError as error:
             raise _Broken(PROTOCOL, str(error)) from None
+        self.spare -= max(len(whole), MESSAGE_BYTES)
+        return whole
 
     def _fragment(self, first: int, payload: bytes, out: list[tuple[int, bytes]]) -> None:
         message, final = self._message, first >= 128

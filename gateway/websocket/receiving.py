@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -25,19 +26,31 @@ class WebReceiver(Receiver, Protocol):
         """A control object of the client, in order with its messages."""
 
 
+class Late(Protocol):
+    """A link that has read more than it may handle in this turn."""
+
+    def go_on(self) -> None:
+        """Handle some of it."""
+
+
 class ReadBuffer:
-    """The receive buffer that all links of a loop share: links keep only their partial frames."""
+    """The receive buffer that all links of a loop share: links keep only their partial frames.
+
+    What is inflated counts in the turn as what is read does. Whoever has more waits, one link behind the other, and is
+    not read meanwhile: it goes on at the beginning of a later turn.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._whole = memoryview(bytearray(READ_BYTES))
         self._turn, self._short = self._whole[:TURN_BYTES], self._whole[:SHORT_BYTES]
         self._taken = 0
+        self._late: deque[Late] = deque()
 
     def room(self, missing: int) -> memoryview:
         """Where the next read of a link goes, of whose present message ``missing`` bytes have not come."""
         if missing >= TURN_BYTES:
-            return self._whole
+            return self._whole[: missing + SHORT_BYTES]
         return self._turn if self._taken < TURN_BYTES else self._short
 
     def take(self, count: int) -> bytes:
@@ -47,8 +60,28 @@ class ReadBuffer:
         self._taken += count
         return bytes(self._whole[:count])
 
+    @property
+    def spare(self) -> int:
+        """How many bytes may be inflated yet in this turn; 0 and less: none."""
+        return TURN_BYTES - self._taken
+
+    def made(self, count: int) -> None:
+        """So many bytes more are to be handled in this turn."""
+        if not self._taken and count:
+            self._loop.call_soon(self._begin)
+        self._taken += count
+
+    def later(self, link: Late) -> None:
+        """``link`` goes on when it is its turn."""
+        self._late.append(link)
+        if not self._taken:
+            self.made(1)  # for the turn to come at all
+
     def _begin(self) -> None:
         self._taken = 0
+        late = self._late
+        while late and self.spare > 0:
+            late.popleft().go_on()
 
 
 def shared_buffer() -> ReadBuffer:

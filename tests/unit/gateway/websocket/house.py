@@ -17,7 +17,7 @@ from broker.transport.link import Flusher, Options
 from broker.wire.message import REQUEST, Message, request, response
 from gateway.closes import BAD_CREDENTIAL
 from gateway.principal import Denied, Principal
-from gateway.settings.schema import GatewaySettings, LimitsSection
+from gateway.settings.schema import GatewaySection, GatewaySettings, LimitsSection
 from gateway.websocket import frames
 from gateway.websocket.endpoint import Endpoint
 from gateway.websocket.link import WebSocketLink
@@ -96,8 +96,8 @@ class SessionStub:
 
 
 class HubStub:
-    def __init__(self, limits: LimitsSection):
-        self.settings = GatewaySettings(limits=limits)
+    def __init__(self, limits: LimitsSection, deflates: bool = False):
+        self.settings = GatewaySettings(limits=limits, gateway=GatewaySection(deflate=deflates))
         self.options = Options(flusher=Flusher(), budget=Budget(limits.budget_bytes))
         self.sessions = {}
         self.opened: list[SessionStub] = []
@@ -168,11 +168,13 @@ class House:
         return Peer(reader, writer)
 
     async def connect(
-        self, subprotocol="flux.v1", *, token: str | None = "good", query="", behind=b""
+        self, subprotocol="flux.v1", *, token: str | None = "good", query="", behind=b"", offer=""
     ) -> "Peer":
-        """A client after the handshake; with a token, its welcome is read."""
+        """A client after the handshake, where it offers extensions; with a token, its welcome is read."""
         peer = await self.raw()
-        head = {"Authorization": f"Bearer {token}"} if token else {}
+        head = {"Sec-WebSocket-Extensions": offer}
+        if token:
+            head["Authorization"] = f"Bearer {token}"
         peer.write(request_head(subprotocol, query, **head) + behind)
         assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
         if token and "ZWS" not in subprotocol:
@@ -284,11 +286,11 @@ def request_head(subprotocol="flux.v1", query="", **headers: str) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def house(serve, *, tls=None, hub=None, identity=None, **limits):
+async def house(serve, *, tls=None, hub=None, identity=None, deflates=False, **limits):
     """A running house. ``serve`` is the fixture ``aiohttp_server``, ``limits`` are fields of ``LimitsSection``,
-    ``tls`` the contexts of server and client."""
+    ``tls`` the contexts of server and client, ``deflates`` is ``gateway.deflate``."""
     limits = {"ping_s": 3600.0, **limits}  # nobody is pinged unless the test is about pings
-    hub, identity = hub or HubStub(LimitsSection(**limits)), identity or IdentityStub()
+    hub, identity = hub or HubStub(LimitsSection(**limits), deflates), identity or IdentityStub()
     endpoint = Endpoint(hub, identity)
     app = web.Application()
     app.router.add_get("/v1/ws", endpoint.handle)

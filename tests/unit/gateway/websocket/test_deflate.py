@@ -10,11 +10,16 @@ from websockets.asyncio.client import connect as ws_connect
 
 import broker.client
 from broker.transport.link import Options
-from gateway.closes import INVALID_TEXT, PROTOCOL, TOO_BIG
+from broker.wire.framing import Splitter
+from broker.wire.message import request
+from gateway.closes import BUSY, INVALID_TEXT, PROTOCOL, TOO_BIG
+from gateway.identity.hook import Verdict
 from gateway.websocket import deflate
 from gateway.websocket.frames import BINARY, PING, TEXT, frame, head
-from gateway.websocket.reader import Reader
+from gateway.websocket.reader import MESSAGE_BYTES, Reader
+from gateway.websocket.receiving import TURN_BYTES
 from tests.live.gateways import live, run
+from tests.unit.gateway.websocket.house import flux
 
 ON = "[gateway]\ndeflate = true\n"
 TEXTS = [{"n": number, "state": "running", "host": f"node-{number % 7}"} for number in range(40)]
@@ -104,6 +109,157 @@ def test_a_bomb_is_refused_before_it_is_made(fragmented):
 )
 def test_what_is_wrong(frames, code):
     assert read(*frames)[1].code == code
+
+
+def numbered(count, size):
+    """Compressed messages that differ, a ping between them, and a close frame behind all."""
+    texts = [str(number).encode().rjust(size) for number in range(count)]
+    frames = [masked(0xC2, deflate.deflate(each)) for each in texts]
+    frames.insert(count // 2, masked(0x89, b"?"))
+    return texts, b"".join([*frames, masked(0x88, b"")])
+
+
+@pytest.mark.parametrize("split", [1, 7, 1000, 1 << 20])
+def test_so_much_is_inflated_at_a_time(split):
+    texts, data = numbered(20, 1000)
+    reader, found = Reader(1 << 20, inflates=True), []
+    for at in range(0, len(data), split):
+        found += reader.feed_some(data[at : at + split], 0)
+        assert found == []
+    while reader.rest:
+        part = reader.feed_some(b"", 2500)
+        assert sum(len(payload) for _, payload in part) <= 3000 + len(b"?")
+        found += part
+    assert [payload for kind, payload in found if kind == BINARY] == texts
+    assert [kind for kind, _ in found].index(PING) == 10
+    assert reader.closed
+    assert reader.pending_bytes == 0
+
+
+def test_short_messages_take_their_part_and_who_is_deaf_inflates_nothing():
+    _texts, data = numbered(50, 2)
+    reader = Reader(1 << 20, inflates=True)
+    assert len(reader.feed_some(data, 10 * MESSAGE_BYTES)) == 10
+    reader.deaf = True
+    rest = reader.feed_some(b"", 0)
+    assert [payload for kind, payload in rest if kind == BINARY] == [b""] * 40
+    assert reader.closed
+
+
+async def heard_by_turns(house, pairs, count):
+    """Bytes of messages in each turn of the loop in which any came, until there are ``count``."""
+    turns, loop, going = [0], asyncio.get_running_loop(), True
+
+    def turn():
+        if going:
+            turns.append(0)
+            loop.call_soon(turn)
+
+    def received(_link, messages):
+        turns[-1] += sum(len(message.payload) for message in messages)
+        got.extend(int(message.payload[:-1]) for message in messages)
+
+    got = []
+    for _peer, session in pairs:
+        session.received = received
+    turn()
+    try:
+        await house.until(lambda: len(got) == count)
+    finally:
+        going = False
+    return [each for each in turns if each], got
+
+
+@pytest.mark.parametrize("clients", [1, 8])
+async def test_a_turn_of_the_loop_takes_a_part_of_a_batch(open_house, clients):
+    """The bound is of the loop, whoever sends; each client's messages stay in order, a ping behind them is answered."""
+    count, size = 120 // clients, 40_000
+    house = await open_house(deflates=True)
+    frames = [
+        masked(0xC2, deflate.deflate(flux(payload=str(number).encode().rjust(size) + b"\0")))
+        for number in range(count)
+    ]
+    peers = [await house.connect(offer=deflate.NAME) for _ in range(clients)]
+    pairs = list(zip(peers, house.hub.opened, strict=True))
+    for peer in peers:
+        peer.write(b"".join(frames) + masked(0x89, b"?"))
+    turns, got = await heard_by_turns(house, pairs, clients * count)
+    assert sum(turns) == clients * count * (size + 1)
+    assert max(turns) <= TURN_BYTES + size + 1
+    assert sorted(got) == sorted([*range(count)] * clients)
+    if clients == 1:
+        assert got == [*range(count)]
+    for peer, session in pairs:
+        assert await peer.frame() == (0x8A, b"?")
+        assert not session.link.reader.rest
+
+
+async def test_a_batch_waits_while_its_link_is_held_and_its_end_costs_nothing(open_house):
+    house = await open_house(deflates=True)
+    frames = [masked(0xC2, deflate.deflate(flux(payload=b" " * 40_000 + b"1\0"))) for _ in range(20)]
+    peer = await house.connect(offer=deflate.NAME)
+    session = house.hub.opened[0]
+    got = []
+
+    def received(link, messages):
+        got.extend(messages)
+        link.pause()
+
+    session.received = received
+    peer.write(b"".join(frames) + masked(0x88, b"\x03\xe8"))
+    for number in range(1, 4):
+        await house.until(lambda number=number: len(got) == number)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(got) == number
+        session.link.resume()
+    session.link.close_with(BUSY)
+    assert (await peer.closing())[1] == BUSY
+    assert await peer.ended()
+    assert len(got) == 3, "what waits goes nowhere"
+    assert not session.link.reader.rest
+
+
+class SlowHook:
+    """An authorisation hook that answers when it is told to."""
+
+    def __init__(self):
+        self.asked, self.open = asyncio.Event(), asyncio.Event()
+
+    def known(self, _mine, _kind, _topic):
+        return Verdict(True) if self.open.is_set() else None
+
+    async def ask(self, _mine, _kind, _topic):
+        self.asked.set()
+        await self.open.wait()
+        return Verdict(True)
+
+
+def test_what_waits_for_the_authorisation_hook_is_what_a_turn_took():
+    size, count = 20_000, 100
+
+    async def work(folder):
+        async with live(folder, ON) as gateway, aiohttp.ClientSession() as http:
+            hook = gateway.gateway.hub.hook = SlowHook()
+            async with http.ws_connect(
+                gateway.ws, protocols=("flux.v1",), headers=gateway.bearer("bob"), compress=15
+            ) as ws:
+                await ws.receive_json()
+                asked = json.dumps({"name": "size", "pad": "x" * size}).encode() + b"\0"
+                for number in range(1, count + 1):
+                    await ws.send_bytes(request("attr.get", asked, matchtag=number).framed())
+                await hook.asked.wait()
+                (session,) = gateway.gateway.hub.sessions.values()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                assert 1 <= len(session.link.receiver._waiting) <= TURN_BYTES // size + 1
+                hook.open.set()
+                answered = []
+                while len(answered) < count:
+                    answered += Splitter().feed((await ws.receive()).data)
+                assert [each.matchtag for each in answered] == [*range(1, count + 1)]
+
+    run(work)
 
 
 def test_without_the_agreement_the_bit_is_a_fault():
