@@ -112,9 +112,9 @@ class AuthorizationHook:
             self.outcomes["failed"] += 1
             log.warning("authorisation hook %s: %s; it counts as a no", self._url, told(error))
             verdict = Verdict(False, AWAY, errno.EHOSTUNREACH)
-            if isinstance(
-                error, ValueError
-            ):  # it answers, if not this: whoever asked must not shut others out
+            if isinstance(error, ValueError) and not isinstance(error, OSError):
+                # it answers, if not this: whoever asked must not shut others out. A bad certificate is both errors,
+                # and nobody's question
                 return self._remember(key, verdict, AWAY_S)
             self._away_until = self._clock() + AWAY_S
             return verdict

@@ -15,16 +15,18 @@ from broker.wire.parts import part_data
 if TYPE_CHECKING:
     from gateway.sessions.session import Session
 
+LINK_REQUESTS: Final = frozenset(
+    (b"event.subscribe", b"event.unsubscribe", b"service.add", b"service.remove")
+)
+"""Requests that are answered even where no response was wanted, as brokers do."""
 SHOWN_CHARS: Final = 128
 """As much of a client's topic is shown in texts and records."""
 
 
-def respond(
-    session: Session, message: Message, payload: bytes | None = None, *, errnum: int = 0, always: bool = False
-) -> None:
-    """Answer a request; with ``always`` even where no response was wanted, as brokers do for link requests."""
+def respond(session: Session, message: Message, payload: bytes | None = None, *, errnum: int = 0) -> None:
+    """Answer a request, unless no response was wanted (``LINK_REQUESTS`` apart)."""
     unwanted = message.head[4] & NORESPONSE
-    if session.gone or (unwanted and not always):
+    if session.gone or (unwanted and bytes(part_data(message.topic_part) or b"") not in LINK_REQUESTS):
         return
     cred = session.hub.cred
     message.front = DELIMITER
@@ -34,11 +36,11 @@ def respond(
     session.link.send(answer)
 
 
-def refuse(session: Session, message: Message, errnum: int, text: str, *, always: bool = False) -> None:
+def refuse(session: Session, message: Message, errnum: int, text: str) -> None:
     """Answer a request with an error and a text for people; "" has none."""
     session.hub.counters.refused += 1
     data = text.encode("utf-8", "replace").replace(b"\0", b"") + b"\0" if text else None
-    respond(session, message, data, errnum=errnum, always=always)
+    respond(session, message, data, errnum=errnum)
 
 
 def deny(session: Session, message: Message, kind: str, topic: bytes, text: str = "") -> None:
@@ -51,7 +53,7 @@ def deny(session: Session, message: Message, kind: str, topic: bytes, text: str 
     if message.head[3] == EVENT:
         refuse_event(session, message, errno.EPERM, text)
     else:
-        refuse(session, message, errno.EPERM, text, always=kind in ("subscribe", "register"))
+        refuse(session, message, errno.EPERM, text)
 
 
 def disallow(session: Session, message: Message, kind: str, topic: bytes, errnum: int, text: str) -> None:
@@ -63,7 +65,7 @@ def disallow(session: Session, message: Message, kind: str, topic: bytes, errnum
     if message.head[3] == EVENT:
         refuse_event(session, message, errnum, text)
     else:
-        refuse(session, message, errnum, text, always=kind in ("subscribe", "register"))
+        refuse(session, message, errnum, text)
 
 
 def refuse_event(session: Session, message: Message, errnum: int, text: str) -> None:

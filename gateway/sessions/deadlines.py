@@ -68,11 +68,7 @@ class Deadlines:
         row = self._subscriptions.setdefault(session, [])
         if len(row) >= WAITING_MAX:
             answers.refuse(
-                session,
-                message,
-                errno.EAGAIN,
-                f"{len(row)} subscriptions wait already: retry in 1 s",
-                always=True,
+                session, message, errno.EAGAIN, f"{len(row)} subscriptions wait already: retry in 1 s"
             )
             return
         message.front, message.payload_part = DELIMITER, b""  # an answer needs neither, and they may be large
@@ -152,7 +148,5 @@ class Deadlines:
                 del self._subscriptions[session]
             for one in row:
                 if one.until <= now:
-                    answers.refuse(
-                        session, one.message, errno.EHOSTUNREACH, self._hub.unreachable, always=True
-                    )
+                    answers.refuse(session, one.message, errno.EHOSTUNREACH, self._hub.unreachable)
         self.advance()

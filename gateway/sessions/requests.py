@@ -39,7 +39,7 @@ def subscribe(session: Session, message: Message, _decision: Decision) -> None:
     try:
         prefix = _text(message, "topic").encode()
     except (HeadgateError, UnicodeEncodeError) as error:
-        answers.refuse(session, message, errno.EPROTO, str(error), always=True)
+        answers.refuse(session, message, errno.EPROTO, str(error))
         return
     if session.ready:
         subscribe_now(session, message, prefix)
@@ -56,7 +56,7 @@ def subscribe_now(session: Session, message: Message, prefix: bytes) -> None:
     if not errnum:
         # where it begins: with this a client that resumes later is not sent what came before it subscribed
         began = encode_json({"sequence": session.hub.history.last})
-        answers.respond(session, message, began, always=True)
+        answers.respond(session, message, began)
         return
     limit = session.hub.settings.limits.subscriptions
     text = (
@@ -64,7 +64,7 @@ def subscribe_now(session: Session, message: Message, prefix: bytes) -> None:
         if errnum == errno.ENOSPC
         else f"a prefix has {PREFIX_MAX_BYTES} bytes at most"
     )
-    answers.refuse(session, message, errnum, text, always=True)
+    answers.refuse(session, message, errnum, text)
 
 
 def unsubscribe(session: Session, message: Message, _decision: Decision) -> None:
@@ -72,13 +72,13 @@ def unsubscribe(session: Session, message: Message, _decision: Decision) -> None
     try:
         prefix = _text(message, "topic").encode()
     except (HeadgateError, UnicodeEncodeError) as error:
-        answers.refuse(session, message, errno.EPROTO, str(error), always=True)
+        answers.refuse(session, message, errno.EPROTO, str(error))
         return
     errnum = session.hub.fanout.unsubscribe(session, prefix)
     if errnum:
-        answers.refuse(session, message, errnum, "", always=True)
+        answers.refuse(session, message, errnum, "")
     else:
-        answers.respond(session, message, always=True)
+        answers.respond(session, message)
 
 
 def publish(session: Session, message: Message, decision: Decision) -> None:
@@ -124,11 +124,7 @@ def add(session: Session, message: Message, _decision: Decision) -> None:
         answers.deny(session, message, "register", name.encode(), text)
     elif len(session.provider.names) + session.adding >= session.hub.settings.limits.services:
         answers.refuse(
-            session,
-            message,
-            errno.ENOSPC,
-            f"{session.hub.settings.limits.services} services at most",
-            always=True,
+            session, message, errno.ENOSPC, f"{session.hub.settings.limits.services} services at most"
         )
     else:
         session.adding += 1
@@ -158,23 +154,23 @@ def _service_name(session: Session, message: Message) -> str | None:
     try:
         name = _text(message, "service")
     except HeadgateError as error:
-        answers.refuse(session, message, errno.EPROTO, str(error), always=True)
+        answers.refuse(session, message, errno.EPROTO, str(error))
         return None
     try:
         check_service(name)
         if name == service.NAME:
             raise ProtocolError(f"{name} is the gateway's own", errno.EEXIST)
     except ProtocolError as error:
-        answers.refuse(session, message, error.errno, str(error).replace("\0", ""), always=True)
+        answers.refuse(session, message, error.errno, str(error).replace("\0", ""))
         return None
     return name
 
 
 def _answer(session: Session, message: Message, errnum: int, text: str) -> None:
     if errnum:
-        answers.refuse(session, message, errnum, text, always=True)
+        answers.refuse(session, message, errnum, text)
     else:
-        answers.respond(session, message, always=True)
+        answers.respond(session, message)
 
 
 def disconnect(session: Session, message: Message, decision: Decision) -> None:
@@ -202,7 +198,7 @@ def refuse_stream(session: Session, message: Message) -> None:
     """Whoever asks one of these for a stream would wait for its end for ever."""
     topic = bytes(part_data(message.topic_part) or b"")
     text = f"{answers.shown(topic)} has one answer, no stream"
-    answers.refuse(session, message, errno.EPROTO, text, always=topic in _LINK_REQUESTS)
+    answers.refuse(session, message, errno.EPROTO, text)
 
 
 async def _later(session: Session, message: Message, answer: Awaitable[Mapping[str, Any]]) -> None:
@@ -242,5 +238,3 @@ HANDLED: Final[dict[bytes, Act]] = {
     b"service.remove": remove,
 }
 """Topic -> who handles it; beside these everything that begins with ``gateway.``."""
-_LINK_REQUESTS: Final = frozenset(HANDLED) - {b"event.publish"}
-"""Those that are answered even where no response was wanted."""

@@ -2,10 +2,13 @@
 
 import asyncio
 import errno
+import ssl
+import time
 
 import pytest
 from aiohttp import web
 
+from gateway import selfsigned
 from gateway.identity import hook as hooks
 from gateway.identity.hook import AWAY, AWAY_S, AuthorizationHook
 from gateway.settings.schema import AccessSection
@@ -133,6 +136,21 @@ async def test_nothing_but_a_yes_is_one(program, clock, answer):
     assert hook.known(ADA, "call", b"b") is None, "others are asked for"
     clock[0] += AWAY_S
     assert hook.known(ADA, "call", b"a") is None
+
+
+async def test_a_certificate_that_is_not_trusted_is_looked_at_once(program, clock, aiohttp_server, tmp_path):
+    """It is nobody's question that is wrong with it: others do not ask meanwhile."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*selfsigned.save(selfsigned.make([], now=time.time()), tmp_path / "tls"))
+    app = web.Application()
+    app.router.add_route("*", "/allow", program.handle)
+    program.url = str((await aiohttp_server(app, ssl=context)).make_url("/allow"))
+    assert program.url.startswith("https:")
+    hook = hook_of(program, clock)
+    assert not (await hook.ask(ADA, "call", b"a")).allowed
+    assert hook.known(ADA, "call", b"b").text == AWAY
+    assert hook.outcomes["failed"] == 1
+    assert program.asked == []
 
 
 async def test_a_hook_that_is_slow_is_waited_for_once_and_asked_again_in_a_moment(program, clock):

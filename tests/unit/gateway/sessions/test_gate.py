@@ -8,6 +8,7 @@ import pytest
 from broker.wire import message as wire
 from broker.wire.payload import any_text, encode_json
 from gateway.identity.hook import AWAY, Verdict
+from gateway.sessions import answers, service
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
 ALL = (rule(["user"], [""]), rule(["user"], ["secret."], allow=False))
@@ -36,6 +37,12 @@ class Hook:
         found = self.verdict if topic.startswith(self.denied) else YES
         self.cached[mine.name, kind, topic] = found
         return found
+
+
+class Hooked:
+    """Nobody is asked."""
+
+    asked = True
 
 
 def with_hook(script, *denied, **options):
@@ -149,6 +156,27 @@ def test_requests_that_name_what_they_want_inside(topic, payload, question):
         assert web.session.subscriptions == {}
 
     with_hook(script, "news.", "secret.", "1001-")
+
+
+def test_whoever_wants_no_answer_gets_none_whatever_is_said_of_it():
+    """Requests about the link itself apart, which brokers answer in any case (event.subscribe and the like)."""
+    inside = {"topic": "news.", "service": "1001-x"}
+    topics = [f"{service.NAME}.{name}" for name in (*service.METHODS, "none")] + ["event.publish", "news.x"]
+
+    async def script(desk, hook):
+        web = desk.client()
+        for topic in topics:
+            web.send(topic, inside, flags=wire.NORESPONSE)
+            web.send(topic, b"x", flags=wire.NORESPONSE)
+            web.send(topic, inside, flags=wire.NORESPONSE | wire.STREAMING)
+        for topic in sorted(each.decode() for each in answers.LINK_REQUESTS):
+            await web.ask(topic, inside, flags=wire.NORESPONSE)
+        assert len(web.of(wire.RESPONSE)) == 4
+        assert hook.asked
+
+    with_hook(script, "news.", "1001-")
+    run(lambda desk: script(desk, Hooked), rules=ALL)
+    run(lambda desk: script(desk, Hooked), rules=())
 
 
 def test_events_of_clients():
