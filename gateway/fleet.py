@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import os
 import random
 import secrets
 from collections import Counter, deque
@@ -41,6 +42,10 @@ ASK_S: Final = 2.0
 """How long a process of another gateway may take to answer."""
 AGAIN_S: Final = (0.2, 5.0)
 """Shortest and longest pause before Redis is tried again."""
+RETELL_S: Final = 0.02
+"""For each other process: within so long one of them tells a newcomer what is revoked ..."""
+RETELL_MAX_S: Final = 2.0
+"""... and within so long in any case."""
 PEERS_MAX: Final = 1024
 USERS_MAX: Final = 65_536
 """Users of one process that are counted."""
@@ -51,13 +56,19 @@ WAITING_MAX: Final = 4096
 
 
 class Counts(msgspec.Struct, tag="counts"):
-    """Connections of users in one process; ``full``: of no others. ``hello``: it asks all to tell theirs."""
+    """Connections of users in one process.
+
+    ``full``: of no others, once the parts are there that follow where there are ``more``. ``hello``: it asks all to
+    tell theirs. ``host``: where it runs, for people.
+    """
 
     gateway: str
     name: str
     users: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
     full: bool = False
+    more: bool = False
     hello: bool = False
+    host: Annotated[str, msgspec.Meta(max_length=255)] = ""
 
 
 class Bye(msgspec.Struct, tag="bye"):
@@ -96,10 +107,12 @@ _decode = msgspec.msgpack.Decoder(Said).decode
 
 
 class _Peer:
-    """A process of another gateway."""
+    """A process of another gateway; ``fresh`` is what it tells anew while some of that has not come."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str) -> None:
+        self.label = label
         self.users: dict[str, int] = {}
+        self.fresh: dict[str, int] | None = None
         self.seen = 0.0
 
 
@@ -120,6 +133,11 @@ class _Asked:
                 self.all.set()
 
 
+def label_of(host: str, gateway: str) -> str:
+    """What a gateway is called in answers for people."""
+    return f"{host}/{gateway[:8]}"
+
+
 class _Lost(Exception):
     """The link to Redis is of no use any more."""
 
@@ -134,7 +152,7 @@ class Fleet:
         clock: seconds, never going back.
 
     Attributes:
-        away: Redis is not reached.
+        away: Redis is not reached. label: what this gateway is called in answers for people.
 
     Raises:
         ConfigError: redis-py is missing, or the URL is none.
@@ -153,6 +171,8 @@ class Fleet:
         self.away = True
         self._gateway = store.key("fleet").hex()[:16]
         self._name = secrets.token_hex(8)
+        self._host = os.uname().nodename[:255]
+        self.label = label_of(self._host, self._gateway)
         self._store = store
         self._connections = connections
         self._answer = answer
@@ -161,8 +181,9 @@ class Fleet:
         self._peers: dict[str, _Peer] = {}
         self._users: Counter[str] = Counter()
         self._changed: set[str] = set()
-        self._told: Mapping[str, float] = {}
+        self._told: set[str] = set()
         self._seen = -1
+        self._retell_at: float | None = None
         self._heard_revoked: dict[str, float] = {}
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._asked: dict[int, _Asked] = {}
@@ -180,6 +201,11 @@ class Fleet:
     def others(self) -> int:
         """Processes of other gateways."""
         return len(self._peers)
+
+    @property
+    def processes(self) -> Counter[str]:
+        """Labels of the other gateways, and how many processes each has."""
+        return Counter(peer.label for peer in self._peers.values())
 
     async def ask(self, question: bytes) -> list[bytes]:
         """What each process of the other gateways answers; b"" for one that does not in time."""
@@ -239,7 +265,7 @@ class Fleet:
             async with asyncio.timeout(LEASE_S):  # older redis-py waits for the first answer for ever
                 await heard.subscribe(*self._channels)
             self._waiting.clear()
-            self._told, self._seen = {}, -1
+            self._told, self._seen, self._retell_at = set(), -1, None
             self._say_counts(hello=True)
             loop = asyncio.get_running_loop()
             tasks = [loop.create_task(self._hear(heard)), loop.create_task(self._tell())]
@@ -293,15 +319,19 @@ class Fleet:
     def _say_counts(self, *, hello: bool = False) -> None:
         """All of them."""
         rows = list(self._connections.all_own().items())
-        self._say(Counts(self._gateway, self._name, dict(rows[:PART]), full=True, hello=hello))
-        self._say_users(rows[PART:])
+        parts = [dict(rows[at : at + PART]) for at in range(0, len(rows), PART)] or [{}]
+        for number, part in enumerate(parts, 1):
+            first, more = number == 1, number < len(parts)
+            self._say(Counts(self._gateway, self._name, part, first, more, hello and first, self._host))
 
     def _say_users(self, rows: Sequence[tuple[str, int]]) -> None:
         for at in range(0, len(rows), PART):
-            self._say(Counts(self._gateway, self._name, dict(rows[at : at + PART])))
+            self._say(Counts(self._gateway, self._name, dict(rows[at : at + PART]), host=self._host))
 
     def _say_revoked(self) -> None:
-        """What counts no more since we looked last, whoever revoked it; what others did is written before."""
+        """What counts no more since we looked last, unless it was heard here; what others did is written before."""
+        if self._retell_at is not None and self._clock() >= self._retell_at:
+            self._seen, self._retell_at = -1, None
         try:
             if self._heard_revoked:
                 self._take_revoked()
@@ -314,7 +344,7 @@ class Fleet:
         rows = [each for each in revoked.items() if each[0] not in self._told]
         for at in range(0, len(rows), PART):
             self._say(Revoked(self._gateway, dict(rows[at : at + PART])))
-        self._seen, self._told = seen, revoked
+        self._seen, self._told = seen, set(revoked)
 
     # -- what is heard -------------------------------------------------------------------------
 
@@ -324,14 +354,16 @@ class Fleet:
                 self._asked[said.number].replied(said.name, said.body)
         elif isinstance(said, Bye):
             self._drop(said.name)
+        elif isinstance(said, Revoked):
+            self._told |= said.credentials.keys()  # all have heard it: nobody has to say it again
+            if said.gateway != self._gateway:
+                self._heard_revoked |= said.credentials
         elif said.gateway == self._gateway:
             return
         elif isinstance(said, Counts):
             self._counted(said)
-        elif isinstance(said, Question):
-            self._say(Reply(self._name, said.number, self._answer(said.body)), self._channel_of(said.name))
         else:
-            self._heard_revoked |= said.credentials
+            self._say(Reply(self._name, said.number, self._answer(said.body)), self._channel_of(said.name))
 
     def _channel_of(self, name: str) -> str:
         return self._channels[1].removesuffix(self._name) + name
@@ -341,20 +373,33 @@ class Fleet:
         if peer is None:
             if len(self._peers) >= PEERS_MAX:
                 return
-            peer = self._peers[said.name] = _Peer()
+            peer = self._peers[said.name] = _Peer(label_of(said.host, said.gateway))
         peer.seen = self._clock()
         if said.full:
-            self._users.subtract(peer.users)
-            peer.users = {}
-        for user, count in said.users.items():
+            peer.fresh = {}
+        if peer.fresh is None:
+            self._count(peer, said.users)
+        else:
+            peer.fresh |= said.users
+            if not said.more or len(peer.fresh) > USERS_MAX:
+                gone = peer.users.keys() - peer.fresh.keys()
+                self._count(peer, dict.fromkeys(gone, 0) | peer.fresh)
+                self._users, peer.fresh = +self._users, None
+        if said.hello:
+            self._say_counts()
+            self._retell(len(self._peers))
+
+    def _count(self, peer: _Peer, users: Mapping[str, int]) -> None:
+        for user, count in users.items():
             if user in peer.users or len(peer.users) < USERS_MAX:
                 self._users[user] += count - peer.users.pop(user, 0)
                 if count:
                     peer.users[user] = count
-        self._users = +self._users if said.full else self._users
-        if said.hello:
-            self._say_counts()
-            self._told, self._seen = {}, -1  # all that is revoked is told again
+
+    def _retell(self, others: int) -> None:
+        """All that is revoked is told again; of many gateways one, as a rule: the others hear it before their turn."""
+        self._told.clear()
+        self._retell_at = self._clock() + random.uniform(0, min(others * RETELL_S, RETELL_MAX_S))
 
     def _take_revoked(self) -> None:
         known = self._store.revocations()

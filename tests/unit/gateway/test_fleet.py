@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import ConfigError
 from gateway.closes import BUSY
-from gateway.fleet import Fleet, _Asked
+from gateway.fleet import Counts, Fleet, Revoked, _Asked
 from gateway.identity.leases import Connections
 from gateway.identity.store import Store
 from gateway.principal import Denied
@@ -77,6 +77,74 @@ async def test_who_comes_later_is_told_everything(redis, tmp_path):
         async with members(tmp_path, redis, "b") as (other,):
             await until(lambda: other.fleet.elsewhere("user4999") == other.fleet.elsewhere("user0") == 1)
             await until(lambda: "token:1" in other.store.revocations())
+
+
+async def test_users_beyond_one_message_are_counted_all_the_time(redis, tmp_path):
+    """Between two parts those of the later ones had no connection: every beat for a moment."""
+    async with members(tmp_path, redis, "a") as (one,):
+        fleet = one.fleet
+
+        def told(users, **more):
+            fleet._heard(Counts("there", "p", users, **more))
+            return [fleet.elsewhere(user) for user in ("early", "late", "gone")]
+
+        assert told({"early": 1}, full=True, more=True) == [0, 0, 0]
+        assert told({"late": 2, "gone": 1}) == [1, 2, 1]
+        assert told({"late": 3}) == [1, 3, 1]
+        assert told({"early": 1}, full=True, more=True) == [1, 3, 1]
+        assert told({"late": 4}, more=True) == [1, 3, 1]
+        assert told({"other": 1}) == [1, 4, 0]
+        assert "gone" not in fleet._users
+
+
+async def test_a_revocation_is_told_once_however_many_there_are(redis, tmp_path, monkeypatch):
+    """Each gateway told it again, to all: their number squared. So it was for each newcomer with all of them."""
+    said, say = [], Fleet._say
+    monkeypatch.setattr(
+        Fleet, "_say", lambda fleet, each, *more: (said.append((fleet, each)), say(fleet, each, *more))
+    )
+
+    def tellers():
+        return [fleet for fleet, each in said if isinstance(each, Revoked)]
+
+    async with members(tmp_path, redis, *"abcdef") as everybody:
+        fleets = [each.fleet for each in everybody]
+        await until(lambda: all(each.others == 5 and each._retell_at is None for each in fleets))
+        everybody[0].store.revoke("jwt:x", everybody[0].store.wall() + 1000)
+        await until(lambda: all("jwt:x" in each.store.revocations() for each in everybody))
+        await until(lambda: all(each.fleet._seen == each.store.changes() for each in everybody))
+        assert tellers() == fleets[:1]
+        turns = [50, 50, 0, 50, 50, 50]
+        monkeypatch.setattr("gateway.fleet.random.uniform", lambda _least, most: most * turns.pop())
+        said.clear()
+        async with members(tmp_path, redis, "g") as (late,):
+            await until(lambda: "jwt:x" in late.store.revocations() and not turns)
+            for each in fleets:
+                each._retell_at = each._retell_at and 0.0  # the turn of the others
+            await until(lambda: all(each._retell_at is None for each in fleets))
+            assert len(tellers()) == 1
+
+
+async def test_a_newcomer_is_told_what_only_one_of_the_others_knows(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others == other.fleet.others == 1)
+        end = one.store.wall() + 1000
+        one.store.revoke("jwt:both", end)
+        await until(lambda: "jwt:both" in other.store.revocations())
+        with other.store.writing() as base:  # no number grows: nobody tells it yet
+            base.execute("INSERT INTO revocations VALUES ('jwt:alone', ?)", (end,))
+        async with members(tmp_path, redis, "c") as (late,):
+            await until(lambda: set(late.store.revocations()) == {"jwt:both", "jwt:alone"})
+
+
+async def test_gateways_are_known_by_name(redis, tmp_path):
+    async with (
+        members(tmp_path, redis, "a", "b") as (one, other),
+        members(tmp_path, redis, "b2", gateway="b") as (_,),
+    ):
+        await until(lambda: one.fleet.others == 2)
+        assert one.fleet.processes == {other.fleet.label: 2}
+        assert one.fleet.label != other.fleet.label
 
 
 async def test_what_one_of_them_refuses_all_refuse(redis, tmp_path):
