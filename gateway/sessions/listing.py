@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ def stats(hub: Hub) -> dict[str, Any]:
     """Counters since the start, and the present states, of this process."""
     upstream, history = hub.upstream, hub.history
     return {
+        "gateway": os.uname().nodename if hub.fleet is None else hub.fleet.label,
         "started_at": hub.started_at,
         "sessions": len(hub.sessions),
         "by_kind": hub.counters.by_kind(hub.sessions.values()),
@@ -132,3 +135,51 @@ def stats(hub: Hub) -> dict[str, Any]:
         "queued_bytes": hub.options.budget.used_bytes,
         "choked": upstream.choked,
     }
+
+
+SUMMED: Final = ("sessions", "by_kind", "counters", "events", "queued_bytes")
+"""What of the statistics of several processes is added up."""
+GATEWAYS_MAX: Final = 200
+"""Rows of one answer: some 500 bytes each."""
+
+
+def all_stats(hub: Hub, others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The statistics of this process, and beside them those of every gateway and all together.
+
+    ``silent`` names the gateways of which a process did not answer.
+    """
+    own = stats(hub)
+    told: dict[str, list[Mapping[str, Any]]] = {}
+    for each in (own, *others):
+        told.setdefault(each["gateway"], []).append(each)
+    there = Counter({own["gateway"]: hub.settings.gateway.workers})
+    there += Counter() if hub.fleet is None else hub.fleet.processes
+    rows = [
+        {
+            "gateway": name,
+            "processes": len(parts),
+            "started_at": min(part["started_at"] for part in parts),
+            "joined": sum(part["upstream"]["joined"] for part in parts),
+            **_sum([_summed(part) for part in parts]),
+        }
+        for name, parts in sorted(told.items())
+    ]
+    return own | {
+        "gateways": rows[:GATEWAYS_MAX],
+        "more": len(rows[GATEWAYS_MAX:]),
+        "all": _sum([_summed(row) for row in rows]),
+        "silent": sorted(name for name, count in there.items() if len(told.get(name, ())) < count),
+    }
+
+
+def _summed(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: figures[name] for name in SUMMED}
+
+
+def _sum(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Numbers added up by name, tables within tables, too."""
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        values = [part[name] for part in parts if name in part]
+        found[name] = _sum(values) if isinstance(values[0], dict) else sum(values)
+    return found

@@ -5,7 +5,9 @@
     gateway.session   {["session"]}            -> the row of a session: the caller's own when none is named
     gateway.sessions  {["limit"], ["after"]}   -> {"sessions": [row], "total", ["next"]}: a page, the oldest first; next
                                                   is the after of the next one, where more follow
-    gateway.stats     {}                       -> counters and states of this process
+    gateway.stats     {}                       -> counters and states of this process; where there are others,
+                                                  "gateways", a row of each, "all", their sum, and "silent", the names
+                                                  of those of which a process did not answer
     gateway.series    {["range_s"], ["figures"]} -> {"begin", "step", "count", "series", "marks"}: figures over time, as
                                                   ``trends.rings.Rings.read`` has them
     gateway.calls     {["rank"]}               -> {"at", "rows": [{"kind", "name", "rank", "calls", "errors", "open",
@@ -37,10 +39,11 @@
 
 ``gateway.calls`` and ``gateway.ranks`` are for whoever may ask the brokers all of that.
 
-With several worker processes each answers for itself; sessions are shown and ended wherever they are, and a reload
-reaches all of them: the answer has the problems of one, the others follow a moment later. A worker that does not answer
-is told of: ``"silent"`` is how many did not show their sessions, and ETIMEDOUT says that one may be there or not. So it
-is with the workers of other gateways, where Redis carries the question to them (``gateway.fleet``).
+With several worker processes each answers for itself; statistics are added up, sessions are shown and ended wherever
+they are, and a reload reaches all of them: the answer has the problems of one, the others follow a moment later. A
+worker that does not answer is told of: ``"silent"`` is how many did not show their sessions, and ETIMEDOUT says that
+one may be there or not. So it is with the workers of other gateways, where Redis carries the question to them
+(``gateway.fleet``).
 """
 
 from __future__ import annotations
@@ -120,7 +123,7 @@ OF_BROKERS: Final = {
     "ranks": ("broker.stats-get", "overlay.topology", "overlay.health", "state-machine.get", "attr.get"),
 }
 """Methods that tell what brokers told, and what who calls them has to be allowed to ask those."""
-EVERYWHERE: Final = frozenset(("session", "sessions", "presence", "end"))
+EVERYWHERE: Final = frozenset(("session", "sessions", "presence", "stats", "end"))
 """Methods that other worker processes are asked for, too."""
 Answer: TypeAlias = "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"
 Method: TypeAlias = "Callable[[Hub, Caller, Mapping[str, Any]], Answer]"
@@ -168,6 +171,9 @@ async def _everywhere(hub: Hub, caller: Caller, name: str, arguments: Mapping[st
     """Ask the other workers, too: for a session that is not here, or for all of them."""
     if name == "sessions":
         return await _all_sessions(hub, caller, arguments)
+    if name == "stats":
+        replies, _silent = await _ask(hub, caller, name, {})
+        return listing.all_stats(hub, [each.answer for each in replies if each.answer is not None])
     if name == "presence":
         here = topics.presence(hub, caller, arguments)
         replies, silent = await _ask(hub, caller, name, arguments)

@@ -60,7 +60,7 @@ def press(button: Any) -> None:
 class Stage:
     """One gateway process and the pages of one test."""
 
-    def __init__(self, browser: Any, upstream: str, folder: Path) -> None:
+    def __init__(self, browser: Any, upstream: str, folder: Path, extra: str = "") -> None:
         self.browser = browser
         self.folder = folder
         self.upstream = upstream
@@ -68,11 +68,11 @@ class Stage:
         self._login: list[Any] = []
         self._used: list[tuple[Any, Any]] = []
         self._idle: dict[Any, list[Any]] = {}
-        self.gateway = GatewayProcess(config_in(folder, upstream, users=USERS))
+        self.gateway = GatewayProcess(config_in(folder, upstream, extra, users=USERS))
         self.gateway.wait_ready()
         self.url = self.gateway.urls[0].rstrip("/")
         # from now on at this place, so that it can come back to it
-        config_in(folder, upstream, f'[[listen]]\nurl = "{self.url}"\n', users=USERS)
+        config_in(folder, upstream, f'{extra}[[listen]]\nurl = "{self.url}"\n', users=USERS)
 
     # -- the gateway -----------------------------------------------------------------------------
 

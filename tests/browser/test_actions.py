@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import time
 
 import pytest
@@ -11,6 +12,8 @@ from gateway.identity.store import Store
 from gateway.identity.tokens import TokenFile, token_path
 from tests.browser.stage import Stage, press
 from tests.live.brokers import eventually, tree
+from tests.live.gateways import gateway_process
+from tests.live.redis_server import redis_server
 from tests.live.speaker import Closed, Speaker
 
 pytestmark = pytest.mark.patient
@@ -75,6 +78,29 @@ def test_a_client_of_a_broker_is_sent_away(look, four):
         press(ends.get_by_role("button"))
         with pytest.raises(Closed):
             client.receive()
+
+
+def test_other_gateways_are_shown_with_the_sum_and_one_that_is_silent_is_named(browser, four, rundir):
+    for name in "ab":
+        (rundir / name).mkdir()
+    with contextlib.ExitStack() as stack:
+        _process, port = stack.enter_context(redis_server(rundir))
+        extra = f'redis = "redis://127.0.0.1:{port}/0"\n'
+        other = stack.enter_context(gateway_process(rundir / "b", four, extra))
+        stage = Stage(browser, four, rundir / "a", extra)
+        stack.callback(stage.close)
+        page = stage.dashboard("sessions")
+        rows = page.locator("table[aria-label='Gateways'] tbody tr")
+        eventually(rows.count, 3)
+        assert rows.last.locator("td").first.inner_text() == "all"
+        assert rows.last.locator("td[data-name=sessions]").inner_text() == "1"
+        other.signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: rows.filter(has_text="does not answer").count(), 1)
+        finally:
+            other.signal(signal.SIGCONT)
+        eventually(lambda: (rows.count(), rows.filter(has_text="does not answer").count()), (3, 0))
+        stage.sweep()
 
 
 def test_a_gateway_is_drained_and_its_page_waits_for_the_next_one(look):

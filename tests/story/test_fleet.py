@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 
 import aiohttp
 import pytest
@@ -48,6 +50,13 @@ def test_a_limit_counts_over_both_and_an_admin_ends_sessions_at_either(rundir, b
                 assert await connected(http, other, stack) is None
             who = await ask(http, other, "presence", {})
             assert {row["user"]: row["sessions"] for row in who["users"]}["bob"] == 1
+            told = await ask(http, other, "stats", {})
+            assert (len(told["gateways"]), told["all"]["by_kind"]["flux.v1.json"], told["silent"]) == (
+                2,
+                1,
+                [],
+            )
+            assert sum(row["sessions"] for row in told["gateways"]) == told["all"]["sessions"]
             await ask(http, other, "end", {"session": session})
             assert (await first.receive_json())["type"] == "error"
             await until_known(http, other, 0)
@@ -57,6 +66,15 @@ def test_a_limit_counts_over_both_and_an_admin_ends_sessions_at_either(rundir, b
                 text = await answer.text()
                 assert "headgate_gateway_fleet_others 1" in text
                 assert "headgate_gateway_fleet_away 0" in text
+            one.process.send_signal(signal.SIGSTOP)
+            try:
+                told = await ask(http, other, "stats", {})
+                (name,) = told["silent"]
+                assert name.startswith(f"{os.uname().nodename}/")
+                assert name != told["gateway"]
+                assert [row["gateway"] for row in told["gateways"]] == [told["gateway"]]
+            finally:
+                one.process.send_signal(signal.SIGCONT)
 
     for name in "ab":
         (rundir / name).mkdir()

@@ -42,7 +42,7 @@ export class Sessions {
   #access = null;
   #timer;
   #watching = false;
-  #rates = { web: new Rates(), local: new Rates(), links: new Rates() };
+  #rates = { web: new Rates(), local: new Rates(), gateways: new Rates() };
 
   constructor() {
     this.web = new Table('Web sessions', [
@@ -60,6 +60,19 @@ export class Sessions {
       { name: 'subscriptions', text: (row) => words(row.subscriptions) },
       { name: 'services', text: (row) => words(row.services) },
     ], 'No web sessions.', (row) => this.#webActs(row));
+    this.gateways = new Table('Gateways', [
+      { name: 'gateway', text: (row) => row.gateway },
+      { name: 'processes', number: true, text: (row) => (row.silent ? 'does not answer' : String(row.processes)),
+        mood: (row) => (row.silent ? 'bad' : null) },
+      { name: 'since', number: true, text: (row) => duration(Date.now() / 1000 - row.started_at) },
+      { name: 'sessions', number: true, text: (row) => short(row.sessions) },
+      { name: 'in/s', number: true, text: (row) => rate(row.in) },
+      { name: 'out/s', number: true, text: (row) => rate(row.out) },
+      { name: 'refused', number: true, text: (row) => short(row.counters?.refused) },
+      { name: 'denied', number: true, text: (row) => short(row.counters?.denied) },
+      { name: 'queue', number: true, text: (row) => size(row.queued_bytes), mood: (row) => waits(row.queued_bytes) },
+    ], '');
+    this.gateways.element.hidden = true;
     this.services = new Table('Services', [
       { name: 'service', text: (row) => row.name },
       { name: 'provided by', text: (row) => row.by },
@@ -79,7 +92,7 @@ export class Sessions {
     ], 'No clients.', (row) => this.#localActs(row));
     this.gateway = h('span', { class: 'acts' });
     this.web.heading.append(this.gateway);
-    this.element = h('div', { class: 'sessions' }, this.web.element, this.services.element, this.local.element);
+    this.element = h('div', { class: 'sessions' }, this.gateways.element, this.web.element, this.services.element, this.local.element);
   }
 
   /**
@@ -107,6 +120,7 @@ export class Sessions {
         this.#ask(this.web, 'gateway.sessions', (answer) => this.#drawWeb(answer.sessions), { limit: ROWS }),
         this.#ask(this.services, 'module.list', (answer) => this.#drawServices(answer.mods)),
         this.#askLocal(),
+        this.#askGateways(),
       ]);
     }
     clearTimeout(this.#timer);
@@ -130,6 +144,24 @@ export class Sessions {
     this.webRows = rows;
     const counted = rows.map((row) => ({ ...row, id: row.session, sent: row.sent ?? row.answered ?? 0 }));
     this.web.draw(this.#rates.web.add(counted));
+  }
+
+  /** Nothing is shown of a gateway that is alone, nor to whom it is not told: the web sessions say what is needed. */
+  async #askGateways() {
+    if (await this.#access.refusal('call', 'gateway.stats')) return;
+    const { gateways = [], silent = [], all } = await this.#client.rpc('gateway.stats').catch(() => ({}));
+    const names = new Set(gateways.map((row) => row.gateway));
+    const rows = gateways.map((row) => ({ ...row, id: row.gateway, silent: silent.includes(row.gateway),
+      received: row.counters.requests + row.counters.published, sent: row.counters.responses + row.events.delivered }));
+    if (all) {
+      const sum = (name) => rows.reduce((total, row) => total + row[name], 0);
+      rows.push({ ...all, id: '', gateway: 'all', received: sum('received'), sent: sum('sent'), processes: sum('processes'),
+        started_at: Math.min(...rows.map((row) => row.started_at)) });
+    }
+    this.#rates.gateways.add(rows);
+    rows.splice(-1, 0, ...silent.filter((name) => !names.has(name)).map((gateway) => ({ gateway, silent: true })));
+    this.gateways.element.hidden = !all;
+    this.gateways.draw(rows);
   }
 
   #drawServices(mods) {

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import itertools
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -254,6 +255,65 @@ def test_a_session_that_a_silent_worker_may_have_is_not_said_to_be_gone():
         await other.close()
 
     run(script, join=False)
+
+
+def test_statistics_are_of_all_gateways_and_who_is_silent_is_named():
+    async def script(desk):
+        other, label = Desk(desk.rundir, desk.hub.settings), desk.hub.fleet.label
+        there = [other.client() for _ in range(3)]
+        other.hub.fleet = FleetStub("b/2")
+
+        async def others(question):
+            return [b"", answered(other.hub, question), answered(desk.hub, question)]
+
+        desk.hub.ask_others = others
+        web, owner = desk.client(), desk.owner()
+        await web.refused("secret.plan")
+        told = await owner.rpc("gateway.stats")
+        assert (told["gateway"], told["sessions"], told["counters"]["refused"]) == (label, 2, 1)
+        assert [(row["gateway"], row["processes"], row["sessions"]) for row in told["gateways"]] == [
+            (label, 2, 4),
+            ("b/2", 1, 3),
+        ]
+        assert told["silent"] == ["b/2", "c/3"]
+        assert (told["all"]["sessions"], told["all"]["counters"]["refused"], told["more"]) == (7, 2, 0)
+        assert told["all"]["by_kind"] == {"flux.v1": 7}
+        assert len(there) == 3
+        await other.close()
+
+    async def in_fleet(desk):
+        desk.hub.fleet = FleetStub("a/1", {"b/2": 2, "c/3": 1})
+        await script(desk)
+
+    run(in_fleet, gateway={"workers": 2}, join=False)
+
+
+def test_statistics_of_a_gateway_alone_are_its_own():
+    async def script(desk):
+        assert "gateways" not in await desk.owner().rpc("gateway.stats")
+
+    run(script, join=False)
+
+
+def test_many_gateways_are_one_answer(monkeypatch):
+    monkeypatch.setattr(listing, "GATEWAYS_MAX", 2)
+
+    async def script(desk):
+        desk.client()
+        told = listing.all_stats(
+            desk.hub, [listing.stats(desk.hub) | {"gateway": f"x/{n}"} for n in range(4)]
+        )
+        assert (len(told["gateways"]), told["more"], told["all"]["sessions"]) == (2, 3, 5)
+
+    run(script, join=False)
+
+
+class FleetStub:
+    """What a hub asks of the fleet."""
+
+    def __init__(self, label, processes=()):
+        self.label, self.processes = label, Counter(processes)
+        self.others = self.processes.total()
 
 
 def test_figures_and_refusals():
