@@ -19,6 +19,7 @@ from broker.wire.message import RESPONSE, event, request, response
 from gateway import selfsigned
 from tests.live.brokers import BrokerProcess, eventually, one_broker, tree_config
 from tests.live.gateways import gateway_process, live, run
+from tests.live.ports import free_port
 from tests.live.promql import evaluate, scraped
 from tests.live.rawweb import Web
 from tests.live.scrapes import RULES, Prometheus, page
@@ -239,6 +240,25 @@ def test_credentials_that_are_refused(rundir):
         for _ in range(310):
             assert web.ask("GET", "/v1/session", {"Authorization": "Bearer nonsense"}).status == 401
         assert prometheus.fired("HeadgateCredentialsRefused")
+
+
+def test_an_authorisation_hook_that_is_away():
+    alert = "HeadgateAuthorizationHookFails"
+    hook = f'[access]\nhook_url = "http://127.0.0.1:{free_port()}/allow"\n'
+
+    async def script(folder):
+        async with live(folder, f"[gateway]\n{listening(folder, 'g')}{hook}") as running:
+            prometheus = Prometheus(folder / "g", "headgate-gateway")
+            await asyncio.to_thread(prometheus.scrape)
+            quiet(prometheus, alert)
+            async with aiohttp.ClientSession() as browser:
+                asked = browser.post(
+                    f"{running.url}/v1/rpc/broker.ping", json={}, headers=running.bearer("bob")
+                )
+                assert (await asked).status == 503
+            assert await asyncio.to_thread(prometheus.fired, alert)
+
+    run(script)
 
 
 @contextlib.contextmanager
