@@ -78,6 +78,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     return "".join(parts)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """See MkDocs: a docstring's mark of a block that follows is no paragraph."""
+    return html.replace("<p>::</p>", "").replace("::</p>", ":</p>")
+
+
 def linked(text: str, source: str, place: str, repository: str) -> str:
     """``text`` of the repository's file ``source`` with the links of the site's page ``place``.
 
