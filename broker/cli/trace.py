@@ -164,7 +164,7 @@ async def builtin_services(handle: Handle) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TraceFilter:
     """Which calls are printed, and how.
 
     Attributes:
@@ -189,7 +189,7 @@ class Shown:
         screen.record(call.value(), text, "red" if call.errnum else "")
 
 
-async def watch(trace: CallTrace, screen: Screen, shown: Shown) -> None:
+async def watch(trace: CallTrace, screen: Screen, shown: TraceFilter) -> None:
     """Print calls until as many were printed as are wanted."""
     left = shown.count
     async with trace:
@@ -239,7 +239,7 @@ def trace(
     For the owner.
     """
     session = Session(uri, as_json, options.ANSWER_S)
-    shown = Shown(errors, slower, payload, count)
+    shown = TraceFilter(errors, slower, payload, count)
     topics = [glob_of(each) for each in topic or []]
 
     async def work(handle: Handle) -> None:

@@ -14,7 +14,7 @@ from broker.errors import RpcError
 if TYPE_CHECKING:
     from broker.client.registered import Services
     from broker.client.subscriptions import Interests
-    from broker.transport.link import Link, Talk
+    from broker.transport.link import EventReplay, Link
 
 
 class Position:
@@ -41,7 +41,7 @@ class Position:
             talk.ears = self._heard
             self._begin(talk)
 
-    def _begin(self, talk: Talk) -> None:
+    def _begin(self, talk: EventReplay) -> None:
         self._token = talk.welcome.get("resume")
         self.epoch = talk.welcome.get("epoch")
         self._interests.sequence = _number(talk.welcome.get("sequence"))
@@ -64,7 +64,7 @@ class Position:
             talk.resume(**position, **({"token": former} if former else {}))
 
     def _heard(self, obj: dict[str, Any]) -> None:
-        """One object of the gateway (``Talk.ears``)."""
+        """One object of the gateway (``EventReplay.ears``)."""
         kind = obj.get("type")
         if kind == "resumed":
             self._resumed(obj)

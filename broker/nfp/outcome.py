@@ -119,7 +119,7 @@ class Failure(NamedTuple):
     text: str
 
 
-class Told(NamedTuple):
+class AnswerMeaning(NamedTuple):
     """What an answer meant: the ``kind`` of Event, "" when it says nothing new."""
 
     kind: str
@@ -188,7 +188,7 @@ class Outcome:
         self.acknowledged = False
         self._nameless.clear()
 
-    def answer(self, status: int, body: Body) -> Told:
+    def answer(self, status: int, body: Body) -> AnswerMeaning:
         """A RESPONSE with ``status``; see the codes in ``names``."""
         self.fresh.clear()
         value = read_any(body)
@@ -203,39 +203,39 @@ class Outcome:
         self.acknowledged = True
         return self._progress(status, said)
 
-    def _accepted(self, said: dict[str, Any]) -> Told:
+    def _accepted(self, said: dict[str, Any]) -> AnswerMeaning:
         if said.get("status") == _CANCELLED:
             self.error = Failure(Code.EXPECT_FAILED, "cancelled")
-            return Told("cancelled")
+            return AnswerMeaning("cancelled")
         self.acknowledged = True
         names = _names(said.get("workers"))
         self.missing = self.missing or _names(said.get("missing"))
         if not names or self.workers:
             if self.status == "new":
                 self.status = "queued"
-            return Told("")
+            return AnswerMeaning("")
         self.workers = names
         self._assign_nameless()
         if self.status in ("new", "queued"):
             self.status = "dispatched"
-        return Told("dispatched", message=", ".join(names))
+        return AnswerMeaning("dispatched", message=", ".join(names))
 
-    def _progress(self, status: int, said: dict[str, Any]) -> Told:
+    def _progress(self, status: int, said: dict[str, Any]) -> AnswerMeaning:
         worker = _text(said.get("worker"))
         if status == Code.CREATED or said.get("status") == "STARTED":
             fresh = self.status in ("new", "queued", "dispatched")
             self.status = self.status if self.inputs else "started"
-            return Told("accepted" if status == Code.CREATED or fresh else "", worker)
+            return AnswerMeaning("accepted" if status == Code.CREATED or fresh else "", worker)
         if status == Code.WAITING_INPUT:
             self.status = "waiting"
-            return Told("input_request", worker)
+            return AnswerMeaning("input_request", worker)
         if self.status == "new":
             self.status = "queued"
             self.missing = self.missing or _names(said.get("missing"))
-            return Told("queued", worker)
-        return Told("")
+            return AnswerMeaning("queued", worker)
+        return AnswerMeaning("")
 
-    def _result(self, value: Any, body: Body) -> Told:
+    def _result(self, value: Any, body: Body) -> AnswerMeaning:
         if not self._is_named(value):
             return self._keep_nameless(value if value is not None else bytes(body))
         for worker, result in value.items():
@@ -246,10 +246,10 @@ class Outcome:
             self.inputs.pop(worker, None)
             self.fresh.append(worker)
         if not self.fresh:
-            return Told("")
+            return AnswerMeaning("")
         if self._anyone and not self.workers:
             self.workers = tuple(self.fresh)  # our broker does not say so in front of a result that does
-        told = Told("finished", self.fresh[-1])
+        told = AnswerMeaning("finished", self.fresh[-1])
         self._assign_nameless()
         self.status = "waiting" if self.inputs else "started"
         return told
@@ -263,14 +263,14 @@ class Outcome:
         known = self.workers or self.target.names
         return not known or any(name in known or "failed" in part for name, part in value.items())
 
-    def _keep_nameless(self, value: Any) -> Told:
+    def _keep_nameless(self, value: Any) -> AnswerMeaning:
         """A body that names no worker: it is known whose it is once as many are awaited as came."""
         if self._anyone and (self.results or self._nameless):
             self.duplicates += 1
-            return Told("")
+            return AnswerMeaning("")
         self._nameless.append(value)
         self._assign_nameless()
-        return Told("finished")
+        return AnswerMeaning("finished")
 
     def _assign_nameless(self) -> None:
         if not self._nameless:
@@ -284,19 +284,19 @@ class Outcome:
             self.fresh.extend(awaited)
             self._nameless.clear()
 
-    def _failed(self, status: int, said: dict[str, Any]) -> Told:
+    def _failed(self, status: int, said: dict[str, Any]) -> AnswerMeaning:
         failure = Failure(status, error_text(status, said))
         worker = self._whose(said)
         if not worker:
             self.error = failure
-            return Told("failed", message=failure.text)
+            return AnswerMeaning("failed", message=failure.text)
         if worker in self.results or worker in self.failures:
             self.duplicates += 1
-            return Told("")
+            return AnswerMeaning("")
         self.failures[worker] = failure
         self.fresh.append(worker)
         self._assign_nameless()
-        return Told("failed", worker, failure.text)
+        return AnswerMeaning("failed", worker, failure.text)
 
     def _whose(self, said: dict[str, Any]) -> str:
         """The one worker an error is about; "" when it is about the job."""

@@ -21,9 +21,9 @@ from broker.memory import Trim
 from broker.node import drain
 from broker.node.attributes import STDERR_SEVERITY, hostname, initial, shown
 from broker.node.broker import Broker
+from broker.node.client_admission import ClientAdmission, access_of
 from broker.node.context import BrokerContext
 from broker.node.descriptors import allowed, connections_of, reserve_of
-from broker.node.doorway import Doorway, access_of
 from broker.node.keepalive import Keepalives
 from broker.node.keyring import Keyring
 from broker.node.lifecycle import Lifecycle
@@ -32,8 +32,8 @@ from broker.node.metrics import listener, samples
 from broker.node.overlay.config import Hooks, OverlayConfig
 from broker.node.overlay.overlay import Overlay
 from broker.node.rundir import make_rundir
-from broker.node.succession import Succession
-from broker.routing.ration import ration
+from broker.node.state_follower import StateFollower
+from broker.routing.call_caps import hold_call_caps
 from broker.routing.topology import NO_PARENT, Topology, parse
 from broker.routing.users import UserLimits
 from broker.schemes import Capabilities, capabilities_of
@@ -124,8 +124,8 @@ class Node:
         self.access = access_of(settings, self.owner)
         self.more_samples: list[Callable[[], list[Sample]]] = []
         self.reloaded: list[Callable[[Settings], None]] = []
-        self.doorways: list[Doorway] = []
-        self.doorway = self._doorway(self.options)
+        self.client_admissions: list[ClientAdmission] = []
+        self.client_admission = self._client_admission(self.options)
         self.must_exit: Callable[[str], object] = _log_only
         self.overlay = Overlay(self.broker, self._overlay_config(), self._hooks())
         self.keepalives = Keepalives(self.broker, settings.tree.torpid_min_s)
@@ -136,7 +136,7 @@ class Node:
         self.context.render_metrics = lambda: render(samples(self))
         self.context.apply = self._apply
         self.context.capture = self.capture
-        self.succession = Succession(self.context, self.overlay, self.lifecycle)
+        self.state_follower = StateFollower(self.context, self.overlay, self.lifecycle)
         self.dispatcher = Dispatcher(self.context, limits.service_tasks_max)
         self.listeners = Listeners()
         self._metrics: PageListener | None = None
@@ -178,17 +178,17 @@ class Node:
             self._metrics = listener(self, self.settings.broker.metrics_listen)
             await self._metrics.start()
         self._sweep()
-        self.succession.begin()
+        self.state_follower.begin()
         await self.overlay.start()
         if self.rank == 0:
-            self.succession.joined()
+            self.state_follower.joined()
 
     async def stop(self) -> None:
         """Drain: accept no more, let open calls end and children leave, say goodbye, flush and close; safe to call
         twice.
         """
-        for doorway in self.doorways:
-            doorway.open = False
+        for client_admission in self.client_admissions:
+            client_admission.open = False
         self.lifecycle.enter("cleanup")
         self.overlay.spurn()
         self.lifecycle.enter("shutdown")
@@ -223,13 +223,19 @@ class Node:
             log.warning("leaving with %d calls open after %g s", left, drain_s)
 
     async def _open(self, uri: str, options: Options) -> None:
-        doorway = self.doorway if options is self.options else self._doorway(options)
-        options.admit, options.max_bytes, options.has_reserve = (
-            doorway.admit,
-            doorway.max_bytes,
-            doorway.is_owner,
+        client_admission = (
+            self.client_admission if options is self.options else self._client_admission(options)
         )
-        log.info("rank %d listens at %s", self.rank, await self.listeners.open(uri, doorway.accept, options))
+        options.admit, options.max_bytes, options.has_reserve = (
+            client_admission.admit,
+            client_admission.max_bytes,
+            client_admission.is_owner,
+        )
+        log.info(
+            "rank %d listens at %s",
+            self.rank,
+            await self.listeners.open(uri, client_admission.accept, options),
+        )
 
     def renew_own(self) -> None:
         """Have transports with a protection of their own read their files again; who cannot goes on as before."""
@@ -243,10 +249,10 @@ class Node:
         for text in failed:
             log.error("%s; it goes on as before", text)
 
-    def _doorway(self, options: Options) -> Doorway:
+    def _client_admission(self, options: Options) -> ClientAdmission:
         limits = self.settings.limits
         older = options.dialect != "flux1"  # nothing deployed speaks one: the text is all there is to go by
-        doorway = Doorway(
+        client_admission = ClientAdmission(
             self.broker,
             self.access,
             limits.guest_message_bytes,
@@ -255,16 +261,16 @@ class Node:
             cmb1=older,
             strict=older or options.strict_rfc3,
         )
-        doorway.refused = self._refused
-        self.doorways.append(doorway)
-        return doorway
+        client_admission.refused = self._refused
+        self.client_admissions.append(client_admission)
+        return client_admission
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         self._sweeping = loop.call_later(SWEEP_S, self._sweep)
         self.broker.pressure.sweep(SWEEP_S, self.settings.limits.stall_s)
         self.keepalives.sweep(loop.time())
-        ration(self.broker.router)
+        hold_call_caps(self.broker.router)
         self.broker.router.users.elapse(SWEEP_S)
         self._trim.look()
         if self.capture is not None:
@@ -294,16 +300,16 @@ class Node:
 
     # the overlay is made before what its hooks lead to
     def _joined(self) -> None:
-        self.succession.joined()
+        self.state_follower.joined()
 
     def _parent_lost(self, _reason: str) -> None:
-        self.succession.parent_lost()
+        self.state_follower.parent_lost()
 
     def _must_exit(self, reason: str) -> None:
         self.must_exit(reason)
 
     def _status_changed(self, status: str) -> None:
-        self.succession.subtree_changed(status)
+        self.state_follower.subtree_changed(status)
         self.context.tree_changed()
 
     def _child_changed(self, _rank: int, _status: str, _torpid: bool) -> None:

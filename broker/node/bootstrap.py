@@ -14,7 +14,7 @@ from broker.errors import ConfigError, HeadgateError, print_error
 from broker.node import drain
 from broker.node.assembly import Node
 from broker.node.logring import RingHandler
-from broker.node.probes import Herald
+from broker.node.probes import StatusReporter
 from broker.node.reload import Reload, Reread
 from broker.services.log import Log
 from broker.settings import Settings
@@ -79,7 +79,7 @@ async def _serve(
             outcome[0] = code
             leave.set()
 
-    node.succession.on_leave = leave_with
+    node.state_follower.on_leave = leave_with
     node.context.on_leave = leave_with
     node.must_exit = lambda reason: leave_with(reason, EXIT_FAILED)
     task = asyncio.current_task()
@@ -87,7 +87,7 @@ async def _serve(
     _on_signals(leave, leave_with, task)
     if reread is not None:
         _on_hangup(Reload(node, reread), leave_with)
-    herald = Herald(node)
+    reporter = StatusReporter(node)
     supervision.watch(asyncio.get_running_loop().call_later)
     company = contextlib.AsyncExitStack()
     starting = asyncio.get_running_loop().create_task(_start(node, company, beside), name="start")
@@ -98,7 +98,7 @@ async def _serve(
         if starting.done():
             starting.result()
             memory.settle()
-            herald.started()
+            reporter.started()
             if ready is not None:
                 ready(node)
             await waiting

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.node.overlay.control import heartbeat
-from broker.node.overlay.liveness import Voice
+from broker.node.overlay.liveness import KeepaliveTimer
 from broker.routing.port import Port
 
 if TYPE_CHECKING:
@@ -33,14 +33,16 @@ class Keepalives:
         self.sent = 0
         self._broker = broker
         self._quiet_s = quiet_s
-        self._voices: dict[Port, Voice] = {}
+        self._timers: dict[Port, KeepaliveTimer] = {}
 
     def sweep(self, now: float) -> None:
         """Called now and then, ``now`` in monotonic seconds; what was quiet is known up to one call too late."""
         ports = [port for port in self._broker.router.ports if port.cmb1]
-        self._voices = {port: self._voices.get(port) or Voice(port.link.outbox.sent, now) for port in ports}
-        for port, voice in self._voices.items():
-            if voice.due(port.link.outbox, now, self._quiet_s):
+        self._timers = {
+            port: self._timers.get(port) or KeepaliveTimer(port.link.outbox.sent, now) for port in ports
+        }
+        for port, keepalive in self._timers.items():
+            if keepalive.due(port.link.outbox, now, self._quiet_s):
                 self.sent += 1
                 self._broker.router.tally.sent_controls += 1
                 port.send(heartbeat())

@@ -48,7 +48,7 @@ UNTRUSTED_S: Final = 60.0
 _PUBLISH: Final = encode_part(b"event.publish")
 
 
-class Aside:
+class DeferredMessages:
     """What users of one link said beyond their shares, in order; and what it costs (``shares.cost``)."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Pressure:
         self._waited_for: dict[Port, Port | int] = {}
         self._waits: dict[Port | int, float] = {}
         self._untrusted: dict[Port | int, float] = {}
-        self.aside: dict[Port, Aside] = {}
+        self.aside: dict[Port, DeferredMessages] = {}
         self._told_missed: dict[Port, int] = {}
 
     def held(self, port: Port) -> bool:
@@ -160,7 +160,7 @@ class Pressure:
         """An owner's link speaks for many users: what one says beyond its share is taken out of ``messages`` and
         set aside, so that the others are heard. When too much is, or it is the owner itself, the link is held.
         """
-        aside = self.aside.get(port) or Aside()
+        aside = self.aside.get(port) or DeferredMessages()
         kept: list[Message] = []
         for index in range(start, stop):
             message = messages[index]

@@ -59,7 +59,7 @@ PAGES: Final[dict[bytes, Callable[[Node], Page]]] = {b"/livez": livez, b"/readyz
 """What the metrics listener serves besides the figures."""
 
 
-class Herald:
+class StatusReporter:
     """Tells the service manager how a broker stands: ``STATUS`` whenever that changes, ``READY=1`` once.
 
     A broker is ready for its *manager* as soon as its local socket answers: rank 0 when all that runs beside it has

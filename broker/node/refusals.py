@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 
 from broker.identity import PeerInfo
 from broker.journal.layout import DENIED, DENIED_LINK, LEFT_OUT, LINK_DOWN, WEBSOCKET
-from broker.journal.ration import Ration
 from broker.journal.tap import Tap
+from broker.journal.token_bucket import TokenBucket
 from broker.node.linkfacts import transport_by
 from broker.routing.port import Port
 from broker.services.context import Denial
@@ -27,7 +27,7 @@ OUTSIDERS_MAX: Final = 256
 """Peers of gateways that have a number at a time; each refused session takes one, the oldest gives way."""
 
 
-class Tell(Protocol):
+class RecordNotice(Protocol):
     """Something that records what is said about the broker itself."""
 
     def __call__(self, topic: str, facts: dict[str, Any], *, peer: int = 0, **how: Any) -> None:
@@ -38,14 +38,14 @@ class Refusals:
     """Those of one broker; to be told only while records are taken.
 
     Args:
-        tap: where flux records go. own: the broker's own port. tell: see ``Tell``.
+        tap: where flux records go. own: the broker's own port. tell: see ``RecordNotice``.
     """
 
-    def __init__(self, tap: Tap, own: Port, tell: Tell) -> None:
+    def __init__(self, tap: Tap, own: Port, tell: RecordNotice) -> None:
         self._tap = tap
         self._own = own
         self._tell = tell
-        self._ration = Ration()
+        self._ration = TokenBucket()
         self._outsiders: OrderedDict[tuple[str, str, str], int] = OrderedDict()
 
     def link(self, peer: PeerInfo, errnum: int, reason: str) -> None:

@@ -23,7 +23,7 @@ from broker.errors import ConfigError, LinkClosed
 from broker.identity import PeerInfo
 from broker.ingress.admission import Access, admit
 from broker.node.attributes import STDERR_SEVERITY, shown
-from broker.node.doorway import access_of
+from broker.node.client_admission import access_of
 from broker.routing.port import CLIENT, Port
 from broker.settings import OsloSection, Settings
 from broker.wire.payload import encode_json
@@ -176,8 +176,8 @@ class Reload:
         broker.router.pending_max, broker.router.pending_total = limits.pending_per_link, limits.pending_total
         broker.backlog.batch_msgs = limits.batch_msgs
         broker.backlog.batch_deliveries = limits.batch_deliveries
-        for doorway in self._node.doorways:
-            doorway.change(plan.access, limits.guest_message_bytes, limits.user_budget_bytes)
+        for client_admission in self._node.client_admissions:
+            client_admission.change(plan.access, limits.guest_message_bytes, limits.user_budget_bytes)
 
     # -- who may not stay ----------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from broker.errors import LinkError
 from broker.routing.port import CLIENT, Port
-from broker.services.context import Passed, Watcher
+from broker.services.context import TracedMessage, Watcher
 from broker.transport.link import Link
 from broker.wire.message import Message
 
@@ -48,7 +48,7 @@ class Tracing:
         self._services: Watcher | None = None
         self._sends: dict[Port, Send] = {}
         """Where we stand in front of ``Port.send``: what it was."""
-        self._notes: list[tuple[Watcher, Passed]] = []
+        self._notes: list[tuple[Watcher, TracedMessage]] = []
         self._own: tuple[Send, Send, Callable[[Message], int], Send] | None = None
         """Where we stand at the own end: what was there."""
         broker.on_attached.append(self._attached)
@@ -150,7 +150,7 @@ class Tracing:
     def _note(self, tell: Watcher, prefix: str, port: Port, message: Message) -> None:
         if not self._notes:
             asyncio.get_running_loop().call_soon(self._tell)
-        self._notes.append((tell, Passed(prefix, port, message, time.time(), time.monotonic())))
+        self._notes.append((tell, TracedMessage(prefix, port, message, time.time(), time.monotonic())))
 
     def _tell(self) -> None:
         notes, self._notes = self._notes, []
@@ -160,10 +160,10 @@ class Tracing:
             except Exception:  # a watcher's mistake is no reason to end the link that is read
                 log.exception("telling of %r failed", passed.message)
 
-    def _tell_of_link(self, passed: Passed) -> None:
+    def _tell_of_link(self, passed: TracedMessage) -> None:
         if self._links is not None:
             self._links(passed)
 
-    def _tell_of_service(self, passed: Passed) -> None:
+    def _tell_of_service(self, passed: TracedMessage) -> None:
         if self._services is not None:
             self._services(passed)

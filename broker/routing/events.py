@@ -9,7 +9,7 @@ event on every way through the tree: whichever broker gets that request has sent
 That costs nothing and keeps nothing. An event *message* has no answer: what its sender asks next of its own broker
 overtakes it on its way to rank 0 and back.
 
-While there is no parent, events wait for one (``held``).
+While there is no parent, events wait for one (``held_events``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 from broker.identity import USERID_UNKNOWN, Role
 from broker.routing.event_stats import EventStats
 from broker.routing.flow import Flow
-from broker.routing.held import Held
+from broker.routing.held_events import HeldEvents
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
 from broker.routing.recording import IN, OUT, Recording
 from broker.routing.tally import Tally
@@ -104,7 +104,7 @@ class Events:
         self._topic_part_max: int = topic_max_bytes + LONG_HEAD_BYTES
         self._parent: Port | None = None
         self._children: tuple[Port, ...] = ()
-        self._held: Held = Held()
+        self._held: HeldEvents = HeldEvents()
         self._subscribers: Prefixes[dict[Port, None]] = Prefixes()
         self._confidants: Confidants[Port] = Confidants()
         self._matches: Audiences[Port] = Audiences()

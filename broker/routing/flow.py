@@ -25,7 +25,7 @@ the tree are read, and their events handed on, whatever is blocked. What is unde
 the window, what waits at one by the windows of all who publish.
 
 HANDLED is for requests: a neighbour that has more than a window of messages to handle makes its outbox choked (see
-``transport.under_way``), and callers that can be paused wait; a few large ones fill it, too. Only callers
+``transport.in_flight``), and callers that can be paused wait; a few large ones fill it, too. Only callers
 of this broker are: the next one on the way has windows of its own.
 """
 
@@ -52,7 +52,7 @@ TOLD_BYTES: Final = WINDOW_BYTES // 8
 TOLD_MSGS: Final = 112
 """The same in messages, if there is something else to be sent: alone such a word wakes a process and its thread ..."""
 LATE_MSGS: Final = 192
-"""... and after so many in any case: fewer than ``under_way.AGAIN_MSGS``, so that who waits for room hears of it."""
+"""... and after so many in any case: fewer than ``in_flight.AGAIN_MSGS``, so that who waits for room hears of it."""
 _NEVER: Final = 1 << 62
 _WORD: Final = 0xFFFFFFFF
 

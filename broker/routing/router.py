@@ -35,11 +35,11 @@ from broker.routing.recording import (
     record_request,
     record_response,
 )
+from broker.routing.request_routing import LINK_TOPICS, resolve, too_deep
 from broker.routing.service_table import ServiceTable
 from broker.routing.tally import Tally
 from broker.routing.topology import Topology
 from broker.routing.users import UserLimits, Users
-from broker.routing.way import LINK_TOPICS, resolve, too_deep
 from broker.wire.message import (
     DELIMITER,
     NORESPONSE,
@@ -69,7 +69,7 @@ class Router:
         own: the broker's own port: built-in services and the broker's own calls.
         stamp: see ``Stamp``. congested: see ``Congested``.
         pending_max: calls one client may have open; those that come over a tree link share no such cap.
-        pending_total: open calls of all ports together (see ``ration``).
+        pending_total: open calls of all ports together (see ``call_caps``).
         user_limits: what the links of one user may hold together.
         routes_max: hops a client may bring along. topic_max_bytes: longest topic of requests and of events without
             number; at least 255. guest_event_bytes: largest payload of a guest's event.

@@ -5,7 +5,7 @@
 ``dispatch``  from a delivered request to the handler: masks, unknown methods, what every service answers
 ``streams``   requests whose answers go on, and how they end
 ``tracers``   who wants to see messages pass, and what each is told
-``whereabouts`` which ranks provide which service, at a broker and below it (pure)
+``service_locations`` which ranks provide which service, at a broker and below it (pure)
 ``attachment`` requests about the sender's own link
 ``wings``     what NFP and oslo count, beside the broker's own figures
 ``idset``     sets of ranks as text

@@ -45,7 +45,7 @@ class Call(Protocol):
         """Want no more responses; a stream's provider is told with X.cancel."""
 
 
-class Passed(NamedTuple):
+class TracedMessage(NamedTuple):
     """A message on its way through the broker."""
 
     prefix: str
@@ -60,7 +60,7 @@ class Passed(NamedTuple):
     """The same by the monotonic clock."""
 
 
-Watcher = Callable[[Passed], None]
+Watcher = Callable[[TracedMessage], None]
 
 
 class Denial(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Final
 
 from broker.errors import RpcError
 from broker.identity import Role
-from broker.services.context import Context, Passed
+from broker.services.context import Context, TracedMessage
 from broker.services.service import LATER, Done, Request, Service, method
 from broker.services.tracers import NONE, Tracer, Tracers
 
@@ -83,7 +83,7 @@ class Module(Service):
         """Look on for as long as somebody wants to know."""
         self.context.watch_services(self._passed if len(self._tracers) else None)
 
-    def _passed(self, passed: Passed) -> None:
+    def _passed(self, passed: TracedMessage) -> None:
         """All that services say and hear begins with the name of one; what the broker itself does is its own."""
         name = (passed.message.topic or "").partition(".")[0]
         if all(service.name != name for service in self._services()):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.errors import RpcError
 from broker.identity import Role
-from broker.services.context import Context, Passed
+from broker.services.context import Context, TracedMessage
 from broker.services.service import DONE, LATER, Done, Request, Service, method
 from broker.services.streams import Streams
 from broker.services.tracers import NONE, Tracer, Tracers
@@ -141,7 +141,7 @@ class Overlay(Service):
         watcher = self._passed if len(self._tracers) else None
         self.context.watch_links(watcher, clients=self._tracers.clients)
 
-    def _passed(self, passed: Passed) -> None:
+    def _passed(self, passed: TracedMessage) -> None:
         link = passed.sender
         if link.kind == CLIENT:
             self._tracers.tell(passed, NONE, link.name, lambda tracer: tracer.clients)

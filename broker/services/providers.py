@@ -20,7 +20,7 @@ from broker.services.context import Call, Context, Sender
 from broker.services.groups import COMING, PRESENT
 from broker.services.overlay import CHILD, GONE
 from broker.services.service import DONE, Done, Request, Service, method
-from broker.services.whereabouts import Told, Whereabouts
+from broker.services.service_locations import ServiceLocations, SubtreeServices
 from broker.wire.message import UPSTREAM, Message
 from broker.wire.payload import encode_json
 from broker.wire.topic import check_service, service_of
@@ -31,7 +31,7 @@ GATHER_S: Final = 0.1
 """The least time between two messages to the parent."""
 SAID_RANKS: Final = 3
 """Ranks that the text of an ENOSYS names."""
-NOTHING: Final = Told({}, 0)
+NOTHING: Final = SubtreeServices({}, 0)
 
 
 class Providers(Service):
@@ -41,13 +41,13 @@ class Providers(Service):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._where = Whereabouts(context.rank, context.size, context.tree_parent)
+        self._where = ServiceLocations(context.rank, context.size, context.tree_parent)
         self._joined = False
         self._deaf = False
         """The parent will not hear it."""
         self._resting = False
         self._call: Call | None = None
-        self._said: Told | None = NOTHING
+        self._said: SubtreeServices | None = NOTHING
         """What the parent knows of us; None: that may be anything."""
         self._announced = 0
 
@@ -84,8 +84,9 @@ class Providers(Service):
         """``{["service", "rank"]}`` -> ``{"services": {NAME: [ranks]}, "left_out"}``: what clients provide at this
         broker and below it, the nearest ranks first; rank 0 knows all. Every user may see all names.
 
-        ``left_out``: pairs of a name and a rank beyond the bounds (see ``whereabouts``). With ``service`` that one, the
-        nearest to ``rank`` (default: this broker) first, and ``nearest``: how many at the head are equally near.
+        ``left_out``: pairs of a name and a rank beyond the bounds (see ``service_locations``). With ``service`` that
+        one, the nearest to ``rank`` (default: this broker) first, and ``nearest``: how many at the head are equally
+        near.
         """
         name = request.field("service", str, None) if request.message.payload_part else None
         if name is None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.errors import ProtocolError, RpcError
-from broker.services.context import Context, Passed
+from broker.services.context import Context, TracedMessage
 from broker.services.service import Request
 from broker.services.streams import Streams
 from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, RESPONSE, Message
@@ -107,7 +107,9 @@ class Tracers:
             self._streams.end(sender, matchtag)
             self._changed()
 
-    def tell(self, passed: Passed, rank: int, name: str | None, wanted: Callable[[Tracer], bool]) -> None:
+    def tell(
+        self, passed: TracedMessage, rank: int, name: str | None, wanted: Callable[[Tracer], bool]
+    ) -> None:
         """Tell of a message whoever wants to see it: by its filter and ``wanted``."""
         message = passed.message
         topic = topic_of(message)
@@ -155,7 +157,7 @@ def topic_of(message: Message) -> str:
     return bytes(part_data(message.topic_part) or b"").decode("utf-8", "replace")
 
 
-def record(passed: Passed, topic: str, rank: int, name: str | None, tracer: Tracer) -> dict[str, Any]:
+def record(passed: TracedMessage, topic: str, rank: int, name: str | None, tracer: Tracer) -> dict[str, Any]:
     """What ``tracer`` is told of one message: the keys of flux-core's answer, and ``monotonic``."""
     message = passed.message
     errnum = message.errnum if message.type == RESPONSE else 0

@@ -2,7 +2,7 @@
 
 ``link``      the contract: Link, Receiver, Listener, Options
 ``outbox``    what waits to be sent on a link: bounded; ``budget``: on all of them, and who holds it
-``under_way`` what was sent and is not handled yet
+``in_flight`` what was sent and is not handled yet
 ``reserve``   descriptors that are kept for the owner
 ``registry``  scheme -> transport, open to other packages by entry point
 ``inproc``    in the same process: the reference implementation

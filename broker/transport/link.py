@@ -45,7 +45,7 @@ class Receiver(Protocol):
         """The outbox rose above high water (True) or fell below low water again (False)."""
 
 
-class Talk(Protocol):
+class EventReplay(Protocol):
     """What the far end of a link says beside messages: it numbers events, keeps them, and gives them again.
 
     Attributes:
@@ -165,7 +165,7 @@ class Link(ABC):
 
     __slots__ = ("__weakref__", "data", "ended", "flusher", "outbox", "peer", "receiver", "untranslatable")
 
-    talk: Talk | None = None
+    talk: EventReplay | None = None
 
     def __init__(self, peer: PeerInfo, options: Options) -> None:
         self.peer = peer

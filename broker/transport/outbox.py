@@ -10,7 +10,7 @@ and counted. Parked bytes drive these rules:
 * anything else beyond ``cap_bytes`` ends the link: responses are never dropped;
 * what waits for all links together is held against a ``Budget`` (see there).
 
-A peer may be *behind* with what the transport took (see ``under_way``); then the outbox is choked, too, though not
+A peer may be *behind* with what the transport took (see ``in_flight``); then the outbox is choked, too, though not
 full. It holds nothing back for that: answers go on.
 
 Events and the rest have limits apart, so that neither takes the other's room: a link whose policy is ``drop`` is never
@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from broker.errors import LinkBroken, LinkError
 from broker.transport.budget import Account, Budget
-from broker.transport.under_way import UnderWay
+from broker.transport.in_flight import InFlight
 from broker.wire.message import EVENT
 
 __all__ = ["LARGE_BYTES", "PROTO_TYPE", "Account", "Budget", "Outbox", "OutboxLimits", "Owner"]
@@ -109,11 +109,11 @@ class Outbox(Generic[Form]):
         "event_bytes",
         "fresh",
         "full",
+        "in_flight",
         "parked",
         "parked_bytes",
         "progress",
         "sent",
-        "under_way",
     )
 
     def __init__(self, owner: Owner, limits: OutboxLimits, budget: Budget) -> None:
@@ -133,7 +133,7 @@ class Outbox(Generic[Form]):
         self._beyond = self._beyond_event = -1
         self._beyond_bytes = self._beyond_event_bytes = 0
         self.full = self.behind = self.choked = False
-        self.under_way = UnderWay()
+        self.in_flight = InFlight()
         self.progress = 0
         self.sent = 0
         self.dropped_events = 0
@@ -234,11 +234,11 @@ class Outbox(Generic[Form]):
 
     def handled(self, count: int) -> None:
         """The peer has handled ``count`` messages since the link began, modulo 2**32."""
-        self._caught_up(not self.under_way.handled(self.sent, count))
+        self._caught_up(not self.in_flight.handled(self.sent, count))
 
     def marked(self, number: int) -> None:
         """The peer has handled what was sent up to ``number``, modulo 2**32."""
-        self._caught_up(not self.under_way.marked(self.sent, number))
+        self._caught_up(not self.in_flight.marked(self.sent, number))
 
     def _caught_up(self, yes: bool) -> None:
         if self.behind and yes:
@@ -248,7 +248,7 @@ class Outbox(Generic[Form]):
     def moved(self) -> None:
         """The transport took something."""
         self.progress += 1
-        if self.sent > self.under_way.end and not self.behind:
+        if self.sent > self.in_flight.end and not self.behind:
             self.behind = True
             self._judge()
 

@@ -291,7 +291,7 @@ class _Up:
         keep_log(node)
         gateway = Gateway(self._settings, upstream=self._own, sockets=self._sockets)
         leaving = Leaving(gateway, hangup="leave")
-        node.succession.on_leave = leaving.leave
+        node.state_follower.on_leave = leaving.leave
         node.context.on_leave = leaving.leave
         node.must_exit = gateway.hub.leave = leaving.leave
         node.lifecycle.watchers.append(self._entered)

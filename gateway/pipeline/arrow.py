@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from broker.journal.layout import HEADER_BYTES
 from broker.journal.reading import columns
 from broker.journal.reading.blocks import Block
-from broker.journal.reading.columns import Coded, Maybe, Text
+from broker.journal.reading.columns import Coded, Nullable, Text
 from broker.journal.reading.peers import Peers
 from gateway.pipeline import schema
 from gateway.pipeline.spans import Loss, Span
@@ -107,7 +107,7 @@ def as_arrow(column: Any, kind: pa.DataType) -> pa.Array:
         return _names(column.values).take(pa.array(column.codes))
     if isinstance(column, Text):
         return _text(column, kind)
-    if isinstance(column, Maybe):
+    if isinstance(column, Nullable):
         if not column.valid.any():
             return pa.nulls(len(column.values), kind)
         return pa.array(column.values, mask=~column.valid).cast(kind)

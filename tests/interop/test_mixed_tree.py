@@ -116,7 +116,7 @@ def test_a_real_instance_with_its_scheduler_counts_us_as_online(mixed):
         instance.real(0, "-Sbroker.quorum=2")
         node = await instance.ours(1)
         left = asyncio.Event()
-        node.succession.on_leave = lambda _reason: left.set()
+        node.state_follower.on_leave = lambda _reason: left.set()
         await instance.state(0)
         output = await instance.run(0, "uptime")
         assert "size 2" in output

@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, required=True)
     run.add_argument("--seconds", type=float, default=60.0, help="of load (default 60)")
     run.add_argument("--kinds", help="of faults, with commas between (default: all that this machine can do)")
-    run.add_argument("--record", action="store_true", help="keep the result for the table of docs/reliability.md")
+    run.add_argument(
+        "--record", action="store_true", help="keep the result for the table of docs/reliability.md"
+    )
     run.set_defaults(do=_run)
     replay = verbs.add_parser("replay", help="play the schedule of a file and judge it")
     replay.add_argument("file", type=Path)
@@ -74,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     broken.add_argument("word", nargs="?", default="", help="only those with this in their name")
     broken.set_defaults(do=_mutants)
     table = verbs.add_parser("table", help="make the reliability table from the kept results")
-    table.add_argument(
-        "--page", type=Path, help="write it between its markers there, instead of printing it"
-    )
+    table.add_argument("--page", type=Path, help="write it between its markers there, instead of printing it")
     table.add_argument("--results", type=Path, default=report.RESULTS)
     table.set_defaults(do=_table)
     for verb in (run, replay):

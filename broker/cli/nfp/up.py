@@ -141,7 +141,7 @@ def main(argv: list[str]) -> int:
             f"{given.inventory}: nothing to start: topology has no workers, and no broker is wanted"
         )
     logs = Path(given.logs or commands.base_dir / "logs")
-    told = Told(logs, as_json=given.json, quiet=given.quiet)
+    told = OutputPrinter(logs, as_json=given.json, quiet=given.quiet)
     told("", "logs", f"logs in {logs}")
     try:
         with tempfile.TemporaryDirectory(prefix="headgate-nfp-up-") as folder:
@@ -151,7 +151,7 @@ def main(argv: list[str]) -> int:
 
 
 async def _run(
-    programs: Sequence[Program], told: Told, folder: str, interval_s: float, patience_s: float
+    programs: Sequence[Program], told: OutputPrinter, folder: str, interval_s: float, patience_s: float
 ) -> int:
     loop = asyncio.get_running_loop()
 
@@ -280,7 +280,7 @@ class Commands:
 # -- what is told ---------------------------------------------------------------------------------
 
 
-class Told:
+class OutputPrinter:
     """Tells what happens: on the terminal, and what a process prints in a file of its own.
 
     A thread writes to the terminal: one that stands still must not hold up those who print. Beyond ``WAITING_MAX``

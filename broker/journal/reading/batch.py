@@ -21,7 +21,7 @@ from broker.journal.layout import (
 from broker.journal.reading.bodies import PROTO_PART_BYTES, part_at
 from broker.journal.reading.entries import Entries
 from broker.journal.reading.records import UNNUMBERED_SEQ, uid_of
-from broker.journal.reading.shapes import Array, Coded, Column, Maybe, Text, signed
+from broker.journal.reading.shapes import Array, Coded, Column, Nullable, Text, signed
 from broker.wire.message import EVENT, PAYLOAD, REQUEST, RESPONSE
 
 _DAY_NS: Final = 86_400 * 10**9
@@ -197,7 +197,7 @@ class Batch(Entries):
             uid = uid_of(detail.raw(row))
             if uid is not None:
                 values[row], valid[row] = uid, True
-        return Maybe(values, valid)
+        return Nullable(values, valid)
 
     @property
     def claimed(self) -> Array:
@@ -210,22 +210,22 @@ class Batch(Entries):
         return self._of_flux(self._big(6, high=True))
 
     @property
-    def nodeid(self) -> Maybe:
+    def nodeid(self) -> Nullable:
         """Of requests."""
         return self._first_word(REQUEST)
 
     @property
-    def errnum(self) -> Maybe:
+    def errnum(self) -> Nullable:
         """Of responses."""
         return self._first_word(RESPONSE)
 
     @property
-    def event_seq(self) -> Maybe:
+    def event_seq(self) -> Nullable:
         """Of events."""
         return self._first_word(EVENT)
 
-    def _first_word(self, kind: int) -> Maybe:
-        return Maybe(self._first_words, self._flux & (self._types == kind))
+    def _first_word(self, kind: int) -> Nullable:
+        return Nullable(self._first_words, self._flux & (self._types == kind))
 
     @cached_property
     def _first_words(self) -> Array:
@@ -276,9 +276,9 @@ class Batch(Entries):
         return whole
 
     @property
-    def delivered(self) -> Maybe:
+    def delivered(self) -> Nullable:
         """Deliveries of events that went out."""
-        return Maybe(self.via_id, self._counting)
+        return Nullable(self.via_id, self._counting)
 
     @cached_property
     def detail(self) -> Text:

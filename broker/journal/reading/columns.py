@@ -3,7 +3,7 @@
 ::
 
     for some in batches(walk(path)):
-        columns = decode(some, peers)      # {"seq": ndarray, "topic": Text, "kind": Coded, "flags": Maybe, ...}
+        columns = decode(some, peers)      # {"seq": ndarray, "topic": Text, "kind": Coded, "flags": Nullable, ...}
 
 Theory of operation. Entries are transposed once, eight words of 8 bytes a record, so that every field is a slice of
 contiguous memory; text is never copied: a ``Text`` points into the bodies. Fields of an entry that could not hold their
@@ -20,9 +20,9 @@ import numpy as np
 from broker.journal.reading.batch import Batch
 from broker.journal.reading.blocks import Block
 from broker.journal.reading.peers import Peers
-from broker.journal.reading.shapes import Array, Coded, Column, Maybe, Text
+from broker.journal.reading.shapes import Array, Coded, Column, Nullable, Text
 
-__all__ = ["COLUMNS", "Array", "Coded", "Column", "Maybe", "Text", "batches", "decode", "rows_of"]
+__all__ = ["COLUMNS", "Array", "Coded", "Column", "Nullable", "Text", "batches", "decode", "rows_of"]
 
 BATCH_ROWS: Final = 16_384
 """Blocks are put together up to so many records: with fewer Python takes longer between arrays, with more the columns

@@ -14,7 +14,7 @@ from broker.journal.layout import DICTIONARY, FLUX, HEADER_BYTES, OUT, OVERFLOW8
 from broker.journal.reading.blocks import Block
 from broker.journal.reading.bodies import located
 from broker.journal.reading.peers import Peers
-from broker.journal.reading.shapes import Array, Coded, Column, Maybe, signed
+from broker.journal.reading.shapes import Array, Coded, Column, Nullable, signed
 from broker.wire.message import EVENT
 
 
@@ -187,7 +187,7 @@ class Entries:
         return signed(swapped >> np.uint64(32) if high else swapped & np.uint64(0xFFFFFFFF))
 
     def _of_flux(self, values: Array) -> Column:
-        return values if self._all_flux else Maybe(values, self._flux)
+        return values if self._all_flux else Nullable(values, self._flux)
 
     def _constant(self, value: str) -> Coded:
         return Coded(np.zeros(self._n, np.uint8), (value,))

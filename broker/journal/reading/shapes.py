@@ -49,7 +49,7 @@ class Coded(NamedTuple):
         return self.values[int(self.codes[row])]
 
 
-class Maybe(NamedTuple):
+class Nullable(NamedTuple):
     """Numbers of which some are null: ``values[i]`` counts where ``valid[i]``."""
 
     values: Array
@@ -60,7 +60,7 @@ class Maybe(NamedTuple):
         return int(self.values[row]) if self.valid[row] else None
 
 
-Column = Array | Text | Coded | Maybe
+Column = Array | Text | Coded | Nullable
 
 
 def signed(words: NDArray[np.uint64]) -> Array:

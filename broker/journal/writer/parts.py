@@ -79,7 +79,7 @@ class Bytes:
         return found
 
 
-class Stacks(NamedTuple):
+class RouteStacks(NamedTuple):
     """The route parts of each frame."""
 
     origin: Ints
@@ -91,7 +91,7 @@ class Stacks(NamedTuple):
     bad: Flags
 
 
-def stacks(source: Bytes, at: Ints, ends: Ints, routed: Flags) -> Stacks:
+def stacks(source: Bytes, at: Ints, ends: Ints, routed: Flags) -> RouteStacks:
     """Walk hops and delimiter of the frames that have them."""
     count = len(at)
     origin, length, routes = (np.zeros(count, np.int64) for _ in range(3))
@@ -116,7 +116,7 @@ def stacks(source: Bytes, at: Ints, ends: Ints, routed: Flags) -> Stacks:
             routes[row] += more
             if last is not None:
                 origin[row], length[row] = last
-    return Stacks(origin, length, routes, behind, bad)
+    return RouteStacks(origin, length, routes, behind, bad)
 
 
 def _hops(source: Bytes, at: int, end: int) -> tuple[int, tuple[int, int] | None, int] | None:

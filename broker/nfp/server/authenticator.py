@@ -29,7 +29,7 @@ class Authenticator:
         turned_away: told address, key and reason of who was not.
 
     Attributes:
-        shut: see ``zap.Judge``. denied: connections refused so far.
+        shut: see ``zap.ZapPolicy``. denied: connections refused so far.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Authenticator:
         self._quiet_until = 0.0
 
     def judge(self, address: str, key: str) -> str | None:
-        """See ``zap.Judge``."""
+        """See ``zap.ZapPolicy``."""
         if self._known(key):
             self._granted(address, key)
             return tag(key)
@@ -67,7 +67,7 @@ class Authenticator:
         return None
 
     def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """See ``zap.Judge``: while another connection of ``key`` is there, for ``HOLD_S`` at most."""
+        """See ``zap.ZapPolicy``: while another connection of ``key`` is there, for ``HOLD_S`` at most."""
         if not self._busy(key):
             return False
         self._held.setdefault(key, {})[resume] = self._loop.call_later(HOLD_S, self._resume, key, resume)

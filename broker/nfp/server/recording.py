@@ -8,7 +8,7 @@
     job             kind nfp, OUT for nobody in particular, whatever is captured: what became of it
     link.up, .down  kind state: a client, from its first valid message to the end of its connection; a worker, from its
                     READY until nothing can be given to it any more
-    denied.link     kind state: who was not let in; of many in a second only some (``Ration``), and then
+    denied.link     kind state: who was not let in; of many in a second only some (``TokenBucket``), and then
     denied.left_out kind state: how many more
 
 KEEPALIVE is never recorded. Nothing of a body is in the JSON but the name of the task. Of a request, its task is known
@@ -37,8 +37,8 @@ from broker.journal.layout import (
     STATE,
 )
 from broker.journal.options import JournalOptions
-from broker.journal.ration import Ration
 from broker.journal.recorder import CLOSE_S
+from broker.journal.token_bucket import TokenBucket
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.frames import Body, Packet
@@ -86,7 +86,7 @@ class Recording(Feed):
         super().__init__(options, loop, lambda state: log.error("the journal of NFP is %s", state))
         self._known: dict[Peer, _Known] = {}
         self._pending: _Pending | None = None
-        self._ration = Ration()
+        self._ration = TokenBucket()
 
     async def stop(self) -> None:
         """Hand everything over and wait for the writer, ``CLOSE_S`` at most. Harmless twice."""

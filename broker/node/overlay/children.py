@@ -26,7 +26,7 @@ from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.config import Objection, OverlayConfig
-from broker.node.overlay.liveness import Torpor, Voice, Watch, lost_after_s
+from broker.node.overlay.liveness import ActiveClock, KeepaliveTimer, TorpidTimer, lost_after_s
 from broker.node.overlay.status import Status, Timed, read
 from broker.routing.port import CHILD, Port
 from broker.transport.link import Link
@@ -41,24 +41,25 @@ class Child:
     Attributes:
         error: why it is not online, for ``overlay.health``; "" for no particular reason.
         port: while it is online. What follows is meaningless without:
-        torpor: its silence. keepalive_s: see ``hello.Ours``. voice: our silence; None: it is sent no keepalive.
+        silence: its own. keepalive_s: see ``hello.HeadgateHello``.
+        keepalive: our silence towards it; None: it is sent no keepalive.
     """
 
-    __slots__ = ("error", "keepalive_s", "port", "rank", "timed", "torpor", "voice")
+    __slots__ = ("error", "keepalive", "keepalive_s", "port", "rank", "silence", "timed")
 
     def __init__(self, rank: int, now: float) -> None:
         self.rank: int = rank
         self.timed: Timed = Timed(Status.OFFLINE, now)
         self.error: str = ""
         self.port: Port | None = None
-        self.torpor: Torpor = Torpor(0, 0.0)
+        self.silence: TorpidTimer = TorpidTimer(0, 0.0)
         self.keepalive_s: float = 0.0
-        self.voice: Voice | None = None
+        self.keepalive: KeepaliveTimer | None = None
 
     @property
     def torpid(self) -> bool:
         """True while it is connected and silent for too long."""
-        return self.port is not None and self.torpor.torpid
+        return self.port is not None and self.silence.torpid
 
     def health(self, now: float) -> dict[str, Any]:
         """Its entry in ``overlay.health``; the duration is in seconds."""
@@ -94,9 +95,9 @@ class Children:
         config: OverlayConfig,
         rules: hello.Rules,
         clock: Callable[[], float],
-        watch: Watch,
+        watch: ActiveClock,
         changed: Callable[[Child], object],
-        ours: Callable[[], hello.Ours],
+        ours: Callable[[], hello.HeadgateHello],
         ready: Callable[[], bool],
     ) -> None:
         now = clock()
@@ -194,7 +195,7 @@ class Children:
         if child.port is not None:
             log.error("rank %d said hello again: its former connection is dropped", child.rank)
             self._drop(child)
-        ours = self._ours() if told.ours.headgate else hello.Ours()
+        ours = self._ours() if told.ours.headgate else hello.HeadgateHello()
         batch = ours.batch and told.ours.batch
         ours = ours._replace(batch=batch, windows=told.ours.windows)
         link.send(hello.admit(message, self._broker.router.uuid, ours))
@@ -221,9 +222,9 @@ class Children:
         link.receiver = self._broker.receiver
         child.port = port
         now = self._clock()
-        child.torpor = Torpor(port.received, self._watch.look(now))
+        child.silence = TorpidTimer(port.received, self._watch.look(now))
         child.keepalive_s = told.ours.keepalive_s
-        child.voice = Voice(link.outbox.sent, now) if told.ours.headgate else None
+        child.keepalive = KeepaliveTimer(link.outbox.sent, now) if told.ours.headgate else None
         self._broker.attach(port)
         log.info("rank %d joined (%s), status %s", child.rank, link.peer.address, told.status.label)
         self._set(child, told.status)
@@ -351,19 +352,19 @@ class Children:
                 self._listen(child, port, watched)
 
     def _speak(self, child: Child, port: Port, now: float) -> None:
-        voice = child.voice
-        if voice is not None and voice.due(port.link.outbox, now, self._config.torpid_min_s):
+        keepalive = child.keepalive
+        if keepalive is not None and keepalive.due(port.link.outbox, now, self._config.torpid_min_s):
             self._broker.router.tally.sent_controls += 1
             port.send(control.heartbeat())
 
     def _listen(self, child: Child, port: Port, watched: float) -> None:
         if port in self._broker.backlog:  # it has spoken: we are behind with hearing it
-            child.torpor.restart(watched)
-        silent = child.torpor.seconds(port.received, watched)
+            child.silence.restart(watched)
+        silent = child.silence.seconds(port.received, watched)
         if silent >= lost_after_s(child.keepalive_s, self._config.lost_s) > 0:
             port.link.abort(LinkEnded(f"silent for {silent:.1f} s"))
-        elif child.torpor.check(port.received, watched, self._config.torpid_max_s):
-            if child.torpor.torpid:
+        elif child.silence.check(port.received, watched, self._config.torpid_max_s):
+            if child.silence.torpid:
                 log.error("rank %d has been unresponsive for %.1f s", child.rank, silent)
             else:
                 log.error("rank %d is responsive now", child.rank)

@@ -35,7 +35,7 @@ _KEEPALIVE_MAX_S: Final = 86400
 _UUID: Final = re.compile(f"[!-~]{{{UUID_CHARS}}}")
 
 
-class Ours(NamedTuple):
+class HeadgateHello(NamedTuple):
     """What a Headgate peer adds to hello and its answer; the defaults stand for a deployed peer."""
 
     headgate: bool = False
@@ -57,7 +57,7 @@ class Hello(NamedTuple):
     uuid: str
     status: Status
     hostname: str = ""
-    ours: Ours = Ours()
+    ours: HeadgateHello = HeadgateHello()
 
 
 class Answer(NamedTuple):
@@ -66,7 +66,7 @@ class Answer(NamedTuple):
     errnum: int
     text: str = ""
     uuid: str = ""
-    ours: Ours = Ours()
+    ours: HeadgateHello = HeadgateHello()
 
 
 class Refusal(NamedTuple):
@@ -202,7 +202,7 @@ def judge(hello: Hello, rolemask: int, key_rank: int | None, rules: Rules) -> Re
     return None
 
 
-def admit(message: Message, uuid: str, ours: Ours) -> Message:
+def admit(message: Message, uuid: str, ours: HeadgateHello) -> Message:
     """The answer that admits the child, with the parent's ``uuid``; ``ours`` only towards a Headgate child."""
     payload: dict[str, Any] = {"uuid": uuid}
     _add_ours(payload, ours)
@@ -217,7 +217,7 @@ def refuse(message: Message, errnum: int, text: str = "") -> Message:
 # -- payloads --------------------------------------------------------------------------------------
 
 
-def _add_ours(payload: dict[str, Any], ours: Ours) -> None:
+def _add_ours(payload: dict[str, Any], ours: HeadgateHello) -> None:
     if ours.headgate:
         table: dict[str, Any] = {"version": __version__}
         if ours.batch:
@@ -231,12 +231,12 @@ def _add_ours(payload: dict[str, Any], ours: Ours) -> None:
         payload["headgate"] = table
 
 
-def _read_ours(payload: Mapping[str, Any]) -> Ours:
+def _read_ours(payload: Mapping[str, Any]) -> HeadgateHello:
     table = payload.get("headgate")
     if not isinstance(table, dict):
-        return Ours()
+        return HeadgateHello()
     epoch, keepalive_s = table.get("epoch", ""), table.get("keepalive_s")
-    return Ours(
+    return HeadgateHello(
         True,
         table.get("batch") == 1,
         epoch if isinstance(epoch, str) else "",

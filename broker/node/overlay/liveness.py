@@ -33,7 +33,7 @@ def lost_after_s(keepalive_s: float, least_s: float = LOST_S) -> float:
     return max(least_s, _LOST_KEEPALIVES * keepalive_s) if keepalive_s > 0 else 0.0
 
 
-class Watch:
+class ActiveClock:
     """How long we have been looking: seconds that stand still while we were frozen, or our loop hung.
 
     What others said meanwhile is still to be read, so nobody may be judged by that time.
@@ -57,11 +57,11 @@ class Watch:
         return self._seconds
 
 
-class Silence:
+class SilenceTimer:
     """How long a count has stood still.
 
     Args:
-        count: its present value. now: seconds of a clock (for ours: monotonic; for that of others: ``Watch``).
+        count: its present value. now: seconds of a clock (for ours: monotonic; for that of others: ``ActiveClock``).
     """
 
     __slots__ = ("_count", "_moved")
@@ -81,7 +81,7 @@ class Silence:
         self._moved = now
 
 
-class Voice(Silence):
+class KeepaliveTimer(SilenceTimer):
     """Our own silence towards one neighbour."""
 
     __slots__ = ()
@@ -92,7 +92,7 @@ class Voice(Silence):
         return silent and not (outbox.fresh or outbox.parked)
 
 
-class Torpor(Silence):
+class TorpidTimer(SilenceTimer):
     """Whether a child is torpid: silent for ``torpid_max_s`` seconds though its link stands.
 
     Attributes:

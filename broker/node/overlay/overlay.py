@@ -16,7 +16,7 @@ from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.children import Child, Children
 from broker.node.overlay.config import Hooks, Objection, OverlayConfig
-from broker.node.overlay.liveness import SYNC_MAX_S, Watch
+from broker.node.overlay.liveness import SYNC_MAX_S, ActiveClock
 from broker.node.overlay.parent import Parent
 from broker.node.overlay.status import Timed, combine
 from broker.routing.port import CHILD, CLIENT, PARENT, Port
@@ -62,7 +62,7 @@ class Overlay:
         self._hooks = hooks or Hooks()
         self._clock = clock
         self._period_s = min(SYNC_MAX_S, config.torpid_min_s / 2)
-        self._watch = Watch(clock(), 2 * self._period_s + _LATE_S)
+        self._watch = ActiveClock(clock(), 2 * self._period_s + _LATE_S)
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._listener: Listener | None = None
@@ -328,8 +328,8 @@ class Overlay:
 
     # -- the children --------------------------------------------------------------------------
 
-    def _ours(self) -> hello.Ours:
-        return hello.Ours(True, self._config.batch, self.epoch, self._config.torpid_min_s, True)
+    def _ours(self) -> hello.HeadgateHello:
+        return hello.HeadgateHello(True, self._config.batch, self.epoch, self._config.torpid_min_s, True)
 
     def _child_changed(self, child: Child) -> None:
         self._hooks.child_changed(child.rank, child.timed.status.label, child.torpid)

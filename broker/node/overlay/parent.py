@@ -20,7 +20,7 @@ from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.config import Objection, OverlayConfig
-from broker.node.overlay.liveness import Silence, Voice, Watch, lost_after_s
+from broker.node.overlay.liveness import ActiveClock, KeepaliveTimer, SilenceTimer, lost_after_s
 from broker.routing.port import PARENT, Port
 from broker.transport import registry
 from broker.transport.link import Link
@@ -48,7 +48,7 @@ class Parent:
         introduce: Callable[[], hello.Hello],
         joined: Callable[[hello.Answer], object],
         clock: Callable[[], float],
-        watch: Watch,
+        watch: ActiveClock,
     ) -> None:
         self._broker = broker
         self._config = config
@@ -56,8 +56,8 @@ class Parent:
         self._joined = joined
         self._clock = clock
         self._watch = watch
-        self._voice = Voice(0, 0.0)
-        self._silence = Silence(0, 0.0)
+        self._keepalive = KeepaliveTimer(0, 0.0)
+        self._silence = SilenceTimer(0, 0.0)
         self._keepalive_s = 0.0
         self._greeted: Link | None = None
         self.port: Port | None = None
@@ -155,8 +155,8 @@ class Parent:
         link.receiver = self._broker.receiver
         self.port = port
         now = self._clock()
-        self._voice = Voice(link.outbox.sent, now)
-        self._silence = Silence(port.received, self._watch.look(now))
+        self._keepalive = KeepaliveTimer(link.outbox.sent, now)
+        self._silence = SilenceTimer(port.received, self._watch.look(now))
         self._keepalive_s = answer.ours.keepalive_s
         self._broker.attach(port)
         log.info("joined rank %d (%s)", rank, link.peer.address)
@@ -180,7 +180,7 @@ class Parent:
         silent = self._silence.seconds(port.received, watched)
         if silent >= lost_after_s(self._keepalive_s, self._config.lost_s) > 0:
             self.drop(f"silent for {silent:.1f} s")
-        elif self._voice.due(port.link.outbox, now, self._config.torpid_min_s):
+        elif self._keepalive.due(port.link.outbox, now, self._config.torpid_min_s):
             self.send(control.heartbeat())
 
     def controlled(self, message: Message) -> None:

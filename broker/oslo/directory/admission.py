@@ -80,7 +80,7 @@ class LocalAdmission:
 
 
 class Admission:
-    """Judges the connections to a directory's port (``broker.transport.zeromq.zap.Judge``), and is its rule.
+    """Judges the connections to a directory's port (``broker.transport.zeromq.zap.ZapPolicy``), and is its rule.
 
     Args:
         config: keys and what others may do.

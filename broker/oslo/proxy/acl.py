@@ -27,7 +27,7 @@ _NO_ROLE: Final = Credentials(rolemask=int(Role.NONE))
 
 
 class AccessControl:
-    """The rules of one node. Also the ZAP judge of its TCP sockets (``broker.transport.zeromq.zap.Judge``).
+    """The rules of one node. Also the ZAP judge of its TCP sockets (``broker.transport.zeromq.zap.ZapPolicy``).
 
     Args:
         config: keys, rules.

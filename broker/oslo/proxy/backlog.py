@@ -35,7 +35,7 @@ def listener_of(pool: str | None) -> str:
     return BACKLOG_LETTER + digest[: LISTENER_CHARS - 1]
 
 
-class Shelf(NamedTuple):
+class BacklogRecipient(NamedTuple):
     """Whom messages are kept for."""
 
     key: Key
@@ -45,7 +45,7 @@ class Shelf(NamedTuple):
 class Kept(NamedTuple):
     """A message, since when it is kept."""
 
-    shelf: Shelf
+    shelf: BacklogRecipient
     message: Notification
     at_s: float
 
@@ -59,10 +59,10 @@ class Store(Protocol):
     def forget(self, number: int) -> None:
         """That message is not kept any more."""
 
-    def remember(self, shelf: Shelf, seen_s: float) -> None:
+    def remember(self, shelf: BacklogRecipient, seen_s: float) -> None:
         """Somebody was there then."""
 
-    def drop(self, shelf: Shelf) -> None:
+    def drop(self, shelf: BacklogRecipient) -> None:
         """Nobody is expected there any more."""
 
 
@@ -75,10 +75,10 @@ class NoStore:
     def forget(self, number: int) -> None:
         """See ``Store``."""
 
-    def remember(self, shelf: Shelf, seen_s: float) -> None:
+    def remember(self, shelf: BacklogRecipient, seen_s: float) -> None:
         """See ``Store``."""
 
-    def drop(self, shelf: Shelf) -> None:
+    def drop(self, shelf: BacklogRecipient) -> None:
         """See ``Store``."""
 
 
@@ -103,12 +103,14 @@ class Backlog:
         self._clock = clock
         self._store: Store = NoStore() if store is None else store
         self._kept: dict[int, Kept] = {}
-        self._shelves: dict[Shelf, deque[int]] = {}
-        self._seen_s: dict[Shelf, float] = {}
+        self._shelves: dict[BacklogRecipient, deque[int]] = {}
+        self._seen_s: dict[BacklogRecipient, float] = {}
         self._pools: dict[str, str | None] = {}
         self._next = 1
 
-    def load(self, shelves: Iterable[tuple[Shelf, float]], kept: Iterable[tuple[int, Kept]]) -> None:
+    def load(
+        self, shelves: Iterable[tuple[BacklogRecipient, float]], kept: Iterable[tuple[int, Kept]]
+    ) -> None:
         """What a store had, in order."""
         for shelf, seen_s in shelves:
             self._begin(shelf)
@@ -129,7 +131,7 @@ class Backlog:
 
     # ------------------------------------------------------------ shelves
 
-    def shelves(self) -> Iterator[Shelf]:
+    def shelves(self) -> Iterator[BacklogRecipient]:
         """All of them."""
         return iter(list(self._shelves))
 
@@ -137,11 +139,11 @@ class Backlog:
         """The pools that something may be kept for, by ``listener_of`` them."""
         return self._pools
 
-    def come(self, keys: Iterable[Key], pool: str | None) -> list[Shelf]:
+    def come(self, keys: Iterable[Key], pool: str | None) -> list[BacklogRecipient]:
         """A listener of ``pool`` is there; returns the shelves that are new."""
         fresh = []
         for key in keys:
-            shelf = Shelf(key, pool)
+            shelf = BacklogRecipient(key, pool)
             if not any(fnmatchcase(key[1], glob) for glob in self._config.topics):
                 continue
             if shelf not in self._shelves:
@@ -152,15 +154,15 @@ class Backlog:
             self._see(shelf)
         return fresh
 
-    def _begin(self, shelf: Shelf) -> None:
+    def _begin(self, shelf: BacklogRecipient) -> None:
         self._shelves[shelf] = deque()
         self._pools[listener_of(shelf.pool)] = shelf.pool
 
-    def _see(self, shelf: Shelf) -> None:
+    def _see(self, shelf: BacklogRecipient) -> None:
         self._seen_s[shelf] = self._clock()
         self._store.remember(shelf, self._seen_s[shelf])
 
-    def expire(self, present: Callable[[Shelf], bool]) -> list[Shelf]:
+    def expire(self, present: Callable[[BacklogRecipient], bool]) -> list[BacklogRecipient]:
         """Forget what was kept for too long; returns the shelves that nobody came back to, which are gone.
 
         Args:
@@ -189,7 +191,7 @@ class Backlog:
 
     def put(self, message: Notification, pool: str | None) -> bool:
         """Keep ``message``; False: nothing is kept for that pool there, or it is larger than all that may be."""
-        shelf = Shelf(message.key, pool)
+        shelf = BacklogRecipient(message.key, pool)
         config = self._config
         if shelf not in self._shelves or message.size > config.bytes:
             return False
@@ -209,7 +211,7 @@ class Backlog:
         """The oldest message that is kept for a listener of ``keys`` in ``pool``, and its number; None: none is."""
         if not self._kept:
             return None
-        heads = [shelf[0] for key in keys if (shelf := self._shelves.get(Shelf(key, pool)))]
+        heads = [shelf[0] for key in keys if (shelf := self._shelves.get(BacklogRecipient(key, pool)))]
         return (number := min(heads), self._kept[number].message) if heads else None
 
     def give(self, number: int) -> tuple[int, Kept]:

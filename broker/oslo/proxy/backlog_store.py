@@ -15,7 +15,7 @@ import sqlite3
 from typing import Final
 
 from broker.errors import ConfigError
-from broker.oslo.proxy.backlog import Backlog, Kept, Shelf
+from broker.oslo.proxy.backlog import Backlog, BacklogRecipient, Kept
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.pool_member import Notification
 from broker.oslo.reactor import Reactor
@@ -87,7 +87,7 @@ class BacklogFile:
         """
         try:
             shelves = [
-                (Shelf((exchange, topic), _pool(pool)), seen_s)
+                (BacklogRecipient((exchange, topic), _pool(pool)), seen_s)
                 for exchange, topic, pool, seen_s in self._db.execute("SELECT * FROM shelves")
             ]
             kept = [
@@ -113,13 +113,13 @@ class BacklogFile:
         """See ``Store``."""
         self._write("DELETE FROM kept WHERE number = ?", (number,))
 
-    def remember(self, shelf: Shelf, seen_s: float) -> None:
+    def remember(self, shelf: BacklogRecipient, seen_s: float) -> None:
         """See ``Store``."""
         self._write(
             "INSERT OR REPLACE INTO shelves VALUES (?, ?, ?, ?)", (*shelf.key, _text(shelf.pool), seen_s)
         )
 
-    def drop(self, shelf: Shelf) -> None:
+    def drop(self, shelf: BacklogRecipient) -> None:
         """See ``Store``."""
         values = (*shelf.key, _text(shelf.pool))
         self._write("DELETE FROM shelves WHERE (exchange, topic, pool) = (?, ?, ?)", values)
@@ -167,4 +167,4 @@ def _kept(
 ) -> Kept:
     key = (exchange, topic)
     message = Notification(key, number, stamp, (head, body), len(head) + len(body))
-    return Kept(Shelf(key, _pool(pool)), message, at_s)
+    return Kept(BacklogRecipient(key, _pool(pool)), message, at_s)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.oslo.directory.announcer import Announcer
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.backlog import Backlog, Shelf, listener_of
+from broker.oslo.proxy.backlog import Backlog, BacklogRecipient, listener_of
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.pool_member import Key
 from broker.oslo.proxy.pools import Pools
@@ -80,7 +80,7 @@ class KeptPools:
         """Whether something may be kept for a pool there."""
         return self.backlog is not None and any(shelf.key == key for shelf in self.backlog.shelves())
 
-    def _announce(self, shelves: Iterable[Shelf]) -> None:
+    def _announce(self, shelves: Iterable[BacklogRecipient]) -> None:
         """Notifiers find this node as a listener of these pools, and it has subscribed, whoever is here."""
         for shelf in shelves:
             self._subscribe([shelf.key])
@@ -112,6 +112,6 @@ class KeptPools:
         return 0 if backlog is None else len(backlog)
 
 
-def _record(shelf: Shelf) -> Record:
+def _record(shelf: BacklogRecipient) -> Record:
     """What the directory is told of it."""
     return Record(*shelf.key, "", listener_of(shelf.pool), shelf.pool)

@@ -66,7 +66,7 @@ class Subscriber(NamedTuple):
 
 
 class SubscriberAccess:
-    """Judges who connects, see ``broker.transport.zeromq.zap.Judge``: everybody the access control knows.
+    """Judges who connects, see ``broker.transport.zeromq.zap.ZapPolicy``: everybody the access control knows.
 
     Attributes:
         denied: connections refused.

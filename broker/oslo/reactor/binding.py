@@ -13,7 +13,7 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.turned_away import Denying, Watched
+from broker.oslo.reactor.turned_away import Denying, LoggedPolicy
 from broker.transport.curve import Certificate, CurveServer
 from broker.transport.zeromq.address import Endpoint, bound, check_free, numeric, parse
 from broker.transport.zeromq.handover import Port
@@ -211,7 +211,7 @@ def guard(reactor: Reactor, sock: zmq.Socket[bytes], judge: Denying) -> Callable
     house = _houses.get(reactor)
     if house is None:
         house = _houses[reactor] = _House(reactor, reactor.context.socket(zmq.ROUTER))
-    watched = Watched(reactor, sock, judge)
+    watched = LoggedPolicy(reactor, sock, judge)
     domain = house.zap.add(watched)
     house.guarded += 1
     sock.set(zmq.ZAP_DOMAIN, domain)

@@ -30,19 +30,19 @@ _numbers = itertools.count(1)
 
 
 class Denying(Protocol):
-    """A ``broker.transport.zeromq.zap.Judge`` that counts whom it refuses."""
+    """A ``broker.transport.zeromq.zap.ZapPolicy`` that counts whom it refuses."""
 
     denied: int
     shut: bool
 
     def judge(self, address: str, key: str) -> str | None:
-        """See ``Judge``."""
+        """See ``ZapPolicy``."""
 
     def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """See ``Judge``."""
+        """See ``ZapPolicy``."""
 
 
-class Watched:
+class LoggedPolicy:
     """A judge whose refusals are told; also watches ``sock`` for those who fail before they are judged.
 
     Args:
@@ -68,7 +68,7 @@ class Watched:
 
     @property
     def shut(self) -> bool:
-        """See ``Judge``."""
+        """See ``ZapPolicy``."""
         return self._judge.shut
 
     @shut.setter
@@ -76,7 +76,7 @@ class Watched:
         self._judge.shut = value
 
     def judge(self, address: str, key: str) -> str | None:
-        """See ``Judge``."""
+        """See ``ZapPolicy``."""
         user_id = self._judge.judge(address, key)
         if user_id is None:
             whose = f"the CURVE key {key}" if key else "a peer without CURVE"
@@ -94,7 +94,7 @@ class Watched:
         return user_id
 
     def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """See ``Judge``."""
+        """See ``ZapPolicy``."""
         return self._judge.hold(key, resume)
 
     def close(self) -> None:

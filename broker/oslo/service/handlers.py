@@ -13,7 +13,16 @@ from broker.identity import Credentials, Role
 from broker.oslo.contract import Address, OsloFailure
 from broker.oslo.service import asking, policy
 from broker.oslo.service.config import CALL, CAST, FluxBridgeConfig
-from broker.oslo.service.topics import Nothing, Send, WhichTopics, asked, body_of, error_of, read, result_of
+from broker.oslo.service.topics import (
+    Send,
+    StatusPayload,
+    WhichTopics,
+    asked,
+    body_of,
+    error_of,
+    read,
+    result_of,
+)
 
 EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
 """Who may ask at all: ``policy`` decides what they may have called."""
@@ -97,13 +106,13 @@ class Handlers:
 
     async def status(self, request: Request) -> dict[str, Any]:
         """``oslo.status``."""
-        read(Nothing, request.payload)
+        read(StatusPayload, request.payload)
         rooms = await self._once("status", lambda: asking.statuses(self._config.client.ipc_dir))
         return {"rooms": rooms, "face": self._figures()}
 
     async def calls(self, request: Request) -> dict[str, Any]:
         """``oslo.calls``."""
-        read(Nothing, request.payload)
+        read(StatusPayload, request.payload)
         rooms = await self._once(
             "calls", lambda: asking.statuses(self._config.client.ipc_dir, FIGURES_S, figures=True)
         )

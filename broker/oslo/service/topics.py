@@ -58,7 +58,7 @@ class WhichTopics(msgspec.Struct, forbid_unknown_fields=True):
     exchange: str = ""
 
 
-class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+class StatusPayload(msgspec.Struct, forbid_unknown_fields=True):
     """Payload of ``oslo.status``."""
 
 

@@ -16,7 +16,7 @@ import zmq
 
 from broker.transport.zeromq.connection import shut_down
 from broker.transport.zeromq.monitor import EVENT
-from broker.transport.zeromq.zap import Judge, Zap
+from broker.transport.zeromq.zap import Zap, ZapPolicy
 
 _MAX_SOCKETS: Final = 16_384
 """libzmq's own default is 1023; a link needs three with its monitor."""
@@ -64,7 +64,7 @@ class Hub:
         if self._open == 0:
             self._retire()
 
-    def guard(self, sock: zmq.Socket[bytes], gate: Judge) -> bytes:
+    def guard(self, sock: zmq.Socket[bytes], gate: ZapPolicy) -> bytes:
         """Let ``gate`` judge whoever connects to ``sock``; returns the ZAP domain, to be given to ``unguard``."""
         if self._zap is None:
             self._zap = Zap(self._context.socket(zmq.ROUTER), self.loop)

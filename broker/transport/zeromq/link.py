@@ -237,7 +237,7 @@ class ZeromqLink(Link):
             size = form_size(form)
             if size > ALONE_BYTES and form_type(form) == REQUEST:
                 outbox = self.outbox
-                self._marks |= outbox.under_way.sends_large(outbox.sent + 1, size)
+                self._marks |= outbox.in_flight.sends_large(outbox.sent + 1, size)
 
     @abstractmethod
     def _room(self) -> bool:

@@ -40,7 +40,7 @@ from broker.transport.zeromq.handover import Place, place_of
 from broker.transport.zeromq.hub import Hub, hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, NOBLOCK, serve_curve, tune
-from broker.transport.zeromq.zap import Gate
+from broker.transport.zeromq.zap import ListenerPolicy
 from broker.wire.dialects import dialect
 
 log = logging.getLogger("headgate")
@@ -77,7 +77,7 @@ class ZeromqListener(Listener):
         self._accept = accept
         self._options = options
         self._place: Place = place_of(endpoint) if former is None else former._place
-        self._gate = Gate(uri, options)
+        self._gate = ListenerPolicy(uri, options)
         self._links: dict[bytes, RouterLink] = {}
         self._by_fd: dict[int, RouterLink] = {}
         self._connected: set[int] = set()

@@ -32,7 +32,7 @@ _GRANT: Final = (b"200", b"OK")
 _DENY: Final = (b"400", b"No access")
 
 
-class Judge(Protocol):
+class ZapPolicy(Protocol):
     """Decides for one domain.
 
     Attributes:
@@ -68,7 +68,7 @@ def tag(key: str) -> str:
     return f"{next(_connections)} {key}"
 
 
-class Gate:
+class ListenerPolicy:
     """Judges who connects to one listener.
 
     Attributes:
@@ -109,7 +109,7 @@ class Gate:
         return None
 
     def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """See ``Judge``: never."""
+        """See ``ZapPolicy``: never."""
         return False
 
     def peer(self, user_id: str, address: str) -> PeerInfo | None:
@@ -142,14 +142,14 @@ class Zap:
     def __init__(self, sock: zmq.Socket[bytes], loop: Loop) -> None:
         self._sock = sock
         self._loop = loop
-        self._gates: dict[bytes, Judge] = {}
+        self._gates: dict[bytes, ZapPolicy] = {}
         sock.set(zmq.LINGER, 0)
         sock.bind(_ADDRESS)
         self._fd = int(sock.get(zmq.FD))
         loop.add_reader(self._fd, self._answer)
         loop.call_soon(self._answer)
 
-    def add(self, gate: Judge) -> bytes:
+    def add(self, gate: ZapPolicy) -> bytes:
         """A new domain whose connections ``gate`` judges."""
         domain = b"headgate-%d" % next(_domains)
         self._gates[domain] = gate

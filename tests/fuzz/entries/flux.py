@@ -13,7 +13,7 @@ from broker.cli import hostlist
 from broker.errors import DecodeError, ProtocolError, Untranslatable
 from broker.identity import Role
 from broker.node.overlay import hello
-from broker.node.overlay.hello import Hello, Ours, Rules
+from broker.node.overlay.hello import HeadgateHello, Hello, Rules
 from broker.node.overlay.status import Status
 from broker.services import idset, ring
 from broker.transport.zeromq.batching import is_batch, unbatch
@@ -142,7 +142,7 @@ def greeting(data: bytes) -> bool:
 def greeting_seeds() -> list[bytes]:
     some = [
         Hello(1, 0x5800, _UUID, Status.FULL),
-        Hello(2, 0x5800, _UUID, Status.PARTIAL, "node1", Ours(True, True, _UUID)),
+        Hello(2, 0x5800, _UUID, Status.PARTIAL, "node1", HeadgateHello(True, True, _UUID)),
         Hello(-1, 0, _UUID, Status.DEGRADED, "n" * 80),
     ]
     return [*(hello.encode(one).payload or b"" for one in some), b'{"uuid":"' + _UUID.encode() + b'"}\0']

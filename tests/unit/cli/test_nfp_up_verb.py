@@ -204,7 +204,7 @@ def test_neither_broker_nor_workers(inventory: Path, capsys: pytest.CaptureFixtu
 
 
 def test_lines_are_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = up.Told(tmp_path / "logs", as_json=False, quiet=False)
+    told = up.OutputPrinter(tmp_path / "logs", as_json=False, quiet=False)
     told("", "logs", "logs in x")
     told("a/b", "starting", "is started")
     told("a/b", "line", "text")
@@ -215,7 +215,7 @@ def test_lines_are_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_objects_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = up.Told(tmp_path, as_json=True, quiet=True)
+    told = up.OutputPrinter(tmp_path, as_json=True, quiet=True)
     told("w", "line", "text")
     told("w", "left", "has left")
     told.close()
@@ -237,7 +237,7 @@ def test_a_terminal_that_stands_still_holds_up_nobody(
     screen = Still()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(up, "WAITING_MAX", 10)
-    told = up.Told(tmp_path, as_json=False, quiet=False)
+    told = up.OutputPrinter(tmp_path, as_json=False, quiet=False)
     for number in range(100):
         told("w", "line", str(number))
     go_on.set()

@@ -8,7 +8,7 @@ import pytest
 
 from broker.cli import tracedcalls
 from broker.cli.screen import Screen
-from broker.cli.trace import CallTrace, Shown, TracedCall, TracedCalls
+from broker.cli.trace import CallTrace, TracedCall, TracedCalls, TraceFilter
 from broker.errors import LinkBroken
 from broker.identity import USERID_UNKNOWN
 from broker.wire.message import NORESPONSE, REQUEST, RESPONSE, STREAMING
@@ -128,5 +128,5 @@ def test_what_a_call_asks_moves_no_cursor():
     out = io.StringIO()
     asked = {"csi": "\x9b2J", "delete": "\x7f", "word": "\xe4"}
     call = TracedCall(1_800_000_000.0, 0, 1000, "local#1", "calc.add", asked, ms=1.0)
-    Shown(errors=False, slower_ms=0, payload=True, count=0).show(Screen(out=out), call)
+    TraceFilter(errors=False, slower_ms=0, payload=True, count=0).show(Screen(out=out), call)
     assert out.getvalue().endswith('  {"csi":"\\u009b2J","delete":"\\u007f","word":"\xe4"}\n')

@@ -10,7 +10,7 @@ from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
 from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
-from broker.node.doorway import Doorway
+from broker.node.client_admission import ClientAdmission
 from broker.routing.port import CHILD, CLIENT, PARENT, Port
 from broker.routing.topology import Topology
 from broker.transport.budget import Budget
@@ -184,7 +184,7 @@ class Door:
         self.desk, self.uri = desk, f"local://{path}"
         self.path = str(path)
         access = access or Access(os.getuid())
-        self.doorway = Doorway(
+        self.client_admission = ClientAdmission(
             desk.broker,
             access,
             limits.get("guest", 1 << 20),
@@ -195,14 +195,14 @@ class Door:
             flusher=desk.broker.flusher,
             budget=desk.budget,
             limits=desk.limits,
-            admit=self.doorway.admit,
-            max_bytes=self.doorway.max_bytes,
+            admit=self.client_admission.admit,
+            max_bytes=self.client_admission.max_bytes,
         )
         self.listener = None
         self.fars: list[Far] = []
 
     async def __aenter__(self):
-        self.listener = await unix.listen(self.uri, self.doorway.accept, self.options)
+        self.listener = await unix.listen(self.uri, self.client_admission.accept, self.options)
         return self
 
     async def __aexit__(self, *_error):

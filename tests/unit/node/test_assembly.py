@@ -14,8 +14,8 @@ from broker.exposition import REQUESTS_MAX
 from broker.identity import Credentials, PeerInfo
 from broker.node import assembly, bootstrap
 from broker.node.assembly import Node
+from broker.node.client_admission import group_ids, user_ids
 from broker.node.descriptors import connections_of, reserve_of
-from broker.node.doorway import group_ids, user_ids
 from broker.node.keyring import credentials, keys_of
 from broker.node.rundir import make_rundir
 from broker.transport.link import Options
@@ -120,7 +120,7 @@ def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(r
         node = Node(node_of(rundir))
         node.capture = PaperCapture()
         await node.start()
-        node.doorway.refused(PeerInfo("x", uid=7), 1, "no")
+        node.client_admission.refused(PeerInfo("x", uid=7), 1, "no")
         node._listen_options(settings.ListenEntry(uri=f"local://{rundir}/t")).refused(
             PeerInfo("x", uid=8), 1, "no"
         )

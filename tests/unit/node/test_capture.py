@@ -10,10 +10,10 @@ from broker.errors import LinkBroken
 from broker.identity import PeerInfo
 from broker.ingress.admission import Access
 from broker.journal import layout
-from broker.journal.ration import Ration
+from broker.journal.token_bucket import TokenBucket
 from broker.node import capture as module
 from broker.node import refusals
-from broker.node.doorway import Doorway
+from broker.node.client_admission import ClientAdmission
 from broker.node.linkfacts import transport_of
 from broker.routing.port import CHILD
 from broker.services.context import Denial
@@ -182,7 +182,7 @@ def test_who_is_turned_away_is_recorded():
     async def script():
         desk = Desk()
         with Journal(desk) as journal:
-            door = Doorway(desk.broker, Access(1000), 1, 1)
+            door = ClientAdmission(desk.broker, Access(1000), 1, 1)
             door.refused = journal.capture.refused
             assert door.admit(PeerInfo("local:///x#7", uid=2000)) == errno.EPERM
             journal.capture.refused(PeerInfo("tcp://192.0.2.1:5", key="k"), errno.EPERM, "unknown CURVE key")
@@ -197,7 +197,7 @@ def test_who_is_turned_away_is_recorded():
 
 def test_who_is_turned_away_too_often_is_counted(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(refusals, "Ration", lambda: Ration(3, clock=lambda: now[0]))
+    monkeypatch.setattr(refusals, "TokenBucket", lambda: TokenBucket(3, clock=lambda: now[0]))
 
     async def script():
         stranger = PeerInfo("tcp://192.0.2.1:5", key="k")

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.node.lifecycle import Lifecycle
-from broker.node.succession import Succession
+from broker.node.state_follower import StateFollower
 from broker.services.state_machine import STATES
 from broker.wire.message import STREAMING, UPSTREAM, request, response
 
@@ -51,8 +51,8 @@ class Tree:
     def __init__(self, rank, status="partial"):
         self.rank, self.status, self.calls, self.left = rank, status, [], []
         self.lifecycle, self.seen, _ = life()
-        self.succession = Succession(self, self, self.lifecycle)
-        self.succession.on_leave = self.left.append
+        self.state_follower = StateFollower(self, self, self.lifecycle)
+        self.state_follower.on_leave = self.left.append
 
     def subtree_status(self):
         return self.status
@@ -67,37 +67,37 @@ class Tree:
 
 def test_the_root_runs_when_everybody_has_been_there():
     tree = Tree(0)
-    tree.succession.begin()
-    tree.succession.joined()
+    tree.state_follower.begin()
+    tree.state_follower.joined()
     assert tree.seen == ["join", "init", "quorum"]
-    tree.succession.subtree_changed("degraded")
-    tree.succession.subtree_changed("full")
-    tree.succession.subtree_changed("lost")
-    tree.succession.subtree_changed("full")
+    tree.state_follower.subtree_changed("degraded")
+    tree.state_follower.subtree_changed("full")
+    tree.state_follower.subtree_changed("lost")
+    tree.state_follower.subtree_changed("full")
     assert tree.seen == ["join", "init", "quorum", "run"]
 
 
 def test_the_root_of_nobody_else_runs_at_once():
     tree = Tree(0, "full")
-    tree.succession.begin()
-    tree.succession.joined()
+    tree.state_follower.begin()
+    tree.state_follower.joined()
     assert tree.seen[-1] == "run"
 
 
 def test_a_root_that_ran_before_it_was_told_so_stays_running():
     tree = Tree(0, "full")
-    tree.succession.begin()
-    tree.succession.subtree_changed("full")
-    tree.succession.joined()
+    tree.state_follower.begin()
+    tree.state_follower.subtree_changed("full")
+    tree.state_follower.joined()
     assert tree.seen == ["join", "run"]
 
 
 def test_others_copy_the_root_through_their_parent():
     tree = Tree(3)
-    tree.succession.begin()
-    tree.succession.joined()
+    tree.state_follower.begin()
+    tree.state_follower.joined()
     assert tree.calls == [("state-machine.monitor", b'{"final":7}\0', 3, STREAMING | UPSTREAM)]
-    tree.succession.subtree_changed("full")
+    tree.state_follower.subtree_changed("full")
     tree.parent_says(b'{"state":4}\0')
     assert tree.lifecycle.state == "quorum"
     tree.parent_says(b'{"state":5}\0')
@@ -111,14 +111,14 @@ def test_others_copy_the_root_through_their_parent():
 
 def test_a_lost_parent_leads_back_to_join_and_a_new_one_on_again():
     tree = Tree(3)
-    tree.succession.begin()
-    tree.succession.joined()
+    tree.state_follower.begin()
+    tree.state_follower.joined()
     tree.parent_says(b'{"state":5}\0')
     tree.parent_says(None, errnum=113)
-    tree.succession.parent_lost()
-    tree.succession.joined()
+    tree.state_follower.parent_lost()
+    tree.state_follower.joined()
     tree.parent_says(b'{"state":5}\0')
     assert tree.seen == ["join", "init", "quorum", "run"] * 2
     tree.lifecycle.enter("cleanup")
-    tree.succession.parent_lost()
+    tree.state_follower.parent_lost()
     assert tree.lifecycle.state == "cleanup"

@@ -62,7 +62,7 @@ def test_tree_links_are_never_paused(kind):
 def behind(desk, **more):
     """A neighbour of the tree that takes all it is sent and has not handled it."""
     child = desk.peer(kind=CHILD, windowed=True, **more)
-    child.link.outbox.sent = child.link.outbox.under_way.end + 1
+    child.link.outbox.sent = child.link.outbox.in_flight.end + 1
     child.link.outbox.moved()
     return child
 

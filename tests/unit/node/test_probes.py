@@ -134,8 +134,8 @@ def told(rundir, monkeypatch):
 def test_a_child_is_ready_for_its_manager_once_its_doors_are_open(rundir, told):
     async def script():
         node = node_of(rundir, 1, hosts=TWO.format(rundir))
-        herald = probes.Herald(node)
-        node.succession.begin()
+        herald = probes.StatusReporter(node)
+        node.state_follower.begin()
         assert told() == [["READY=1", "STATUS=rank 1 of 2, state join, parent rank 0 away"]]
         node.lifecycle.enter("init")
         node.lifecycle.enter("join")
@@ -151,9 +151,9 @@ def test_a_child_is_ready_for_its_manager_once_its_doors_are_open(rundir, told):
 def test_rank_0_is_ready_for_its_manager_once_all_has_started(rundir, told):
     async def script():
         node = node_of(rundir)
-        herald = probes.Herald(node)
-        node.succession.begin()
-        node.succession.joined()
+        herald = probes.StatusReporter(node)
+        node.state_follower.begin()
+        node.state_follower.joined()
         assert not [lines for lines in told() if "READY=1" in lines]
         herald.started()
         assert told() == [["READY=1", "STATUS=rank 0 of 1, state run, tree full"]]

@@ -232,7 +232,9 @@ def test_log_level_limits_and_the_shown_configuration(rundir):
         assert (broker.router.pending_max, broker.backlog.batch_msgs) == (7, 5)
         assert place.node.settings.limits.stall_s == 9.0
         guest = PeerInfo("x", uid=4_000_000)
-        assert {doorway.max_bytes(guest) for doorway in place.node.doorways} == {4096}
+        assert {client_admission.max_bytes(guest) for client_admission in place.node.client_admissions} == {
+            4096
+        }
 
     play(rundir, script)
 

@@ -12,7 +12,7 @@ import pytest
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkRefused
 from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
-from broker.node.doorway import Doorway
+from broker.node.client_admission import ClientAdmission
 from broker.routing.users import UserLimits
 from broker.transport import accepting
 from broker.transport import unix as module
@@ -257,7 +257,7 @@ def test_a_guest_is_told_why_and_shown_out(rundir, caplog):
 def test_a_closed_door_refuses_with_a_number(rundir):
     async def script():
         async with Door(Desk(), rundir / "s") as door:
-            door.doorway.open = False
+            door.client_admission.open = False
             with pytest.raises(LinkRefused) as caught:
                 await unix.dial(door.uri, Options())
             assert caught.value.errno == errno.ECONNREFUSED
@@ -365,7 +365,7 @@ def test_the_last_descriptors_are_the_owners(rundir, caplog, owner):
         turned_away = []
         access = Access(os.getuid() if owner else os.getuid() + 1, allow_guest=True)
         async with Door(Desk(), rundir / "s", access) as door:
-            door.options.has_reserve = door.doorway.is_owner
+            door.options.has_reserve = door.client_admission.is_owner
             door.options.refused = lambda peer, errnum, reason: turned_away.append((peer.uid, errnum))
             first, second, third = await door.dial(), await door.dial(), lowest_free()
             assert (first.ended, second.ended) == (None, None)
@@ -418,7 +418,7 @@ def test_who_became_one_too_many_since_it_was_admitted_is_ended(caplog):
     async def script():
         desk = Desk()
         desk.broker.router.users.limits = UserLimits(connections=2)
-        door = Doorway(desk.broker, Access(1000, allow_guest=True), 100, 1000)
+        door = ClientAdmission(desk.broker, Access(1000, allow_guest=True), 100, 1000)
         links = [PaperLink(Options(flusher=desk.broker.flusher)) for _ in range(4)]
         for link in links:
             link.peer = PeerInfo("tcp://x", key="k", user=Credentials(77, Role.USER))

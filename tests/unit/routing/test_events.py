@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from broker.identity import Credentials, Role
-from broker.routing import held
+from broker.routing import held_events
 from broker.routing.events import PREFIXES_MAX
 from broker.routing.flow import WINDOW_BYTES
 from broker.wire.audience import PREFIX_MAX_BYTES
@@ -265,8 +265,8 @@ def test_events_without_a_way_up_wait_for_one_and_go_first():
 
 
 def test_what_waits_for_a_parent_is_bounded_for_each_user_and_for_all(monkeypatch, caplog):
-    monkeypatch.setattr(held, "HELD_BYTES", 5 * 4500)
-    monkeypatch.setattr(held, "USER_BYTES", 2 * 4500)
+    monkeypatch.setattr(held_events, "HELD_BYTES", 5 * 4500)
+    monkeypatch.setattr(held_events, "USER_BYTES", 2 * 4500)
     tree = Tree(3)
     ear = subscriber(tree, 0)
     tree.cut(1)
@@ -288,7 +288,7 @@ def test_what_waits_for_a_parent_is_bounded_for_each_user_and_for_all(monkeypatc
 
 
 def test_an_event_larger_than_a_users_room_is_not_kept(monkeypatch):
-    monkeypatch.setattr(held, "USER_BYTES", 5000)
+    monkeypatch.setattr(held_events, "USER_BYTES", 5000)
     tree = Tree(3)
     tree.cut(1)
     tree.client(1).publish("large", payload=bytes(1000))

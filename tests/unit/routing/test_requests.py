@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from broker.routing.way import ROUTE_MAX_BYTES
+from broker.routing.request_routing import ROUTE_MAX_BYTES
 from broker.wire.message import (
     DELIMITER,
     NODEID_ANY,

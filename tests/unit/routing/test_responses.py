@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
+from broker.routing.call_caps import hold_call_caps
 from broker.routing.open_calls import REPEATS_MAX
-from broker.routing.ration import ration
 from broker.wire.message import DELIMITER, STREAMING, TOPIC, response
 from broker.wire.parts import encode_part
 from tests.unit.routing.sim import GUEST, Tree, hop, text_of
@@ -269,14 +269,14 @@ def test_the_total_is_rationed():
         greedy.ask("echo.x", tag=tag)
     for tag in range(1, 6):
         modest.ask("echo.x", tag=tag)
-    assert ration(tree[0].router) == 65
+    assert hold_call_caps(tree[0].router) == 65
     for client in (greedy, modest):
         client.ask("echo.x", tag=100)
     assert greedy.errnums == [errno.EAGAIN]
     assert modest.errnums == []
     for asked in service.requests[:50]:
         service.answer(asked)
-    ration(tree[0].router)
+    hold_call_caps(tree[0].router)
     greedy.ask("echo.x", tag=101)
     assert greedy.errnums.count(errno.EAGAIN) == 1, "the ration ends with its reason"
 

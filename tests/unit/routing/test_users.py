@@ -6,7 +6,7 @@ import pytest
 
 from broker.errors import RpcError
 from broker.identity import Credentials
-from broker.routing.ration import ration
+from broker.routing.call_caps import hold_call_caps
 from broker.routing.users import User, UserLimits, Users
 from broker.wire.message import STREAMING
 from tests.unit.routing.sim import GUEST, OWNER, Tree
@@ -67,7 +67,7 @@ def test_calls_of_one_guest_are_capped_over_its_links():
     ask(greedy, 50)
     ask(second, 10)
     ask(other, 30)
-    assert ration(tree[0].router) == 90
+    assert hold_call_caps(tree[0].router) == 90
     for client in (greedy, second, other):
         ask(client, 1, 100)
     assert [refused(client) for client in (greedy, second, other)] == [1, 0, 0]
@@ -80,7 +80,7 @@ def test_a_quarter_of_the_calls_is_the_owners():
     owner = tree.client()
     for guest in guests:
         ask(guest, 16)
-    ration(tree[0].router)
+    hold_call_caps(tree[0].router)
     for client in (*guests, owner):
         ask(client, 1, 100)
     assert [refused(client) for client in (*guests, owner)] == [1, 1, 0]

@@ -4,7 +4,7 @@ import pytest
 
 from broker.errors import ProtocolError
 from broker.services import tracers
-from broker.services.context import Passed
+from broker.services.context import TracedMessage
 from broker.services.module import Module
 from broker.services.overlay import Overlay
 from broker.wire.message import (
@@ -29,7 +29,7 @@ ASK = request("broker.ping", b'{"seq":1}\0')
 
 
 def pass_by(desk, message, prefix="rx", sender=CHILD, where="links"):
-    desk.context.watchers[where](Passed(prefix, sender, message, 1795193573.5, 12.25))
+    desk.context.watchers[where](TracedMessage(prefix, sender, message, 1795193573.5, 12.25))
 
 
 def told(stream, *keys):

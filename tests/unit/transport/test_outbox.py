@@ -4,8 +4,8 @@ import pytest
 
 from broker.errors import LinkBroken
 from broker.transport.budget import Budget
+from broker.transport.in_flight import AGAIN_MSGS, WINDOW_BYTES, WINDOW_MSGS, InFlight
 from broker.transport.outbox import LARGE_BYTES, PROTO_TYPE, Outbox, OutboxLimits
-from broker.transport.under_way import AGAIN_MSGS, WINDOW_BYTES, WINDOW_MSGS, UnderWay
 from broker.wire.message import EVENT, RESPONSE, event
 
 MIB = 1 << 20
@@ -131,7 +131,7 @@ def test_events_that_may_be_dropped_are_owed_to_nobody(policy, owes):
 
 
 def test_a_peer_that_does_not_say_what_it_handled_is_never_behind():
-    assert Outbox(Owner(), OutboxLimits(), Budget()).under_way.end > 1 << 60
+    assert Outbox(Owner(), OutboxLimits(), Budget()).in_flight.end > 1 << 60
 
 
 @pytest.mark.parametrize("before", [0, (1 << 32) - 100], ids=["new", "the count begins anew"])
@@ -140,7 +140,7 @@ def test_a_peer_is_behind_beyond_a_window_and_until_some_of_it_is_handled(before
     outbox = owner.outbox
     outbox.sent = before
     outbox.handled(before & 0xFFFFFFFF)
-    assert outbox.under_way.end == before + WINDOW_MSGS
+    assert outbox.in_flight.end == before + WINDOW_MSGS
     outbox.sent = before + WINDOW_MSGS + 1
     outbox.moved()
     outbox.moved()
@@ -173,33 +173,33 @@ def test_a_peer_that_handled_more_than_it_was_sent_is_not_behind():
 def test_a_peer_that_handles_large_requests_is_behind_beyond_a_window_of_bytes():
     owner = Owner()
     outbox = owner.outbox
-    assert not outbox.under_way.sends_large(1, WINDOW_BYTES + 1), "it does not say what it handled"
+    assert not outbox.in_flight.sends_large(1, WINDOW_BYTES + 1), "it does not say what it handled"
     outbox.handled(0)
     asked = []
     for size in (WINDOW_BYTES, 1, WINDOW_BYTES):
-        asked.append(outbox.under_way.sends_large(outbox.sent + 1, size))
+        asked.append(outbox.in_flight.sends_large(outbox.sent + 1, size))
         outbox.sent += 1
         outbox.moved()
     assert (asked, owner.said) == ([True, True, True], [True]), "a mark comes back before the window is full"
     outbox.marked(1)
-    assert (owner.said, outbox.under_way.large_bytes) == ([True], WINDOW_BYTES + 1)
+    assert (owner.said, outbox.in_flight.large_bytes) == ([True], WINDOW_BYTES + 1)
     outbox.handled(3)
     assert owner.said == [True], "of large ones it is asked: counts of either end may differ"
     outbox.marked(2)
-    assert (owner.said, outbox.under_way.end) == ([True, False], 3 + WINDOW_MSGS)
+    assert (owner.said, outbox.in_flight.end) == ([True, False], 3 + WINDOW_MSGS)
     outbox.marked(3)
-    assert outbox.under_way.large_bytes == 0
+    assert outbox.in_flight.large_bytes == 0
 
 
 def test_marks_are_counted_modulo_32_bits():
-    under_way = UnderWay()
-    under_way.handled(0xFFFFFFFE, 0xFFFFFFFE)
+    in_flight = InFlight()
+    in_flight.handled(0xFFFFFFFE, 0xFFFFFFFE)
     for number in range(0xFFFFFFFF, 0x100000004):
-        under_way.sends_large(number, WINDOW_BYTES)
-    assert under_way.marked(0x100000003, 1)
-    assert under_way.large_bytes == 2 * WINDOW_BYTES
-    assert not under_way.marked(0x100000003, 3)
-    assert under_way.large_bytes == 0
+        in_flight.sends_large(number, WINDOW_BYTES)
+    assert in_flight.marked(0x100000003, 1)
+    assert in_flight.large_bytes == 2 * WINDOW_BYTES
+    assert not in_flight.marked(0x100000003, 3)
+    assert in_flight.large_bytes == 0
 
 
 def test_behind_large_requests_there_is_room_for_small_ones_of_those_who_cannot_wait():

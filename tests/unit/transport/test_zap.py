@@ -7,7 +7,7 @@ import zmq
 from broker.identity import ClientKey, Credentials, PeerInfo, PeerKey, Role
 from broker.transport import curve
 from broker.transport.link import Options
-from broker.transport.zeromq.zap import Gate, Zap
+from broker.transport.zeromq.zap import ListenerPolicy, Zap
 
 PEER, CLIENT, SHARED, STRANGER = (curve.generate().public_key for _ in range(4))
 GUEST = Credentials(1000, Role.USER)
@@ -18,11 +18,11 @@ KEYS: dict[str, PeerKey | ClientKey] = {
 }
 
 
-def gate(keys=KEYS, uri="tcp://127.0.0.1:1", **options) -> Gate:
-    return Gate(uri, Options(keys=keys or {}, **options))
+def gate(keys=KEYS, uri="tcp://127.0.0.1:1", **options) -> ListenerPolicy:
+    return ListenerPolicy(uri, Options(keys=keys or {}, **options))
 
 
-def peer_for(door: Gate, address: str, key: str = "") -> PeerInfo | None:
+def peer_for(door: ListenerPolicy, address: str, key: str = "") -> PeerInfo | None:
     tag = door.judge(address, key)
     return None if tag is None else door.peer(tag, address)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.journal.reading.blocks import walk
-from broker.journal.reading.columns import Coded, Maybe, Text
+from broker.journal.reading.columns import Coded, Nullable, Text
 from gateway.pipeline import schema
 from gateway.pipeline.arrow import Decoder, as_arrow, losses_in
 from gateway.pipeline.spans import Loss, Span
@@ -48,9 +48,9 @@ def test_codes_numbers_and_nulls() -> None:
         "a",
         None,
     ]
-    maybe = Maybe(np.array([1, 2], np.int64), np.array([True, False]))
+    maybe = Nullable(np.array([1, 2], np.int64), np.array([True, False]))
     assert as_arrow(maybe, pa.int64()).to_pylist() == [1, None]
-    assert as_arrow(Maybe(np.array([1]), np.array([False])), pa.int32()).equals(pa.nulls(1, pa.int32()))
+    assert as_arrow(Nullable(np.array([1]), np.array([False])), pa.int32()).equals(pa.nulls(1, pa.int32()))
     assert as_arrow(np.array([5], np.int64), pa.timestamp("us", "UTC")).type == pa.timestamp("us", "UTC")
 
 

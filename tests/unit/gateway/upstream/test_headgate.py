@@ -11,8 +11,8 @@ import broker.client
 from broker import settings as broker_settings
 from broker.client import LATER
 from broker.node.assembly import Node
+from broker.transport.in_flight import WINDOW_MSGS
 from broker.transport.link import Options
-from broker.transport.under_way import WINDOW_MSGS
 from broker.wire import message as wire
 from broker.wire.payload import encode_json
 from gateway.upstream.supervisor import Upstream

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from broker.nfp.outcome import Failure, Outcome, Told, worker_of
+from broker.nfp.outcome import AnswerMeaning, Failure, Outcome, worker_of
 from broker.nfp.targets import ALL, ANY, Target
 
 
@@ -25,9 +25,9 @@ def test_all_waits_for_the_set_that_202_names():
     outcome = Outcome("s", ALL)
     outcome.answer(200, results(a=1))
     assert not outcome.complete
-    assert outcome.answer(202, said(workers=["a", "b"])) == Told("dispatched", message="a, b")
+    assert outcome.answer(202, said(workers=["a", "b"])) == AnswerMeaning("dispatched", message="a, b")
     assert outcome.outstanding == ("b",)
-    assert outcome.answer(200, results(b=2)) == Told("finished", "b")
+    assert outcome.answer(200, results(b=2)) == AnswerMeaning("finished", "b")
     assert outcome.complete
 
 
@@ -100,7 +100,7 @@ def test_a_nameless_result_of_any_has_no_name():
 def test_an_error_is_of_the_job_or_of_the_worker_it_names():
     outcome = Outcome("s", ALL)
     outcome.answer(202, said(workers=["a", "b"]))
-    assert outcome.answer(500, said(worker="a", error="broken")) == Told("failed", "a", "broken")
+    assert outcome.answer(500, said(worker="a", error="broken")) == AnswerMeaning("failed", "a", "broken")
     assert not outcome.complete
     assert outcome.answer(408, said(workers=None, error="late")).worker == ""
     assert outcome.error == Failure(408, "late")

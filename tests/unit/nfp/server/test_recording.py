@@ -6,8 +6,8 @@ import json
 
 from broker.journal.layout import DENIED
 from broker.journal.options import JournalOptions
-from broker.journal.ration import Ration
 from broker.journal.tap import Tap
+from broker.journal.token_bucket import TokenBucket
 from broker.nfp.server.recording import Recording
 from broker.wire.parts import split_parts
 from tests.live.chunks import Shelf
@@ -17,7 +17,7 @@ async def told(now):
     """The records of a thousand refusals, one more later, and of the end."""
     shelf = Shelf.of("in")
     recording = Recording(JournalOptions(directory="/nowhere", writer="nfp"), asyncio.get_running_loop())
-    recording._tap, recording._ration = Tap(shelf), Ration(3, clock=lambda: now[0])
+    recording._tap, recording._ration = Tap(shelf), TokenBucket(3, clock=lambda: now[0])
     recording.turned_away("192.0.2.1", "k", "before it is on")
     recording.active = True
     for _ in range(1000):

@@ -6,7 +6,7 @@ import pytest
 
 from broker.identity import PeerInfo
 from broker.node.overlay import control, hello
-from broker.node.overlay.hello import Hello, Ours
+from broker.node.overlay.hello import HeadgateHello, Hello
 from broker.node.overlay.status import Status
 from broker.wire.message import CONTROL, RESPONSE, request
 from broker.wire.payload import any_text, decode_json
@@ -42,9 +42,9 @@ def test_a_subtree_is_full_when_every_child_is():
 def test_what_is_ours_is_told_only_to_ours():
     async def story(parent):
         child = parent.connect()
-        answer = await ask(child, hello.encode(HELLO._replace(ours=Ours(True, True))))
+        answer = await ask(child, hello.encode(HELLO._replace(ours=HeadgateHello(True, True))))
         ours = hello.read_answer(answer).ours
-        assert ours == Ours(True, True, parent.broker.router.uuid, 5.0)
+        assert ours == HeadgateHello(True, True, parent.broker.router.uuid, 5.0)
 
     run(story)
 
@@ -53,7 +53,7 @@ def test_what_is_ours_is_told_only_to_ours():
 def test_batches_are_agreed_on_only_where_both_take_them(offered, allowed):
     async def story(parent):
         child = parent.connect()
-        answer = await ask(child, hello.encode(HELLO._replace(ours=Ours(True, offered))))
+        answer = await ask(child, hello.encode(HELLO._replace(ours=HeadgateHello(True, offered))))
         assert not hello.read_answer(answer).ours.batch
 
     run(story, batch=allowed)

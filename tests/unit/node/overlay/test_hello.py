@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError, ProtocolError
 from broker.node.overlay import hello
-from broker.node.overlay.hello import Answer, Hello, Ours, Rules, judge
+from broker.node.overlay.hello import Answer, HeadgateHello, Hello, Rules, judge
 from broker.node.overlay.status import Status
 from broker.wire.message import MATCHTAG_NONE, NODEID_ANY, request, response
 from broker.wire.payload import decode_json, encode_json
@@ -49,11 +49,18 @@ def test_deployed_hellos_are_read(record):
         told["uuid"],
         told["status"],
     )
-    assert read.ours == Ours()
+    assert read.ours == HeadgateHello()
 
 
 @pytest.mark.parametrize(
-    "ours", [Ours(), Ours(True), Ours(True, True), Ours(True, True, UUID), Ours(True, True, UUID, 0.5)]
+    "ours",
+    [
+        HeadgateHello(),
+        HeadgateHello(True),
+        HeadgateHello(True, True),
+        HeadgateHello(True, True, UUID),
+        HeadgateHello(True, True, UUID, 0.5),
+    ],
 )
 def test_what_we_add_survives_both_ways(ours):
     asked = hello.encode(HELLO._replace(ours=ours))
@@ -62,7 +69,7 @@ def test_what_we_add_survives_both_ways(ours):
 
 
 def test_a_deployed_child_is_answered_as_deployed_parents_do():
-    assert decode_json(hello.admit(hello.encode(HELLO), UUID, Ours()).payload) == {"uuid": UUID}
+    assert decode_json(hello.admit(hello.encode(HELLO), UUID, HeadgateHello()).payload) == {"uuid": UUID}
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,35 @@
 import pytest
 
-from broker.node.overlay.liveness import Silence, Torpor, Watch, lost_after_s
+from broker.node.overlay.liveness import ActiveClock, SilenceTimer, TorpidTimer, lost_after_s
 
 
 def test_silence_lasts_while_the_count_stands_still():
-    silence = Silence(5, 100.0)
+    silence = SilenceTimer(5, 100.0)
     assert silence.seconds(5, 103.0) == 3.0
     assert silence.seconds(6, 104.0) == 0.0
     assert silence.seconds(6, 106.5) == 2.5
 
 
 def test_a_count_that_goes_back_moved_too():
-    assert Silence(5, 0.0).seconds(2, 9.0) == 0.0
+    assert SilenceTimer(5, 0.0).seconds(2, 9.0) == 0.0
 
 
 def test_a_child_becomes_torpid_once_and_recovers_once():
-    torpor = Torpor(0, 0.0)
-    assert not torpor.check(0, 29.9, 30.0)
-    assert torpor.check(0, 30.0, 30.0)
-    assert torpor.torpid
-    assert not torpor.check(0, 40.0, 30.0)
-    assert torpor.check(1, 41.0, 30.0)
-    assert not torpor.torpid
+    silence = TorpidTimer(0, 0.0)
+    assert not silence.check(0, 29.9, 30.0)
+    assert silence.check(0, 30.0, 30.0)
+    assert silence.torpid
+    assert not silence.check(0, 40.0, 30.0)
+    assert silence.check(1, 41.0, 30.0)
+    assert not silence.torpid
 
 
 def test_zero_means_never_torpid_even_for_one_who_is():
-    torpor = Torpor(0, 0.0)
-    torpor.check(0, 50.0, 30.0)
-    assert torpor.check(0, 51.0, 0)
-    assert not torpor.torpid
-    assert not torpor.check(0, 1e9, 0)
+    silence = TorpidTimer(0, 0.0)
+    silence.check(0, 50.0, 30.0)
+    assert silence.check(0, 51.0, 0)
+    assert not silence.torpid
+    assert not silence.check(0, 1e9, 0)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_who_promised_no_keepalive_is_never_lost_and_who_is_slow_has_longer(keep
 
 
 def test_a_silence_may_begin_anew():
-    silence = Silence(5, 0.0)
+    silence = SilenceTimer(5, 0.0)
     silence.restart(7.0)
     assert silence.seconds(5, 8.0) == 1.0
 
 
 def test_time_in_which_we_did_not_look_is_not_watched():
-    watch = Watch(100.0, 6.0)
+    watch = ActiveClock(100.0, 6.0)
     assert watch.look(102.5) == 2.5
     assert watch.look(108.5) == 8.5
     assert watch.look(142.5) == 8.5  # frozen for 34 s

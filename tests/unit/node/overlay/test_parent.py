@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import LinkRefused
 from broker.node.overlay import control, hello
-from broker.node.overlay.hello import Ours
+from broker.node.overlay.hello import HeadgateHello
 from broker.transport import registry
 from broker.transport.link import Options
 from broker.wire.message import (
@@ -155,7 +155,7 @@ def test_what_comes_before_the_answer_is_dropped_and_what_comes_behind_it_is_ser
         def received(self, link, messages):
             if hello.is_hello(messages[0]):
                 self.link.send(event("early", sequence=1))
-                self.link.send(hello.admit(messages[0], PARENT, Ours()))
+                self.link.send(hello.admit(messages[0], PARENT, HeadgateHello()))
                 self.link.send(event("late", sequence=2))
                 self.link.flush()
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.node.overlay import control, hello
-from broker.node.overlay.hello import Ours
+from broker.node.overlay.hello import HeadgateHello
 from broker.routing.topology import Topology
 from broker.transport import registry
 from broker.wire.message import (
@@ -175,7 +175,7 @@ def test_the_epoch_of_rank_0_is_passed_on_by_parents_that_know_it():
 
     async def main():
         story = Story()
-        story.ours = Ours(True, True, "0" * 36)
+        story.ours = HeadgateHello(True, True, "0" * 36)
         await story.start()
         await tell(story)
         await story.child.overlay.stop()

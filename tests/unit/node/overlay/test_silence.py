@@ -7,13 +7,13 @@ import pytest
 
 from broker.errors import LinkEnded
 from broker.node.overlay import control
-from broker.node.overlay.hello import Ours
+from broker.node.overlay.hello import HeadgateHello
 from broker.wire.message import CONTROL, event
 from tests.unit.node.overlay import downward, upward
 from tests.unit.node.overlay.downward import HELLO, say
 from tests.unit.node.overlay.trees import QUICK, Clock, Tree, until
 
-OURS = HELLO._replace(ours=Ours(True, True, "", 5.0))
+OURS = HELLO._replace(ours=HeadgateHello(True, True, "", 5.0))
 
 
 def heartbeats(client):
@@ -61,7 +61,7 @@ def test_a_child_of_ours_whose_keepalives_come_stays():
     below(story)
 
 
-@pytest.mark.parametrize("ours", [Ours(), Ours(True)], ids=["deployed", "says nothing"])
+@pytest.mark.parametrize("ours", [HeadgateHello(), HeadgateHello(True)], ids=["deployed", "says nothing"])
 def test_a_child_that_promised_nothing_is_torpid_but_not_lost(ours):
     async def story(parent, clock):
         child = await parent.join(HELLO._replace(ours=ours))
@@ -74,7 +74,7 @@ def test_a_child_that_promised_nothing_is_torpid_but_not_lost(ours):
 
 def test_a_child_that_speaks_seldom_has_longer():
     async def story(parent, clock):
-        child = await parent.join(HELLO._replace(ours=Ours(True, True, "", 60.0)))
+        child = await parent.join(HELLO._replace(ours=HeadgateHello(True, True, "", 60.0)))
         await clock.live(parent.overlay, 235)
         assert child.ended is None
         await clock.live(parent.overlay, 10)
@@ -166,7 +166,7 @@ def test_a_parent_of_ours_that_is_silent_is_lost_after_20_to_25_s_and_joined_aga
         assert ("parent_lost", f"silent for {clock.now - joined:.1f} s") in played.child.told
         await until(lambda: len(played.links) == 2 and played.child.overlay.joined())
 
-    above(story, Ours(True, True, "", 5.0))
+    above(story, HeadgateHello(True, True, "", 5.0))
 
 
 def test_a_parent_of_ours_whose_keepalives_come_stays():
@@ -177,10 +177,10 @@ def test_a_parent_of_ours_whose_keepalives_come_stays():
         assert len(played.links) == 1
         assert played.child.overlay.joined()
 
-    above(story, Ours(True, True, "", 5.0))
+    above(story, HeadgateHello(True, True, "", 5.0))
 
 
-@pytest.mark.parametrize("ours", [Ours(), Ours(True)], ids=["deployed", "says nothing"])
+@pytest.mark.parametrize("ours", [HeadgateHello(), HeadgateHello(True)], ids=["deployed", "says nothing"])
 def test_a_parent_that_promised_nothing_is_never_lost_by_silence(ours):
     async def story(played, clock):
         await clock.live(played.child.overlay, 600)
@@ -200,7 +200,7 @@ def test_after_we_were_frozen_our_parent_is_not_lost():
         await clock.live(played.child.overlay, 5)
         assert played.link is not played.links[0] or not played.child.overlay.joined()
 
-    above(story, Ours(True, True, "", 5.0))
+    above(story, HeadgateHello(True, True, "", 5.0))
 
 
 # -- both are ours ---------------------------------------------------------------------------------

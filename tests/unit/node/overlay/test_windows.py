@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from broker.node.overlay.hello import Ours
+from broker.node.overlay.hello import HeadgateHello
 from broker.routing.flow import LATE_MSGS, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES
-from broker.transport.under_way import WINDOW_BYTES as LARGE_BYTES
-from broker.transport.under_way import WINDOW_MSGS
+from broker.transport.in_flight import WINDOW_BYTES as LARGE_BYTES
+from broker.transport.in_flight import WINDOW_MSGS
 from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, OPEN, SHUT, control, event, request
 from broker.wire.shares import cost
 from tests.unit.node.overlay.downward import HELLO, say
@@ -16,7 +16,7 @@ from tests.unit.node.overlay.trees import QUICK, Tree, shared_certificate, tcp_p
 from tests.unit.node.overlay.upward import run as run_child
 
 LARGE = b"x" * 60_000
-OURS = Ours(True, windows=True)
+OURS = HeadgateHello(True, windows=True)
 
 
 def words(client):
@@ -26,7 +26,7 @@ def words(client):
 @pytest.mark.parametrize("windows", [True, False], ids=["ours", "another"])
 def test_a_child_is_heeded_and_told_if_it_said_that_it_does_the_same(windows):
     async def story(parent):
-        child = await parent.join(HELLO._replace(ours=Ours(True, windows=windows)))
+        child = await parent.join(HELLO._replace(ours=HeadgateHello(True, windows=windows)))
         flow = parent.broker.router.events.flow
         for _ in range(2 * TOLD_BYTES // len(LARGE)):
             say(child, event("news", LARGE))
@@ -49,7 +49,7 @@ def handled(client):
 @pytest.mark.parametrize("windows", [True, False], ids=["ours", "another"])
 def test_a_child_is_told_how_many_of_its_messages_are_handled(windows):
     async def story(parent):
-        child = await parent.join(HELLO._replace(ours=Ours(True, windows=windows)))
+        child = await parent.join(HELLO._replace(ours=HeadgateHello(True, windows=windows)))
         for _ in range(LATE_MSGS):
             say(child, control(0))
         await until(lambda: parent.broker.router.tally.controls == LATE_MSGS)
@@ -68,16 +68,16 @@ def test_a_child_is_told_how_many_of_its_messages_are_handled(windows):
 @pytest.mark.parametrize("windows", [True, False], ids=["ours", "another"])
 def test_a_mark_comes_back_and_is_taken_from_those_who_said_that_they_do_the_same(windows):
     async def story(parent):
-        child = await parent.join(HELLO._replace(ours=Ours(True, windows=windows)))
-        under_way = parent.broker.router.children[1].link.outbox.under_way
-        end = under_way.end
+        child = await parent.join(HELLO._replace(ours=HeadgateHello(True, windows=windows)))
+        in_flight = parent.broker.router.children[1].link.outbox.in_flight
+        end = in_flight.end
         for word in (control(MARK, 7), control(MARKED, 0xFFFFFFFF), control(HANDLED, 0x7FFFFFFF)):
             say(child, word)
         await until(lambda: parent.broker.router.tally.controls == 3)
         await until(lambda: (MARKED, 7) in [(m.aux1, m.aux2) for m in child.inbox if m.type == CONTROL])
-        assert under_way.large_bytes == 0
+        assert in_flight.large_bytes == 0
         if not windows:
-            assert under_way.end == end, "whoever does not count is never behind"
+            assert in_flight.end == end, "whoever does not count is never behind"
 
     run_parent(story)
 
@@ -96,8 +96,8 @@ def test_calls_across_a_real_tree_leave_little_under_way():
             most = 0
             while len(client.inbox) < count:
                 await asyncio.sleep(0)
-                most = max(most, down.sent - down.under_way.end)
-            assert down.under_way.end < 1 << 60, "it says what it has handled"
+                most = max(most, down.sent - down.in_flight.end)
+            assert down.in_flight.end < 1 << 60, "it says what it has handled"
             assert most <= 2 * WINDOW_MSGS, "and that is heeded"
             assert not down.choked
 
@@ -114,7 +114,7 @@ class Spy:
 
     def link_choked(self, link, choked):
         if choked:
-            self.choked.append(link.outbox.under_way.large_bytes)
+            self.choked.append(link.outbox.in_flight.large_bytes)
         self.receiver.link_choked(link, choked)
 
 
@@ -134,12 +134,14 @@ def test_large_calls_across_a_real_tree_leave_little_under_way():
             down = spy.link.outbox
             await until(lambda: not down.choked)
             assert 1 << 20 < spy.choked[0] < 3 << 19
-            assert down.under_way.large_bytes <= LARGE_BYTES
+            assert down.in_flight.large_bytes <= LARGE_BYTES
 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("ours", [OURS, Ours(), Ours(True)], ids=["ours", "deployed", "older"])
+@pytest.mark.parametrize(
+    "ours", [OURS, HeadgateHello(), HeadgateHello(True)], ids=["ours", "deployed", "older"]
+)
 def test_a_parent_is_heeded_and_told_if_it_said_that_it_does_the_same(ours):
     async def tell(story):
         flow = story.child.broker.router.events.flow

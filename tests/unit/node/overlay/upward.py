@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 from broker.node.overlay import hello
-from broker.node.overlay.hello import Ours
+from broker.node.overlay.hello import HeadgateHello
 from broker.node.overlay.status import Status
 from broker.routing.topology import Topology
 from broker.transport import registry
@@ -30,7 +30,7 @@ class Story:
         config = replace(QUICK, parent_uri=self.uri, listen_uri=listen, **config)
         self.child = Rank(1, Topology(size), config, clock=clock)
         self.admits = True
-        self.ours = ours or Ours()
+        self.ours = ours or HeadgateHello()
         self.uuid = PARENT
 
     async def listen(self):
@@ -56,7 +56,7 @@ class Story:
 
     def admit(self):
         """Answer the hello that was not answered."""
-        self.link.say(hello.admit(self.link.inbox[0], PARENT, Ours()))
+        self.link.say(hello.admit(self.link.inbox[0], PARENT, HeadgateHello()))
 
     @property
     def link(self):

@@ -9,7 +9,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.oslo.names import LISTENER_CHARS
 from broker.oslo.node import BacklogConfig
-from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, Shelf, listener_of
+from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, BacklogRecipient, listener_of
 from broker.oslo.proxy.backlog_store import BacklogFile
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.pool_member import Notification
@@ -160,7 +160,7 @@ def test_what_is_kept_for_too_long_and_who_never_comes_back(pools, clock):
     clock.now_s += 59
     assert pools.backlog.expire(here) == []
     clock.now_s += 2
-    assert pools.backlog.expire(here) == [Shelf(KEY, None)]
+    assert pools.backlog.expire(here) == [BacklogRecipient(KEY, None)]
     assert pools.backlog.counts["backlog_expired"] == 1
     pools.take(message(b"2"), ["a"])
     assert pools.counts["lost_pool"] == 1
@@ -215,7 +215,7 @@ def test_it_survives_the_proxy(tmp_path, clock):
     first.kill()
     assert os.stat(path).st_mode & 0o777 == 0o600
     second = Disk(path, clock)
-    assert sorted(second.backlog.shelves()) == [Shelf(OTHER, "p"), Shelf(KEY, "p")]
+    assert sorted(second.backlog.shelves()) == [BacklogRecipient(OTHER, "p"), BacklogRecipient(KEY, "p")]
     assert second.backlog.head([KEY], "p")[1] == message(b"2")
     assert second.backlog.put(message(b"4"), "p")
     assert [each.message.frames[1] for each in second.backlog._kept.values()] == [b"2", b"3", b"4"]
@@ -267,7 +267,7 @@ def test_a_file_that_cannot_be_read_is_put_aside(tmp_path, clock):
     disk = Disk(path, clock)
     assert disk.counters.counts["backlog_disk"] == 1
     assert (tmp_path / "backlog.damaged").read_bytes().startswith(b"no database")
-    assert disk.backlog.come([KEY], None) == [Shelf(KEY, None)]
+    assert disk.backlog.come([KEY], None) == [BacklogRecipient(KEY, None)]
     disk.turn()
     disk.file.close()
     disk.reactor.close()

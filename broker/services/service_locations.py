@@ -20,7 +20,7 @@ RANKS_MAX: Final = 16
 LEFT_OUT_MAX: Final = 1 << 53
 
 
-class Told(NamedTuple):
+class SubtreeServices(NamedTuple):
     """What one broker says of itself and everything below it."""
 
     services: dict[str, list[int]]
@@ -29,7 +29,7 @@ class Told(NamedTuple):
     """Pairs of a name and a rank that are beyond the bounds, here or below."""
 
 
-class Whereabouts:
+class ServiceLocations:
     """What one broker knows.
 
     Args:
@@ -52,7 +52,7 @@ class Whereabouts:
         self._names_max = names_max
         self._ranks_max = ranks_max
         self._own: set[str] = set()
-        self._children: dict[int, Told] = {}
+        self._children: dict[int, SubtreeServices] = {}
         self._hops: dict[int, int] = {}
 
     def provide(self, name: str, there: bool) -> None:
@@ -72,7 +72,7 @@ class Whereabouts:
             )
         believed = {name: self._believe(child, name, ranks) for name, ranks in services.items()}
         if believed or left_out:
-            self._children[child] = Told(believed, left_out)
+            self._children[child] = SubtreeServices(believed, left_out)
 
     def _believe(self, child: int, name: str, ranks: Any) -> list[int]:
         check_service(name)
@@ -104,7 +104,7 @@ class Whereabouts:
         ranks, hops = self.ranks(name, near), self._far_from(near)
         return ranks, sum(hops(rank) == hops(ranks[0]) for rank in ranks)
 
-    def told(self) -> Told:
+    def told(self) -> SubtreeServices:
         """What this broker says of itself and everything below it: within the bounds."""
         names = self._own.union(*(told.services for told in self._children.values()))
         kept: dict[str, list[int]] = {}
@@ -116,7 +116,7 @@ class Whereabouts:
                 left_out += len(ranks) - len(kept[name])
             else:
                 left_out += len(ranks)
-        return Told(kept, min(left_out, LEFT_OUT_MAX))
+        return SubtreeServices(kept, min(left_out, LEFT_OUT_MAX))
 
     # -- the tree ------------------------------------------------------------------------------
 

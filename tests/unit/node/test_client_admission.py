@@ -9,13 +9,13 @@ import pytest
 from broker.errors import LinkBroken
 from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
-from broker.node import doorway as module
-from broker.node.doorway import Doorway, groups_of
+from broker.node import client_admission as module
+from broker.node.client_admission import ClientAdmission, groups_of
 from tests.unit.node.desk import Desk, PaperLink, run, ticks
 
 
 def come_in(desk, peer, access, **more):
-    door = Doorway(desk.broker, access, 100, 1000, **more)
+    door = ClientAdmission(desk.broker, access, 100, 1000, **more)
     link = PaperLink(_options(desk))
     link.peer = peer
     assert door.admit(peer) == 0
@@ -51,7 +51,7 @@ def test_owner_and_guest_get_what_is_theirs():
 
 def test_a_refusal_is_one_log_line(caplog):
     async def script():
-        door = Doorway(Desk().broker, Access(1000), 1, 1)
+        door = ClientAdmission(Desk().broker, Access(1000), 1, 1)
         assert door.admit(PeerInfo("local:///x#7", uid=2000, pid=77)) == 1
         assert [r.getMessage() for r in caplog.records] == [
             "refused local:///x#7 (pid 77): uid 2000 is a guest and guests are not allowed"

@@ -11,7 +11,7 @@ REFUSALS_PER_S: Final = 100
 users. The rest is counted."""
 
 
-class Ration:
+class TokenBucket:
     """A token bucket of ``per_s`` records a second, which holds what comes in one second.
 
     Args:

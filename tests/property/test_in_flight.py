@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from broker.routing.flow import Flow, Window
 from broker.routing.port import CHILD, Port
 from broker.routing.tally import Tally
-from broker.transport.under_way import WINDOW_MSGS, UnderWay
+from broker.transport.in_flight import WINDOW_MSGS, InFlight
 from tests.unit.routing.sim import OWNER, new_uuid
 
 GREETING = 8
@@ -23,16 +23,16 @@ def test_a_peer_that_has_handled_everything_is_not_behind_for_want_of_another_me
     port = Port(CHILD, new_uuid(), lambda word: said.append(word.aux2), OWNER, rank=1)
     port.window = window = Window(speaks=True, base=0)
     flow, sent, behind = Flow(Tally()), uncounted, False
-    under_way = UnderWay()
-    under_way.handled(sent, 0)
+    in_flight = InFlight()
+    in_flight.handled(sent, 0)
     for burst, turn, has_else in steps:
         sent += burst
-        behind = behind or sent > under_way.end
+        behind = behind or sent > in_flight.end
         while left := sent - uncounted - window.messages:
             flow.ran(port, window, min(left, turn))
             if has_else and port in flow.owing:
                 flow.tell_along(port)
             for count in said:
-                behind = under_way.handled(sent, count) and behind
+                behind = in_flight.handled(sent, count) and behind
             said.clear()
         assert not behind

@@ -23,7 +23,7 @@ _NEVER: Final = 1 << 62
 _NOW: Final = -1
 
 
-class UnderWay:
+class InFlight:
     """The messages between two ends of a link, counted as they are sent.
 
     Attributes:

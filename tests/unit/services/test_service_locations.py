@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ProtocolError
-from broker.services.whereabouts import NAMES_MAX, Whereabouts
+from broker.services.service_locations import NAMES_MAX, ServiceLocations
 from broker.wire.payload import encode_json
 
 SIZE = 15
@@ -15,8 +15,8 @@ def parent(rank: int) -> int:
     return (rank - 1) // 2 if rank else -1
 
 
-def at(rank: int = 0, **bounds: int) -> Whereabouts:
-    return Whereabouts(rank, SIZE, parent, **bounds)
+def at(rank: int = 0, **bounds: int) -> ServiceLocations:
+    return ServiceLocations(rank, SIZE, parent, **bounds)
 
 
 def test_own_and_what_children_say_the_nearest_first():

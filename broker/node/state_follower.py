@@ -29,7 +29,7 @@ _ENDS: Final = (errno.ENODATA, errno.EHOSTUNREACH)
 """How the stream of the parent's states ends in good order, or with the parent."""
 
 
-class Succession:
+class StateFollower:
     """Moves one broker's lifecycle on.
 
     Attributes:

@@ -8,7 +8,7 @@ from broker.routing.port import CLIENT, Port
 from broker.routing.router import Router
 
 
-def ration(router: Router) -> int:
+def hold_call_caps(router: Router) -> int:
     """Hold the caps of each guest, of all guests and of the broker, called now and then; returns how many are open.
 
     While there are more than a cap allows, no link under it may have more than an equal share: those above it are

@@ -18,7 +18,7 @@ USER_BYTES: int = 4 << 20
 event that is."""
 
 
-class Held:
+class HeldEvents:
     """Stamped events that wait for a parent, in order.
 
     Attributes:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate")
 
 
-class Doorway:
+class ClientAdmission:
     """Admits clients: UNIX peers by uid, clients of other transports by key, in-process ones by what their dialer says.
 
     Args:
