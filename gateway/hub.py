@@ -35,7 +35,7 @@ from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.elsewhere import Elsewhere
 from gateway.sessions.gate import Gate, HookLike
 from gateway.sessions.listing import Order
-from gateway.sessions.outside import Away, Identity, OwnPlaces, Places, TrendsLike, UpstreamLike
+from gateway.sessions.outside import Away, FleetLike, Identity, OwnPlaces, Places, TrendsLike, UpstreamLike
 from gateway.sessions.publishers import Publishers
 from gateway.sessions.refusals import Refusals
 from gateway.sessions.registrations import Registrations
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from broker.client.request import Handler
     from broker.transport.link import Link
     from broker.wire.message import Message
-    from gateway.fleet import Fleet
     from gateway.settings.schema import GatewaySettings
 
 log = logging.getLogger("headgate")
@@ -107,7 +106,7 @@ class Hub:
         self.leave: Callable[[str], None] | None = None
         self.trends: TrendsLike | None = None
         self.ask_others: Callable[[bytes], Awaitable[list[bytes]]] | None = None
-        self.fleet: Fleet | None = None
+        self.fleet: FleetLike | None = None
         self.access = Access(settings.rules)
         self.elsewhere: Elsewhere | None = None
         self.hook: HookLike | None = None

@@ -25,7 +25,7 @@ from broker.transport.budget import Budget
 from broker.transport.link import Flusher, Options
 from broker.transport.outbox import OutboxLimits
 from gateway.access import Access
-from gateway.fleet import Fleet
+from gateway.fleet.member import Fleet
 from gateway.history.reader import History
 from gateway.hub import Hub
 from gateway.identity.authenticate import Authenticator
@@ -147,8 +147,8 @@ class Gateway:
         self.hub.reload = self._reload_called
         self.endpoint = Endpoint(self.hub, self.identity, self.admission)
         self._siblings = self._among(*worker) if worker else None
-        self.hub.fleet = self._in_fleet() if settings.gateway.redis is not None else None
-        self.hub.ask_others = self._ask_others if worker or self.hub.fleet is not None else None
+        self.fleet = self.hub.fleet = self._in_fleet() if settings.gateway.redis is not None else None
+        self.hub.ask_others = self._ask_others if worker or self.fleet is not None else None
         self.history = History(settings.history.warehouse, settings.history.max_days)
         self.front = Front(
             settings,
@@ -198,8 +198,9 @@ class Gateway:
         self._keep(self.identity.run(self.hub.revoked), "identity")
         if self._siblings is not None:
             await self._siblings.start()
-        if self.hub.fleet is not None:
-            self.hub.fleet.start()
+        if self.fleet is not None:
+            self.fleet.start()
+            await self.fleet.reached()
         await self.upstream.start()
         await self.upstream.wait_joined(JOIN_S)
         self._keep(self.trends.run(), "charts")
@@ -299,7 +300,7 @@ class Gateway:
     def _in_fleet(self) -> Fleet:
         settings = self.settings.gateway
         assert settings.redis is not None
-        return Fleet(
+        fleet = Fleet(
             settings.redis,
             settings.redis_channel,
             self.store,
@@ -307,10 +308,12 @@ class Gateway:
             functools.partial(service.answered, self.hub),
             self.hub.clock,
         )
+        self.identity.joined(fleet.logins)
+        return fleet
 
     async def _ask_others(self, question: bytes) -> list[bytes]:
         """What the other processes of this gateway, and those of other gateways, answer."""
-        all_ = [others.ask(question) for others in (self._siblings, self.hub.fleet) if others is not None]
+        all_ = [others.ask(question) for others in (self._siblings, self.fleet) if others is not None]
         return [each for answers in await asyncio.gather(*all_) for each in answers]
 
     async def _snapshots(self) -> list[Snapshot]:
@@ -370,8 +373,8 @@ class Gateway:
             await listener.stop()
         self.history.close()
         await self.upstream.stop()
-        if self.hub.fleet is not None:
-            await self.hub.fleet.close()
+        if self.fleet is not None:
+            await self.fleet.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -8,6 +8,7 @@
 ``certificates``  the names that a client certificate proves
 ``crl``           client certificates that their authority has taken back
 ``login``         one-time links, and the cookies of all logins
+``shared``        logins that count at several gateways
 ``named``         logins by a token or at a provider
 ``oidc``          OpenID Connect: to a provider and back
 ``provider``      one provider: metadata, keys, the exchange of codes

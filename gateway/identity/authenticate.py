@@ -33,11 +33,12 @@ from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.jwt import Verifier, is_jwt
 from gateway.identity.keys import KeyRing
 from gateway.identity.leases import HEARTBEAT_S, Connections
-from gateway.identity.login import LoggedIn, cookie_of
+from gateway.identity.login import LoggedIn, cookie_of, id_of
 from gateway.identity.named import NamedLogins
 from gateway.identity.origin import Origins
 from gateway.identity.proxies import Client, Doors
-from gateway.identity.store import FOREVER, Store
+from gateway.identity.shared import Elsewhere
+from gateway.identity.store import FOREVER, LOGIN, Store
 from gateway.identity.tokens import CREDENTIAL, PREFIX, TokenFile, bearer_of, credential_of, token_path
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal
@@ -97,6 +98,7 @@ class Authenticator:
         self._verifier = Verifier(settings.jwt, self._ring)
         authorities = (entry.client_ca for entry in settings.listen if entry.client_ca is not None)
         self._lists = RevocationLists(settings.access.client_crls, authorities)
+        self._elsewhere: Elsewhere | None = None
         self._reading = asyncio.Lock()
         self._revoked: dict[str, float] = store.revocations()
         self._seen = self._told = (store.changes(), self.tokens.generation, self._lists.generation)
@@ -240,6 +242,15 @@ class Authenticator:
             self.origins.check(request, client, kind="cookie")
             return self.named.by_token(await self._of_token(text))
 
+    def joined(self, elsewhere: Elsewhere) -> None:
+        """Have logins in common with other gateways from now on."""
+        self._elsewhere = self.named.providers.elsewhere = elsewhere
+
+    async def share(self, logged_in: LoggedIn) -> None:
+        """Let a login that was made here count at other gateways, before its browser can be there."""
+        if self._elsewhere is not None:
+            await self._elsewhere.told(logged_in.principal.credential.removeprefix(LOGIN))
+
     def logout(self, request: web.BaseRequest, cookie: str) -> None:
         """End the login that this cookie means, if any, from wherever it is used.
 
@@ -318,9 +329,14 @@ class Authenticator:
             return await self._of_token(bearer)
         principal = self._of_certificate(request)
         if principal is None and (cookie := cookie_of(request, client)) is not None:
-            principal = self.logins.principal(cookie, client)
+            principal = await self._of_cookie(cookie, client)
         self.origins.check(request, client, kind=None if principal is None else principal.kind)
         return principal
+
+    async def _of_cookie(self, cookie: str, client: Client) -> Principal | None:
+        if self._elsewhere is not None and not self.logins.known(cookie):
+            await self._elsewhere.find(id_of(cookie))
+        return self.logins.principal(cookie, client)
 
     async def _of_token(self, text: str) -> Principal:
         if text.startswith(PREFIX):

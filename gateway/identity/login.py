@@ -26,7 +26,7 @@ from aiohttp import web
 
 from gateway.closes import BAD_CREDENTIAL, NO_ROLE
 from gateway.identity.proxies import Client
-from gateway.identity.store import KEY_BYTES, Store, count_change, hash_of
+from gateway.identity.store import FLEET, KEY_BYTES, LOGIN, Store, count_change, hash_of
 from gateway.identity.users import GUEST_NAME, LINK, OWNER_NAME, link_principal
 from gateway.principal import Denied, Principal
 from gateway.settings.schema import AccessSection
@@ -64,7 +64,7 @@ class Login(NamedTuple):
     @property
     def credential(self) -> str:
         """What names it for revocation."""
-        return f"login:{self.id}"
+        return LOGIN + self.id
 
     def described(self) -> dict[str, Any]:
         """It, as its user sees it."""
@@ -137,8 +137,8 @@ class Logins:
             role, loopback = row
             self._check(role, bool(loopback), client)
             base.execute("DELETE FROM links WHERE hash = ? OR expires <= ?", (_hash(secret), now))
-            login = self._made(LINK, "", {}, role=role, loopback=bool(loopback))
-            cookie = _insert(base, login, now)
+            cookie, login = self._made(LINK, "", {}, role=role, loopback=bool(loopback))
+            _begin(base, cookie, login)
         return LoggedIn(cookie, link_principal(role, credential=login.credential, expires=login.expires))
 
     def begin(
@@ -155,19 +155,19 @@ class Logins:
         Raises:
             Denied: it gives nothing here, or the store cannot be written.
         """
-        login = self._made(source, user, claims)
+        cookie, login = self._made(source, user, claims)
         if until is not None and until < login.expires:
             login = login._replace(expires=until)
         with self._store.writing() as base:
-            return _insert(base, login, login.made), login
+            _begin(base, cookie, login)
+        return cookie, login
 
     def _made(
         self, source: str, user: str, claims: dict[str, Any], *, role: str = "", loopback: bool = False
-    ) -> Login:
-        now = self._store.wall()
-        return Login(
-            secrets.token_hex(8), source, user, claims, role, loopback, now, now + self._access.cookie_s
-        )
+    ) -> tuple[str, Login]:
+        cookie, now = secrets.token_urlsafe(KEY_BYTES), self._store.wall()
+        end = now + self._access.cookie_s
+        return cookie, Login(id_of(cookie), source, user, claims, role, loopback, now, end)
 
     def principal(self, cookie: str, client: Client) -> Principal | None:
         """Whose cookie this is; None for one that is unknown or has ended, or gives nothing any more.
@@ -185,6 +185,10 @@ class Logins:
             return None
         self._check(login.role, login.loopback, client)
         return link_principal(login.role, credential=login.credential, expires=login.expires)
+
+    def known(self, cookie: str) -> bool:
+        """Whether a login has this cookie, or none of ours could have it."""
+        return len(cookie) > SECRET_CHARS or bool(self._read("hash = ?", _hash(cookie)))
 
     def open(self, credential: str) -> bool:
         """Whether the login with this ``Principal.credential`` has not ended."""
@@ -210,7 +214,8 @@ class Logins:
             Denied: the store cannot be written.
         """
         with self._store.writing(durable=True) as base:
-            base.executemany("DELETE FROM logins WHERE id = ?", [(each.id,) for each in logins])
+            for each in logins:
+                _end(base, "id = ?", each.id)
             count_change(base)
 
     def _read(self, where: str, *values: Any) -> list[Login]:
@@ -227,7 +232,7 @@ class Logins:
             Denied: the store cannot be written.
         """
         with self._store.writing(durable=True) as base:
-            base.execute("DELETE FROM logins WHERE id = ?", (_id(credential),))
+            _end(base, "id = ?", _id(credential))
             count_change(base)
 
     def end(self, cookie: str) -> None:
@@ -274,27 +279,46 @@ def _owned(mine: Principal) -> tuple[str, ...]:
     return ("(source != ? AND user = ?)", LINK, mine.name)
 
 
-def _insert(base: sqlite3.Connection, login: Login, now: float) -> str:
-    """Write a login, for which the oldest end where there are too many; returns the value of its cookie."""
-    cookie = secrets.token_urlsafe(KEY_BYTES)
-    base.execute("DELETE FROM logins WHERE expires <= ?", (now,))
-    ended = base.execute(
-        "DELETE FROM logins WHERE hash IN (SELECT hash FROM logins ORDER BY expires DESC LIMIT -1 OFFSET ?)",
-        (LOGINS - 1,),
-    ).rowcount
-    ended += base.execute(
-        "DELETE FROM logins WHERE hash IN (SELECT hash FROM logins WHERE source != ? AND user = ? "
-        "ORDER BY made DESC LIMIT -1 OFFSET ?)",
-        (LINK, login.user, LOGINS_OF_USER - 1),
-    ).rowcount
-    if ended:
+def _begin(base: sqlite3.Connection, cookie: str, login: Login) -> None:
+    """Write a new login, for which the oldest end where there are too many."""
+    base.execute("DELETE FROM logins WHERE expires <= ?", (login.made,))
+    base.execute("DELETE FROM revocations WHERE until < ?", (login.made,))
+    if trim(base, login.user, room=1):
         count_change(base)
+    insert(base, hash_of(cookie), login)
+
+
+def insert(base: sqlite3.Connection, cookie_hash: bytes, login: Login) -> None:
+    """Inside a transaction: write a login, unless it is known."""
     row = (*login[:3], msgspec.json.encode(login.claims), *login[4:])
     base.execute(
-        f"INSERT INTO logins (hash, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - ours
-        (hash_of(cookie), *row),
+        f"INSERT OR IGNORE INTO logins (hash, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - ours
+        (cookie_hash, *row),
     )
-    return cookie
+
+
+def trim(base: sqlite3.Connection, user: str, *, room: int = 0) -> int:
+    """Inside a transaction: end the oldest logins of all, and of a user, that leave no room for so many; how many."""
+    newest = "SELECT hash FROM logins ORDER BY expires DESC LIMIT -1 OFFSET ?"
+    of_user = "SELECT hash FROM logins WHERE source != ? AND user = ? ORDER BY made DESC LIMIT -1 OFFSET ?"
+    return _end(base, f"hash IN ({newest})", LOGINS - room) + _end(
+        base, f"hash IN ({of_user})", LINK, user, LOGINS_OF_USER - room
+    )
+
+
+def _end(base: sqlite3.Connection, where: str, *values: Any) -> int:
+    """End logins; in a fleet, which alone has that key, what may be known elsewhere is remembered as revoked."""
+    base.execute(
+        f"INSERT OR IGNORE INTO revocations SELECT '{LOGIN}' || id, expires FROM logins "  # noqa: S608 - ours
+        f"WHERE {where} AND NOT loopback AND EXISTS (SELECT 1 FROM keys WHERE name = '{FLEET}')",
+        values,
+    )
+    return base.execute(f"DELETE FROM logins WHERE {where}", values).rowcount  # noqa: S608 - ours
+
+
+def id_of(cookie: str) -> str:
+    """The public name of a cookie's login: any gateway that is shown the cookie can ask for it by that."""
+    return hash_of(cookie).hex()[:16]
 
 
 def add_link(store: Store, role: LinkRole, *, seconds: float, loopback_only: bool) -> str:
@@ -350,7 +374,7 @@ def _hash(secret: str) -> bytes:
 
 
 def _id(credential: str) -> str:
-    return credential.removeprefix("login:")
+    return credential.removeprefix(LOGIN)
 
 
 def _refused(text: str) -> Denied:

@@ -7,16 +7,24 @@ JWT said only that is kept which counts for this.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from gateway.closes import BUSY
 from gateway.identity.login import LoggedIn, Login, Logins
 from gateway.identity.oidc import SOURCE, Account, Providers
 from gateway.identity.store import Store
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal
+from gateway.rates import Buckets
 from gateway.settings.schema import GatewaySettings
+
+BURST: Final = 64
+PER_S: Final = 0.1
+"""Logins that one user may begin in a fleet, at once and over time: each that was ended is remembered until it would
+have ended anyway."""
 
 log = logging.getLogger("headgate")
 
@@ -50,12 +58,14 @@ class NamedLogins:
         self._trusted = settings.jwt.trust_claims
         self._users = users
         self._ended = ended
+        self._clock = clock
+        self._begun = Buckets(PER_S, BURST)
 
     def by_token(self, mine: Principal) -> LoggedIn:
         """Log in who has shown a token or a JWT; the login ends with it at the latest.
 
         Raises:
-            Denied: the store cannot be written.
+            Denied: the user began too many (429), or the store cannot be written.
         """
         known = self._users().known(mine.name)
         claims = {} if known else {"userid": mine.userid, "roles": mine.role_names}
@@ -65,12 +75,20 @@ class NamedLogins:
         """Log in whom the provider ``name`` has let in, if the settings do, too.
 
         Raises:
-            Denied: the user has no role here (403), or the store cannot be written.
+            Denied: the user has no role here (403), or began too many (429), or the store cannot be written.
         """
         return self._enter(f"{SOURCE}{name}", account.user, account.claims, None)
 
     def _enter(self, source: str, user: str, claims: dict[str, Any], until: float | None) -> LoggedIn:
         self._principal(Login("", source, user, claims, "", False, 0.0, 0.0))  # who may not gets no login
+        if self.providers.elsewhere is not None and self._begun.of(user, self._clock()).take(self._clock()):
+            raise Denied(
+                f"{user!r} began more than {BURST} logins, and one in {1 / PER_S:g} s",
+                public="this user logs in too often: wait a minute",
+                status=429,
+                close=BUSY,
+                errno=errno.EAGAIN,
+            )
         cookie, login = self.logins.begin(source, user, claims, until=until)
         return LoggedIn(cookie, self._principal(login))
 

@@ -10,7 +10,8 @@
 The begun login (provider, state, nonce, code verifier) lies encrypted in the browser's cookie, under a key that all
 worker processes share: any of them finishes it, however many are begun and never finished costs nothing here, and
 nobody's crowds out another's. It is over after ``BEGUN_S``, and counts once: ``spent`` remembers by hash what came
-back.
+back. Gateways of a fleet have a key together, too, and remember together what was used; a login that was begun with
+that key ends only where both can be asked for, and one that was begun while they could not only where it was begun.
 
 What is refused, and why: a state that is not the cookie's (somebody else's login, RFC 9700, section 4.7); an answer by
 the address, or with the ``iss``, of another provider than the login was begun at (mix-up, RFC 9207); an ID token of
@@ -24,11 +25,12 @@ the answer is a page that goes on, not a redirect: a redirect would still be the
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -42,6 +44,9 @@ from gateway.identity.proxies import Client
 from gateway.identity.store import KEY_BYTES, Store, hash_of
 from gateway.principal import Denied
 from gateway.settings.schema import OidcEntry
+
+if TYPE_CHECKING:
+    from gateway.identity.shared import Elsewhere
 
 SOURCE: Final = "oidc:"
 """What stands before the provider's name in ``Principal.login``."""
@@ -85,6 +90,9 @@ class Providers:
         store: has the key of the cookies, and what came back.
         clock: seconds, never going back.
 
+    Attributes:
+        elsewhere: other gateways; None: there are none.
+
     Raises:
         Denied: the store cannot be written.
     """
@@ -92,7 +100,8 @@ class Providers:
     def __init__(self, entries: Iterable[OidcEntry], store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self.by_name = {entry.name: Provider(entry, clock=clock, wall=store.wall) for entry in entries}
-        self._seal = Fernet(base64.urlsafe_b64encode(store.key("oidc"))) if self.by_name else None
+        self.elsewhere: Elsewhere | None = None
+        self._key = store.key("oidc") if self.by_name else b""
         self._checked = 0  # answers that are being checked now
 
     def start(self) -> None:
@@ -121,8 +130,9 @@ class Providers:
         provider = self._provider(name, client)
         metadata = await provider.metadata()
         begun = Begun(name, *(secrets.token_urlsafe(KEY_BYTES) for _ in range(3)))
-        assert self._seal is not None
-        sealed = self._seal.encrypt_at_time(msgspec.json.encode(begun), int(self._store.wall()))
+        sealed = _seal(self._fleet_key() or self._key).encrypt_at_time(
+            msgspec.json.encode(begun), int(self._store.wall())
+        )
         digest = hashlib.sha256(begun.verifier.encode()).digest()
         asked = {
             "response_type": "code",
@@ -146,7 +156,7 @@ class Providers:
             Denied: not this browser's login, not this provider's, used, or what the provider says is not right.
         """
         provider = self._provider(name, client)
-        begun = self._opened(cookie)
+        begun, by_fleet = self._opened(cookie)
         state = query.get("state", "")
         if not hmac.compare_digest(hash_of(state), hash_of(begun.state)):
             raise _again("an answer with the state of another login")
@@ -157,7 +167,7 @@ class Providers:
         self._checked += 1
         try:
             _check_issuer(provider, await provider.metadata(), query.get("iss"))
-            self._spend(begun)
+            await self._spend(begun, by_fleet=by_fleet)
             code = _code(provider, query)
             answer = await provider.exchange(code, begun.verifier, redirect_of(provider.entry))
             claims = await provider.claims(answer, begun.nonce, _wanted(provider.entry))
@@ -179,27 +189,35 @@ class Providers:
             )
         return provider
 
-    def _opened(self, cookie: str | None) -> Begun:
-        if self._seal is None or cookie is None or len(cookie) > CHARS or not cookie.isascii():
-            raise _again("an answer of a provider without a begun login")
-        try:
-            padded = cookie.encode() + b"=" * (-len(cookie) % 4)
-            text = self._seal.decrypt_at_time(padded, BEGUN_S, int(self._store.wall()))
-            return msgspec.json.decode(text, type=Begun)
-        except (InvalidToken, msgspec.DecodeError):
-            raise _again("an answer of a provider to a login that is over, or was not begun here") from None
+    def _fleet_key(self) -> bytes | None:
+        return None if self.elsewhere is None else self.elsewhere.key
 
-    def _spend(self, begun: Begun) -> None:
-        """A begun login comes back once, by whichever worker."""
-        now = self._store.wall()
+    def _opened(self, cookie: str | None) -> tuple[Begun, bool]:
+        """What was begun, and whether with the key of a fleet."""
+        if cookie is None or len(cookie) > CHARS or not cookie.isascii():
+            raise _again("an answer of a provider without a begun login")
+        padded = cookie.encode() + b"=" * (-len(cookie) % 4)
+        for key, by_fleet in ((self._key, False), (self._fleet_key(), True)):
+            if key is not None:
+                with contextlib.suppress(InvalidToken, msgspec.DecodeError):
+                    text = _seal(key).decrypt_at_time(padded, BEGUN_S, int(self._store.wall()))
+                    return msgspec.json.decode(text, type=Begun), by_fleet
+        raise _again("an answer of a provider to a login that is over, or was not begun here")
+
+    async def _spend(self, begun: Begun, *, by_fleet: bool) -> None:
+        """A begun login comes back once, by whichever worker, and gateway."""
+        now, answer = self._store.wall(), hash_of(begun.state)
+        until = now + 2 * BEGUN_S  # the seal forgives a minute
         with self._store.writing() as base:
             base.execute("DELETE FROM spent WHERE expires <= ?", (now,))
             base.execute(
                 "DELETE FROM spent WHERE hash IN (SELECT hash FROM spent ORDER BY expires DESC LIMIT -1 OFFSET ?)",
                 (SPENT - 1,),
             )
-            row = (hash_of(begun.state), now + 2 * BEGUN_S)  # the seal forgives a minute
-            spent = base.execute("INSERT OR IGNORE INTO spent VALUES (?, ?)", row).rowcount == 0
+            spent = base.execute("INSERT OR IGNORE INTO spent VALUES (?, ?)", (answer, until)).rowcount == 0
+        if by_fleet and not spent:
+            assert self.elsewhere is not None
+            spent = not await self.elsewhere.spend(answer, until)
         if spent:
             raise _again("an answer of a provider that was used already")
 
@@ -218,6 +236,10 @@ class Providers:
         given = [role for each in entry.groups if each.group in groups for role in each.roles]
         userid = entry.userid if entry.userid_claim is None else claims.get("userid", entry.userid)
         return {"userid": userid, "roles": [*entry.roles, *given]}
+
+
+def _seal(key: bytes) -> Fernet:
+    return Fernet(base64.urlsafe_b64encode(key))
 
 
 def account_of(provider: Provider, claims: dict[str, Any]) -> Account:

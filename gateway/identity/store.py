@@ -7,7 +7,7 @@ What is in it, and which file of this room knows the table:
     revocations  credentials that count no more, until they would end    here
     change       a number that grows with every revocation               here
     links        one-time login links, by hash                           ``login``
-    logins       web logins, by the hash of their cookie                 ``login``
+    logins       web logins, by the hash of their cookie                 ``login``, ``shared``
     spent        logins at providers that have come back, by hash        ``oidc``
     workers      worker processes and when they were last seen           ``leases``
     counts       connections of each user in each worker                 ``leases``
@@ -48,6 +48,10 @@ BUSY_S: Final = 0.1
 """Longest wait for another process that is writing: longer than any transaction here takes."""
 FOREVER: Final = 32503680000.0
 """The year 3000: the end of a revoked credential that has none of its own."""
+LOGIN: Final = "login:"
+"""What stands before a login's id where credentials of all kinds are named."""
+FLEET: Final = "fleet"
+"""The key that only a gateway among several has (``gateway.fleet``)."""
 KEY_BYTES: Final = 32
 """256 bits, for keys and for the secrets that links and cookies carry."""
 
@@ -209,13 +213,15 @@ class Store:
         self.revoke_all({credential: until})
 
     def revoke_all(self, credentials: Mapping[str, float]) -> None:
-        """The same of several, by name, in one transaction."""
+        """The same of several, by name, in one transaction; of a login nothing else is left."""
         with self.writing(durable=True) as base:
             base.execute("DELETE FROM revocations WHERE until < ?", (self.wall(),))
             base.executemany(
                 "INSERT INTO revocations VALUES (?, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)",
                 credentials.items(),
             )
+            logins = [name.removeprefix(LOGIN) for name in credentials if name.startswith(LOGIN)]
+            base.executemany("DELETE FROM logins WHERE id = ?", [(name,) for name in logins])
             count_change(base)
 
     def restore(self, credential: str) -> bool:

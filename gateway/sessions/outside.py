@@ -86,6 +86,23 @@ class Identity(Protocol):
         """Who ``principal`` is by the users of now; None when that is nobody, or another one."""
 
 
+class FleetLike(Protocol):
+    """What is known of other gateways (``fleet.member.Fleet``)."""
+
+    away: bool
+    """They are not reached."""
+    label: str
+    """What this gateway is called in answers for people."""
+
+    @property
+    def others(self) -> int:
+        """Their processes."""
+
+    @property
+    def processes(self) -> Counter[str]:
+        """Labels of the other gateways, and how many processes each has."""
+
+
 class TrendsLike(Protocol):
     """What a gateway knows of its brokers (``trends.trends.Trends``)."""
 

@@ -76,11 +76,11 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     redis: Text | None = None
     """A Redis server that several gateways of one instance share, `redis://[USER:PASSWORD@]HOST:PORT/DB` or
-    `rediss://`: connections of a user are counted over all of them, revocations and `gateway.sessions` reach all.
-    Default none. Needs the extra `redis`."""
+    `rediss://`: connections of a user are counted over all of them, logins, revocations and `gateway.sessions` reach
+    all. Default none. Needs the extra `redis`."""
 
     redis_channel: Text = "headgate"
-    """What the channels that they use there begin with. Default `headgate`."""
+    """What the channels and keys that they use there begin with. Default `headgate`."""
 
     latest: tuple[str, ...] = ()
     """Prefixes of topics whose newest event is kept for clients that begin (`gateway.latest`). Default none; "" all."""

@@ -39,6 +39,7 @@ async def login(request: web.Request) -> web.Response:
     else:
         assert shown.once is not None
         logged_in = front.identity.login(request, shown.once)
+    await front.identity.share(logged_in)
     response = _said(described(logged_in.principal))
     set_cookie(response, logged_in, front.identity.doors.client(request), now=front.wall())
     return response

@@ -71,6 +71,7 @@ async def callback(request: web.Request) -> web.Response:
             cookie = begun_cookie(request, client)
             account = await identity.named.providers.finish(name, query, cookie, client)
             logged_in = identity.named.by_provider(name, account)
+            await identity.share(logged_in)
     except Denied as denied:
         response = _refused(front, name, denied, HOME)
     else:

@@ -12,9 +12,12 @@ from urllib.parse import urljoin
 import pytest
 
 from tests.conftest import OPTIONAL
+from tests.live.balancer import Steering, balancer
 from tests.live.brokers import eventually
 from tests.live.gateways import GatewayProcess, config_in
+from tests.live.pair import place as place_of
 from tests.live.ports import free_port
+from tests.live.redis_server import redis_server
 
 pytestmark = pytest.mark.interop
 
@@ -104,9 +107,9 @@ def node() -> str:
     return found
 
 
-@pytest.fixture(scope="module")
-def place(browser: Any, four: str, node: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder, url = tmp_path_factory.mktemp("oidc"), f"http://127.0.0.1:{free_port()}"
+@contextlib.contextmanager
+def identity_provider(node: str, folder: Path, url: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The provider of a gateway that is reached at ``url``, and its issuer."""
     (folder / "corp.secret").write_text(SECRET)
     (folder / "corp.secret").chmod(0o600)
     redirects = [f"{url}/v1/login/oidc/{name}/callback" for name in ("corp", "lab")]
@@ -119,6 +122,13 @@ def place(browser: Any, four: str, node: str, tmp_path_factory: pytest.TempPathF
         assert provider.stdout is not None
         issuer = provider.stdout.readline().decode().strip()
         assert issuer.startswith("http://localhost:"), (folder / "provider.log").read_text()
+        yield provider, issuer
+
+
+@pytest.fixture(scope="module")
+def place(browser: Any, four: str, node: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder, url = tmp_path_factory.mktemp("oidc"), f"http://127.0.0.1:{free_port()}"
+    with identity_provider(node, folder, url) as (provider, issuer), contextlib.ExitStack() as stack:
         extra = SETTINGS.format(url=url, issuer=issuer, secret=folder / "corp.secret")
         gateway = GatewayProcess(config_in(folder, four, extra, users=USERS))
         stack.callback(gateway.kill)
@@ -273,6 +283,42 @@ def test_without_keeping_it_a_token_is_gone_with_the_page(place):
     page.wait_for_selector("#login .wrong:not(:empty)")
     assert page.context.cookies(place.url) == []
     page.context.close()
+
+
+def test_a_login_is_begun_at_one_gateway_ended_at_another_and_counts_at_both(browser, four, node, rundir):
+    url = f"http://127.0.0.1:{free_port()}"
+    with redis_server(rundir) as (_, port), identity_provider(node, rundir, url) as (_, issuer):
+        text = SETTINGS.format(url=url, issuer=issuer, secret=rundir / "corp.secret")
+        extra = text.replace(f'url = "{url}"', 'url = "http://127.0.0.1:0"', 1)
+        with contextlib.ExitStack() as stack:
+            both = []
+            for name in "ab":
+                (rundir / name).mkdir()
+                config = config_in(
+                    rundir / name, four, f'redis = "redis://127.0.0.1:{port}/0"\n{extra}', users=USERS
+                )
+                both.append(GatewayProcess(config))
+                stack.callback(both[-1].kill)
+            for each in both:
+                each.wait_ready()
+            first, second = map(place_of, both)
+            steering = Steering(first)
+            stack.enter_context(balancer(steering, port=int(url.rpartition(":")[2])))
+            page = Place(url, both[0], None, browser).page()
+            page.click("text=Log in with Example Corp")
+            at_the_provider(page, "ada", before_consent=lambda: steering.to(second))
+            page.wait_for_selector("body[data-link=open]")
+            steering.to(first)
+            page.reload()
+            page.wait_for_selector("body[data-link=open]")
+            assert page.text_content("#who") == "corp:ada · user, admin"
+            assert who(page)["login"] == "oidc:corp"
+            page.click("#logout")
+            page.wait_for_selector("#login:not([hidden])")
+            steering.to(second)
+            page.reload()
+            page.wait_for_selector("#login:not([hidden])")
+            page.context.close()
 
 
 def test_a_provider_that_dies_is_named_and_logins_go_on(place):

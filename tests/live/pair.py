@@ -1,4 +1,4 @@
-"""Two gateways that share nothing, in front of one instance and behind a plain TCP balancer."""
+"""Two gateways in front of one instance and behind a plain TCP balancer; they share what a test gives them."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def place(gateway: GatewayProcess) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def pair(folder: Path, upstream: str, *, users: str = USERS) -> Iterator[Pair]:
-    """Both of them, running."""
+def pair(folder: Path, upstream: str, *, users: str = USERS, extra: str = "") -> Iterator[Pair]:
+    """Both of them, running. ``extra`` begins with further keys of ``[gateway]``."""
     (folder / "key.pem").write_bytes(public_pem(KEYS["EdDSA"]))
-    trusted = f'[jwt]\nkeys = ["{folder}/key.pem"]\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\n'
+    trusted = f'{extra}[jwt]\nkeys = ["{folder}/key.pem"]\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\n'
     folders = [folder / name for name in "ab"]
     for each in folders:
         each.mkdir()

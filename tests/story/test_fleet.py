@@ -1,4 +1,4 @@
-"""Two gateways behind one instance that share a Redis server: one limit of a user, and an admin sees and ends all."""
+"""Two gateways of one instance that share a Redis server: one limit of a user, one login, an admin who ends all."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,8 @@ import aiohttp
 import pytest
 
 from tests.live.gateways import gateway_process
+from tests.live.pair import pair, token
+from tests.live.ports import free_port
 from tests.live.redis_server import redis_server
 
 pytestmark = pytest.mark.story
@@ -83,3 +85,85 @@ def test_a_limit_counts_over_both_and_an_admin_ends_sessions_at_either(rundir, b
         started = (gateway_process(rundir / name, broker.uri, extra) for name in "ab")
         with next(started) as one, next(started) as other:
             asyncio.run(work())
+
+
+class Browser:
+    """A cookie, and the gateways that are shown it."""
+
+    def __init__(self, http):
+        self.http = http
+        self.cookie = ""
+
+    async def post(self, running, path, body=None):
+        """What a page of the gateway asks for."""
+        headers = {"Origin": running.urls[0], "Cookie": self.cookie}
+        async with self.http.post(f"{running.urls[0]}{path}", json=body or {}, headers=headers) as answer:
+            return answer.status, answer.cookies
+
+    async def log_in(self, running):
+        status, cookies = await self.post(running, "/v1/login", {"token": token("bob")})
+        assert status == 200
+        self.cookie = f"headgate={cookies['headgate'].value}"
+
+    async def who(self, running):
+        url = f"{running.urls[0]}/v1/session"
+        async with self.http.get(url, headers={"Cookie": self.cookie}) as answer:
+            return (await answer.json())["user"] if answer.status == 200 else answer.status
+
+    async def becomes(self, running, who):
+        while await self.who(running) != who:
+            await asyncio.sleep(0.05)
+
+
+async def away(http, both, count):
+    """Wait until so many gateways do not reach Redis."""
+    while True:
+        texts = []
+        for each in both:
+            async with http.get(f"{each.urls[0]}/metrics", headers=each.bearer()) as answer:
+                texts.append(await answer.text())
+        if sum("headgate_gateway_fleet_away 1" in text for text in texts) == count:
+            return
+        await asyncio.sleep(0.05)
+
+
+def test_a_login_counts_at_both_and_ends_at_both_and_redis_may_come_and_go(rundir, broker):
+    async def work():
+        async with (
+            asyncio.timeout(50),
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http,
+        ):
+            await away(http, both, 0)
+            first, second, third = (Browser(http) for _ in range(3))
+            for each in (first, second):
+                await each.log_in(both[0])
+                assert await each.who(both[1]) == "bob", "at once"
+            headers = {"Origin": both[0].urls[0], "Cookie": first.cookie}
+            async with http.ws_connect(both[0].ws, protocols=JSON, headers=headers) as live:
+                assert (await live.receive_json())["type"] == "welcome"
+                assert (await first.post(both[1], "/v1/logout"))[0] == 204
+                assert await first.who(both[1]) == 401
+                await first.becomes(both[0], 401)
+                assert (await live.receive_json())["type"] == "error", "its session ends, too"
+
+            process.kill()
+            await away(http, both, 2)
+            await third.log_in(both[0])
+            assert [await third.who(each) for each in both] == ["bob", 401]
+            assert [await second.who(each) for each in both] == ["bob", "bob"]
+            assert (await second.post(both[0], "/v1/logout"))[0] == 204
+            assert [await second.who(each) for each in both] == [401, "bob"]
+            with redis_server(rundir, port):
+                await third.becomes(both[1], "bob")
+                await second.becomes(both[1], 401)
+                await away(http, both, 0)
+                for each in both:
+                    assert [await one.who(each) for one in (first, second, third)] == [401, 401, "bob"]
+
+    port = free_port()
+    with (
+        redis_server(rundir, port) as (process, _),
+        pair(rundir, broker.uri, extra=f'redis = "redis://127.0.0.1:{port}/0"\n') as running,
+    ):
+        both = (running.first, running.second)
+        asyncio.run(work())

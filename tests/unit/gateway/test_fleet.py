@@ -7,7 +7,8 @@ import pytest
 
 from broker.errors import ConfigError
 from gateway.closes import BUSY
-from gateway.fleet import Counts, Fleet, Revoked, _Asked
+from gateway.fleet.member import Fleet, _Asked
+from gateway.fleet.messages import Counts, Revoked
 from gateway.identity.leases import Connections
 from gateway.identity.store import Store
 from gateway.principal import Denied
@@ -94,7 +95,7 @@ async def test_users_beyond_one_message_are_counted_all_the_time(redis, tmp_path
         assert told({"early": 1}, full=True, more=True) == [1, 3, 1]
         assert told({"late": 4}, more=True) == [1, 3, 1]
         assert told({"other": 1}) == [1, 4, 0]
-        assert "gone" not in fleet._users
+        assert "gone" not in fleet._roster._users
 
 
 async def test_a_revocation_is_told_once_however_many_there_are(redis, tmp_path, monkeypatch):
@@ -115,7 +116,7 @@ async def test_a_revocation_is_told_once_however_many_there_are(redis, tmp_path,
         await until(lambda: all(each.fleet._seen == each.store.changes() for each in everybody))
         assert tellers() == fleets[:1]
         turns = [50, 50, 0, 50, 50, 50]
-        monkeypatch.setattr("gateway.fleet.random.uniform", lambda _least, most: most * turns.pop())
+        monkeypatch.setattr("gateway.fleet.member.random.uniform", lambda _least, most: most * turns.pop())
         said.clear()
         async with members(tmp_path, redis, "g") as (late,):
             await until(lambda: "jwt:x" in late.store.revocations() and not turns)
@@ -166,7 +167,7 @@ async def test_all_answer_what_one_asks_and_its_own_gateway_does_not(redis, tmp_
 
 
 async def test_one_that_is_stopped_is_told_of(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.fleet.ASK_S", 0.2)
+    monkeypatch.setattr("gateway.fleet.member.ASK_S", 0.2)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         await other.leave(word=False)
@@ -211,7 +212,7 @@ async def test_odd_messages_cost_nothing(redis, tmp_path, caplog):
 
 async def test_an_answer_that_fails_ends_nothing(redis, tmp_path, monkeypatch):
     """Another version may ask for what is not there: this gateway then spoke with nobody any more."""
-    monkeypatch.setattr("gateway.fleet.ASK_S", 0.2)
+    monkeypatch.setattr("gateway.fleet.member.ASK_S", 0.2)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         other.fleet._answer = {}.__getitem__
@@ -239,21 +240,21 @@ async def test_what_cannot_be_written_now_is_written_later(redis, tmp_path):
 
 
 async def test_who_leaves_is_not_waited_for_and_full_links_are_told_as_silence(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.fleet.ASK_S", 1000)
+    monkeypatch.setattr("gateway.fleet.member.ASK_S", 1000)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
-        one.fleet._asked[0] = asked = _Asked(dict.fromkeys(one.fleet._peers, b""))
+        one.fleet._asked[0] = asked = _Asked(dict.fromkeys(one.fleet._roster.peers, b""))
         await other.leave()
         await until(asked.all.is_set)
     async with members(tmp_path, redis, "c", "d") as (one, _):
         await until(lambda: one.fleet.others == 1)
-        monkeypatch.setattr("gateway.fleet.WAITING_MAX", 0)
+        monkeypatch.setattr("gateway.fleet.member.WAITING_MAX", 0)
         assert await one.fleet.ask(b"?") == [b""]
         monkeypatch.undo()
 
 
 async def test_a_server_that_says_nothing_is_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.fleet.LEASE_S", 0.05)
+    monkeypatch.setattr("gateway.fleet.member.LEASE_S", 0.05)
     came = []
 
     async def mute(reader, writer):

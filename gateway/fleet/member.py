@@ -1,32 +1,46 @@
-"""Several gateways as one, by way of a Redis server that they share: how many connections each user has over all of
-them, which credentials count no more, and whose sessions there are, for an admin at any of them.
+"""One process among those of all gateways: how many connections each user has over all of them, who is logged in, which
+credentials count no more, and whose sessions there are, for an admin at any of them.
 
-Redis carries messages (PUBLISH) and keeps nothing. Each process says how many connections its users have, what changed
-at once and all of it every ``BEAT_S``; who is silent for ``LEASE_S`` counts no more. A revocation is told to all, and
-everything that is revoked to whoever comes: nothing that one gateway refuses is taken by another for longer than the
-way to it. What is restored (``headgate token restore``) has to be restored at each gateway.
+Each process says how many connections its users have, what changed at once and all of it every ``BEAT_S``; who is
+silent for ``LEASE_S`` counts no more. A revocation is told to all, and everything that is revoked to whoever comes:
+nothing that one gateway refuses is taken by another for longer than the way to it. What is restored (``headgate token
+restore``) has to be restored at each gateway. A login is kept in Redis (``kept``) before its browser has the cookie,
+and told to all, who write it down: who is shown a cookie that it does not know yet looks there.
 
-While Redis is away each gateway has limits of its own, and nobody is refused for it; ``away`` and a metric say so.
-Whoever may publish there may end sessions and revoke credentials: the server is as trusted as the state directory.
+While Redis is away each gateway has limits and new logins of its own, and nobody is refused for it; ``away`` and a
+metric say so. Whoever may write there may end sessions, revoke credentials and log in as anybody: the server is as
+trusted as the state directory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import random
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from broker.errors import ConfigError
+from gateway.fleet.kept import Kept, client_of
+from gateway.fleet.logins import SharedLogins
+from gateway.fleet.messages import (
+    Bye,
+    Counts,
+    Entered,
+    Question,
+    Reply,
+    Revoked,
+    Said,
+    decode,
+    encode,
+)
+from gateway.fleet.roster import Roster, label_of
+from gateway.identity import shared
 from gateway.identity.leases import HEARTBEAT_S, LEASE_S
+from gateway.identity.store import FLEET
 from gateway.principal import Denied
 
 if TYPE_CHECKING:
@@ -46,74 +60,12 @@ RETELL_S: Final = 0.02
 """For each other process: within so long one of them tells a newcomer what is revoked ..."""
 RETELL_MAX_S: Final = 2.0
 """... and within so long in any case."""
-PEERS_MAX: Final = 1024
-USERS_MAX: Final = 65_536
-"""Users of one process that are counted."""
 PART: Final = 2048
 """Users, or credentials, in one message."""
+ROWS: Final = 256
+"""Logins in one message."""
 WAITING_MAX: Final = 4096
 """Messages that wait for Redis; beyond it the link is made anew, and all is told again."""
-
-
-class Counts(msgspec.Struct, tag="counts"):
-    """Connections of users in one process.
-
-    ``full``: of no others, once the parts are there that follow where there are ``more``. ``hello``: it asks all to
-    tell theirs. ``host``: where it runs, for people.
-    """
-
-    gateway: str
-    name: str
-    users: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
-    full: bool = False
-    more: bool = False
-    hello: bool = False
-    host: Annotated[str, msgspec.Meta(max_length=255)] = ""
-
-
-class Bye(msgspec.Struct, tag="bye"):
-    """A process ends."""
-
-    name: str
-
-
-class Revoked(msgspec.Struct, tag="revoked"):
-    """Credentials that count no more, and until when that has to be remembered."""
-
-    gateway: str
-    credentials: dict[str, float]
-
-
-class Question(msgspec.Struct, tag="question"):
-    """What one process asks those of other gateways (``service.answered``)."""
-
-    gateway: str
-    name: str
-    number: int
-    body: bytes
-
-
-class Reply(msgspec.Struct, tag="reply"):
-    """What it is told."""
-
-    name: str
-    number: int
-    body: bytes
-
-
-Said: TypeAlias = Counts | Bye | Revoked | Question | Reply
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Said).decode
-
-
-class _Peer:
-    """A process of another gateway; ``fresh`` is what it tells anew while some of that has not come."""
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self.users: dict[str, int] = {}
-        self.fresh: dict[str, int] | None = None
-        self.seen = 0.0
 
 
 class _Asked:
@@ -133,11 +85,6 @@ class _Asked:
                 self.all.set()
 
 
-def label_of(host: str, gateway: str) -> str:
-    """What a gateway is called in answers for people."""
-    return f"{host}/{gateway[:8]}"
-
-
 class _Lost(Exception):
     """The link to Redis is of no use any more."""
 
@@ -153,6 +100,7 @@ class Fleet:
 
     Attributes:
         away: Redis is not reached. label: what this gateway is called in answers for people.
+        logins: what ``identity`` asks of other gateways.
 
     Raises:
         ConfigError: redis-py is missing, or the URL is none.
@@ -169,7 +117,7 @@ class Fleet:
         clock: Callable[[], float],
     ) -> None:
         self.away = True
-        self._gateway = store.key("fleet").hex()[:16]
+        self._gateway = store.key(FLEET).hex()[:16]
         self._name = secrets.token_hex(8)
         self._host = os.uname().nodename[:255]
         self.label = label_of(self._host, self._gateway)
@@ -178,42 +126,46 @@ class Fleet:
         self._answer = answer
         self._clock = clock
         self._channels = (f"{channel}.all", f"{channel}.{self._name}")
-        self._peers: dict[str, _Peer] = {}
-        self._users: Counter[str] = Counter()
+        self._roster = Roster()
         self._changed: set[str] = set()
         self._told: set[str] = set()
+        self._known: Mapping[str, float] = {}
         self._seen = -1
         self._retell_at: float | None = None
         self._heard_revoked: dict[str, float] = {}
+        self._heard_rows: list[bytes] = []
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._asked: dict[int, _Asked] = {}
         self._numbers = 0
         self._running: asyncio.Task[None] | None = None
-        self._redis = _client(url)
+        self._redis = client_of(url)
+        self._kept = Kept(self._redis, channel, store)
+        self.logins = SharedLogins(self._kept, store, lambda: self.away, self._say_logins)
+        self._reached = asyncio.Event()
         connections.elsewhere = self.elsewhere
         connections.changed = self._changed.add
 
     def elsewhere(self, user: str) -> int:
         """Connections of a user at other gateways."""
-        return self._users[user]
+        return self._roster.of(user)
 
     @property
     def others(self) -> int:
         """Processes of other gateways."""
-        return len(self._peers)
+        return len(self._roster.peers)
 
     @property
     def processes(self) -> Counter[str]:
         """Labels of the other gateways, and how many processes each has."""
-        return Counter(peer.label for peer in self._peers.values())
+        return Counter(peer.label for peer in self._roster.peers.values())
 
     async def ask(self, question: bytes) -> list[bytes]:
         """What each process of the other gateways answers; b"" for one that does not in time."""
         self._numbers += 1
-        asked = self._asked[self._numbers] = _Asked(dict.fromkeys(self._peers, b""))
+        asked = self._asked[self._numbers] = _Asked(dict.fromkeys(self._roster.peers, b""))
         number = self._numbers
         try:
-            if self._peers:
+            if self._roster.peers:
                 self._say(Question(self._gateway, self._name, number, question))
                 async with asyncio.timeout(ASK_S):
                     await asked.all.wait()
@@ -228,6 +180,12 @@ class Fleet:
     def start(self) -> None:
         """Begin to speak with the others; Redis may come and go."""
         self._running = asyncio.get_running_loop().create_task(self._run(), name="fleet")
+
+    async def reached(self) -> None:
+        """Wait until what Redis keeps was read, ``ASK_S`` at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                await self._reached.wait()
 
     async def _run(self) -> None:
         from redis.exceptions import RedisError
@@ -255,7 +213,7 @@ class Fleet:
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(ASK_S):
                 if not self.away:
-                    await self._redis.publish(self._channels[0], _encode(Bye(self._name)))
+                    await self._redis.publish(self._channels[0], encode(Bye(self._name)))
         if self._running is not None:
             await _ended([self._running])
         await self._redis.aclose()
@@ -264,8 +222,13 @@ class Fleet:
         async with self._redis.pubsub(ignore_subscribe_messages=True) as heard:
             async with asyncio.timeout(LEASE_S):  # older redis-py waits for the first answer for ever
                 await heard.subscribe(*self._channels)
+                try:
+                    await self.logins.take_up()
+                except Denied as denied:
+                    raise _Lost(str(denied)) from denied
             self._waiting.clear()
-            self._told, self._seen, self._retell_at = set(), -1, None
+            self._reached.set()
+            self._told, self._known, self._seen, self._retell_at = set(), {}, -1, None
             self._say_counts(hello=True)
             loop = asyncio.get_running_loop()
             tasks = [loop.create_task(self._hear(heard)), loop.create_task(self._tell())]
@@ -290,7 +253,7 @@ class Fleet:
                 self.away = False
                 log.info("Redis of this fleet is reached")
             try:
-                self._heard(_decode(got["data"]))
+                self._heard(decode(got["data"]))
             except _Lost:
                 raise
             except Exception as error:  # whatever another version says: it must not silence all others
@@ -301,20 +264,22 @@ class Fleet:
         while True:
             while self._waiting:
                 await self._redis.publish(*self._waiting.popleft())
+            await self.logins.catch_up()
             await asyncio.sleep(TICK_S)
             if self._clock() >= beat:
                 beat = self._clock() + BEAT_S
                 self._say_counts()
-                self._expire()
+                for name in self._roster.silent(self._clock()):
+                    self._drop(name)
             elif self._changed:
                 self._say_users([(user, self._connections.own(user)) for user in self._changed])
             self._changed.clear()
-            self._say_revoked()
+            await self._say_revoked()
 
     def _say(self, said: Said, channel: str = "") -> None:
         if len(self._waiting) >= WAITING_MAX:
             raise _Lost("it takes too little")
-        self._waiting.append((channel or self._channels[0], _encode(said)))
+        self._waiting.append((channel or self._channels[0], encode(said)))
 
     def _say_counts(self, *, hello: bool = False) -> None:
         """All of them."""
@@ -324,17 +289,25 @@ class Fleet:
             first, more = number == 1, number < len(parts)
             self._say(Counts(self._gateway, self._name, part, first, more, hello and first, self._host))
 
+    async def _say_logins(self, rows: Sequence[bytes]) -> None:
+        for at in range(0, len(rows), ROWS):
+            said = encode(Entered(self._gateway, list(rows[at : at + ROWS])))
+            await self._redis.publish(self._channels[0], said)
+
     def _say_users(self, rows: Sequence[tuple[str, int]]) -> None:
         for at in range(0, len(rows), PART):
             self._say(Counts(self._gateway, self._name, dict(rows[at : at + PART]), host=self._host))
 
-    def _say_revoked(self) -> None:
+    async def _say_revoked(self) -> None:
         """What counts no more since we looked last, unless it was heard here; what others did is written before."""
         if self._retell_at is not None and self._clock() >= self._retell_at:
             self._seen, self._retell_at = -1, None
         try:
             if self._heard_revoked:
                 self._take_revoked()
+            if self._heard_rows:
+                shared.take(self._store, self._heard_rows)
+                self._heard_rows = []
             seen = self._store.changes()
             if seen == self._seen:
                 return
@@ -343,8 +316,13 @@ class Fleet:
             return  # once more at the next tick
         rows = [each for each in revoked.items() if each[0] not in self._told]
         for at in range(0, len(rows), PART):
-            self._say(Revoked(self._gateway, dict(rows[at : at + PART])))
-        self._seen, self._told = seen, set(revoked)
+            part = dict(rows[at : at + PART])
+            self._say(Revoked(self._gateway, part))
+            await self._kept.revoke(part)
+        now = self._store.wall()
+        if restored := [name for name, until in self._known.items() if name not in revoked and until > now]:
+            await self._kept.restore(restored)
+        self._seen, self._known, self._told = seen, revoked, set(revoked)
 
     # -- what is heard -------------------------------------------------------------------------
 
@@ -362,6 +340,8 @@ class Fleet:
             return
         elif isinstance(said, Counts):
             self._counted(said)
+        elif isinstance(said, Entered):
+            self._heard_rows += said.rows
         else:
             self._say(Reply(self._name, said.number, self._answer(said.body)), self._channel_of(said.name))
 
@@ -369,32 +349,9 @@ class Fleet:
         return self._channels[1].removesuffix(self._name) + name
 
     def _counted(self, said: Counts) -> None:
-        peer = self._peers.get(said.name)
-        if peer is None:
-            if len(self._peers) >= PEERS_MAX:
-                return
-            peer = self._peers[said.name] = _Peer(label_of(said.host, said.gateway))
-        peer.seen = self._clock()
-        if said.full:
-            peer.fresh = {}
-        if peer.fresh is None:
-            self._count(peer, said.users)
-        else:
-            peer.fresh |= said.users
-            if not said.more or len(peer.fresh) > USERS_MAX:
-                gone = peer.users.keys() - peer.fresh.keys()
-                self._count(peer, dict.fromkeys(gone, 0) | peer.fresh)
-                self._users, peer.fresh = +self._users, None
-        if said.hello:
+        if self._roster.counted(said, self._clock()) and said.hello:
             self._say_counts()
-            self._retell(len(self._peers))
-
-    def _count(self, peer: _Peer, users: Mapping[str, int]) -> None:
-        for user, count in users.items():
-            if user in peer.users or len(peer.users) < USERS_MAX:
-                self._users[user] += count - peer.users.pop(user, 0)
-                if count:
-                    peer.users[user] = count
+            self._retell(self.others)
 
     def _retell(self, others: int) -> None:
         """All that is revoked is told again; of many gateways one, as a rule: the others hear it before their turn."""
@@ -413,23 +370,14 @@ class Fleet:
             self._store.revoke_all(new)
         self._heard_revoked = {}
 
-    def _expire(self) -> None:
-        now = self._clock()
-        for name in [name for name, peer in self._peers.items() if now - peer.seen > LEASE_S]:
-            self._drop(name)
-
     def _drop(self, name: str) -> None:
-        peer = self._peers.pop(name, None)
-        if peer is not None:
-            self._users.subtract(peer.users)
-            self._users = +self._users
+        self._roster.drop(name)
         for asked in self._asked.values():
             asked.replied(name, b"")
 
     def _forget(self) -> None:
         self.away = True
-        self._peers.clear()
-        self._users.clear()
+        self._roster.clear()
         self._changed.clear()  # all is told when Redis is back
         for asked in self._asked.values():
             asked.all.set()
@@ -442,18 +390,3 @@ async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
             each.cancel()
         await asyncio.wait(left, timeout=TICK_S)
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _client(url: str) -> Any:
-    try:
-        asyncio_redis = importlib.import_module("redis.asyncio")
-    except ImportError as error:
-        raise ConfigError(
-            f"gateway.redis is set, and redis-py cannot be imported ({error.name}): install headgate-core[redis]"
-        ) from None
-    try:
-        client = asyncio_redis.from_url(url, socket_connect_timeout=ASK_S, health_check_interval=BEAT_S)
-        client.connection_pool.make_connection()  # connects nowhere, but looks at the options
-        return client
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"gateway.redis: {error}") from None

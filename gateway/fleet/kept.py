@@ -1,0 +1,141 @@
+"""What Redis keeps for all gateways of a fleet, each key beginning with ``gateway.redis_channel``:
+
+    .login.ID   a login (``identity.shared``), until it ends
+    .revoked    credentials that count no more, ended logins among them, and until when that counts
+    .spent      answers of identity providers that were used, by hash, until none so old counts any more
+    .key        what seals logins that were begun, so that any gateway can finish them
+
+Each gateway has a copy of the first two, which counts while Redis is away. Who comes back takes what was revoked first,
+and then logins: none that was ended meanwhile comes to life again. When Redis has lost everything, the gateways bring
+it back; what was begun with the old key has to be begun again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from broker.errors import ConfigError
+from gateway.identity import shared
+from gateway.identity.leases import HEARTBEAT_S
+from gateway.identity.store import KEY_BYTES, LOGIN, Store
+
+SPENT: Final = 16384
+"""Used answers that are remembered; of more the earliest are forgotten."""
+CONNECT_S: Final = 2.0
+AT_ONCE: Final = 1000
+"""Keys in one command."""
+
+
+class Kept:
+    """The keys of one fleet.
+
+    Args:
+        redis: a client of redis-py. name: what keys begin with. store: this gateway's copy.
+
+    Attributes:
+        key: as above; None before `take_up`.
+
+    What redis-py raises passes through: RedisError, OSError, TimeoutError.
+    """
+
+    def __init__(self, redis: Any, name: str, store: Store) -> None:
+        self.key: bytes | None = None
+        self._redis = redis
+        self._name = name
+        self._store = store
+
+    async def take_up(self) -> None:
+        """Read everything.
+
+        Raises:
+            Denied: the store cannot be written.
+        """
+        await self._redis.set(f"{self._name}.key", secrets.token_bytes(KEY_BYTES), nx=True)
+        self.key = await self._redis.get(f"{self._name}.key")
+        revoked = f"{self._name}.revoked"
+        await self._redis.zremrangebyscore(revoked, "-inf", f"({self._store.wall()}")
+        found = {
+            name.decode(): until for name, until in await self._redis.zrange(revoked, 0, -1, withscores=True)
+        }
+        known = self._store.revocations()
+        if new := {name: until for name, until in found.items() if known.get(name, 0.0) < until}:
+            self._store.revoke_all(new)
+        pattern, cursor = re.sub(r"([\[\]*?\\])", r"\\\1", self._name) + ".login.*", 0
+        while True:
+            cursor, names = await self._redis.scan(cursor, match=pattern, count=AT_ONCE)
+            if names:
+                shared.take(self._store, filter(None, await self._redis.mget(names)))
+            if not cursor:
+                return
+
+    async def add_logins(self, rows: Mapping[str, tuple[bytes, float]]) -> list[bytes]:
+        """Keep logins; returns those that were not there."""
+        added = []
+        items = list(rows.items())
+        for at in range(0, len(items), AT_ONCE):
+            part = items[at : at + AT_ONCE]
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for name, (row, until) in part:
+                    left_ms = max(1, int((until - self._store.wall()) * 1000))
+                    pipe.set(f"{self._name}.login.{name}", row, nx=True, px=left_ms)
+                added += [row for (_, (row, _)), new in zip(part, await pipe.execute(), strict=True) if new]
+        return added
+
+    async def login(self, name: str) -> bytes | None:
+        """The login with this id, unless it was ended."""
+        async with self._redis.pipeline() as pipe:
+            row, ended = await (
+                pipe.get(f"{self._name}.login.{name}").zscore(f"{self._name}.revoked", LOGIN + name).execute()
+            )
+        return row if ended is None else None
+
+    async def revoke(self, credentials: Mapping[str, float]) -> None:
+        """Keep that these count no more, and no login that is among them."""
+        items = list(credentials.items())
+        for at in range(0, len(items), AT_ONCE):
+            part = dict(items[at : at + AT_ONCE])
+            logins = [name.removeprefix(LOGIN) for name in part if name.startswith(LOGIN)]
+            async with self._redis.pipeline() as pipe:
+                pipe.zadd(f"{self._name}.revoked", part, gt=True)
+                if logins:
+                    pipe.delete(*(f"{self._name}.login.{name}" for name in logins))
+                await pipe.execute()
+
+    async def restore(self, credentials: Sequence[str]) -> None:
+        """Forget that these were revoked."""
+        await self._redis.zrem(f"{self._name}.revoked", *credentials)
+
+    async def spend(self, answer: bytes, until: float) -> bool:
+        """Whether this is the first use of an answer, anywhere; it is remembered until then, wall clock seconds."""
+        spent = f"{self._name}.spent"
+        async with self._redis.pipeline() as pipe:
+            pipe.zremrangebyscore(spent, "-inf", self._store.wall())
+            pipe.zadd(spent, {answer: until}, nx=True)
+            pipe.zremrangebyrank(spent, 0, -SPENT - 1)
+            return bool((await pipe.execute())[1])
+
+
+def client_of(url: str) -> Any:
+    """A client of redis-py, which connects when it is used.
+
+    Raises:
+        ConfigError: redis-py is missing, or the URL is none.
+    """
+    try:
+        asyncio_redis = importlib.import_module("redis.asyncio")
+    except ImportError as error:
+        raise ConfigError(
+            f"gateway.redis is set, and redis-py cannot be imported ({error.name}): install headgate-core[redis]"
+        ) from None
+    try:
+        client = asyncio_redis.from_url(
+            url, socket_connect_timeout=CONNECT_S, health_check_interval=HEARTBEAT_S
+        )
+        client.connection_pool.make_connection()  # connects nowhere, but looks at the options
+        return client
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"gateway.redis: {error}") from None

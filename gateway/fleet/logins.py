@@ -1,0 +1,113 @@
+"""Logins that count at all gateways of a fleet: made here, found elsewhere, answers of providers used once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from gateway.fleet.kept import Kept
+from gateway.identity import shared
+from gateway.identity.store import Store
+from gateway.principal import Denied
+
+ANSWER_S: Final = 2.0
+"""How long Redis may take to answer who logs in."""
+FINDING: Final = 32
+"""Unknown logins that are looked for at a time."""
+
+log = logging.getLogger("headgate")
+Found = TypeVar("Found")
+
+
+class SharedLogins:
+    """What ``identity`` asks of other gateways (``identity.shared.Elsewhere``).
+
+    Args:
+        kept: what Redis keeps. store: this gateway's copy.
+        away: whether Redis is not reached. tell: says to the others which logins were made.
+    """
+
+    def __init__(
+        self,
+        kept: Kept,
+        store: Store,
+        away: Callable[[], bool],
+        tell: Callable[[Sequence[bytes]], Awaitable[None]],
+    ) -> None:
+        self._kept = kept
+        self._store = store
+        self._away = away
+        self._tell = tell
+        self._behind = False  # a login may be here that is not kept
+        self._finding = asyncio.Semaphore(FINDING)
+
+    @property
+    def key(self) -> bytes | None:
+        """What seals logins that any gateway may finish; None while Redis is away."""
+        return None if self._away() else self._kept.key
+
+    async def told(self, login_id: str) -> None:
+        """A login was made here; returns when it counts everywhere. Where Redis does not answer it will, later."""
+        kept = False
+        try:
+            kept = not self._away() and bool(await self._answered(self._keep(login_id)))
+        finally:
+            if not kept:
+                self._behind = True
+
+    async def find(self, login_id: str) -> bool:
+        """Whether a login that is unknown here was made elsewhere; now it is known.
+
+        Raises:
+            Denied: it cannot be written down.
+        """
+        row = None if self._away() else await self._answered(self._look(login_id))
+        if row is not None:
+            shared.take(self._store, [row])
+        return row is not None
+
+    async def spend(self, answer: bytes, until: float) -> bool:
+        """Whether an answer of a provider was used nowhere before; False, too, when Redis does not say so."""
+        return bool(await self._answered(self._kept.spend(answer, until)))
+
+    async def take_up(self) -> None:
+        """Read what Redis keeps; `catch_up` gives it what it does not.
+
+        Raises:
+            Denied: it cannot be written down.
+        """
+        await self._kept.take_up()
+        self._behind = True
+
+    async def catch_up(self) -> None:
+        """Keep the logins that could not be kept when they were made. Call it often."""
+        if self._behind:
+            self._behind = False
+            try:
+                await self._keep()
+            except Denied as denied:
+                self._behind = True
+                log.warning("logins cannot be told to other gateways yet: %s", denied)
+
+    async def _keep(self, login_id: str = "") -> bool:
+        """Keep a login of ours, or all of them, and tell of those that were not kept."""
+        if added := await self._kept.add_logins(shared.rows(self._store, login_id)):
+            await self._tell(added)
+        return True
+
+    async def _look(self, login_id: str) -> bytes | None:
+        async with self._finding:
+            return await self._kept.login(login_id)
+
+    async def _answered(self, work: Awaitable[Found]) -> Found | None:
+        """What ``work`` finds; None when Redis does not answer in time."""
+        from redis.exceptions import RedisError
+
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await work
+        except (RedisError, OSError, TimeoutError, Denied) as error:
+            log.warning("a login is not known to other gateways, or theirs not here: %r", error)
+            return None

@@ -1,0 +1,65 @@
+"""What the processes of a fleet tell each other, in MessagePack."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+
+class Counts(msgspec.Struct, tag="counts"):
+    """Connections of users in one process.
+
+    ``full``: of no others, once the parts are there that follow where there are ``more``. ``hello``: it asks all to
+    tell theirs. ``host``: where it runs, for people.
+    """
+
+    gateway: str
+    name: str
+    users: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
+    full: bool = False
+    more: bool = False
+    hello: bool = False
+    host: Annotated[str, msgspec.Meta(max_length=255)] = ""
+
+
+class Bye(msgspec.Struct, tag="bye"):
+    """A process ends."""
+
+    name: str
+
+
+class Revoked(msgspec.Struct, tag="revoked"):
+    """Credentials that count no more, and until when that has to be remembered."""
+
+    gateway: str
+    credentials: dict[str, float]
+
+
+class Question(msgspec.Struct, tag="question"):
+    """What one process asks those of other gateways (``service.answered``)."""
+
+    gateway: str
+    name: str
+    number: int
+    body: bytes
+
+
+class Reply(msgspec.Struct, tag="reply"):
+    """What it is told."""
+
+    name: str
+    number: int
+    body: bytes
+
+
+class Entered(msgspec.Struct, tag="entered"):
+    """Logins that were made (``identity.shared``)."""
+
+    gateway: str
+    rows: list[bytes]
+
+
+Said: TypeAlias = Counts | Bye | Revoked | Question | Reply | Entered
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Said).decode

@@ -1,0 +1,84 @@
+"""The processes of other gateways, and how many connections their users have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.fleet.messages import Counts
+from gateway.identity.leases import LEASE_S
+
+PEERS_MAX: Final = 1024
+USERS_MAX: Final = 65_536
+"""Users of one process that are counted."""
+
+
+class _Peer:
+    """A process of another gateway; ``fresh`` is what it tells anew while some of that has not come."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.users: dict[str, int] = {}
+        self.fresh: dict[str, int] | None = None
+        self.seen = 0.0
+
+
+def label_of(host: str, gateway: str) -> str:
+    """What a gateway is called in answers for people."""
+    return f"{host}/{gateway[:8]}"
+
+
+class Roster:
+    """Who is there; ``now`` is a clock that never goes back, seconds."""
+
+    def __init__(self) -> None:
+        self.peers: dict[str, _Peer] = {}
+        self._users: Counter[str] = Counter()
+
+    def of(self, user: str) -> int:
+        """Connections of a user at all of them."""
+        return self._users[user]
+
+    def counted(self, said: Counts, now: float) -> bool:
+        """Take up what a process says; False: there are too many."""
+        peer = self.peers.get(said.name)
+        if peer is None:
+            if len(self.peers) >= PEERS_MAX:
+                return False
+            peer = self.peers[said.name] = _Peer(label_of(said.host, said.gateway))
+        peer.seen = now
+        if said.full:
+            peer.fresh = {}
+        if peer.fresh is None:
+            self._count(peer, said.users)
+        else:
+            peer.fresh |= said.users
+            if not said.more or len(peer.fresh) > USERS_MAX:
+                gone = peer.users.keys() - peer.fresh.keys()
+                self._count(peer, dict.fromkeys(gone, 0) | peer.fresh)
+                self._users, peer.fresh = +self._users, None
+        return True
+
+    def _count(self, peer: _Peer, users: Mapping[str, int]) -> None:
+        for user, count in users.items():
+            if user in peer.users or len(peer.users) < USERS_MAX:
+                self._users[user] += count - peer.users.pop(user, 0)
+                if count:
+                    peer.users[user] = count
+
+    def silent(self, now: float) -> list[str]:
+        """Who was silent for ``LEASE_S``: it has ended."""
+        return [name for name, peer in self.peers.items() if now - peer.seen > LEASE_S]
+
+    def drop(self, name: str) -> None:
+        """A process has ended; one that is unknown is fine."""
+        peer = self.peers.pop(name, None)
+        if peer is not None:
+            self._users.subtract(peer.users)
+            self._users = +self._users
+
+    def clear(self) -> None:
+        """Nothing is known of anybody."""
+        self.peers.clear()
+        self._users.clear()

@@ -1,0 +1,374 @@
+"""Logins at several gateways that share a Redis server: begun at one, ended at another, none resurrected."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from redis import Redis
+
+from gateway.fleet import kept
+from gateway.fleet.member import Fleet
+from gateway.identity import login, named, shared
+from gateway.identity.authenticate import Authenticator
+from gateway.identity.oidc import Account
+from gateway.identity.store import Store
+from gateway.principal import Denied
+from gateway.settings.schema import AccessSection, GatewaySection, GatewaySettings, UserEntry
+from tests.live.ports import free_port
+from tests.live.redis_server import redis_server
+from tests.unit.gateway.identity.idp import HERE, Idp, log_in
+from tests.unit.gateway.sessions.desk import until
+
+FAR = HERE._replace(address="192.0.2.7", peer="192.0.2.7", local=False, loopback_listener=False)
+ADA = UserEntry(name="ada", userid=1001, roles=("user",))
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory):
+    with redis_server(tmp_path_factory.mktemp("redis")) as (_process, port):
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@pytest.fixture
+async def idp(aiohttp_server):
+    made = Idp(time.time)
+    await made.serve(aiohttp_server)
+    return made
+
+
+class Member:
+    """One process of a gateway."""
+
+    def __init__(self, folder, name, url, *, oidc=(), fleet=True):
+        access = AccessSection(login_links="owner")
+        statedir = folder / name
+        settings = GatewaySettings(
+            gateway=GatewaySection(statedir=str(statedir)), users=(ADA,), access=access, oidc=oidc
+        )
+        self.store = Store(statedir)
+        self.identity = Authenticator(settings, self.store)
+        self.logins, self.named = self.identity.logins, self.identity.named
+        clock = asyncio.get_running_loop().time
+        self.fleet, self.left = None, False
+        if fleet:
+            self.fleet = Fleet(url, f"t.{folder.name}", self.store, self.identity.connections, bytes, clock)
+            self.identity.joined(self.fleet.logins)
+            self.fleet.start()
+
+    @property
+    def joined(self):
+        return not self.fleet.away
+
+    async def enter(self, user="ada"):
+        """A login of ``user``, which counts elsewhere when this returns."""
+        logged_in = self.named.by_provider("x", Account(user, {})) if user != "ada" else self._ada()
+        await self.identity.share(logged_in)
+        return logged_in
+
+    def _ada(self):
+        cookie, made = self.logins.begin("jwt:1", "ada", {})
+        return login.LoggedIn(cookie, self.named.now(made))
+
+    async def who(self, cookie, client=FAR):
+        """Whose cookie it is, as a request asks."""
+        found = await self.identity._of_cookie(cookie, client)
+        return None if found is None else found.name
+
+    def ids(self):
+        return [each.id for each in self.logins.of(None)]
+
+    async def leave(self):
+        if self.left:
+            return
+        self.left = True
+        if self.fleet is not None:
+            await self.fleet.close()
+        self.identity.close()
+        self.store.close()
+
+
+@contextlib.asynccontextmanager
+async def members(folder, url, *names, **more):
+    """Gateways that have read what Redis keeps."""
+    started = [Member(folder, name, url, **more) for name in names]
+    try:
+        await until(lambda: all(each.joined for each in started))
+        yield started
+    finally:
+        for each in started:
+            await each.leave()
+
+
+async def test_a_login_counts_at_the_other_gateway_at_once(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        cookie, principal = await one.enter()
+        assert await other.who(cookie) == "ada"
+        assert other.logins.open(principal.credential)
+        assert one.ids() == other.ids()
+
+
+async def test_it_is_written_down_where_nobody_asked_for_it(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        cookie, _ = await one.enter()
+        await until(lambda: len(other.ids()) == 1)
+        other.fleet.away = True
+        assert await other.who(cookie) == "ada"
+
+
+async def test_whoever_comes_later_is_told_of_all(redis, tmp_path):
+    async with members(tmp_path, redis, "a") as (one,):
+        cookies = [(await one.enter()).cookie for _ in range(3)]
+        async with members(tmp_path, redis, "b") as (other,):
+            assert sorted(other.ids()) == sorted(one.ids())
+            assert [await other.who(each) for each in cookies] == ["ada"] * 3
+
+
+async def test_it_ends_everywhere_wherever_it_is_ended(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        cookie, principal = await one.enter()
+        assert await other.who(cookie) == "ada"
+        other.logins.end(cookie)
+        assert await other.who(cookie) is None
+        await until(lambda: one.identity.poll() and one.identity.revoked(principal))
+        assert await one.who(cookie) is None
+        assert not Redis.from_url(redis).keys(f"t.{tmp_path.name}.login.*")
+
+
+async def test_all_of_a_user_end_everywhere(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        made = [await each.enter() for each in (one, one, other)]
+        await until(lambda: len(one.ids()) == len(other.ids()) == 3)
+        other.logins.end_all(other.logins.of(made[0].principal))
+        await until(lambda: one.ids() == other.ids() == [])
+
+
+async def test_who_was_away_brings_nothing_back_to_life(redis, tmp_path):
+    """Neither its own copy counts again, nor is it taken from it; who ended it may be gone meanwhile."""
+    async with members(tmp_path, redis, "a", "b", "c") as (one, other, third):
+        cookie, _ = await one.enter()
+        await until(lambda: len(other.ids()) == len(third.ids()) == 1)
+        await one.leave()
+        other.logins.end(cookie)
+        await until(lambda: third.ids() == [])
+    async with members(tmp_path, redis, "a", "d") as (one, new):
+        assert one.ids() == new.ids() == []
+        assert await one.who(cookie) is None
+        assert await new.who(cookie) is None
+
+
+async def test_while_redis_is_away_each_has_its_own_and_then_all_have_all(tmp_path):
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}/0"
+    one, other = Member(tmp_path, "a", url), Member(tmp_path, "b", url)
+    both = (one, other)
+    try:
+        with redis_server(tmp_path, port) as (process, _):
+            await until(lambda: all(each.joined for each in both))
+            early, ended = await one.enter(), await one.enter()
+            await until(lambda: len(other.ids()) == 2)
+            process.kill()
+            await until(lambda: not any(each.joined for each in both))
+        late = await one.enter()
+        one.logins.end(ended.cookie)
+        assert (
+            await one.who(late.cookie)
+            == await one.who(early.cookie)
+            == await other.who(early.cookie)
+            == "ada"
+        )
+        assert await other.who(late.cookie) is None
+        with redis_server(tmp_path, port):  # it has lost all
+            await until(lambda: sorted(one.ids()) == sorted(other.ids()) and len(other.ids()) == 2)
+            assert await other.who(late.cookie) == "ada"
+            assert await other.who(ended.cookie) is None
+            held = {key.decode() for key in Redis.from_url(url).keys(f"t.{tmp_path.name}.login.*")}
+            assert held == {f"t.{tmp_path.name}.login.{name}" for name in one.ids()}
+    finally:
+        for each in both:
+            await each.leave()
+
+
+async def test_what_could_not_be_kept_at_once_is_kept_later(redis, tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.fleet.logins.ANSWER_S", 0.01)
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        add, slow = one.fleet._kept.add_logins, asyncio.Event()
+
+        async def late(rows):
+            if not slow.is_set():
+                slow.set()
+                await asyncio.sleep(10)
+            return await add(rows)
+
+        await until(lambda: not one.fleet.logins._behind)
+        one.fleet._kept.add_logins = late
+        cookie, _ = await one.enter()
+        await until(lambda: len(other.ids()) == 1)
+        assert await other.who(cookie) == "ada"
+
+
+async def test_only_hashes_leave_and_nothing_that_counts_on_one_machine_only(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        told = []
+        heard = other.fleet._heard
+        other.fleet._heard = lambda said: (told.append(repr(said)), heard(said))
+        cookie, _ = await one.enter()
+        owner = one.logins.redeem(one.logins.make_link("owner"), HERE)
+        await one.identity.share(owner)
+        await until(lambda: any("Entered" in each for each in told))
+        assert await other.who(owner.cookie, HERE) is None
+        client, held = Redis.from_url(redis), []
+        for key in client.keys(f"t.{tmp_path.name}.login.*"):
+            held.append(client.get(key))
+        assert len(held) == 1
+        assert cookie.encode() not in b"".join(held)
+        assert not any(cookie in each for each in told)
+        assert login.hash_of(cookie) in held[0]
+
+
+async def test_a_link_opens_one_door_and_that_once(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        secret = one.logins.make_link("user")
+        with pytest.raises(Denied):
+            other.logins.redeem(secret, FAR)
+        logged_in = one.logins.redeem(secret, FAR)
+        await one.identity.share(logged_in)
+        assert await other.who(logged_in.cookie) == "guest"
+        for each in (one, other):
+            with pytest.raises(Denied):
+                each.logins.redeem(secret, FAR)
+
+
+async def test_the_oldest_end_everywhere_for_new_ones(redis, tmp_path, monkeypatch):
+    monkeypatch.setattr(login, "LOGINS_OF_USER", 2)
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        first, *_ = [await one.enter() for _ in range(3)]
+        await until(lambda: sorted(other.ids()) == sorted(one.ids()) and len(one.ids()) == 2)
+        assert await other.who(first.cookie) is None
+        assert first.principal.credential in one.store.revocations()
+
+
+async def test_what_no_login_is_keeps_back_no_other(redis, tmp_path, caplog):
+    client = Redis.from_url(redis)
+    for number, odd in enumerate((b"", b"\xc1", b"\x90", b"\x80")):
+        client.set(f"t.{tmp_path.name}.login.{number}", odd)
+    async with members(tmp_path, redis, "a") as (one,):
+        cookie, _ = await one.enter()
+        async with members(tmp_path, redis, "b") as (other,):
+            assert await other.who(cookie) == "ada"
+    assert "a login of another gateway was left out" in caplog.text
+
+
+async def test_rows_that_are_over_or_ended_are_not_taken(tmp_path):
+    one, other = Member(tmp_path, "a", "", fleet=False), Member(tmp_path, "b", "", fleet=False)
+    one.logins.begin("jwt:1", "ada", {}, until=one.store.wall() + 1)
+    one.logins.begin("jwt:1", "ada", {})
+    rows = shared.rows(one.store)
+    assert len(rows) == 2
+    other.store.revoke_all({f"login:{name}": one.store.wall() + 1000 for name in list(rows)[:1]})
+    other.store.wall = lambda: one.store.wall() + 2
+    shared.take(other.store, [row for row, _ in rows.values()])
+    assert set(other.ids()) <= set(list(rows)[1:])
+    for each in (one, other):
+        await each.leave()
+
+
+async def test_what_is_restored_is_forgotten_in_redis(redis, tmp_path):
+    async with members(tmp_path, redis, "a") as (one,):
+        one.store.revoke("token:1", one.store.wall() + 1000)
+        client, key = Redis.from_url(redis), f"t.{tmp_path.name}.revoked"
+        await until(lambda: client.zrange(key, 0, -1) == [b"token:1"])
+        one.store.restore("token:1")
+        await until(lambda: client.zrange(key, 0, -1) == [])
+
+
+async def test_who_logs_in_again_and_again_has_to_wait(redis, tmp_path, monkeypatch):
+    monkeypatch.setattr(named, "BURST", 2)
+    async with members(tmp_path, redis, "a") as (one,):
+        for _ in range(2):
+            one.named._enter("jwt:1", "ada", {}, None)
+        with pytest.raises(Denied, match="began more than 2 logins") as found:
+            one.named._enter("jwt:1", "ada", {}, None)
+        assert found.value.status == 429
+
+
+async def test_alone_nothing_is_remembered_of_what_has_ended(tmp_path):
+    one = Member(tmp_path, "a", "", fleet=False)
+    logged_in = await one.enter()
+    one.logins.end(logged_in.cookie)
+    assert one.store.revocations() == {}
+    await one.leave()
+
+
+# ---------------------------------------------------------------- at a provider
+
+
+async def test_a_login_is_begun_at_one_and_ended_at_another_once(redis, tmp_path, idp):
+    async with members(tmp_path, redis, "a", "b", oidc=(idp.entry(),)) as (one, other):
+        begun, ending = one.named.providers, other.named.providers
+        url, cookie = await begun.begin("corp", HERE)
+        query = idp.approve(url)
+        assert (await ending.finish("corp", query, cookie, HERE)).user == "corp:alice"
+        for each in (begun, ending):
+            with pytest.raises(Denied, match="used already"):
+                await each.finish("corp", query, cookie, HERE)
+
+
+async def test_of_two_that_use_an_answer_at_a_time_one_is_let_in(redis, tmp_path, idp):
+    async with members(tmp_path, redis, "a", "b", oidc=(idp.entry(),)) as both:
+        url, cookie = await both[0].named.providers.begin("corp", HERE)
+        query = idp.approve(url)
+        work = (each.named.providers.finish("corp", query, cookie, HERE) for each in both)
+        came = await asyncio.gather(*work, return_exceptions=True)
+        assert sum(not isinstance(each, Denied) for each in came) == 1
+
+
+async def test_without_redis_a_login_is_ended_where_it_was_begun(tmp_path, idp):
+    """One that was begun with the key of all counts nowhere then: nobody could know whether it was used."""
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}/0"
+    more = {"oidc": (idp.entry(),)}
+    one, other = Member(tmp_path, "a", url, **more), Member(tmp_path, "b", url, **more)
+    ways = one.named.providers, other.named.providers
+    try:
+        with redis_server(tmp_path, port) as (process, _):
+            await until(lambda: one.joined and other.joined)
+            early, sealed = await ways[0].begin("corp", HERE)
+            process.kill()
+            await until(lambda: not one.joined and not other.joined)
+        for each in ways:
+            with pytest.raises(Denied, match="not begun here"):
+                await each.finish("corp", idp.approve(early), sealed, HERE)
+        place, cookie = await ways[0].begin("corp", HERE)
+        query = idp.approve(place)
+        with redis_server(tmp_path, port):
+            await until(lambda: one.joined and other.joined)
+            with pytest.raises(Denied, match="not begun here"):
+                await ways[1].finish("corp", query, cookie, HERE)
+            assert (await ways[0].finish("corp", query, cookie, HERE)).user == "corp:alice"
+            with pytest.raises(Denied, match="not begun here"):  # Redis has lost its key, and what was used
+                await ways[1].finish("corp", idp.approve(early), sealed, HERE)
+            assert (await log_in(ways[1], idp)).user == "corp:alice"
+    finally:
+        for each in (one, other):
+            await each.leave()
+
+
+async def test_an_answer_that_redis_does_not_know_of_is_refused(redis, tmp_path, idp, monkeypatch):
+    monkeypatch.setattr("gateway.fleet.logins.ANSWER_S", 0.05)
+    async with members(tmp_path, redis, "a", oidc=(idp.entry(),)) as (one,):
+        url, cookie = await one.named.providers.begin("corp", HERE)
+        monkeypatch.setattr(one.fleet._kept, "spend", lambda *_: asyncio.sleep(10))
+        with pytest.raises(Denied, match="used already"):
+            await one.named.providers.finish("corp", idp.approve(url), cookie, HERE)
+
+
+async def test_answers_that_were_used_are_bounded(redis, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "SPENT", 3)
+    async with members(tmp_path, redis, "a") as (one,):
+        end = one.store.wall() + 100
+        assert [await one.fleet.logins.spend(bytes([n]), end + n) for n in (*range(5), 4)] == [True] * 5 + [
+            False
+        ]
+        assert Redis.from_url(redis).zcard(f"t.{tmp_path.name}.spent") == 3
+        assert await one.fleet.logins.spend(b"old", one.store.wall() - 1)
