@@ -60,7 +60,7 @@ class ZeromqListener(Listener):
     """One ROUTER socket and the links of its peers.
 
     Args:
-        former: the listener whose address this one takes over; new connections come here, its links stay there.
+        predecessor: the listener whose address this one takes over; new connections come here, its links stay there.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class ZeromqListener(Listener):
         uri: str,
         accept: Accept,
         options: Options,
-        former: ZeromqListener | None = None,
+        predecessor: ZeromqListener | None = None,
     ) -> None:
         self._hub = the_hub
         self._endpoint = endpoint
         self._accept = accept
         self._options = options
-        self._place: Place = place_of(endpoint) if former is None else former._place
+        self._place: Place = place_of(endpoint) if predecessor is None else predecessor._place
         self._gate = ListenerPolicy(uri, options)
         self._links: dict[bytes, RouterLink] = {}
         self._by_fd: dict[int, RouterLink] = {}
@@ -90,14 +90,14 @@ class ZeromqListener(Listener):
         self._gone: deque[str] = deque(maxlen=_REMEMBERED)
         self._touched: list[RouterLink] = []
         self._stopped: asyncio.Future[None] | None = None
-        self._heir: ZeromqListener | None = None
-        self._former: set[ZeromqListener] = set()
-        self._grace: asyncio.TimerHandle | None = None
-        self._retiring: asyncio.Task[None] | None = None
+        self._successor: ZeromqListener | None = None
+        self._predecessors: set[ZeromqListener] = set()
+        self._handover_timer: asyncio.TimerHandle | None = None
+        self._destroying: asyncio.Task[None] | None = None
         self._listening = -1
         self._domain = b""
         # until it is known better: what comes in by a socket that is shared may fail, and be told, at once
-        self.address = uri if former is None else former.address
+        self.address = uri if predecessor is None else predecessor.address
         sock = the_hub.open(zmq.ROUTER)
         self.pump = Pump(the_hub, sock, self)
         try:
@@ -109,13 +109,15 @@ class ZeromqListener(Listener):
             self._domain = the_hub.guard(sock, self._gate)
             self._bind(sock)
         except BaseException:
-            self._heir = former  # the place stays its own
+            self._successor = predecessor  # the place stays its own
             self._destroy()
             raise
         self._bound = sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        self.address = bound(self._bound).text if former is None else former.address
+        self.address = bound(self._bound).text if predecessor is None else predecessor.address
         self.contact_address = (
-            contact(bound(self._bound), parse(uri).host) if former is None else former.contact_address
+            contact(bound(self._bound), parse(uri).host)
+            if predecessor is None
+            else predecessor.contact_address
         )
 
     def _bind(self, sock: zmq.Socket[bytes]) -> None:
@@ -139,31 +141,31 @@ class ZeromqListener(Listener):
 
     def renew(self, extra: Mapping[str, Any]) -> ZeromqListener:
         """See ``Listener.renew``. Connections stay, those in their handshake, too, and take this socket along."""
-        if self._gate.shut or self._heir is not None:
+        if self._gate.shut or self._successor is not None:
             raise ConfigError(f"{self.address}: nobody listens there any more")
         options = replace(self._options, extra={**self._options.extra, **extra})
         try:
-            heir = ZeromqListener(self._hub, self._endpoint, self._gate.uri, self._accept, options, self)
+            successor = ZeromqListener(self._hub, self._endpoint, self._gate.uri, self._accept, options, self)
         except zmq.ZMQError as error:  # such as no descriptor left
             raise ConfigError(f"{self.address}: no second socket: {error.strerror}", error.errno) from error
-        heir._former = {self, *self._former}
-        for former in heir._former:
-            former._heir = heir
-        self._former.clear()
-        self._grace = self._hub.loop.call_later(_GRACE_S, self._grace_over)
-        return heir
+        successor._predecessors = {self, *self._predecessors}
+        for predecessor in successor._predecessors:
+            predecessor._successor = successor
+        self._predecessors.clear()
+        self._handover_timer = self._hub.loop.call_later(_GRACE_S, self._handover_over)
+        return successor
 
-    def _grace_over(self) -> None:
-        self._grace = None
+    def _handover_over(self) -> None:
+        self._handover_timer = None
         self._destroy_if_idle()
 
     async def stop(self) -> None:
         """Let nobody in any more. Links stay, and the address with them; without links it is free on return."""
-        for former in list(self._former):
-            await former.stop()
+        for predecessor in list(self._predecessors):
+            await predecessor.stop()
         self._gate.shut = True
-        if self._retiring is not None:
-            await self._retiring
+        if self._destroying is not None:
+            await self._destroying
         if self.pump.closed or self._links or self._parting or self._stopped is not None:
             return
         await self._unbind()
@@ -354,23 +356,25 @@ class ZeromqListener(Listener):
             return
         if self._gate.shut:
             self._destroy()
-        elif self._heir is not None and not (self._grace or self._retiring or self._connected):
-            self._retiring = self._hub.loop.create_task(self._unbind(), name="retiring listener")
+        elif self._successor is not None and not (
+            self._handover_timer or self._destroying or self._connected
+        ):
+            self._destroying = self._hub.loop.create_task(self._unbind(), name="retiring listener")
 
     def _destroy(self) -> None:
         for cut in self._cutting.values():
             cut.cancel()
         self._cutting.clear()
-        if self._grace is not None:
-            self._grace.cancel()
+        if self._handover_timer is not None:
+            self._handover_timer.cancel()
         self._hub.unguard(self._domain)
         self._monitor.close()
         self.pump.close(LINGER_MS)
         self._place.leave(self._listening)
-        if self._heir is None:
+        if self._successor is None:
             self._place.clear()
         else:
-            self._heir._former.discard(self)
+            self._successor._predecessors.discard(self)
 
 
 async def listen(uri: str, accept: Accept, options: Options) -> ZeromqListener:
