@@ -38,6 +38,10 @@ class Shown(NamedTuple):
     """Name of who signed it (DER)."""
     serial: int
     """Its number, unique below its issuer."""
+    authority: bool
+    """It may sign others."""
+    points: frozenset[x509.GeneralName]
+    """Where its issuer says the revocation list is that it would be on, for whatever reason."""
 
 
 def shown(connection: ssl.SSLObject | ssl.SSLSocket | None) -> Shown | None:
@@ -83,7 +87,25 @@ def _read(certificate: x509.Certificate) -> Shown:
         subject,
         certificate.issuer.public_bytes(),
         certificate.serial_number,
+        _is_authority(certificate),
+        frozenset(_distribution_points(certificate)),
     )
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _distribution_points(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    try:
+        points = certificate.extensions.get_extension_for_class(x509.CRLDistributionPoints).value
+    except x509.ExtensionNotFound:
+        return []
+    whole = [each for each in points if each.reasons is None and each.crl_issuer is None]
+    return [name for each in whole for name in each.full_name or ()]
 
 
 def _common_names(certificate: x509.Certificate) -> list[str]:

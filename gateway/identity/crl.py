@@ -3,8 +3,10 @@
 The files are read again when they or those of the authorities change, which `refresh` looks for. Of several lists of
 one issuer, in whichever files, all count, and the first that is overdue makes the issuer's overdue. Once there is a
 list, it is strict: a certificate whose issuer has none is refused, and so is every certificate of an issuer whose list
-is overdue; what came in before goes on then, until it is on a list. A list has to be whole and signed by an authority
-of ``client_ca``, where intermediate authorities belong, too.
+is overdue; what came in before goes on then, until it is on a list. A list has to be signed by an authority of
+``client_ca``, where intermediate authorities belong, too, and be for all reasons. One that is the part of a
+distribution point (IssuingDistributionPoint) counts for the certificates that name this point, and one of users'
+certificates for those: who is on none of their lists, but on no list of theirs is looked for, is refused.
 """
 
 from __future__ import annotations
@@ -37,6 +39,14 @@ class _List(NamedTuple):
     serials: frozenset[int]
     overdue: float | None
     """Wall clock seconds from which on it counts no more."""
+    points: frozenset[x509.GeneralName]
+    """It has those certificates that name one of these; empty: all."""
+    users_only: bool
+    """It has no certificates that may sign others."""
+
+    def has(self, shown: Shown) -> bool:
+        """Whether a certificate would be on it, were it revoked."""
+        return not ((self.users_only and shown.authority) or (self.points and not self.points & shown.points))
 
 
 class RevocationLists:
@@ -58,7 +68,7 @@ class RevocationLists:
         self.files = files
         self._authorities = tuple(dict.fromkeys(authorities))
         self._stamps: list[Stamp] = []
-        self._lists: dict[bytes, _List] = {}
+        self._lists: dict[bytes, list[_List]] = {}
         self._shown: OrderedDict[str, tuple[bytes, int]] = OrderedDict()
 
     def refresh(self) -> None:
@@ -71,7 +81,7 @@ class RevocationLists:
         self._stamps = stamps
         try:
             authorities = [each for path in self._authorities for each in _authorities(path)]
-            found: dict[bytes, _List] = {}
+            found: dict[bytes, list[_List]] = {}
             for path in self.files:
                 _read(path, authorities, found)
         except ConfigError as error:
@@ -91,16 +101,21 @@ class RevocationLists:
         self._shown[shown.fingerprint] = shown.issuer, shown.serial
         if len(self._shown) > SHOWN:
             self._shown.popitem(last=False)
-        known = self._lists.get(shown.issuer)
-        if known is None or shown.serial in known.serials:
-            why = "has no revocation list of its issuer" if known is None else "was revoked by its authority"
+        lists = [each for each in self._lists.get(shown.issuer, ()) if each.has(shown)]
+        revoked = self.revoked(shown.fingerprint)
+        if revoked or not lists:
+            why = (
+                "was revoked by its authority"
+                if revoked
+                else "has no revocation list of its issuer, or its part"
+            )
             raise Denied(
                 f"certificate {shown.subject[:128]!r} {why}",
                 public="credential refused",
                 status=401,
                 close=BAD_CREDENTIAL,
             )
-        if known.overdue is not None and known.overdue <= now:
+        if any(each.overdue is not None and each.overdue <= now for each in lists):
             raise Denied(
                 f"certificate {shown.subject[:128]!r}: the revocation list of its issuer is overdue",
                 public="client certificates cannot be checked now",
@@ -112,11 +127,10 @@ class RevocationLists:
     def revoked(self, fingerprint: str) -> bool:
         """Whether a certificate that was let in before is on a list now."""
         issuer, serial = self._shown.get(fingerprint, (b"", 0))
-        known = self._lists.get(issuer)
-        return known is not None and serial in known.serials
+        return any(serial in each.serials for each in self._lists.get(issuer, ()))
 
 
-def _read(path: str, authorities: list[x509.Certificate], found: dict[bytes, _List]) -> None:
+def _read(path: str, authorities: list[x509.Certificate], found: dict[bytes, list[_List]]) -> None:
     """Add the lists of a file to those that were ``found``, by issuer: of several of one issuer all count.
 
     Raises:
@@ -126,13 +140,9 @@ def _read(path: str, authorities: list[x509.Certificate], found: dict[bytes, _Li
     for piece in pieces:
         try:
             crl = x509.load_pem_x509_crl(_BEGIN + piece.partition(_END)[0] + _END + b"\n")
-            issuer, made = crl.issuer.public_bytes(), _list_of(crl, authorities)
+            found.setdefault(crl.issuer.public_bytes(), []).append(_list_of(crl, authorities))
         except (ValueError, *UNREADABLE) as error:
             raise ConfigError(f"{path}: a revocation list that cannot be used: {error}") from error
-        if (before := found.get(issuer)) is not None:
-            ends = [each.overdue for each in (before, made) if each.overdue is not None]
-            made = _List(made.serials | before.serials, min(ends, default=None))
-        found[issuer] = made
     if not pieces:
         raise ConfigError(f"{path}: expected revocation lists, X509 CRL in PEM")
 
@@ -141,21 +151,18 @@ def _list_of(crl: x509.CertificateRevocationList, authorities: list[x509.Certifi
     signers: list[Any] = [each.public_key() for each in authorities if each.subject == crl.issuer]
     if not any(crl.is_signature_valid(key) for key in signers):
         raise ValueError(f"that of {crl.issuer.rfc4514_string()!r} is signed by no authority of client_ca")
+    points, users_only, part = frozenset[x509.GeneralName](), False, False
     for extension in crl.extensions:
-        part = isinstance(extension.value, x509.DeltaCRLIndicator)
+        part |= isinstance(extension.value, x509.DeltaCRLIndicator)
+        part |= extension.critical and isinstance(extension.value, x509.UnrecognizedExtension)
         if isinstance(place := extension.value, x509.IssuingDistributionPoint):
-            only = (
-                place.only_contains_ca_certs,
-                place.only_contains_attribute_certs,
-                place.only_some_reasons,
-            )
-            part = place.indirect_crl or any(only)
-        if part:
-            raise ValueError(f"that of {crl.issuer.rfc4514_string()!r} is a part, expected the whole list")
-    overdue = crl.next_update_utc
-    return _List(
-        frozenset(each.serial_number for each in crl), None if overdue is None else overdue.timestamp()
-    )
+            points, users_only = frozenset(place.full_name or ()), place.only_contains_user_certs
+            part |= place.only_contains_ca_certs or place.only_contains_attribute_certs or place.indirect_crl
+            part |= bool(place.only_some_reasons or place.relative_name)
+    if part:
+        raise ValueError(f"that of {crl.issuer.rfc4514_string()!r} is a part, expected the whole list")
+    overdue = None if crl.next_update_utc is None else crl.next_update_utc.timestamp()
+    return _List(frozenset(each.serial_number for each in crl), overdue, points, users_only)
 
 
 def _authorities(path: str) -> list[x509.Certificate]:

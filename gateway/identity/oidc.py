@@ -29,7 +29,8 @@ import contextlib
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -40,7 +41,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.jwt import NAME_CHARS
 from gateway.identity.provider import Metadata, Provider, check_secret
-from gateway.identity.proxies import Client
+from gateway.identity.proxies import UNKNOWN, Client, group_of
 from gateway.identity.store import KEY_BYTES, Store, hash_of
 from gateway.principal import Denied
 from gateway.settings.schema import OidcEntry
@@ -56,6 +57,8 @@ SPENT: Final = 16384
 """Answers that are remembered, until no login begun so early counts any more; of more the earliest are forgotten."""
 EXCHANGES: Final = 32
 """Answers of providers that are checked at a time in one process."""
+EXCHANGES_EACH: Final = 8
+"""Those of one address: behind it may be a whole house, but not all of the world."""
 COOKIE: Final = "headgate-begun"
 SECURE_COOKIE: Final = "__Host-headgate-begun"
 CHARS: Final = 2048
@@ -102,7 +105,7 @@ class Providers:
         self.by_name = {entry.name: Provider(entry, clock=clock, wall=store.wall) for entry in entries}
         self.elsewhere: Elsewhere | None = None
         self._key = store.key("oidc") if self.by_name else b""
-        self._checked = 0  # answers that are being checked now
+        self._checked: Counter[str] = Counter()  # answers that are being checked now, by address
 
     def start(self) -> None:
         """Look whether the secrets are there.
@@ -162,18 +165,29 @@ class Providers:
             raise _again("an answer with the state of another login")
         if begun.provider != name:
             raise _again(f"an answer by way of {name} to a login begun at {begun.provider[:32]!r}")
-        if self._checked >= EXCHANGES:
-            raise provider.away(f"{EXCHANGES} answers of providers are being checked")
-        self._checked += 1
-        try:
+        with self._checking(provider, client):
             _check_issuer(provider, await provider.metadata(), query.get("iss"))
             await self._spend(begun, by_fleet=by_fleet)
             code = _code(provider, query)
             answer = await provider.exchange(code, begun.verifier, redirect_of(provider.entry))
             claims = await provider.claims(answer, begun.nonce, _wanted(provider.entry))
-        finally:
-            self._checked -= 1
         return account_of(provider, claims)
+
+    @contextlib.contextmanager
+    def _checking(self, provider: Provider, client: Client) -> Iterator[None]:
+        """Few answers at a time: each is bounded in time, but keeps the provider and us busy."""
+        group = group_of(client.address)
+        if self._checked[group] >= EXCHANGES_EACH and group not in UNKNOWN:
+            text = "many logins come from your address at this moment: try again in a few seconds"
+            raise _denied(f"{EXCHANGES_EACH} answers of providers to {group} are being checked", text, 429)
+        if self._checked.total() >= EXCHANGES:
+            raise provider.away(f"{EXCHANGES} answers of providers are being checked")
+        self._checked[group] += 1
+        try:
+            yield
+        finally:
+            self._checked[group] -= 1
+            self._checked = +self._checked
 
     def _provider(self, name: str, client: Client) -> Provider:
         provider = self.by_name.get(name)

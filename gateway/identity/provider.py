@@ -265,7 +265,7 @@ def read_secret(path: str) -> str:
     """The secret of a client, from its file.
 
     Raises:
-        Denied: it cannot be read, or others may (502): a person has to look after it.
+        Denied: it cannot be read or is empty, or others may read it (502): a person has to look after it.
     """
     try:
         with open(path, "rb") as file:
@@ -276,6 +276,8 @@ def read_secret(path: str) -> str:
     if mode.st_uid == os.geteuid() and mode.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         why = f"{path}: mode {stat.S_IMODE(mode.st_mode):04o} shows the secret to others, expected 0600"
         raise _denied(why, "this gateway's own secret is open to others", 502)
+    if not text:
+        raise _denied(f"{path}: empty, expected the secret", "this gateway cannot read its own secret", 502)
     return text
 
 
@@ -288,7 +290,7 @@ def check_secret(path: str) -> None:
     try:
         read_secret(path)
     except Denied as denied:
-        raise ConfigError(str(denied)) from denied
+        raise ConfigError(f"oidc.client_secret_file: {denied}") from denied
 
 
 def _metadata(reply: Reply, entry: OidcEntry) -> Metadata:

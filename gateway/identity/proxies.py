@@ -190,6 +190,10 @@ def address_of(name: Any) -> IpAddress | None:
     return _parsed(name) if isinstance(name, str) else None
 
 
+UNKNOWN: Final = ("unix", "unknown")
+"""Addresses of clients that have none of their own."""
+
+
 def group_of(address: str) -> str:
     """What limits of one client count by: its address, or the /64 of an IPv6 address, for one client has all of it.
 

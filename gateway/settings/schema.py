@@ -322,7 +322,8 @@ class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     client_crls: tuple[Text, ...] = ()
     """PEM files of revocation lists, signed by authorities of `client_ca`; read again when they change. Default none.
-    With one, client certificates of an issuer without a list, or with one that is overdue, are refused."""
+    With one, client certificates of an issuer without a list, or with one that is overdue, are refused. A list that is
+    the part of a distribution point counts for the certificates that name it."""
 
     allowed_origins: tuple[Text, ...] = ()
     """Origins besides the own host that browsers may come from, like `https://grafana.example.org`. Default none."""

@@ -24,7 +24,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.identity.proxies import group_of
+from gateway.identity.proxies import UNKNOWN, group_of
 from gateway.rates import Bucket
 from gateway.settings.schema import LimitsSection
 
@@ -277,7 +277,7 @@ class Admission:
 
 def key_of(address: str) -> str | None:
     """What a client of this address counts for; None: on a UNIX socket there are none."""
-    return None if address in ("unix", "unknown") else group_of(address)
+    return None if address in UNKNOWN else group_of(address)
 
 
 def fitted(limits: LimitsSection, descriptors: int) -> LimitsSection:

@@ -43,6 +43,14 @@ def public_pem(key):
     )
 
 
+def point(*names):
+    """A distribution point of lists with these names, for the reasons that are among them."""
+    reasons = {each for each in names if isinstance(each, x509.ReasonFlags)}
+    return x509.DistributionPoint(
+        [each for each in names if each not in reasons], None, frozenset(reasons) or None, None
+    )
+
+
 class Authority:
     """One certificate authority."""
 
@@ -51,10 +59,10 @@ class Authority:
         self.subject = common(title)
         self.certificate = self._sign(self.subject, self.key.public_key(), DAY * 30, (), ca=True)
 
-    def leaf(self, subject, sans=(), *, days=10, usage=ExtendedKeyUsageOID.CLIENT_AUTH):
+    def leaf(self, subject, sans=(), *, days=10, usage=ExtendedKeyUsageOID.CLIENT_AUTH, **more):
         """A certificate for `subject`: (PEM of certificate and key, the certificate)."""
         key = ec.generate_private_key(ec.SECP256R1())
-        made = self._sign(subject, key.public_key(), DAY * days, sans, usage=usage)
+        made = self._sign(subject, key.public_key(), DAY * days, sans, usage=usage, **more)
         return made.public_bytes(serialization.Encoding.PEM) + pem(key), made
 
     def server(self, path: Path, title="localhost"):
@@ -68,7 +76,7 @@ class Authority:
         path.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
         return path
 
-    def _sign(self, subject, public, lasting, sans, *, ca=False, usage=None):
+    def _sign(self, subject, public, lasting, sans, *, ca=False, usage=None, points=()):
         now = dt.datetime.now(dt.UTC)
         begin = now - DAY * 20 if lasting < DAY * 0 else now - DAY
         builder = (
@@ -89,6 +97,10 @@ class Authority:
         )
         if usage is not None:
             builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        if points:
+            builder = builder.add_extension(
+                x509.CRLDistributionPoints([point(*each) for each in points]), False
+            )
         if sans:
             builder = builder.add_extension(x509.SubjectAlternativeName(sans), critical=False)
         return builder.sign(self.key, hashes.SHA256())

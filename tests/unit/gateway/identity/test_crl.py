@@ -32,6 +32,19 @@ def list_of(authority, *certificates, until=DAY, extension=None):
     return builder.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
+def place(**more):
+    """What a list says that is a part of all."""
+    said = {
+        "full_name": None, "relative_name": None, "only_contains_user_certs": False, "only_contains_ca_certs": False,
+        "only_some_reasons": None, "indirect_crl": False, "only_contains_attribute_certs": False,
+    }  # fmt: skip
+    return x509.IssuingDistributionPoint(**{**said, **more})
+
+
+def uri(path):
+    return x509.UniformResourceIdentifier(f"http://one.example/{path}.crl")
+
+
 def of_a_later_version(authority):
     """A list of a version that does not exist: its number comes first of all."""
     crl = x509.load_pem_x509_crl(list_of(authority))
@@ -131,6 +144,23 @@ def test_what_came_in_before_is_revoked_once_a_new_list_says_so(desk):
         (lambda _desk: list_of(Authority("One")), "signed by no authority of client_ca"),
         (lambda _desk: list_of(Authority("Nobody")), "signed by no authority of client_ca"),
         (lambda desk: list_of(desk.authorities[0], extension=x509.DeltaCRLIndicator(1)), "is a part"),
+        *(
+            (lambda desk, more=more: list_of(desk.authorities[0], extension=place(**more)), "is a part")
+            for more in (
+                {"only_contains_ca_certs": True},
+                {"only_contains_attribute_certs": True},
+                {"indirect_crl": True},
+                {"only_some_reasons": frozenset({x509.ReasonFlags.key_compromise})},
+                {"relative_name": common("a part").rdns[0]},
+            )
+        ),
+        (
+            lambda desk: list_of(
+                desk.authorities[0],
+                extension=x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00"),
+            ),
+            "is a part",
+        ),
         (lambda desk: of_a_later_version(desk.authorities[0]), "cannot be used"),
         (lambda _desk: b"x" * 2000, "more than 1000 bytes"),
     ],
@@ -159,6 +189,39 @@ def test_of_several_lists_of_an_issuer_all_count_and_the_first_that_ends_ends_th
         assert [desk.check(each) for each in (desk.alice, desk.bob)] == [401, 401]
         carol = one.leaf(common("carol"))[1]
         assert [desk.check(carol), desk.check(carol, NOW + DAY)] == [None, 503]
+
+
+def test_the_list_of_a_distribution_point_is_for_the_certificates_that_name_it(desk):
+    """It counted as whole: who was on the list of another point came in."""
+    one = desk.authorities[0]
+    of_a, of_b, of_both, of_some = (
+        one.leaf(common(name), points=points)[1]
+        for name, points in (
+            ("a", [(uri("a"),)]),
+            ("b", [(uri("b"),)]),
+            ("both", [(uri("c"), uri("a")), (uri("b"),)]),
+            ("some", [(uri("a"), x509.ReasonFlags.key_compromise)]),
+        )
+    )
+    part = list_of(one, extension=place(full_name=[uri("a"), uri("x")]))
+    desk.write(part)
+    assert desk.lists.problem == ""
+    assert [desk.check(each) for each in (of_a, of_both)] == [None, None]
+    assert [desk.check(each) for each in (of_b, of_some, desk.alice)] == [401, 401, 401]
+    desk.write(part, list_of(one, of_both, extension=place(full_name=[uri("b")]), until=2 * DAY))
+    assert [desk.check(each) for each in (of_a, of_b, of_both, desk.alice)] == [None, None, 401, 401]
+    assert [desk.check(each, NOW + DAY) for each in (of_a, of_b)] == [503, None]
+    desk.write(part, list_of(one))
+    assert [desk.check(each) for each in (of_a, of_b, desk.alice)] == [None, None, None]
+
+
+def test_a_list_of_users_says_nothing_of_who_may_sign_others(desk):
+    one = desk.authorities[0]
+    between = one.leaf(common("between"), ca=True)[1]
+    desk.write(list_of(one, extension=place(only_contains_user_certs=True)))
+    assert [desk.check(each) for each in (desk.alice, between)] == [None, 401]
+    desk.write(list_of(one))
+    assert [desk.check(each) for each in (desk.alice, between)] == [None, None]
 
 
 def test_a_list_whose_authority_is_added_later_counts_then(desk, tmp_path):

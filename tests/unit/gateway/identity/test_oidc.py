@@ -399,6 +399,33 @@ async def test_answers_under_way_are_bounded(corp, idp, monkeypatch):
     assert (await corp.finish("corp", idp.approve(url), cookie, HERE)).user == "corp:alice"
 
 
+async def test_one_address_does_not_take_the_place_of_all(corp, idp, monkeypatch):
+    monkeypatch.setattr(oidc, "EXCHANGES", 3)
+    monkeypatch.setattr(oidc, "EXCHANGES_EACH", 2)
+    idp.answers["/token"], gate = hang()
+    where = [
+        HERE._replace(address=each) for each in ("2001:db8::1", "2001:db8::2", "2001:db8::3", "192.0.2.7")
+    ]
+    begun = [await corp.begin("corp", each) for each in where]
+    loop = asyncio.get_running_loop()
+
+    def ended(number, *expected):
+        (url, cookie), client = begun[number], where[number]
+        return loop.create_task(refused(corp.finish("corp", idp.approve(url), cookie, client), *expected))
+
+    first = [ended(number, 401) for number in (0, 1)]
+    while idp.asked.count("/token") < 2:
+        await asyncio.sleep(0)
+    told = await ended(2, 429, "2001:db8::/64")
+    assert told.public == "many logins come from your address at this moment: try again in a few seconds"
+    other = ended(3, 401)
+    while idp.asked.count("/token") < 3:
+        await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*first, other)
+    assert not corp._checked
+
+
 def saying(**answer):
     async def handle(_request):
         return web.Response(**answer)
@@ -512,6 +539,10 @@ def test_a_secret_that_others_may_read(tmp_path, store, wall):
     idp = Idp(wall)
     made = providers_of(store, wall, idp.entry(issuer="https://id.example", client_secret_file=str(file)))
     with pytest.raises(ConfigError, match="0644 shows the secret to others"):
+        made.start()
+    file.chmod(0o600)
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match=f"oidc.client_secret_file: {file}: empty, expected the secret"):
         made.start()
     file.unlink()
     with pytest.raises(ConfigError, match="No such file"):
