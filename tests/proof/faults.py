@@ -208,6 +208,7 @@ KINDS: Final[dict[str, Kind]] = {
     "slow": Kind(freeze, thaw),
     "directory": Kind(directory_away, directory_back),
     "rolling": Kind(one_by_one, nothing),
+    "failover": Kind(kill, begin),
     "disk": Kind(fill, empty),
     "clock": Kind(step, step_back),
     "certificate": Kind(new_certificate, nothing),

@@ -15,9 +15,11 @@ PARENTS: Final[tuple[int | None, ...]] = (None, 0, 0, 1, 1, 2, 2)
 RANKS: Final = range(len(PARENTS))
 LINKS: Final = tuple((parent, rank) for rank, parent in enumerate(PARENTS) if parent is not None)
 """(parent, child) of every link of the tree."""
-HOSTS: Final = {"gateway": 1, "gateway-2": 2, "nfp": 2, "oslo-1": 5, "oslo-2": 6, "redis": 0}
+HOSTS: Final = {"gateway": 1, "gateway-2": 2, "balancer": 5, "nfp": 2, "oslo-1": 5, "oslo-2": 6, "redis": 0}
 """The rank that each member beside the brokers is attached to and runs beside."""
 GATEWAYS: Final = ("gateway", "gateway-2")
+BALANCER: Final = "balancer"
+"""A plain TCP balancer of both gateways, on the host of those who go through it."""
 JOURNAL_RANK: Final = 3
 CLOCK_RANK: Final = 4
 """The broker whose clock can be stepped."""
@@ -54,8 +56,8 @@ class Party(NamedTuple):
     Attributes:
         name: as in the logs. kind: which program: ``flux`` (UNIX, CURVE, WebSocket), ``page`` (JSON over WebSocket),
             ``http``, ``nfp-worker``, ``nfp-client``, ``oslo-server``, ``oslo-client``.
-        at: rank or member that it is attached to; ``gateways``: to both in turn, past one that is away, as through a
-            balancer. by: ``unix``, ``curve``, ``wss`` of kind ``flux``.
+        at: rank or member that it is attached to; ``gateways``: to whichever of both
+            the balancer chooses. by: ``unix``, ``curve``, ``wss`` of kind ``flux``.
         host: the network host where it runs. userid, roles: what its messages have to be stamped with; userid None:
             that of whoever runs the proof.
         provide: services with ``echo`` for everybody and ``own`` for the owner. streams: services that stream.
@@ -252,14 +254,30 @@ def _web() -> list[Party]:
         "web-two",
         "page",
         "gateways",
-        host=5,
+        host=HOSTS[BALANCER],
         userid=1005,
         roles=USER,
         calls=(Call("p1", 1, 0.1), Call("p6", 6, 0.2), Call("s3", 3, 0.7, stream=5)),
         topic=f"{PREFIX}web.two",
         private=2,
     )
-    return [ada, bob, eve, lag, two]
+    far = Party(
+        "web-far",
+        "flux",
+        "gateways",
+        by="wss",
+        host=HOSTS[BALANCER],
+        userid=1006,
+        roles=USER,
+        calls=(
+            Call("p2", 2, 0.1),
+            Call("p5", 5, 0.3),
+            Call("s4", 4, 0.7, stream=5),
+        ),
+        topic=f"{PREFIX}web.far",
+        private=3,
+    )
+    return [ada, bob, eve, lag, two, far]
 
 
 def _wings() -> list[Party]:

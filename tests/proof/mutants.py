@@ -16,7 +16,14 @@ from typing import Any, Final, NamedTuple
 from tests.proof.schedule import Fault, Schedule
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-COPIED: Final = ("broker", "gateway", "tests/proof", "tests/netlab.py", "pyproject.toml")
+COPIED: Final = (
+    "broker",
+    "gateway",
+    "tests/proof",
+    "tests/netlab.py",
+    "tests/live/balancer.py",
+    "pyproject.toml",
+)
 RUN_S: Final = 240.0
 
 QUIET: Final = Schedule(0, 8.0, ())

@@ -18,6 +18,7 @@ from tests.proof.layout import GATEWAYS, HOSTS, PARENTS, RANKS, Party
 TREE_PORT: Final = 8050
 CLIENT_PORT: Final = 8051
 WEB_PORT: Final = 8443
+BALANCER_PORT: Final = 8444
 NFP_PORT: Final = 5555
 REDIS_PORT: Final = 6379
 JOURNAL: Final = "rotate_bytes = 262144\nkeep_bytes = 1048576\n"

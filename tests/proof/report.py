@@ -34,6 +34,7 @@ KINDS: Final = {
     "key": "a broker's CURVE key replaced",
     "directory": "the directory (Redis) away",
     "rolling": "the oslo proxies restarted one after the other",
+    "failover": "a gateway behind the balancer killed under load (kill -9)",
 }
 """Words of the table for each kind of fault."""
 MESSAGES: Final = {

@@ -144,6 +144,11 @@ def _kill9(rng: Random) -> Draft:
     return rng.uniform(0.3, 3.0), _touched(_target(rng, parties=True))
 
 
+def _failover(rng: Random) -> Draft:
+    """A gateway dies under load: whom the balancer had there goes on at the other one."""
+    return rng.uniform(0.3, 5.0), _touched(rng.choice(GATEWAYS))
+
+
 def _freeze(rng: Random) -> Draft:
     return rng.uniform(0.5, 8.0), _touched(_target(rng))
 
@@ -235,6 +240,7 @@ KINDS: Final[dict[str, Callable[[Random], Draft]]] = {
     "restart": _restart,
     "directory": _directory,
     "rolling": _rolling,
+    "failover": _failover,
 }
 
 

@@ -20,10 +20,11 @@ from typing import Any, Final, Self
 
 import broker.client
 from broker.errors import HeadgateError
+from tests.live.balancer import READY as BALANCES
 from tests.netlab import NetLab
-from tests.proof.layout import CLOCK_RANK, GATEWAYS, HOSTS, JOURNAL_RANK, PARENTS, RANKS, Party
+from tests.proof.layout import BALANCER, CLOCK_RANK, GATEWAYS, HOSTS, JOURNAL_RANK, PARENTS, RANKS, Party
 from tests.proof.member import POLL_S, ROOT, Member, until
-from tests.proof.papers import CLIENT_PORT, NFP_PORT, REDIS_PORT, WEB_PORT, Papers
+from tests.proof.papers import BALANCER_PORT, CLIENT_PORT, NFP_PORT, REDIS_PORT, WEB_PORT, Papers
 from tests.proof.parties.party import Place
 from tests.proof.record import Writer
 
@@ -149,6 +150,8 @@ class World:
             add("redis", ["redis-server", *words], "eady to accept connections")
         for name, file in papers.gateway_files.items():
             add(name, [*HEADGATE, "gateway", "--config", str(file)], "https://")
+        ways = [f"{name}={papers.ip(name)}:{WEB_PORT}" for name in GATEWAYS]
+        add(BALANCER, [sys.executable, "-m", "tests.live.balancer", str(BALANCER_PORT), *ways], BALANCES)
         uri = f"local://{place}/run/local-{HOSTS['nfp']}"
         nfp = [*HEADGATE, "nfp", "broker", "--config", str(papers.nfp_file), "--uri", uri]
         add("nfp", nfp, "Ctrl-C", self._clock("nfp"))
@@ -180,9 +183,12 @@ class World:
             return Place("", f"{place}/{party.at}")
         if party.at in ("gateway", "gateways"):
             form = {"flux": "wss://{}", "page": "wss://{}/v1/ws", "http": "https://{}"}[party.kind]
-            uris = [form.format(f"{papers.ip(name)}:{WEB_PORT}") for name in GATEWAYS]
-            token = papers.tokens[party.name]
-            return Place("", uris[0], cert=str(papers.gate), token=token, second=uris[1])
+            token, cert = papers.tokens[party.name], str(papers.gate)
+            if party.at == "gateways":
+                told = str(self.members[BALANCER].log.absolute())
+                uri = form.format(f"127.0.0.1:{BALANCER_PORT}")
+                return Place("", uri, cert=cert, token=token, balancer=told)
+            return Place("", form.format(f"{papers.ip('gateway')}:{WEB_PORT}"), cert=cert, token=token)
         rank = int(party.at)
         if party.by == "curve":
             uri = f"tcp://{self.lab.ip(rank)}:{CLIENT_PORT}"

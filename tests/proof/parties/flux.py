@@ -21,7 +21,7 @@ from broker.transport.link import Options
 from broker.wire.message import NODEID_ANY, PRIVATE, Message, request
 from broker.wire.payload import decode_json, encode_json
 from tests.proof import record
-from tests.proof.layout import OWNER, Call, Party, beside
+from tests.proof.layout import GATEWAYS, HOSTS, OWNER, Call, Party, beside
 from tests.proof.parties.party import Load, Place, die_with_parent, run
 
 WINDOW = 64
@@ -40,10 +40,14 @@ class Flux(Load):
 
     async def session(self) -> None:
         handle = await self._connected()
+        try:
+            at = await self._at(handle)
+        except HeadgateError as error:
+            await handle.close()
+            raise ConnectionError(str(error)) from error
         conn = self.log.conn()
-        self.log.up(
-            conn, self.party.at, self.userid, self.party.roles, host=beside(self.party), kind=self.party.by
-        )
+        host = beside(self.party, at)
+        self.log.up(conn, at, self.userid, self.party.roles, host=host, kind=self.party.by)
         working: list[asyncio.Task[None]] = []
         try:
             await self._offer(handle, conn)
@@ -77,6 +81,14 @@ class Flux(Load):
         finally:
             os.seteuid(own)
             die_with_parent()
+
+    async def _at(self, handle: Handle) -> int | str:
+        """The gateway that the balancer has chosen is known by its rank."""
+        if self.party.at != "gateways":
+            return self.party.at
+        async with asyncio.timeout(CONNECT_S):
+            rank = int((await handle.rpc("attr.get", {"name": "rank"})).json()["value"])
+        return next(name for name in GATEWAYS if HOSTS[name] == rank)
 
     def _options(self) -> Options:
         extra: dict[str, Any] = {}

@@ -6,12 +6,13 @@ import asyncio
 import base64
 import json
 import ssl
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from tests.proof import record
-from tests.proof.layout import GATEWAYS, SLOW, Call, Party, beside
+from tests.proof.layout import SLOW, Call, Party, beside
 from tests.proof.parties.party import Load, Place, run
 
 HELLO_S = 5.0
@@ -33,25 +34,28 @@ class Page(Load):
         super().__init__(party, place)
         self.position: dict[str, Any] = {}
         self.tag = 0
-        self.ways = [(str(party.at), place.uri)]
-        if party.at == "gateways":
-            self.ways = list(zip(GATEWAYS, (place.uri, place.second), strict=True))
 
     async def session(self) -> None:
-        self.ways.append(self.ways.pop(0))
-        at, uri = self.ways[0]
         context = ssl.create_default_context(cafile=self.place.cert)
         headers = {"Authorization": f"Bearer {self.place.token}"}
         drop = "?overflow=drop" if self.party.name in SLOW else ""
         try:
             async with aiohttp.ClientSession(headers=headers) as http:
                 connecting = http.ws_connect(
-                    uri + drop, protocols=("flux.v1.json",), ssl=context, autoping=True
+                    self.place.uri + drop, protocols=("flux.v1.json",), ssl=context, autoping=True
                 )
                 async with await asyncio.wait_for(connecting, HELLO_S) as socket:
-                    await Talk(self, socket, at).go()
+                    await Talk(self, socket, self._at(socket)).go()
         except aiohttp.ClientError as error:
             raise ConnectionError(str(error)) from error
+
+    def _at(self, socket: aiohttp.ClientWebSocketResponse) -> str:
+        """The gateway at the other end."""
+        if not self.place.balancer:
+            return str(self.party.at)
+        mine = f"from {socket.get_extra_info('sockname')[1]} to "
+        lines = Path(self.place.balancer).read_text().splitlines()
+        return next(line.removeprefix(mine) for line in reversed(lines) if line.startswith(mine))
 
 
 class Talk:

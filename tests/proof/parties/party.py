@@ -28,7 +28,7 @@ class Place(NamedTuple):
     Attributes:
         folder: of the logs. uri: broker or gateway. cert: its CURVE certificate, or the file that the gateway's
             certificate is checked with. server_key: Z85. token: for the gateway. state: a folder of its own.
-        second: another gateway.
+        balancer: the file where that says which client goes to which gateway.
     """
 
     folder: str
@@ -37,7 +37,7 @@ class Place(NamedTuple):
     server_key: str = ""
     token: str = ""
     state: str = ""
-    second: str = ""
+    balancer: str = ""
 
 
 class Load(ABC):
