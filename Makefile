@@ -126,13 +126,14 @@ $(IRONIC_VENV): pyproject.toml tests/live/ironic.lock | $(VENV)/.stamp-venv
 		$(IRONIC_PIP) install --quiet --no-compile --constraint tests/live/ironic.lock .venv-ironic/wheel/* --editable '.[oslo]' && touch $@; \
 	else echo "no Ironic $(IRONIC_VERSION) in this registry: its test is skipped"; fi
 
-# client.js as the package that npm installs: types made of its comments and checked, all scripts of the page looked over.
+# client.js as the package that npm installs: types made of its comments; types and style of all scripts of the page checked.
 # Where there is no npm, or no registry, its test is skipped and says so.
 NPM_CLIENT := build/npm/.stamp
 $(NPM_CLIENT): $(wildcard deploy/npm/* gateway/dashboard/*.js gateway/dashboard/*/*.js)
 	@rm -rf $(@D) && mkdir -p $(@D) && cp -r deploy/npm/. gateway/dashboard/client.js gateway/dashboard/client LICENSE $(@D)
 	@if cd $(@D) && npm ci --silent; then \
 		echo "building the npm package of client.js in $(@D)" && npm run --silent types && npm pack --silent && cd - >/dev/null && \
+		$(@D)/node_modules/.bin/tsc --project $(@D)/dashboard.json && \
 		$(@D)/node_modules/.bin/eslint --config $(@D)/eslint.config.js gateway/dashboard && touch $@; \
 	else echo "no npm, or no registry: the npm package of client.js is not built"; fi
 

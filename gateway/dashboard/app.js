@@ -34,6 +34,7 @@ import { TreeFind } from './panels/treefind.js';
 import { Trends } from './panels/trends.js';
 
 const SECOND_MS = 1000;
+/** @param {string} id @returns {any} */
 const byId = (id) => document.getElementById(id);
 
 class Dashboard {
@@ -295,6 +296,7 @@ class Dashboard {
     const typing = event.target.closest('input, textarea, select');
     if (event.ctrlKey || event.metaKey || event.altKey || typing || document.querySelector('dialog[open]')) return;
     const console = this.panels?.[this.tabs.current]?.console;
+    /** @type {HTMLElement | null} */
     const filter = document.querySelector('.tab-panel:not([hidden]) .filter');
     const keys = {
       '?': () => byId('help-dialog').showModal(),

@@ -23,7 +23,9 @@ class Snapshot {
 
 export class Console {
   #all;
+  /** @type {*} a ring, or a copy of one */
   #shown;
+  /** @type {(item: *) => boolean} */
   #accepts = () => true;
   #held = 0;
 

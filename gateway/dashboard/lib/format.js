@@ -30,9 +30,9 @@ export function latency(ms) {
 export function size(bytes) {
   if (!Number.isFinite(bytes)) return '–';
   if (bytes < 1024) return `${bytes} B`;
-  const unit = bytes < 2 ** 20 ? ['KiB', 2 ** 10] : bytes < 2 ** 30 ? ['MiB', 2 ** 20] : ['GiB', 2 ** 30];
-  const value = bytes / unit[1];
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${unit[0]}`;
+  const power = bytes < 2 ** 20 ? 1 : bytes < 2 ** 30 ? 2 : 3;
+  const value = bytes / 1024 ** power;
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${['KiB', 'MiB', 'GiB'][power - 1]}`;
 }
 
 /** @param {number} seconds @returns {string} like `8 s`, `3 min`, `2 h`, `5 d` */

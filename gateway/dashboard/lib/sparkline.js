@@ -30,7 +30,7 @@ export class Sparkline {
 
   /**
    * Draw.
-   * @param {import('./ring.js').Series} series
+   * @param {{values: number[], last: number, max: number}} series
    * @param {(value: number) => string} format
    */
   draw(series, format) {

@@ -33,7 +33,7 @@ const NODE_MAX = 290;
  * @param {number} options.width    pixels there are
  * @param {{graph: number, outline: number, lines: number}} options.heights  of a node, by form
  * @param {(node: object) => boolean} options.folded
- * @returns {{places: Place[], width: number, height: number, form: 'graph' | 'outline' | 'lines', rowHeight: number}}
+ * @returns {{places: Place[], width: number, height: number, form: string, rowHeight: number}}  form: as of `heights`
  */
 export function plan(root, { width, heights, folded }) {
   const depth = depthOf(root, folded);

@@ -7,7 +7,7 @@
 import { ERRNO } from '../client.js';
 import { either } from '../lib/format.js';
 
-/** Whether an error says that the role is missing. @param {Error} error @returns {boolean} */
+/** Whether an error says that the role is missing. @param {any} error @returns {boolean} */
 export const isDenied = (error) => error?.errno === ERRNO.EPERM;
 
 const WHAT = {

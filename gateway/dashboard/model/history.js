@@ -15,7 +15,8 @@ export class History {
   /** @param {string | null} token  a bearer token, or null: the cookie of this browser counts */
   constructor(token) {
     this.headers = token === null ? {} : { Authorization: `Bearer ${token}` };
-    this.hours = ALL; // or how many
+    /** @type {number | 'all'} */
+    this.hours = ALL;
     this.chosen = false; // by somebody; until then it is all there is, or a day of it
     this.ends = { first: null, last: null, fit: [] }; // of the data, as the summary says
     this.back = 0; // how many times the span before the newest data
@@ -34,6 +35,7 @@ export class History {
 
   /**
    * Take the ends of the data from a summary.
+   * @param {{first: number, last: number, fit: number[]}} summary
    * @param {number} days  the longest time that may be asked about
    * @returns {boolean} whether they are new: what was asked before was about another time
    */

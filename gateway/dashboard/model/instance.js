@@ -28,6 +28,7 @@ const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
 export class Rank {
   constructor(rank) {
     this.rank = rank;
+    this.above = undefined; // the rank of its parent, as the gateway tells; null: it is the root
     this.parent = null;
     this.children = [];
     this.host = '';

@@ -20,7 +20,7 @@ const OVER = new Set(['done', 'failed', 'cancelled', 'expired']);
  *   or cancelled, "" before; `share` is what of it is done
  */
 
-/** Arguments as they would stand in a call. @param {{args: any, kwargs: any}|string|null} said */
+/** Arguments as they would stand in a call. @param {any} said @returns {string} */
 export function givenOf(said) {
   if (!said || typeof said === 'string') return said ?? '';
   if (!Array.isArray(said.args) || Array.isArray(said.kwargs) || typeof (said.kwargs ?? 0) !== 'object') { // anybody may submit anything

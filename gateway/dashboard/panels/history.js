@@ -177,7 +177,7 @@ export class History {
     this.blocks.at(-1).draw(summary);
     this.#offer(this.service, summary.services, 'all services', String);
     this.#offer(this.rank, summary.ranks, 'all ranks', (rank) => `rank ${rank}`);
-    const fine = summary.until - summary.since <= FINE_S && (summary.since % 60 || summary.until % 60);
+    const fine = summary.until - summary.since <= FINE_S && (summary.since % 60 !== 0 || summary.until % 60 !== 0);
     this.later.disabled = this.model.back === 0;
     this.earlier.disabled = summary.first === null || summary.since <= summary.first;
     say(this.when, `${stamp(summary.since, fine)} – ${stamp(summary.until, fine)}`);

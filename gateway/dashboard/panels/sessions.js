@@ -19,7 +19,7 @@ const NO_RANKS = 2 ** 32;
 class Rates {
   #before = new Map();
 
-  /** Add `in` and `out` per second to each row. @param {{id: string, received: number, sent: number}[]} rows */
+  /** Add `in` and `out` per second to each row. @param {any[]} rows  with `id`, `received`, `sent` */
   add(rows) {
     const now = performance.now();
     const known = new Map();

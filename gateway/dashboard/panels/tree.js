@@ -99,7 +99,7 @@ class Node {
     say(this.ms, unknown ? '' : latency(rank.ms));
   }
 
-  #spark(rank, { x, y, width, height }) {
+  #spark(rank, { x, y, width = 0, height }) {
     mark(this.spark.element, 'display', width > 30 && !rank.gone ? null : 'none');
     mark(this.spark.element, 'x', x);
     mark(this.spark.element, 'y', y);

@@ -70,7 +70,7 @@ export class Trends {
 
   /** @param {number} range  seconds @param {() => void} onchange  another time was chosen */
   constructor(range, onchange) {
-    this.range = RANGES.some(([seconds]) => seconds === range) ? range : RANGES[0][0];
+    this.range = RANGES.some(([seconds]) => seconds === range) ? range : Number(RANGES[0][0]);
     this.rank = null;
     this.notice = h('p', { class: 'needs', hidden: true });
     this.charts = CHARTS.map(({ title, unit, how }) => new Chart(title, unit, { empty: EMPTY, ...how }));
