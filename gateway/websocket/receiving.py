@@ -50,7 +50,7 @@ class ReadBuffer:
     def room(self, missing: int) -> memoryview:
         """Where the next read of a link goes, of whose present message ``missing`` bytes have not come."""
         if missing >= TURN_BYTES:
-            return self._whole[: missing + SHORT_BYTES]
+            return self._whole
         return self._turn if self._taken < TURN_BYTES else self._short
 
     def take(self, count: int) -> bytes:
