@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from broker.errors import HeadgateError
 from broker.identity import USERID_UNKNOWN, Role
+from gateway.closes import BAD_CREDENTIAL
 
 ROLE_NAMES = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN}
 """Role names in settings, claims and messages, and their bits (RFC 12). LOCAL is no web user's, ever."""
@@ -23,6 +24,11 @@ class Denied(HeadgateError):
         self.status = status
         self.close = close
         super().__init__(text, errno)
+
+
+def refused(text: str, public: str = "credential refused", status: int = 401) -> Denied:
+    """A credential that does not count, and that is not to be shown again: `Denied` with ``BAD_CREDENTIAL``."""
+    return Denied(text, public=public, status=status, close=BAD_CREDENTIAL)
 
 
 @dataclass(frozen=True, slots=True)

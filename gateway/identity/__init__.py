@@ -6,8 +6,10 @@
 ``keys``          the public keys for them: PEM files, JWKS documents, rotation
 ``fetching``      what providers answer over HTTP, bounded
 ``certificates``  the names that a client certificate proves
+``revocations``   which credentials count no more
 ``crl``           client certificates that their authority has taken back
 ``login``         one-time links, and the cookies of all logins
+``cookies``       of logins, and of those that were begun
 ``shared``        logins that count at several gateways
 ``named``         logins by a token or at a provider
 ``oidc``          OpenID Connect: to a provider and back

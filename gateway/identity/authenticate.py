@@ -25,31 +25,27 @@ from typing import Final
 from aiohttp import web
 
 from broker.errors import ConfigError
-from gateway.closes import BAD_CREDENTIAL
-from gateway.identity import certificates
+from gateway.identity import certificates, cookies
 from gateway.identity.attempts import Attempts
-from gateway.identity.crl import RevocationLists
 from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.jwt import Verifier, is_jwt
 from gateway.identity.keys import KeyRing
 from gateway.identity.leases import HEARTBEAT_S, Connections
-from gateway.identity.login import LoggedIn, cookie_of, id_of
+from gateway.identity.login import LoggedIn, id_of
 from gateway.identity.named import NamedLogins
 from gateway.identity.origin import Origins
 from gateway.identity.proxies import Client, Doors
+from gateway.identity.revocations import TLS, Revocations
 from gateway.identity.shared import Elsewhere
 from gateway.identity.store import FOREVER, LOGIN, Store
-from gateway.identity.tokens import CREDENTIAL, PREFIX, TokenFile, bearer_of, credential_of, token_path
+from gateway.identity.tokens import CREDENTIAL, PREFIX, bearer_of, credential_of
 from gateway.identity.users import Users
-from gateway.principal import Denied, Principal
+from gateway.principal import Denied, Principal, refused
 from gateway.settings.places import place_of
 from gateway.settings.schema import GatewaySettings
 
 POLL_S: Final = 1.0
 """How often `run` looks whether credentials were revoked: so long may a revoked session live on."""
-
-TLS: Final = "tls:"
-"""What stands before a certificate's fingerprint where credentials of all kinds are named."""
 
 log = logging.getLogger("headgate")
 
@@ -86,8 +82,11 @@ class Authenticator:
         self._store = store
         self._clock = clock
         self.users = Users(settings)
-        self.tokens = TokenFile(token_path(settings))
-        self.named = NamedLogins(settings, store, clock, users=lambda: self.users, ended=self._ended_by_now)
+        self._revocations = Revocations(settings, store)
+        self.tokens = self._revocations.tokens
+        self.named = NamedLogins(
+            settings, store, clock, users=lambda: self.users, ended=self._revocations.ended_by_now
+        )
         self.logins = self.named.logins
         self.connections = Connections(store if settings.gateway.workers > 1 else None, worker)
         self.doors = Doors()
@@ -96,12 +95,7 @@ class Authenticator:
         self._faults = Attempts()  # what is no client's doing, and must not fill the log either
         self._ring = KeyRing(settings.jwt, clock=clock)
         self._verifier = Verifier(settings.jwt, self._ring)
-        authorities = (entry.client_ca for entry in settings.listen if entry.client_ca is not None)
-        self._lists = RevocationLists(settings.access.client_crls, authorities)
         self._elsewhere: Elsewhere | None = None
-        self._reading = asyncio.Lock()
-        self._revoked: dict[str, float] = store.revocations()
-        self._seen = self._told = (store.changes(), self.tokens.generation, self._lists.generation)
         self._complaint = ""  # about the files below, as logged last
 
     # ------------------------------------------------------------ life
@@ -112,9 +106,8 @@ class Authenticator:
         Raises:
             ConfigError: one of these files, or the secret for a provider, is bad.
         """
-        await self._read_lists()
-        self._take_up()
-        if problem := self._problem():
+        await self._revocations.read()
+        if problem := self._revocations.problem:
             raise ConfigError(problem)
         self.named.providers.start()
         await self._ring.start()
@@ -147,17 +140,13 @@ class Authenticator:
             group.create_task(_every(HEARTBEAT_S, self._beat), name="identity: heartbeat")
             if self._settings.jwt.keys:
                 refresh_s = self._settings.jwt.refresh_s
-                group.create_task(_every(refresh_s, self._refresh_keys), name="identity: keys")
+                group.create_task(_every(refresh_s, self._ring.refresh), name="identity: keys")
 
     async def reload(self) -> list[str]:
         """Read tokens, revocation lists and keys again, now; returns what could not be read and so stays as it was."""
-        await self._read_lists()
-        self._take_up()
+        await self._revocations.read()
         problems = [each.text for each in await self._ring.refresh()]
-        return [problem, *problems] if (problem := self._problem()) else problems
-
-    def _problem(self) -> str:
-        return "; ".join(filter(None, (self.tokens.problem, self._lists.problem)))
+        return [problem, *problems] if (problem := self._revocations.problem) else problems
 
     def set_users(self, settings: GatewaySettings) -> None:
         """Take up other users; `again` says who those are now that were let in before.
@@ -277,23 +266,10 @@ class Authenticator:
 
     def revoked(self, principal: Principal) -> bool:
         """Whether the credential of a principal that was let in before counts no more. Its expiry is not asked for."""
-        if self._ended(principal.credential, principal.name) or self._ended(principal.login, principal.name):
+        ended = self._revocations.ended
+        if ended(principal.credential, principal.name) or ended(principal.login, principal.name):
             return True
         return principal.kind == "cookie" and not self.logins.open(principal.credential)
-
-    def _ended(self, credential: str, user: str) -> bool:
-        """Whether a token, JWT or certificate counts no more."""
-        if credential.startswith(TLS):
-            return credential in self._revoked or self._lists.revoked(credential.removeprefix(TLS))
-        if not credential.startswith(CREDENTIAL):
-            return credential in self._revoked
-        token = self.tokens.get(credential.removeprefix(CREDENTIAL))
-        return credential in self._revoked or token is None or token.user != user
-
-    def _ended_by_now(self, credential: str, user: str) -> bool:
-        """The same, by what other workers have revoked meanwhile, too."""
-        self._take_up()
-        return self._ended(credential, user)
 
     def poll(self) -> bool:
         """Whether credentials changed since this was asked last; `run` asks, and calls ``changed``.
@@ -301,24 +277,7 @@ class Authenticator:
         Raises:
             Denied: the store cannot be read.
         """
-        self._take_up()
-        changed = self._told != self._seen
-        self._told = self._seen
-        return changed
-
-    def _take_up(self) -> None:
-        """Read revocations and tokens if they are others than before."""
-        self.tokens.refresh()
-        seen = (self._store.changes(), self.tokens.generation, self._lists.generation)
-        if seen != self._seen:
-            self._revoked = self._store.revocations()
-            self._seen = seen
-
-    async def _read_lists(self) -> None:
-        """Read revocation lists if they are others than before; not in the loop, for a long one takes a second."""
-        if self._lists.files:
-            async with self._reading:
-                await asyncio.to_thread(self._lists.refresh)
+        return self._revocations.poll()
 
     # ------------------------------------------------------------ the credentials
 
@@ -328,7 +287,7 @@ class Authenticator:
             self.origins.check(request, client, kind="token")
             return await self._of_token(bearer)
         principal = self._of_certificate(request)
-        if principal is None and (cookie := cookie_of(request, client)) is not None:
+        if principal is None and (cookie := cookies.LOGIN.of(request, client)) is not None:
             principal = await self._of_cookie(cookie, client)
         self.origins.check(request, client, kind=None if principal is None else principal.kind)
         return principal
@@ -345,46 +304,41 @@ class Authenticator:
                 token.user, kind="token", credential=credential_of(token.id), expires=token.expires
             )
         elif is_jwt(text):
-            principal = await self._of_jwt(text)
-        else:
-            raise _refused("neither a token nor a JWT")
-        return self._unrevoked(principal)
-
-    async def _of_jwt(self, text: str) -> Principal:
-        found = await self._verifier.verify(text)
-        if self._settings.jwt.trust_claims and not self.users.known(found.name):
-            return self.users.of_claims(
-                found.name, found.claims, credential=found.credential, expires=found.expires
+            found = await self._verifier.verify(text)
+            principal = self.users.principal(
+                found.name,
+                kind="jwt",
+                credential=found.credential,
+                expires=found.expires,
+                claims=found.claims if self._settings.jwt.trust_claims else None,
             )
-        return self.users.principal(
-            found.name, kind="jwt", credential=found.credential, expires=found.expires
-        )
+        else:
+            raise refused("neither a token nor a JWT")
+        return self._unrevoked(principal)
 
     def _of_certificate(self, request: web.BaseRequest) -> Principal | None:
         transport = request.transport
         try:
             shown = certificates.shown(transport.get_extra_info("ssl_object") if transport else None)
         except ValueError as error:
-            raise _refused(f"a certificate that cannot be read: {error}") from error
+            raise refused(f"a certificate that cannot be read: {error}") from error
         if shown is None:
             return None
         if shown.expires <= self._store.wall():  # it was good when the connection began
-            raise _refused(f"certificate {shown.subject[:128]!r} expired")
+            raise refused(f"certificate {shown.subject[:128]!r} expired")
         user = self.users.by_certificate(shown.names)
         if user is None:
             log.debug("certificate %r is no user's", shown.subject[:128])
             return None
         credential = f"{TLS}{shown.fingerprint}"
-        principal = self._unrevoked(
-            self.users.principal(user, kind="tls", credential=credential, expires=shown.expires)
-        )
-        self._lists.check(shown, self._store.wall())
-        return principal
+        principal = self.users.principal(user, kind="tls", credential=credential, expires=shown.expires)
+        self._revocations.lists.check(shown, self._store.wall())
+        return self._unrevoked(principal)
 
     def _unrevoked(self, principal: Principal) -> Principal:
-        self._take_up()  # a revocation of another worker counts at once for whoever comes anew
-        if principal.credential in self._revoked:
-            raise _refused(f"{principal.credential} of {principal.name!r} was revoked")
+        # a revocation of another worker counts at once for whoever comes anew
+        if self._revocations.ended_by_now(principal.credential, principal.name):
+            raise refused(f"{principal.credential} of {principal.name!r} was revoked")
         return principal
 
     def _failed(self, denied: Denied, address: str) -> Denied:
@@ -409,14 +363,14 @@ class Authenticator:
     # ------------------------------------------------------------ rounds
 
     async def _watch(self, changed: Callable[[], None]) -> None:
-        await self._read_lists()
+        await self._revocations.read()
         try:
             if self.poll():
                 changed()
         except BaseException:
-            self._told = _NEVER  # the next round must find the change again
+            self._revocations.untold()  # the next round must find the change again
             raise
-        if (problem := self._problem()) != self._complaint:
+        if (problem := self._revocations.problem) != self._complaint:
             self._complaint = problem
             if problem:
                 log.error("%s; what was read before stays", problem)
@@ -424,11 +378,8 @@ class Authenticator:
     async def _beat(self) -> None:
         self.connections.heartbeat()
 
-    async def _refresh_keys(self) -> None:
-        await self._ring.refresh()
 
-
-async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
     """Do ``work`` again and again; a round that fails is logged, and the next one comes."""
     while True:
         await asyncio.sleep(seconds)
@@ -440,14 +391,7 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
             log.exception("a fault of ours; again in %g s", seconds)
 
 
-_NEVER: Final = (-1, -1, -1)
-
-
 def _names(settings: GatewaySettings) -> list[str]:
     """Host names that the settings give to listeners; wildcards are none."""
     hosts = [place_of(entry.url).host for entry in settings.listen]
     return [host for host in hosts if host and host not in ("0.0.0.0", "::")]  # noqa: S104 - left out, not bound
-
-
-def _refused(text: str) -> Denied:
-    return Denied(text, public="credential refused", status=401, close=BAD_CREDENTIAL)

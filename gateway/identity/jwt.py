@@ -12,7 +12,7 @@ import jwt
 
 from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.keys import Key, KeyRing
-from gateway.principal import Denied
+from gateway.principal import Denied, refused
 from gateway.settings.schema import JwtSection
 
 TOKEN_CHARS: Final = 8192
@@ -77,7 +77,7 @@ class Verifier:
             await self._ring.refresh_for(kid)
         keys = self._ring.find(algorithm, kid)
         if not keys:
-            raise _refused(f"no key for algorithm {algorithm} and kid {str(kid)[:64]!r}")
+            raise refused(f"no key for algorithm {algorithm} and kid {str(kid)[:64]!r}")
         claims = self._claims(text, keys[:TRIED])
         expires = _moment(claims, "exp")
         self._check_times(claims, expires)
@@ -86,22 +86,22 @@ class Verifier:
     def _head(self, text: str) -> tuple[str, str | None]:
         """Algorithm and key name that the token claims: they choose among our keys, and nothing else."""
         if not self._settings.keys:
-            raise _refused("a JWT, and jwt.keys is empty")
+            raise refused("a JWT, and jwt.keys is empty")
         if len(text) > TOKEN_CHARS or not text.isascii():
-            raise _refused(f"a JWT of {len(text)} characters, expected at most {TOKEN_CHARS} of ASCII")
+            raise refused(f"a JWT of {len(text)} characters, expected at most {TOKEN_CHARS} of ASCII")
         try:
             head = jwt.get_unverified_header(text)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
-            raise _refused(f"not a JWT: {type(error).__name__}") from error
+            raise refused(f"not a JWT: {type(error).__name__}") from error
         algorithm, kid = head.get("alg"), head.get("kid")
         if algorithm not in self._settings.algorithms:
-            raise _refused(
+            raise refused(
                 f"algorithm {str(algorithm)[:16]!r}, expected {', '.join(self._settings.algorithms)}"
             )
         if "crit" in head:
-            raise _refused("a critical header extension, and none is known here")
+            raise refused("a critical header extension, and none is known here")
         if kid is not None and not isinstance(kid, str):
-            raise _refused("a kid that is no text")
+            raise refused("a kid that is no text")
         return algorithm, kid
 
     def _claims(self, text: str, keys: list[Key]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ class Verifier:
             except jwt.InvalidSignatureError as error:
                 wrong = error  # another key may fit
             except (jwt.PyJWTError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
-                raise _refused(f"a JWT was refused: {_reason(error)}") from error
-        raise _refused(f"a JWT was refused: {_reason(wrong)}") from wrong
+                raise refused(f"a JWT was refused: {_reason(error)}") from error
+        raise refused(f"a JWT was refused: {_reason(wrong)}") from wrong
 
     def _check_times(self, claims: dict[str, Any], expires: float) -> None:
         now, leeway_s = self._wall(), self._settings.leeway_s
@@ -135,7 +135,7 @@ class Verifier:
     def _name(self, claims: dict[str, Any]) -> str:
         name = claims.get(self._settings.user_claim)
         if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS or not name.isprintable():
-            raise _refused(f"the claim {self._settings.user_claim} names no user")
+            raise refused(f"the claim {self._settings.user_claim} names no user")
         return name
 
 
@@ -153,14 +153,10 @@ def credential_of(text: str, claims: dict[str, Any]) -> str:
 def _moment(claims: dict[str, Any], name: str) -> float:
     found = claims[name]
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise _refused(f"the claim {name} is no time")
+        raise refused(f"the claim {name} is no time")
     return float(found)
 
 
 def _reason(error: Exception | None) -> str:
     """What was wrong, in PyJWT's words where they say no more than that."""
     return f"{type(error).__name__}: {str(error)[:128]}"
-
-
-def _refused(text: str) -> Denied:
-    return Denied(text, public="credential refused", status=401, close=BAD_CREDENTIAL)

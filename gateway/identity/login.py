@@ -4,8 +4,7 @@ The link is ``URL/login#once=SECRET``: what stands behind ``#`` a browser keeps 
 of a proxy or server, nor in a `Referer`. The page posts it to ``/v1/login``, once, and gets a cookie:
 
 - ``HttpOnly``: no script reads it. ``SameSite=Strict``: pages of other sites do not make the browser send it.
-- Over https it is ``Secure`` and called ``__Host-headgate``: browsers take that name from this very host and over
-  https only, so that neither a neighbouring subdomain nor a plain http page can plant one. Over http: ``headgate``.
+- Over https it is bound to this very host (``cookies``).
 - Browsers do not keep the ports of a host apart: every http server on 127.0.0.1 that the user visits gets the cookie.
   Where other people have accounts on the machine, tokens are the better credential.
 
@@ -24,16 +23,15 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 from aiohttp import web
 
-from gateway.closes import BAD_CREDENTIAL, NO_ROLE
+from gateway.closes import NO_ROLE
+from gateway.identity import cookies
 from gateway.identity.proxies import Client
 from gateway.identity.store import FLEET, KEY_BYTES, LOGIN, Store, count_change, hash_of
 from gateway.identity.users import GUEST_NAME, LINK, OWNER_NAME, link_principal
-from gateway.principal import Denied, Principal
+from gateway.principal import Denied, Principal, refused
 from gateway.settings.schema import AccessSection
 
 LinkRole = Literal["user", "owner"]
-COOKIE: Final = "headgate"
-SECURE_COOKIE: Final = "__Host-headgate"
 SECRET_CHARS: Final = 128
 """Longest secret that is looked up: ours have 43 characters."""
 LOGINS: Final = 4096
@@ -133,7 +131,7 @@ class Logins:
             query = "SELECT role, loopback FROM links WHERE hash = ? AND expires > ?"
             row = base.execute(query, (_hash(secret), now)).fetchone()
             if row is None:
-                raise _refused("a login link that is unknown, used or expired")
+                raise refused("a login link that is unknown, used or expired")
             role, loopback = row
             self._check(role, bool(loopback), client)
             base.execute("DELETE FROM links WHERE hash = ? OR expires <= ?", (_hash(secret), now))
@@ -231,18 +229,20 @@ class Logins:
         Raises:
             Denied: the store cannot be written.
         """
-        with self._store.writing(durable=True) as base:
-            _end(base, "id = ?", _id(credential))
-            count_change(base)
+        self._end("id = ?", _id(credential))
 
     def end(self, cookie: str) -> None:
         """End the login that a cookie means, whether it still counts or not; one that is unknown is fine.
 
         Raises:
-            Denied: the store cannot be read or written.
+            Denied: the store cannot be written.
         """
-        for (public_id,) in self._store.reading("SELECT id FROM logins WHERE hash = ?", _hash(cookie)):
-            self.logout(public_id)
+        self._end("hash = ?", _hash(cookie))
+
+    def _end(self, where: str, value: Any) -> None:
+        with self._store.writing(durable=True) as base:
+            if _end(base, where, value):
+                count_change(base)
 
     def _check(self, role: str, loopback: bool, client: Client) -> None:
         self._granted(role)
@@ -344,29 +344,11 @@ def link_url(listener: str, secret: str) -> str:
     return f"{listener.rstrip('/')}/login#once={secret}"
 
 
-def cookie_of(request: web.BaseRequest, client: Client) -> str | None:
-    """The value of our cookie in a request; over https only the one that is bound to this host."""
-    return request.cookies.get(SECURE_COOKIE if client.scheme == "https" else COOKIE)
-
-
 def set_cookie(response: web.StreamResponse, logged_in: LoggedIn, client: Client, *, now: float) -> None:
     """Give a browser its cookie; ``now`` is the wall clock."""
     expires = logged_in.principal.expires
     age = max(0, math.ceil(expires - now)) if expires is not None else None
-    response.set_cookie(_name(client), logged_in.cookie, max_age=age, **_attributes(client))
-
-
-def clear_cookie(response: web.StreamResponse, client: Client) -> None:
-    """Take it away again."""
-    response.set_cookie(_name(client), "", max_age=0, **_attributes(client))
-
-
-def _name(client: Client) -> str:
-    return SECURE_COOKIE if client.scheme == "https" else COOKIE
-
-
-def _attributes(client: Client) -> dict[str, Any]:
-    return {"path": "/", "httponly": True, "samesite": "Strict", "secure": client.scheme == "https"}
+    cookies.LOGIN.set(response, logged_in.cookie, client, age)
 
 
 def _hash(secret: str) -> bytes:
@@ -375,7 +357,3 @@ def _hash(secret: str) -> bytes:
 
 def _id(credential: str) -> str:
     return credential.removeprefix(LOGIN)
-
-
-def _refused(text: str) -> Denied:
-    return Denied(text, public="credential refused", status=401, close=BAD_CREDENTIAL)

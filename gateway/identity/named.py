@@ -108,22 +108,13 @@ class NamedLogins:
         Raises:
             Denied: nobody (403).
         """
-        users, claims = self._users(), self._claims(login)
-        if claims is None or users.known(login.user):
-            return users.principal(
-                login.user,
-                kind="cookie",
-                credential=login.credential,
-                expires=login.expires,
-                login=login.source,
-            )
-        return users.of_claims(
+        return self._users().principal(
             login.user,
-            claims,
             kind="cookie",
             credential=login.credential,
             expires=login.expires,
             login=login.source,
+            claims=self._claims(login),
         )
 
     def _claims(self, login: Login) -> dict[str, Any] | None:

@@ -35,15 +35,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
-from aiohttp import web
 from cryptography.fernet import Fernet, InvalidToken
 
-from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.jwt import NAME_CHARS
 from gateway.identity.provider import Metadata, Provider, check_secret
 from gateway.identity.proxies import UNKNOWN, Client, group_of
 from gateway.identity.store import KEY_BYTES, Store, hash_of
-from gateway.principal import Denied
+from gateway.principal import Denied, refused
 from gateway.settings.schema import OidcEntry
 
 if TYPE_CHECKING:
@@ -59,8 +57,6 @@ EXCHANGES: Final = 32
 """Answers of providers that are checked at a time in one process."""
 EXCHANGES_EACH: Final = 8
 """Those of one address: behind it may be a whole house, but not all of the world."""
-COOKIE: Final = "headgate-begun"
-SECURE_COOKIE: Final = "__Host-headgate-begun"
 CHARS: Final = 2048
 """Longest code, state or sealed cookie that is looked at."""
 CLAIMED_GROUPS: Final = 1024
@@ -179,7 +175,7 @@ class Providers:
         group = group_of(client.address)
         if self._checked[group] >= EXCHANGES_EACH and group not in UNKNOWN:
             text = "many logins come from your address at this moment: try again in a few seconds"
-            raise _denied(f"{EXCHANGES_EACH} answers of providers to {group} are being checked", text, 429)
+            raise refused(f"{EXCHANGES_EACH} answers of providers to {group} are being checked", text, 429)
         if self._checked.total() >= EXCHANGES:
             raise provider.away(f"{EXCHANGES} answers of providers are being checked")
         self._checked[group] += 1
@@ -192,10 +188,10 @@ class Providers:
     def _provider(self, name: str, client: Client) -> Provider:
         provider = self.by_name.get(name)
         if provider is None:
-            raise _denied(f"no provider {name[:64]!r}", "there is no such provider here", 404)
+            raise refused(f"no provider {name[:64]!r}", "there is no such provider here", 404)
         expected = urlsplit(provider.entry.url).scheme
         if client.scheme != expected:
-            raise _denied(
+            raise refused(
                 f"a login by {client.scheme}, and url of provider {name} begins with {expected}: is the proxy in "
                 f"trusted_proxies, and says X-Forwarded-Proto?",
                 f"this gateway is to be reached at {provider.entry.url}",
@@ -245,7 +241,7 @@ class Providers:
         """
         provider = self.by_name.get(source.removeprefix(SOURCE))
         if provider is None:
-            raise _denied(f"{source} is no provider here any more", "credential refused", 403)
+            raise refused(f"{source} is no provider here any more", "credential refused", 403)
         entry, groups = provider.entry, claims.get("groups", [])
         given = [role for each in entry.groups if each.group in groups for role in each.roles]
         userid = entry.userid if entry.userid_claim is None else claims.get("userid", entry.userid)
@@ -295,31 +291,6 @@ def redirect_of(entry: OidcEntry) -> str:
     return f"{entry.url.rstrip('/')}/v1/login/oidc/{entry.name}/callback"
 
 
-# ---------------------------------------------------------------- the cookie of a begun login
-
-
-def begun_cookie(request: web.BaseRequest, client: Client) -> str | None:
-    """The sealed login that a browser brings back."""
-    return request.cookies.get(_name(client))
-
-
-def set_begun(response: web.StreamResponse, sealed: str, client: Client) -> None:
-    """Give a browser the login that it began; "" takes it away."""
-    response.set_cookie(
-        _name(client),
-        sealed,
-        max_age=BEGUN_S if sealed else 0,
-        path="/",
-        httponly=True,
-        samesite="Lax",
-        secure=client.scheme == "https",
-    )
-
-
-def _name(client: Client) -> str:
-    return SECURE_COOKIE if client.scheme == "https" else COOKIE
-
-
 def _wanted(entry: OidcEntry) -> list[str]:
     names = [entry.user_claim, *([entry.userid_claim] if entry.userid_claim else [])]
     names += [entry.groups_claim] if entry.groups else []
@@ -339,10 +310,10 @@ def _code(provider: Provider, query: Mapping[str, str]) -> str:
     if error is not None:
         text = f"provider {provider.entry.name} answered {error[:64]!r}"
         if error == "access_denied":
-            raise _denied(text, f"{provider.title} did not let you in, or you left", 403)
+            raise refused(text, f"{provider.title} did not let you in, or you left", 403)
         if error in ("temporarily_unavailable", "server_error"):
             raise provider.away(text)
-        raise _denied(text, f"{provider.title} did not carry out the login", 400)
+        raise refused(text, f"{provider.title} did not carry out the login", 400)
     if not 0 < len(code) <= CHARS:
         raise _again("an answer of a provider without a code")
     return code
@@ -350,8 +321,4 @@ def _code(provider: Provider, query: Mapping[str, str]) -> str:
 
 def _again(text: str) -> Denied:
     public = "this login was not begun in this browser, took longer than ten minutes, or was used already"
-    return _denied(text, public, 400)
-
-
-def _denied(text: str, public: str, status: int) -> Denied:
-    return Denied(text, public=public, status=status, close=BAD_CREDENTIAL)
+    return refused(text, public, 400)

@@ -19,11 +19,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus
 
 from broker.errors import ConfigError
-from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.fetching import FAULTS, Reply, fetch, told
 from gateway.identity.jwt import Untimely, Verifier
 from gateway.identity.keys import KeyRing
-from gateway.principal import Denied
+from gateway.principal import Denied, refused
 from gateway.settings.rules import is_web_address
 from gateway.settings.schema import JwtSection, OidcEntry
 
@@ -228,23 +227,23 @@ class Provider:
     def away(self, why: str) -> Denied:
         """It does not answer, or not in time."""
         text = f"{self.title} does not answer now. Try again in a moment"
-        return _denied(f"provider {self.entry.name}: {why}", text, 503)
+        return refused(f"provider {self.entry.name}: {why}", text, 503)
 
     def wrong(self, why: str) -> Denied:
         """What it said cannot be believed."""
-        return _denied(
+        return refused(
             f"provider {self.entry.name}: {why}", f"what {self.title} said of you was not accepted", 401
         )
 
     def _refusal(self, status: int, said: dict[str, Any]) -> Denied:
         error = str(said.get("error"))[:64]
         if error == "invalid_grant":
-            return _denied(
+            return refused(
                 f"provider {self.entry.name} did not take the code",
                 f"{self.title} did not take the code: it was used already, or is too old",
                 400,
             )
-        return _denied(
+        return refused(
             f"provider {self.entry.name}: the token endpoint answered {status}, {error!r}: client_id, "
             f"client_secret_file and the redirect URI have to be those that it knows",
             f"{self.title} does not know this gateway as it is configured; its operator finds more in the log",
@@ -254,7 +253,7 @@ class Provider:
     def _clocks_differ(self, error: Untimely) -> Denied:
         if error.issued is None or (off := abs(error.issued - self._wall())) <= self.entry.leeway_s:
             return self.wrong(str(error))
-        return _denied(
+        return refused(
             f"provider {self.entry.name}: {error}: its clock and this machine's differ by {off:.0f} s",
             f"the clocks of {self.title} and of this gateway differ by {off:.0f} seconds",
             401,
@@ -272,12 +271,12 @@ def read_secret(path: str) -> str:
             mode = os.fstat(file.fileno())
             text = file.read(SECRET_BYTES).decode().strip()
     except (OSError, ValueError) as error:
-        raise _denied(f"{path}: {told(error)}", "this gateway cannot read its own secret", 502) from error
+        raise refused(f"{path}: {told(error)}", "this gateway cannot read its own secret", 502) from error
     if mode.st_uid == os.geteuid() and mode.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         why = f"{path}: mode {stat.S_IMODE(mode.st_mode):04o} shows the secret to others, expected 0600"
-        raise _denied(why, "this gateway's own secret is open to others", 502)
+        raise refused(why, "this gateway's own secret is open to others", 502)
     if not text:
-        raise _denied(f"{path}: empty, expected the secret", "this gateway cannot read its own secret", 502)
+        raise refused(f"{path}: empty, expected the secret", "this gateway cannot read its own secret", 502)
     return text
 
 
@@ -329,7 +328,3 @@ def _metadata(reply: Reply, entry: OidcEntry) -> Metadata:
         isinstance(ways, list) and "client_secret_basic" in ways,
         said.get("authorization_response_iss_parameter_supported") is True,
     )
-
-
-def _denied(text: str, public: str, status: int) -> Denied:
-    return Denied(text, public=public, status=status, close=BAD_CREDENTIAL)

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from broker.errors import ConfigError
-from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.store import KEY_BYTES
-from gateway.principal import Denied
+from gateway.principal import refused
 from gateway.settings.schema import GatewaySettings
 
 if TYPE_CHECKING:
@@ -103,9 +102,9 @@ class TokenFile:
         # an unknown id costs as much as a wrong secret
         same = hmac.compare_digest(_hash(secret), found.hash if found is not None else _hash(""))
         if found is None or not same:
-            raise _refused(f"token {token_id(text)!r} is unknown or its secret is wrong")
+            raise refused(f"token {token_id(text)!r} is unknown or its secret is wrong")
         if found.expires is not None and found.expires <= now:
-            raise _refused(f"token {found.id} of {found.user!r} expired")
+            raise refused(f"token {found.id} of {found.user!r} expired")
         return found
 
     def get(self, token_id: str) -> Token | None:
@@ -199,7 +198,7 @@ def bearer_of(request: web.BaseRequest) -> str | None:
     if not found:
         return None
     if len(found) > 1 or len(found[0]) != 2:
-        raise _refused("an Authorization header without a token, or several")
+        raise refused("an Authorization header without a token, or several")
     return found[0][1].strip()
 
 
@@ -285,7 +284,3 @@ def _stamp(path: Path) -> Stamp | None:
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
-
-
-def _refused(text: str) -> Denied:
-    return Denied(text, public="credential refused", status=401, close=BAD_CREDENTIAL)

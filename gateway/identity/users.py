@@ -48,14 +48,25 @@ class Users:
         return name in self._by_name
 
     def principal(
-        self, name: str, *, kind: str, credential: str, expires: float | None, login: str = ""
+        self,
+        name: str,
+        *,
+        kind: str,
+        credential: str,
+        expires: float | None,
+        login: str = "",
+        claims: dict[str, Any] | None = None,
     ) -> Principal:
-        """The principal of a configured user.
+        """The principal of a user of the settings; of one that they do not name by what is claimed of it, if anything.
 
         Raises:
-            Denied: there is no such user (403, do not reconnect).
+            Denied: there is no such user, or the claims give nothing (403, do not reconnect).
         """
         entry = self._by_name.get(name)
+        if entry is None and claims is not None:
+            userid, roles = self._claimed(name, claims)
+            shared = self._of_others(name, userid)
+            return Principal(name, userid, roles, kind, credential, expires, shared, login)
         if entry is None:
             raise _no_role(f"user {name[:64]!r} is not in [[users]]")
         return Principal(
@@ -116,18 +127,8 @@ class Users:
             )
         return next(iter(found), None)
 
-    def of_claims(
-        self,
-        name: str,
-        claims: dict[str, Any],
-        *,
-        credential: str,
-        expires: float,
-        kind: str = "jwt",
-        login: str = "",
-    ) -> Principal:
-        """The principal that a trusted token describes: its claims ``userid`` and ``roles``. Roles that ``[access]``
-        does not let in over the web are taken away.
+    def _claimed(self, name: str, claims: dict[str, Any]) -> tuple[int, Role]:
+        """The claims ``userid`` and ``roles``, without roles that ``[access]`` does not let in over the web.
 
         Raises:
             Denied: the userid is none, or no role is left (403).
@@ -138,16 +139,7 @@ class Users:
         roles = self._let_in(each for each in _texts(claimed) if each in ROLE_NAMES)
         if not roles:
             raise _no_role(f"user {name[:64]!r}: no role that is let in")
-        return Principal(
-            name=name,
-            userid=userid,
-            roles=roles,
-            kind=kind,
-            credential=credential,
-            expires=expires,
-            shared=self._of_others(name, userid),
-            login=login,
-        )
+        return userid, roles
 
 
 def link_principal(role: str, *, credential: str, expires: float) -> Principal:

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.identity.login import clear_cookie, cookie_of, set_cookie
+from gateway.identity.cookies import LOGIN
+from gateway.identity.login import set_cookie
 from gateway.principal import Principal
 from gateway.web import bodies
 from gateway.web.errors import Refusal
@@ -52,14 +53,14 @@ async def logout(request: web.Request) -> web.Response:
     """
     identity = request.app[FRONT].identity
     client = identity.doors.client(request)
-    cookie = cookie_of(request, client)
+    cookie = LOGIN.of(request, client)
     if cookie is None:
         principal = await identity.authenticate_request(request)
         kind = "no credential" if principal is None else principal.kind
         raise Refusal(401 if principal is None else 400, f"only a login ends here, and this is {kind}")
     identity.logout(request, cookie)
     response = web.Response(status=204)
-    clear_cookie(response, client)
+    LOGIN.clear(response, client)
     return response
 
 

@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from gateway.identity.cookies import BEGUN
 from gateway.identity.login import set_cookie
-from gateway.identity.oidc import begun_cookie, set_begun
+from gateway.identity.oidc import BEGUN_S
 from gateway.principal import Denied
 from gateway.web import bodies
 from gateway.web.front import FRONT, Front
@@ -57,7 +58,7 @@ async def begin(request: web.Request) -> web.Response:
     except Denied as denied:
         return _refused(request.app[FRONT], name, denied, "../../../")
     response = web.Response(status=303, headers={"Location": place, "Cache-Control": "no-store"})
-    set_begun(response, sealed, client)
+    BEGUN.set(response, sealed, client, BEGUN_S)
     return response
 
 
@@ -68,7 +69,7 @@ async def callback(request: web.Request) -> web.Response:
     query = {key: value for key, value in request.query.items() if request.query.getall(key) == [value]}
     try:
         with identity.counted(request) as client:
-            cookie = begun_cookie(request, client)
+            cookie = BEGUN.of(request, client)
             account = await identity.named.providers.finish(name, query, cookie, client)
             logged_in = identity.named.by_provider(name, account)
             await identity.share(logged_in)
@@ -80,7 +81,7 @@ async def callback(request: web.Request) -> web.Response:
             200, f'<p>You are logged in. <a href="{HOME}">Go on to the dashboard</a></p>', refresh
         )
         set_cookie(response, logged_in, client, now=front.wall())
-    set_begun(response, "", identity.doors.client(request))
+    BEGUN.clear(response, identity.doors.client(request))
     return response
 
 

@@ -10,7 +10,8 @@ import ssl
 from aiohttp import web
 
 from gateway.identity.authenticate import Authenticator
-from gateway.identity.login import clear_cookie, set_cookie
+from gateway.identity.cookies import LOGIN
+from gateway.identity.login import set_cookie
 from gateway.identity.proxies import Networks
 from gateway.identity.store import Store
 from gateway.identity.tokens import TokenFile
@@ -67,7 +68,7 @@ class Doorway:
                 return response
             if request.path == "/v1/logout":
                 response = web.json_response({})
-                clear_cookie(response, self.identity.doors.client(request))
+                LOGIN.clear(response, self.identity.doors.client(request))
                 return response
             found = await self.identity.authenticate_request(request)
         except Denied as denied:

@@ -7,7 +7,7 @@ import pytest
 from broker.errors import ConfigError
 from gateway import closes
 from gateway.identity.attempts import ADDRESSES, BURST, Attempts
-from gateway.identity.login import COOKIE
+from gateway.identity.cookies import LOGIN
 from gateway.principal import Denied
 from gateway.settings.schema import UserEntry
 from tests.unit.gateway.identity.authority import public_pem
@@ -22,7 +22,7 @@ async def test_no_credential(open_door, state):
     for headers in (
         [],
         ["Authorization: Basic YTpi"],
-        [f"Cookie: {COOKIE}=ended; x=y"],
+        [f"Cookie: {LOGIN.name}=ended; x=y"],
         ["Cookie: ="],
     ):
         answer = await ask(door.port, *headers)

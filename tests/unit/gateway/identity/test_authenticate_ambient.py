@@ -3,7 +3,7 @@
 import json
 import os
 
-from gateway.identity.login import COOKIE, SECURE_COOKIE
+from gateway.identity.cookies import LOGIN
 from gateway.settings.schema import UserEntry
 from tests.unit.gateway.identity.doorway import (
     ALICE,
@@ -76,7 +76,7 @@ async def test_a_login(open_door, state):
     value, *attributes = answer.header("Set-Cookie").split("; ")
     assert set(attributes) == {"HttpOnly", "Max-Age=43200", "Path=/", "SameSite=Strict"}
     name, _, cookie = value.partition("=")
-    assert name == COOKIE
+    assert name == LOGIN.name
     found = (await ask(door.port, f"Cookie: {value}")).json()
     assert (found["name"], found["roles"], found["kind"]) == ("owner", ["owner"], "cookie")
     assert found["userid"] == os.geteuid()
@@ -90,7 +90,7 @@ async def test_a_login(open_door, state):
     assert (await ask(door.port, *socket)).status == 403
     assert (await ask(door.port, *socket, origin)).status == 200
     answer = await ask(door.port, path="/v1/logout")
-    assert f'{COOKIE}=""' in answer.header("Set-Cookie")
+    assert f'{LOGIN.name}=""' in answer.header("Set-Cookie")
     assert "Max-Age=0" in answer.header("Set-Cookie")
 
 
@@ -120,9 +120,9 @@ async def test_over_https_the_cookie_is_bound_to_the_host(open_door, mutual, tmp
     tls = client_tls(tmp_path / "ca.pem")
     answer = await log_in(door, f"Origin: https://127.0.0.1:{door.port}", tls=tls)
     value, *attributes = answer.header("Set-Cookie").split("; ")
-    assert value.startswith(f"{SECURE_COOKIE}=")
+    assert value.startswith(f"__Host-{LOGIN.name}=")
     assert {"Secure", "Path=/", "HttpOnly", "SameSite=Strict"} < set(attributes)
     assert not any(each.startswith("Domain") for each in attributes)
     assert (await ask(door.port, f"Cookie: {value}", tls=tls)).json()["name"] == "owner"
-    planted = value.replace(SECURE_COOKIE, COOKIE)  # as a plain http page of the host could do
+    planted = value.replace(f"__Host-{LOGIN.name}", LOGIN.name)  # as a plain http page of the host could do
     assert "name" not in (await ask(door.port, f"Cookie: {planted}", tls=tls)).json()

@@ -88,7 +88,7 @@ def test_certificates():
 
 def of_claims(claims, **access):
     made = users(UserEntry(name="known", userid=7), **access)
-    return made.of_claims("new", claims, credential="jwt:1", expires=9.0)
+    return made.principal("new", kind="jwt", claims=claims, credential="jwt:1", expires=9.0)
 
 
 def test_claims_are_taken():
@@ -139,7 +139,7 @@ def test_a_claimed_userid_of_somebody_else_is_shared():
 def claimed(*roles):
     former = users(allow_admin=True, allow_owner=True)
     claims = {"userid": 9, "roles": list(roles)}
-    return former.of_claims("new", claims, credential="jwt:1", expires=9.0)
+    return former.principal("new", kind="jwt", claims=claims, credential="jwt:1", expires=9.0)
 
 
 def test_claims_lose_the_roles_that_are_not_let_in_any_more():
@@ -182,7 +182,7 @@ def test_a_login_by_a_token_or_at_a_provider_is_judged_again_as_others_are():
     assert (more.role_names, more.login, more.expires) == (["user", "admin"], "token:1", 9.0)
     assert users().again(mine) is None
     claims = {"userid": GUEST_USERID, "roles": ["admin", "user"]}
-    theirs = users(allow_admin=True).of_claims("corp:b", claims, **kept | {"login": "oidc:corp"})
+    theirs = users(allow_admin=True).principal("corp:b", claims=claims, **kept | {"login": "oidc:corp"})
     assert (theirs.role_names, theirs.shared) == (["user", "admin"], True)
     less = users().again(theirs)
     assert (less.role_names, less.login) == (["user"], "oidc:corp")
