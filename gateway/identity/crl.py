@@ -11,7 +11,6 @@ certificates for those: who is on none of their lists, but on no list of theirs 
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
@@ -21,6 +20,7 @@ from cryptography import x509
 from broker.errors import ConfigError
 from gateway.closes import BAD_CREDENTIAL, BUSY
 from gateway.identity.certificates import UNREADABLE, Shown
+from gateway.identity.tokens import Stamp, stamp_of
 from gateway.principal import Denied
 
 FILE_BYTES: Final = 16 * 2**20
@@ -29,8 +29,6 @@ SHOWN: Final = 65536
 """Certificates of live links that are remembered by their fingerprint; of more the first are forgotten."""
 _BEGIN: Final = b"-----BEGIN X509 CRL-----"
 _END: Final = b"-----END X509 CRL-----"
-
-Stamp = tuple[int, int, int, int] | None
 
 
 class _List(NamedTuple):
@@ -67,7 +65,7 @@ class RevocationLists:
         self.problem = ""
         self.files = files
         self._authorities = tuple(dict.fromkeys(authorities))
-        self._stamps: list[Stamp] = []
+        self._stamps: list[Stamp | None] = []
         self._lists: dict[bytes, list[_List]] = {}
         self._shown: OrderedDict[str, tuple[bytes, int]] = OrderedDict()
 
@@ -75,7 +73,7 @@ class RevocationLists:
         """Read the files if one of them, or of the authorities', is another than before; a bad one sets ``problem``,
         and all lists stay as they were.
         """
-        stamps = [_stamp(path) for path in (*self.files, *self._authorities)] if self.files else []
+        stamps = [stamp_of(path) for path in (*self.files, *self._authorities)] if self.files else []
         if stamps == self._stamps:
             return
         self._stamps = stamps
@@ -181,11 +179,3 @@ def _text(path: str) -> bytes:
     if len(text) > FILE_BYTES:
         raise ConfigError(f"{path}: more than {FILE_BYTES} bytes, expected revocation lists")
     return text
-
-
-def _stamp(path: str) -> Stamp:
-    try:
-        seen = os.stat(path)
-    except OSError:
-        return None
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns

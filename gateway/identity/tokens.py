@@ -114,7 +114,7 @@ class TokenFile:
 
     def refresh(self) -> None:
         """Read the file if it is another than the one in memory; asking costs one stat. A bad one sets ``problem``."""
-        stamp = _stamp(self.path)
+        stamp = stamp_of(self.path)
         if stamp == self._seen:
             return
         self._seen = stamp
@@ -274,9 +274,10 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _stamp(path: Path) -> Stamp | None:
+def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
+    """What tells a file from the one that was there before; None: there is none."""
     try:
-        seen = path.stat()
+        seen = os.stat(path)
     except OSError:
         return None
     return seen.st_ino, seen.st_mtime_ns, seen.st_size, seen.st_ctime_ns
