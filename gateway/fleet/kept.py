@@ -48,8 +48,8 @@ class Kept:
         self._name = name
         self._store = store
 
-    async def take_up(self) -> None:
-        """Read everything.
+    async def take_up(self) -> set[str]:
+        """Read everything; returns what is revoked there.
 
         Raises:
             Denied: the store cannot be written.
@@ -70,7 +70,7 @@ class Kept:
             if names:
                 shared.take(self._store, filter(None, await self._redis.mget(names)))
             if not cursor:
-                return
+                return set(found)
 
     async def add_logins(self, rows: Mapping[str, tuple[bytes, float]]) -> list[bytes]:
         """Keep logins; returns those that were not there."""

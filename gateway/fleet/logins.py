@@ -72,14 +72,15 @@ class SharedLogins:
         """Whether an answer of a provider was used nowhere before; False, too, when Redis does not say so."""
         return bool(await self._answered(self._kept.spend(answer, until)))
 
-    async def take_up(self) -> None:
-        """Read what Redis keeps; `catch_up` gives it what it does not.
+    async def take_up(self) -> set[str]:
+        """Read what Redis keeps, and return what is revoked there; `catch_up` gives it the logins it does not.
 
         Raises:
             Denied: it cannot be written down.
         """
-        await self._kept.take_up()
+        revoked = await self._kept.take_up()
         self._behind = True
+        return revoked
 
     async def catch_up(self) -> None:
         """Keep the logins that could not be kept when they were made. Call it often."""

@@ -223,12 +223,12 @@ class Fleet:
             async with asyncio.timeout(LEASE_S):  # older redis-py waits for the first answer for ever
                 await heard.subscribe(*self._channels)
                 try:
-                    await self.logins.take_up()
+                    told = await self.logins.take_up()
                 except Denied as denied:
                     raise _Lost(str(denied)) from denied
             self._waiting.clear()
             self._reached.set()
-            self._told, self._known, self._seen, self._retell_at = set(), {}, -1, None
+            self._told, self._known, self._seen, self._retell_at = told, {}, -1, None
             self._say_counts(hello=True)
             loop = asyncio.get_running_loop()
             tasks = [loop.create_task(self._hear(heard)), loop.create_task(self._tell())]

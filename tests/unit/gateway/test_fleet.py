@@ -120,6 +120,7 @@ async def test_a_revocation_is_told_once_however_many_there_are(redis, tmp_path,
         said.clear()
         async with members(tmp_path, redis, "g") as (late,):
             await until(lambda: "jwt:x" in late.store.revocations() and not turns)
+            await until(lambda: all("jwt:x" in each._told for each in fleets))  # one of them has told it
             for each in fleets:
                 each._retell_at = each._retell_at and 0.0  # the turn of the others
             await until(lambda: all(each._retell_at is None for each in fleets))
