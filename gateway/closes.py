@@ -19,7 +19,7 @@ SLOW: Final = 4002
 NO_PONG: Final = 4003
 EXPIRED: Final = 4004
 BUSY: Final = 4005
-REVOKED_SESSION: Final = 4006
+ENDED: Final = 4006
 
 BAD_CREDENTIAL: Final = 4500
 NO_ROLE: Final = 4501
@@ -45,11 +45,11 @@ MEANINGS: Final[dict[int, Meaning]] = {
     TOO_BIG: Meaning("too-big", "a message above the announced limit", False),
     SHUTDOWN: Meaning("shutdown", "the gateway leaves or restarts", True),
     INTERNAL: Meaning("internal", "a fault of the gateway; its log has the reason", True),
-    SLOW: Meaning("slow", "the client did not read in time", True),
+    SLOW: Meaning("slow", "more waits for the client than it may have waiting: it reads too slowly", True),
     NO_PONG: Meaning("no-pong", "the client answered no ping in time", True),
     EXPIRED: Meaning("expired", "the credential expired; connect with a fresh one", True),
     BUSY: Meaning("busy", "too many connections at the moment", True),
-    REVOKED_SESSION: Meaning("ended", "the session was ended by an administrator; a new one may begin", True),
+    ENDED: Meaning("ended", "the session was ended by an administrator; a new one may begin", True),
     BAD_CREDENTIAL: Meaning("bad-credential", "the credential is missing, wrong or of another user", False),
     NO_ROLE: Meaning("no-role", "the user has no role here", False),
     AUTH_TIMEOUT: Meaning("auth-timeout", "no credential came in time", False),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.identity import USERID_UNKNOWN, Credentials, Role
 from broker.transport.link import Options
 from gateway.access import Access
-from gateway.closes import BUSY, INTERNAL, MEANINGS, REVOKED, REVOKED_SESSION, SHUTDOWN, TOO_MANY
+from gateway.closes import BUSY, ENDED, INTERNAL, MEANINGS, REVOKED, SHUTDOWN, TOO_MANY
 from gateway.events.fanout import Fanout
 from gateway.events.history import History
 from gateway.events.latest import Latest
@@ -206,7 +206,7 @@ class Hub:
         """A client came back as ``session``: its former connection, if it is still there half open, ends."""
         other = self.sessions.get(former)
         if other is not None and other is not session and other.principal.name == session.principal.name:
-            other.end(REVOKED_SESSION, "resumed by another connection")
+            other.end(ENDED, "resumed by another connection")
 
     # -- from the upstream (upstream.centre.Centre) --------------------------------------------
 

@@ -1,4 +1,5 @@
-"""Fairness: a batch ends at a count of messages or deliveries; the rest waits here, its link's reading off.
+"""Fair scheduling: a batch ends at a count of messages or deliveries; what exceeds it is queued here, and its link
+is not read meanwhile.
 
 A *turn* is one batch of one link: at most ``batch_msgs`` messages, or what makes ``batch_deliveries`` small deliveries
 of events (large ones weigh more, see ``DELIVERY_BYTES``). With the defaults that is half a millisecond to five, as the

@@ -1,4 +1,6 @@
-"""A new link: who is it, may it come in, with which credentials; then its port."""
+"""Admits a new client link: identifies its peer, checks the access rules, sets its credentials, and makes its
+port.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Keys from the settings: who may connect by which, our own CURVE certificate, and what becomes of links whose key is
-no longer there.
+"""Loads the CURVE certificate and the clients' keys from the settings; when keys change, links whose key is gone are
+ended.
 
 ZeroMQ and its libraries are loaded only by brokers that have such a tree or listener.
 

@@ -1,4 +1,4 @@
-"""Where this broker stands, for those who watch it: a service manager, a container engine, a load balancer.
+"""Health: whether this broker lives and is ready, over HTTP for probes and as a status line for the service manager.
 
 It *lives* while its loop answers; that never depends on a peer, or the loss of one broker would have others started
 again. It is *ready* in the state ``run``: rank 0 once every rank has been seen, the others once their parent has

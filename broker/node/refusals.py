@@ -1,8 +1,10 @@
-"""Refusals on their way to the journal that no request of a link stands for.
+"""Records refusals that the router cannot record itself: connections that were turned away, and messages that a
+gateway refused.
 
 ::
 
-    link     somebody was turned away at connect: ``denied.link``, ``ration.REFUSALS_PER_S`` at most; others are counted
+    link     somebody was turned away at connect: ``denied.link``, ``token_bucket.REFUSALS_PER_S`` at most; others are
+             counted
     message  a gateway refused a message of one of its peers: recorded as if it had come to us and been refused. It
              rations its reports itself, and says how many it left out
 

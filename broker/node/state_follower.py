@@ -1,4 +1,4 @@
-"""Which state follows which: join, then quorum, then run with the root, then leave with it.
+"""Drives the lifecycle: join, quorum, run, leave; every broker but rank 0 follows the state of its parent.
 
 Rank 0 runs once every rank has been seen; the others copy rank 0 through their parent
 (``state-machine.monitor``, as deployed brokers do): run when it runs, leave when it leaves.

@@ -1,4 +1,4 @@
-"""Who looks on while messages pass: the links of this broker, and its built-in services.
+"""Message tracing: hands what passes the links of this broker, and its built-in services, to whoever traces.
 
 ::
 

@@ -1,4 +1,6 @@
-"""The caps on open calls of many links together: who has too many gets no more until there is room."""
+"""Caps open calls of each user, of all guests and of the broker: beyond a cap, links above an equal share are
+refused first.
+"""
 
 from __future__ import annotations
 

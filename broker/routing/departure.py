@@ -1,4 +1,5 @@
-"""What is owed when a port goes (RFC 3, "Background"; RFC 6, "Disconnection").
+"""Ends a port: its open calls are answered with an error, disconnect notices are sent (RFC 3, "Background"; RFC 6,
+"Disconnection").
 
 Its open calls are forgotten; calls waiting for it are answered EHOSTUNREACH, none is left hanging; every
 provider it ever asked gets one disconnect notice; what was pending through a lost neighbour as a stream gets one too.

@@ -1,4 +1,4 @@
-"""Disconnect notices: what a client's end means to those it asked (RFC 6, "Disconnection").
+"""Disconnect notices: services learn that a client which called them has gone (RFC 6, "Disconnection").
 
 A request *arms* one notice per (service path, nodeid, upstream, sender); a sender's own ``X.disconnect`` disarms it
 and ends the sender's open calls to X. ``departure`` sends what is still armed when the client goes.

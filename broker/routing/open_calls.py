@@ -1,4 +1,4 @@
-"""Open calls, found by their key, by their sender and service, and by who owes the answer.
+"""Open calls, indexed by key, by caller and service, and by the port that has to answer.
 
 A delivered request that wants an answer stands in three places: in its origin's ``pending`` under (rest of stack,
 matchtag), where its response finds it; in the ``OpenCalls`` of its sender and service, which that sender's

@@ -1,4 +1,4 @@
-"""What the router sees of whoever records its traffic; it knows neither files nor processes.
+"""The interface between the router and a recorder of traffic; it knows neither files nor processes.
 
 A record is two appends: a mark of sixteen bytes (who, where to, which direction; made once per decision) and the
 frame as stream framing has it. What is recorded, and when:

@@ -1,4 +1,5 @@
-"""Requests and responses: decide once, remember the decision, unwind the answer (RFC 3, "Request Routing").
+"""Routes requests and responses. A decision is cached for each kind of request; a response goes back along the route
+stack (RFC 3, "Request Routing").
 
 Theory of operation. A request that looks like an earlier one of its port (same topic, flags, credentials as received,
 nodeid) gets the same ``Decision`` from the port's cache; only the first walks the rules in ``_decide``. Whatever

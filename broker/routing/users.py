@@ -1,4 +1,4 @@
-"""What one user holds over all its links: the caps of a user stand below those of the instance."""
+"""Limits of one user over all its links, beside those of the instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests about the sender's own link: what it subscribes to, which services it provides.
+"""Subscriptions and registrations that a client asks for on its own link; ``event`` and ``service`` share it.
 
 The broker a client is attached to answers them, whatever nodeid says. What deployed connectors answer themselves
 they answer even where no response is wanted; so do we, but for links that asked for their text (RFC 3: responses to

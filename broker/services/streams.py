@@ -1,4 +1,4 @@
-"""Requests whose answers go on: who takes a stream, what each wants, and how a stream ends (RFC 6).
+"""Registry of open streaming requests of a service: its parameters by request, and how each is ended (RFC 6).
 
 A stream is known by its sender's whole route stack and its matchtag. It ends when its sender cancels it or is gone,
 or when the service has no more to say: with ENODATA in each case but the second, where nobody listens.

@@ -1,4 +1,4 @@
-"""What the wings count, beside the broker's own figures: NFP's services and oslo's topics.
+"""Statistics of NFP's services and oslo's topics, asked of these wings for ``broker.calls``.
 
 A wing is a client that provides the service of its name, in this process or another; the broker that it is attached to
 asks it, so that what it counts is counted once in a tree. It has a moment for that: one that is silent is named.

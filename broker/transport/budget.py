@@ -1,4 +1,4 @@
-"""What waits for all links of a process together, and who holds it.
+"""A limit on the bytes that wait for all links of a process together, accounted by user.
 
 Accounts are by user; a form that many wait for, such as one large event, counts once and is charged to whoever holds it
 first.

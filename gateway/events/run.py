@@ -1,4 +1,4 @@
-"""A Run: consecutive events for the same receivers, so that each encoded form is made once and shared.
+"""A batch of consecutive events for the same receivers, so that each encoded form is made once and shared.
 
 What a link writes for a run is the same bytes for every receiver with the same codec. The first one makes them and
 keeps them in ``Run.forms``; with 500 receivers the other 499 append a reference.

@@ -1,4 +1,4 @@
-"""Refused credentials, by address: how many are answered and logged one by one.
+"""Rate-limits answers and log lines for failed authentication, by address.
 
 Good credentials always pass, whoever else fails from the same address: tokens and cookies are 256 random bits and
 JWTs are signed, so there is nothing to guess, and a broken client behind a shared proxy must not lock its neighbours

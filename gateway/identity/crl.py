@@ -1,4 +1,4 @@
-"""Client certificates that their authority has taken back: revocation lists (CRL, RFC 5280, section 5).
+"""Certificate revocation lists: client certificates that their authority has revoked (CRL, RFC 5280, section 5).
 
 The files are read again when they or those of the authorities change, which `refresh` looks for. Of several lists of
 one issuer, in whichever files, all count, and the first that is overdue makes the issuer's overdue. Once there is a

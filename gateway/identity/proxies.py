@@ -1,4 +1,4 @@
-"""Who is really at the other end: the peer of the socket, or the client that a trusted proxy speaks for.
+"""The client's address: the peer of the socket, or what a trusted reverse proxy says of it.
 
 Rules of this file:
 

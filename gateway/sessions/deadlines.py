@@ -1,4 +1,5 @@
-"""What waits for a moment, for all sessions together: one timer, no task.
+"""Timers of all sessions (credentials that expire, subscriptions and resumes that are pending), by one timer of the
+loop.
 
 ``expiry``        a session whose credential ends is closed (EXPIRED) unless it was refreshed
 ``subscriptions`` that came while they could not be live: made live with the upstream's return, or answered EHOSTUNREACH

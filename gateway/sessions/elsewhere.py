@@ -1,4 +1,5 @@
-"""Requests to any rank whose service is elsewhere in the tree: sent again, to the nearest rank that has it.
+"""Sends a request to any rank again where its service is elsewhere in the tree, to the nearest rank that provides
+it.
 
 A request of a kind that was not answered yet is kept until its first response. Where that is ENOSYS, the brokers are
 asked which ranks have the service (``broker.client.nearby``), and it goes to one of them. What is not kept (large

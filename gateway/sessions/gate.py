@@ -1,4 +1,4 @@
-"""Between a client's link and its session where there is an authorisation hook: what the rules allow is asked there.
+"""Asks the authorisation hook, where one is configured, before what a client sends reaches its session.
 
 What is known passes at once. For what is not, the link is read no further until the answer is there, so that all of a
 client's messages stay in order; it has one question under way then, whatever it sends. Answers of services, ends of

@@ -1,4 +1,4 @@
-"""What sessions need of other rooms, and what stands in where one of them is missing."""
+"""The interfaces that sessions use of other packages, and the stand-ins where one of them is not configured."""
 
 from __future__ import annotations
 

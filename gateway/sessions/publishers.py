@@ -1,4 +1,5 @@
-"""Who publishes more than its share while the upstream says that events have to wait (``broker.node.pressure``).
+"""Back-pressure: sessions that publish above their share are paused while the upstream says that events have to wait
+(``broker.node.pressure``).
 
 The broker's own rule, applied where a client can be paused: what a session has said already is sent, and it is not read
 until events move on or shares have grown. Providers wait, too: that ends without anybody's help.

@@ -1,4 +1,4 @@
-"""Who tried what without the right: the newest records for ``gateway.denied``, and a log line each."""
+"""Log of access denials: the newest records for ``gateway.denied``, and a log line each."""
 
 from __future__ import annotations
 

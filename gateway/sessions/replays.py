@@ -1,4 +1,5 @@
-"""Replays of all sessions: one portion in each turn of the loop, users in turn, each at its own expense.
+"""Schedules replays of event history: one portion in each turn of the loop, users in turn, charged to each user's
+rate.
 
 However many clients of however many users come back at once, whatever else the process does goes on between two
 portions. A user's portions are charged event by event; whoever asks for the history again and again waits, and nobody

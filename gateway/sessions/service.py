@@ -60,7 +60,7 @@ from broker.identity import Role
 from broker.wire.payload import decode_json
 from broker.wire.topic import service_of
 from gateway.access import KINDS
-from gateway.closes import REVOKED_SESSION
+from gateway.closes import ENDED
 from gateway.principal import ROLE_NAMES, Denied
 from gateway.sessions import listing, logins, topics
 from gateway.sessions.refusals import DENIED_MAX
@@ -324,7 +324,7 @@ def _end(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
     if revoke:
         _revoke(hub, caller, session)
     else:
-        session.end(REVOKED_SESSION, f"ended by {caller.name}")
+        session.end(ENDED, f"ended by {caller.name}")
     return {}
 
 

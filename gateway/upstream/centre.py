@@ -1,4 +1,4 @@
-"""What the upstream needs of the gateway's centre (``gateway.hub.Hub``)."""
+"""The interface that the upstream calls on ``gateway.hub.Hub``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is different in front of a real flux-core: two habits of its local connector.
+"""Adapts the upstream to flux-core: two behaviours of its local connector.
 
 **It answers some requests itself, without the hops they came with** (``event.*``, ``service.*``): these are sent as
 calls of our own, and their answers get hop and matchtag back (``Trunk.relay``).

@@ -1,4 +1,4 @@
-"""Which events were seen, which were missed, and whose numbers they are.
+"""Tracks the sequence numbers of events, their gaps, and the epoch that they belong to.
 
 Rank 0 numbers the events of its instance from 1 on (RFC 3, "Event Message Type"). Behind a link to rank 0 itself a
 numbering lives as long as the link, so an odd number can only be a repetition or a gap. Behind another rank the

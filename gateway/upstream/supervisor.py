@@ -1,4 +1,4 @@
-"""Keeps the upstream: dial, find out who it is, take its events from a known number on, come back after a loss.
+"""Connects to the broker and reconnects after a loss; takes events up again from the last known number.
 
 One task does it all and lives from ``start`` to ``stop``. A join is complete when (1) the upstream has told that it
 takes us for the owner, (2) the subscription to everything is live, (3) one event of our own has come back: with its

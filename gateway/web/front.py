@@ -1,4 +1,4 @@
-"""What every handler needs to know: the gateway behind the pages, found in the application under ``FRONT``."""
+"""The objects that HTTP handlers share, kept in the aiohttp application under the key ``FRONT``."""
 
 from __future__ import annotations
 

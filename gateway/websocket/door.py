@@ -1,4 +1,6 @@
-"""The door: where the link of a client waits whose handshake brought no credential."""
+"""Receives for a WebSocket until its first message has authenticated the client, where the handshake brought no
+credential.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the links of web clients read into, how much at a time, and who gets what they read."""
+"""The receive buffer that WebSocket links share: how much each read takes, and which link gets it."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.settings import loads
 from tests.live.brokers import one_broker
 from tests.live.gateways import GatewayProcess, config_in
 from tests.live.pages import Page
@@ -56,6 +57,9 @@ def test_a_test_cluster_with_faults(rundir: Path) -> None:
 
 @pytest.mark.patient
 def test_a_bridge(rundir: Path) -> None:
+    assert [user.name for user in loads(BRIDGE.block("toml", "[[users]]"), "bridge.md").users] == [
+        "thermometer"
+    ]
     if shutil.which("curl") is None:
         pytest.skip("optional: there is no curl")
     call, refused, listen, device = (text for kind, text in BRIDGE.blocks if kind == "sh")

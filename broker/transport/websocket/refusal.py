@@ -37,7 +37,6 @@ BY_CODE: Final = {
     4502: errno.ETIMEDOUT,
     4503: errno.EPROTO,
     4504: errno.EUSERS,
-    4505: errno.EPROTONOSUPPORT,
     4506: errno.EKEYREVOKED,
     4507: errno.EAGAIN,
 }

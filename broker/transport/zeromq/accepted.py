@@ -1,4 +1,4 @@
-"""The link of one connection to a listener. Its listener reads for it: one ROUTER socket has them all."""
+"""One accepted connection as a link. All connections share one ROUTER socket, which the listener reads."""
 
 from __future__ import annotations
 

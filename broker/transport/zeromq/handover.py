@@ -1,4 +1,4 @@
-"""One address, several sockets after each other: how a listener gets new CURVE keys while its connections stay.
+"""Replaces a listener's CURVE keys: a new socket takes over its address, existing connections stay with the old one.
 
 libzmq copies the keys of a socket when it binds, and ends every connection of what is unbound. So new keys need a
 second ROUTER at the same address, and the first lives on, with nobody new coming to it, until its last peer leaves.

@@ -115,7 +115,7 @@ def test_every_close_code_has_an_errno_but_those_that_say_nothing():
     assert set(closes.MEANINGS) - set(refusal.BY_CODE) == {
         closes.NORMAL,
         closes.INTERNAL,
-        closes.REVOKED_SESSION,
+        closes.ENDED,
     }
 
 

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from broker.errors import ConfigError
-from gateway.closes import REVOKED_SESSION
+from gateway.closes import ENDED
 from gateway.settings.places import place_of
 from gateway.web import admission
 from gateway.web.listener import bind, place_bound
@@ -297,7 +297,7 @@ async def test_a_stream_that_outlives_its_session_ends_for_a_newer_one_of_its_us
     for _ in range(4):
         writer, session = await deaf_stream(live)
         writers.append(writer)
-        session.end(REVOKED_SESSION, "enough")
+        session.end(ENDED, "enough")
         assert not live.gateway.hub.sessions
     assert live.gateway.admission.users.of("bob") == 2
     for writer in writers:
@@ -307,7 +307,7 @@ async def test_a_stream_that_outlives_its_session_ends_for_a_newer_one_of_its_us
 async def test_a_stream_that_outlives_its_session_ends_soon(live, monkeypatch):
     monkeypatch.setattr("gateway.web.connections.LINGER_S", 0.0)
     writer, session = await deaf_stream(live)
-    session.end(REVOKED_SESSION, "enough")
+    session.end(ENDED, "enough")
     async with asyncio.timeout(20):
         while live.gateway.admission.sockets:
             await asyncio.sleep(0.005)

@@ -8,7 +8,7 @@ import weakref
 import msgspec
 import pytest
 
-from gateway.closes import BUSY, REVOKED_SESSION, SHUTDOWN, TOO_MANY
+from gateway.closes import BUSY, ENDED, SHUTDOWN, TOO_MANY
 from gateway.principal import Denied
 from gateway.web.admission import Slot
 from tests.unit.gateway.websocket.house import AUTH, SMALL_BUFFER, flux, masked, request_head
@@ -224,7 +224,7 @@ async def test_a_connection_that_outlives_its_session_counts_for_its_user(open_h
     for count in (1, 2, 2, 2):
         peer, link = await deaf(house)
         if end == "ours":
-            house.hub.opened[-1].link.close_with(REVOKED_SESSION)
+            house.hub.opened[-1].link.close_with(ENDED)
         else:
             peer.write(masked(CLOSE, b"\x03\xe8"))
             await house.until(lambda link=link: link.ended)
@@ -246,7 +246,7 @@ async def test_where_all_connections_of_a_user_are_at_work_none_outlives_its_ses
         busy.idle = False
         assert users.enter(busy, "alice")
     _peer, link = await deaf(house)
-    link.close_with(REVOKED_SESSION)
+    link.close_with(ENDED)
     await house.until(lambda: link._transport is None)
     assert users.of("alice") == 2
 
