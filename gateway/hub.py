@@ -7,8 +7,8 @@
     Hub.requested  <- a request: the session that serves its name
     Hub.published  <- events: the fan-out, in runs
 
-``Upstream`` calls the lower half (``upstream.centre.Centre``). Everything here runs on one event loop and waits for
-nothing; links share one Flusher and one Budget (``options``).
+``Upstream`` calls the lower half (``upstream.listener.UpstreamListener``). Everything here runs on one event loop and
+waits for nothing; links share one Flusher and one Budget (``options``).
 """
 
 from __future__ import annotations
@@ -30,12 +30,20 @@ from gateway.events.history import History
 from gateway.events.latest import Latest
 from gateway.principal import Denied, Principal
 from gateway.sessions import service
+from gateway.sessions.any_rank_retry import AnyRankRetry
+from gateway.sessions.authorization_filter import AuthorizationFilter, HookLike
 from gateway.sessions.counters import Counters
 from gateway.sessions.deadlines import Deadlines
-from gateway.sessions.elsewhere import Elsewhere
-from gateway.sessions.gate import Gate, HookLike
+from gateway.sessions.interfaces import (
+    ConnectionLimits,
+    FleetLike,
+    Identity,
+    LocalConnectionLimits,
+    NullUpstream,
+    TrendsLike,
+    UpstreamLike,
+)
 from gateway.sessions.listing import Order
-from gateway.sessions.outside import Away, FleetLike, Identity, OwnPlaces, Places, TrendsLike, UpstreamLike
 from gateway.sessions.publishers import Publishers
 from gateway.sessions.refusals import Refusals
 from gateway.sessions.registrations import Registrations
@@ -99,16 +107,16 @@ class Hub:
         self.key = key
         self.clock = clock or asyncio.get_running_loop().time
         self.wall = wall
-        self.upstream: UpstreamLike = Away()
+        self.upstream: UpstreamLike = NullUpstream()
         self.identity: Identity | None = None
-        self.places: Places = OwnPlaces()
+        self.places: ConnectionLimits = LocalConnectionLimits()
         self.reload: Reload | None = None
         self.leave: Callable[[str], None] | None = None
         self.trends: TrendsLike | None = None
         self.ask_others: Callable[[bytes], Awaitable[list[bytes]]] | None = None
         self.fleet: FleetLike | None = None
         self.access = Access(settings.rules)
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: AnyRankRetry | None = None
         self.hook: HookLike | None = None
         self.fanout = Fanout(settings.limits.subscriptions)
         self.history = History(settings.gateway.history_msgs, settings.gateway.history_bytes)
@@ -127,7 +135,7 @@ class Hub:
         self.cred = Credentials(os.getuid(), Role.OWNER)
         self.accepting = True
         self.started_at = wall()
-        self._exchanges = OwnPlaces()
+        self._exchanges = LocalConnectionLimits()
         self._paused: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -185,7 +193,7 @@ class Hub:
             self.elsewhere.forget(session.front)
         self._places(session).release(session.principal.name)
 
-    def _places(self, session: Session) -> Places:
+    def _places(self, session: Session) -> ConnectionLimits:
         """Where its connection is counted: plain calls are short and many, the shared file is not for them."""
         return self._exchanges if session.kind == "http" else self.places
 
@@ -329,9 +337,9 @@ class Hub:
 
     # -- rights --------------------------------------------------------------------------------
 
-    def receiver(self, session: Session) -> Session | Gate:
+    def receiver(self, session: Session) -> Session | AuthorizationFilter:
         """What the link of a session hands its messages to."""
-        return session if self.hook is None else Gate(session, self.hook)
+        return session if self.hook is None else AuthorizationFilter(session, self.hook)
 
     def set_access(self, access: Access) -> None:
         """Other rules from now on, and perhaps other users: every session gives up what is not allowed any more."""

@@ -33,7 +33,7 @@ from gateway.identity.hook import AuthorizationHook
 from gateway.identity.login import link_url
 from gateway.identity.store import Store
 from gateway.sessions import service
-from gateway.sessions.elsewhere import Elsewhere
+from gateway.sessions.any_rank_retry import AnyRankRetry
 from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings, ListenEntry
 from gateway.tls import TlsContext
@@ -43,7 +43,7 @@ from gateway.upstream.supervisor import Upstream
 from gateway.web import app as pages
 from gateway.web.admission import Admission, fitted
 from gateway.web.allowance import Allowance
-from gateway.web.front import Front
+from gateway.web.app_context import AppContext
 from gateway.web.listener import Listener
 from gateway.web.samples import Snapshot
 from gateway.web.siblings import Siblings
@@ -138,7 +138,7 @@ class Gateway:
         )
         self.hub.upstream = self.upstream
         if settings.gateway.anywhere:
-            self.hub.elsewhere = Elsewhere(self.hub, lambda: self.upstream.nearby)
+            self.hub.elsewhere = AnyRankRetry(self.hub, lambda: self.upstream.nearby)
         self.hook: AuthorizationHook | None = None
         if settings.access.hook_url is not None:
             self.hub.hook = self.hook = AuthorizationHook(settings.access, self.hub.clock)
@@ -150,7 +150,7 @@ class Gateway:
         self.fleet = self.hub.fleet = self._in_fleet() if settings.gateway.redis is not None else None
         self.hub.ask_others = self._ask_others if worker or self.fleet is not None else None
         self.history = History(settings.history.warehouse, settings.history.max_days)
-        self.front = Front(
+        self.front = AppContext(
             settings,
             self.hub,
             self.identity,

@@ -22,7 +22,7 @@ Found = TypeVar("Found")
 
 
 class SharedLogins:
-    """What ``identity`` asks of other gateways (``identity.shared.Elsewhere``).
+    """What ``identity`` asks of other gateways (``identity.shared.PeerLogins``).
 
     Args:
         kept: what Redis keeps. store: this gateway's copy.

@@ -34,9 +34,9 @@ from gateway.identity.leases import HEARTBEAT_S, Connections
 from gateway.identity.login import LoggedIn, id_of
 from gateway.identity.named import NamedLogins
 from gateway.identity.origin import Origins
-from gateway.identity.proxies import Client, Doors
+from gateway.identity.proxies import Client, ListenerNetworks
 from gateway.identity.revocations import TLS, Revocations
-from gateway.identity.shared import Elsewhere
+from gateway.identity.shared import PeerLogins
 from gateway.identity.store import FOREVER, LOGIN, Store
 from gateway.identity.tokens import CREDENTIAL, PREFIX, bearer_of, credential_of
 from gateway.identity.users import Users
@@ -89,13 +89,13 @@ class Authenticator:
         )
         self.logins = self.named.logins
         self.connections = Connections(store if settings.gateway.workers > 1 else None, worker)
-        self.doors = Doors()
+        self.doors = ListenerNetworks()
         self.origins = Origins(settings.access.allowed_origins, _names(settings))
         self.attempts = Attempts()
         self._faults = Attempts()  # what is no client's doing, and must not fill the log either
         self._ring = KeyRing(settings.jwt, clock=clock)
         self._verifier = Verifier(settings.jwt, self._ring)
-        self._elsewhere: Elsewhere | None = None
+        self._elsewhere: PeerLogins | None = None
         self._complaint = ""  # about the files below, as logged last
 
     # ------------------------------------------------------------ life
@@ -231,7 +231,7 @@ class Authenticator:
             self.origins.check(request, client, kind="cookie")
             return self.named.by_token(await self._of_token(text))
 
-    def joined(self, elsewhere: Elsewhere) -> None:
+    def joined(self, elsewhere: PeerLogins) -> None:
         """Have logins in common with other gateways from now on."""
         self._elsewhere = self.named.providers.elsewhere = elsewhere
 

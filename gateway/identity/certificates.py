@@ -23,7 +23,7 @@ UNREADABLE: Final = (
 """What the library raises for certificates it does not read, beside ValueError."""
 
 
-class Shown(NamedTuple):
+class VerifiedCertificate(NamedTuple):
     """A client certificate that the TLS handshake has verified against the listener's ``client_ca``."""
 
     names: frozenset[str]
@@ -44,7 +44,7 @@ class Shown(NamedTuple):
     """Where its issuer says the revocation list is that it would be on, for whatever reason."""
 
 
-def shown(connection: ssl.SSLObject | ssl.SSLSocket | None) -> Shown | None:
+def shown(connection: ssl.SSLObject | ssl.SSLSocket | None) -> VerifiedCertificate | None:
     """The verified certificate of the peer; None off TLS, without one, and without verification.
 
     Raises:
@@ -60,7 +60,7 @@ def shown(connection: ssl.SSLObject | ssl.SSLSocket | None) -> Shown | None:
 
 
 @functools.lru_cache(maxsize=CACHED)
-def read(encoded: bytes) -> Shown:
+def read(encoded: bytes) -> VerifiedCertificate:
     """What a certificate (DER) says about its holder.
 
     A value in the subject cannot pass for two: RFC 4514 escapes commas and the like, in ``CN=...``, too.
@@ -74,13 +74,13 @@ def read(encoded: bytes) -> Shown:
         raise ValueError(f"a certificate that cannot be read: {error}") from error
 
 
-def _read(certificate: x509.Certificate) -> Shown:
+def _read(certificate: x509.Certificate) -> VerifiedCertificate:
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
     subject = certificate.subject.rfc4514_string()
     names = {f"SHA256:{fingerprint}", *_common_names(certificate), *_alternative_names(certificate)}
     if subject:
         names.add(subject)
-    return Shown(
+    return VerifiedCertificate(
         frozenset(names),
         fingerprint,
         certificate.not_valid_after_utc.timestamp(),

@@ -19,7 +19,7 @@ from cryptography import x509
 
 from broker.errors import ConfigError
 from gateway.closes import BAD_CREDENTIAL, BUSY
-from gateway.identity.certificates import UNREADABLE, Shown
+from gateway.identity.certificates import UNREADABLE, VerifiedCertificate
 from gateway.identity.tokens import Stamp, stamp_of
 from gateway.principal import Denied
 
@@ -42,7 +42,7 @@ class _List(NamedTuple):
     users_only: bool
     """It has no certificates that may sign others."""
 
-    def has(self, shown: Shown) -> bool:
+    def has(self, shown: VerifiedCertificate) -> bool:
         """Whether a certificate would be on it, were it revoked."""
         return not ((self.users_only and shown.authority) or (self.points and not self.points & shown.points))
 
@@ -88,7 +88,7 @@ class RevocationLists:
         self._lists, self.problem = found, ""
         self.generation += 1
 
-    def check(self, shown: Shown, now: float) -> None:
+    def check(self, shown: VerifiedCertificate, now: float) -> None:
         """Refuse a certificate that is on a list, or of which no list says that it is not; ``now`` is the wall clock.
 
         Raises:

@@ -45,7 +45,7 @@ from gateway.principal import Denied, refused
 from gateway.settings.schema import OidcEntry
 
 if TYPE_CHECKING:
-    from gateway.identity.shared import Elsewhere
+    from gateway.identity.shared import PeerLogins
 
 SOURCE: Final = "oidc:"
 """What stands before the provider's name in ``Principal.login``."""
@@ -63,7 +63,7 @@ CLAIMED_GROUPS: Final = 1024
 """Groups of one user that are looked at."""
 
 
-class Begun(msgspec.Struct, frozen=True):
+class PendingLogin(msgspec.Struct, frozen=True):
     """A login that was begun: what the sealed cookie holds."""
 
     provider: str
@@ -99,7 +99,7 @@ class Providers:
     def __init__(self, entries: Iterable[OidcEntry], store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self.by_name = {entry.name: Provider(entry, clock=clock, wall=store.wall) for entry in entries}
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: PeerLogins | None = None
         self._key = store.key("oidc") if self.by_name else b""
         self._checked: Counter[str] = Counter()  # answers that are being checked now, by address
 
@@ -128,7 +128,7 @@ class Providers:
         """
         provider = self._provider(name, client)
         metadata = await provider.metadata()
-        begun = Begun(name, *(secrets.token_urlsafe(KEY_BYTES) for _ in range(3)))
+        begun = PendingLogin(name, *(secrets.token_urlsafe(KEY_BYTES) for _ in range(3)))
         sealed = _seal(self._fleet_key() or self._key).encrypt_at_time(
             msgspec.json.encode(begun), int(self._store.wall())
         )
@@ -202,7 +202,7 @@ class Providers:
     def _fleet_key(self) -> bytes | None:
         return None if self.elsewhere is None else self.elsewhere.key
 
-    def _opened(self, cookie: str | None) -> tuple[Begun, bool]:
+    def _opened(self, cookie: str | None) -> tuple[PendingLogin, bool]:
         """What was begun, and whether with the key of a fleet."""
         if cookie is None or len(cookie) > CHARS or not cookie.isascii():
             raise _again("an answer of a provider without a begun login")
@@ -211,10 +211,10 @@ class Providers:
             if key is not None:
                 with contextlib.suppress(InvalidToken, msgspec.DecodeError):
                     text = _seal(key).decrypt_at_time(padded, BEGUN_S, int(self._store.wall()))
-                    return msgspec.json.decode(text, type=Begun), by_fleet
+                    return msgspec.json.decode(text, type=PendingLogin), by_fleet
         raise _again("an answer of a provider to a login that is over, or was not begun here")
 
-    async def _spend(self, begun: Begun, *, by_fleet: bool) -> None:
+    async def _spend(self, begun: PendingLogin, *, by_fleet: bool) -> None:
         """A begun login comes back once, by whichever worker, and gateway."""
         now, answer = self._store.wall(), hash_of(begun.state)
         until = now + 2 * BEGUN_S  # the seal forgives a minute

@@ -73,7 +73,7 @@ class Networks:
         return address is not None and any(address in network for network in self._networks)
 
 
-class Doors:
+class ListenerNetworks:
     """The listeners as requests see them: which networks each of them trusts, found by the socket's own address."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from gateway.identity.login import Login, insert, trim
 from gateway.identity.store import LOGIN, Store, count_change
 
 
-class Elsewhere(Protocol):
+class PeerLogins(Protocol):
     """Other gateways, as far as logins ask (``fleet.logins``)."""
 
     @property

@@ -49,7 +49,7 @@ class Decision:
         act: handles the message here; None forwards it.
         topic_part: the topic, encoded. head: the stamped header.
         once: one response ends the call; otherwise it is a stream. track: it wants a response.
-        anywhere: it goes to any rank, and elsewhere where nobody has the service there (see ``elsewhere``).
+        anywhere: it goes to any rank, and elsewhere where nobody has the service there (see ``any_rank_retry``).
         unarmed: the first of its kind that is sent has the provider hear of the session's end.
     """
 

@@ -14,7 +14,7 @@ from gateway.principal import Denied
 
 if TYPE_CHECKING:
     from gateway.hub import Hub
-    from gateway.sessions.outside import LoginLike, LoginsLike
+    from gateway.sessions.interfaces import LoginLike, LoginsLike
     from gateway.sessions.service import Caller
 
 log = logging.getLogger("headgate")

@@ -32,7 +32,7 @@ from gateway.events.run import Run, send_run
 if TYPE_CHECKING:
     from broker.wire.message import Message
     from gateway.principal import Principal
-    from gateway.sessions.outside import Roomy
+    from gateway.sessions.interfaces import HasRoom
     from gateway.sessions.session import Session
 
 BEHIND_S: Final = 2.0
@@ -162,7 +162,7 @@ class Resumption:
     def _replay(self) -> None:
         """Hand over a portion of what is missing; the rest after the client has read, in further turns."""
         session, hub = self.session, self._hub
-        outbox = cast("Roomy", session.link.outbox)
+        outbox = cast("HasRoom", session.link.outbox)
         if outbox.parked_bytes > self._share:
             outbox.when_room(self._share, self._queue)
             return

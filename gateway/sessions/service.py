@@ -68,7 +68,7 @@ from gateway.sessions.refusals import DENIED_MAX
 if TYPE_CHECKING:
     from broker.client.request import Handler, Request
     from gateway.hub import Hub
-    from gateway.sessions.outside import TrendsLike
+    from gateway.sessions.interfaces import TrendsLike
     from gateway.sessions.session import Session
 
 log = logging.getLogger("headgate")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.wire.message import Message
-    from gateway.upstream.centre import Centre
+    from gateway.upstream.listener import UpstreamListener
 
 HELD_MAX: Final = 16384
 """Events held back while in doubt; beyond it the oldest are given up and count as missed."""
@@ -53,7 +53,7 @@ class Numbering:
         "missed",
     )
 
-    def __init__(self, centre: Centre, on_doubt: Callable[[], None]) -> None:
+    def __init__(self, centre: UpstreamListener, on_doubt: Callable[[], None]) -> None:
         self._centre = centre
         self._history = centre.history
         self._on_doubt = on_doubt

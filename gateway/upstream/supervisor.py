@@ -23,7 +23,7 @@ from broker.transport.outbox import OutboxLimits
 from broker.transport.registry import dial, transport_for
 from broker.wire.message import NORESPONSE, request
 from broker.wire.payload import encode_json
-from gateway.upstream.deployed import Deployed
+from gateway.upstream.flux_core import FluxCoreAdapter
 from gateway.upstream.trunk import Trunk
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.client.nearby import Nearby
     from broker.errors import LinkError
     from broker.wire.message import Message
-    from gateway.upstream.centre import Centre
+    from gateway.upstream.listener import UpstreamListener
 
 log = logging.getLogger("headgate")
 
@@ -87,7 +87,7 @@ class Upstream:
     def __init__(
         self,
         uri: str,
-        centre: Centre,
+        centre: UpstreamListener,
         options: Options | None = None,
         *,
         name: str | None = None,
@@ -115,7 +115,7 @@ class Upstream:
         self._task: asyncio.Task[None] | None = None
         self._here = asyncio.Event()
         self._wake = asyncio.Event()
-        self._deployed: Deployed | None = None
+        self._deployed: FluxCoreAdapter | None = None
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ class Upstream:
             trunk.ask_handled()
         else:
             options = replace(self._options, limits=OutboxLimits(cap_bytes=OWN_CAP_BYTES))
-            self._deployed = Deployed(self.uri, options, trunk, self._centre)
+            self._deployed = FluxCoreAdapter(self.uri, options, trunk, self._centre)
         self.joined = True
         self.reason = ""
         self.joins += 1

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.client.limits import Limits
     from broker.errors import LinkError
     from broker.transport.link import Link
-    from gateway.upstream.centre import Centre
+    from gateway.upstream.listener import UpstreamListener
 
 log = logging.getLogger("headgate")
 
@@ -58,7 +58,7 @@ class Trunk(Handle):
     def __init__(
         self,
         link: Link,
-        centre: Centre,
+        centre: UpstreamListener,
         *,
         on_doubt: Callable[[], None],
         on_choked: Callable[[bool], None],

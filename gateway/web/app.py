@@ -19,9 +19,9 @@ from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.origin import normal
 from gateway.principal import Denied
 from gateway.web import health, metrics
+from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
 from gateway.web.connections import Connection
 from gateway.web.errors import Refusal, of_denied, of_http, problem
-from gateway.web.front import ADDRESS, FRONT, PRINCIPAL, Front
 from gateway.web.headers import secure
 from gateway.web.routes import ROUTES, Handler, Route
 from gateway.web.static import Dashboard
@@ -33,7 +33,7 @@ CORS_HEADERS: Final = "Authorization, Content-Type, Last-Event-ID"
 CORS_AGE_S: Final = 600
 
 
-def build(front: Front, dashboard: Dashboard | None) -> web.Application:
+def build(front: AppContext, dashboard: Dashboard | None) -> web.Application:
     """The application of a public listener; ``dashboard`` None serves the protocols only."""
     app = _empty(front)
     prefix = front.settings.gateway.prefix
@@ -53,7 +53,7 @@ async def _to_folder(request: web.Request) -> web.StreamResponse:
     return web.Response(status=308, headers={"Location": f"{request.path}/"})
 
 
-def build_inner(front: Front) -> web.Application:
+def build_inner(front: AppContext) -> web.Application:
     """The application of ``gateway.metrics_listen``: counts and health without login."""
     app = _empty(front)
     app.router.add_get("/metrics", metrics.open_metrics)
@@ -66,7 +66,7 @@ def build_inner(front: Front) -> web.Application:
     return app
 
 
-def _empty(front: Front) -> web.Application:
+def _empty(front: AppContext) -> web.Application:
     app = web.Application(
         middlewares=[_arrived, _errors], client_max_size=front.settings.limits.message_bytes
     )
@@ -89,7 +89,7 @@ def _handler(route: Route) -> Handler:
     return handle
 
 
-async def _identify(request: web.Request, front: Front) -> None:
+async def _identify(request: web.Request, front: AppContext) -> None:
     principal = await front.identity.authenticate_request(request)
     if principal is None:
         raise Denied("no credential", public="a credential is needed", status=401, close=BAD_CREDENTIAL)

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from broker.identity import Role
 from gateway.principal import Denied
+from gateway.web.app_context import FRONT, AppContext
 from gateway.web.bodies import JSON
-from gateway.web.front import FRONT, Front
 
 AWAY: Final = "upstream is away"
 """All that anybody is told of the upstream: its address and paths are not for everybody."""
@@ -34,7 +34,7 @@ async def open_readyz(request: web.Request) -> web.Response:
     return _ready(front, AWAY if front.settings.gateway.metrics_insecure else front.upstream.reason)
 
 
-async def _is_admin(request: web.Request, front: Front) -> bool:
+async def _is_admin(request: web.Request, front: AppContext) -> bool:
     try:
         principal = await front.identity.authenticate_request(request)
     except Denied:
@@ -42,7 +42,7 @@ async def _is_admin(request: web.Request, front: Front) -> bool:
     return principal is not None and bool(principal.roles & (Role.OWNER | Role.ADMIN))
 
 
-def _ready(front: Front, reason: str) -> web.Response:
+def _ready(front: AppContext, reason: str) -> web.Response:
     if front.draining:
         return _answer(503, {"status": "leaving", "reason": "the gateway is shutting down"})
     if not front.upstream.joined:

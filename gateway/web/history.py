@@ -17,8 +17,8 @@ from gateway.history.reader import LIMIT, Busy, Question, TooWide
 from gateway.history.tables import Absent
 from gateway.history.traffic import BYS
 from gateway.web import bodies
+from gateway.web.app_context import FRONT, PRINCIPAL
 from gateway.web.errors import Refusal
-from gateway.web.front import FRONT, PRINCIPAL
 
 LIMIT_MAX: Final = 500
 """Rows of a table that one answer holds."""

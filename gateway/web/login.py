@@ -12,8 +12,8 @@ from gateway.identity.cookies import LOGIN
 from gateway.identity.login import set_cookie
 from gateway.principal import Principal
 from gateway.web import bodies
+from gateway.web.app_context import FRONT, PRINCIPAL
 from gateway.web.errors import Refusal
-from gateway.web.front import FRONT, PRINCIPAL
 
 
 class _Shown(msgspec.Struct, forbid_unknown_fields=True):

@@ -8,8 +8,8 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from broker.identity import Role
+from gateway.web.app_context import FRONT, PRINCIPAL
 from gateway.web.errors import Refusal
-from gateway.web.front import FRONT, PRINCIPAL
 from gateway.web.samples import merged, render
 
 RULE: Final = "gateway.metrics"

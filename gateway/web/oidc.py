@@ -18,7 +18,7 @@ from gateway.identity.login import set_cookie
 from gateway.identity.oidc import BEGUN_S
 from gateway.principal import Denied
 from gateway.web import bodies
-from gateway.web.front import FRONT, Front
+from gateway.web.app_context import FRONT, AppContext
 
 HOME: Final = "../../../../"
 """From the callback to ``/``, behind any prefix of a path."""
@@ -85,7 +85,7 @@ async def callback(request: web.Request) -> web.Response:
     return response
 
 
-def _refused(front: Front, name: str, denied: Denied, home: str) -> web.Response:
+def _refused(front: AppContext, name: str, denied: Denied, home: str) -> web.Response:
     provider = front.identity.named.providers.by_name.get(name)
     title = "there" if provider is None else f"with {provider.title}"
     again = "" if provider is None else f'<a href="{home}v1/login/oidc/{name}">Try again</a> · '

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from broker import __version__
-from gateway.web.front import FRONT
+from gateway.web.app_context import FRONT
 
 if TYPE_CHECKING:
     from gateway.web.routes import Parameter, Route

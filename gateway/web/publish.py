@@ -15,8 +15,8 @@ from broker.errors import ProtocolError
 from broker.wire import message as wire
 from broker.wire.payload import decode_json, encode_json
 from gateway.web import bodies
+from gateway.web.app_context import FRONT, PRINCIPAL
 from gateway.web.errors import Refusal
-from gateway.web.front import FRONT, PRINCIPAL
 from gateway.web.rpc import MATCHTAG, answer_to, exchange, flag, topic_of
 
 

@@ -12,7 +12,7 @@ from gateway.history import reader as history_reader
 from gateway.history.scope import LATEST_S
 from gateway.history.traffic import BYS
 from gateway.web import health, history, login, metrics, oidc, openapi, publish, rpc, stream
-from gateway.web.front import FRONT
+from gateway.web.app_context import FRONT
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Schema = dict[str, Any]

@@ -29,10 +29,10 @@ from gateway.principal import Denied, Principal
 from gateway.sessions.calls import unanswered
 from gateway.sessions.service import LINK_TOPICS
 from gateway.web import bodies
+from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
 from gateway.web.connections import Connection
 from gateway.web.errors import Refusal, described, of_denied, of_response
 from gateway.web.exchange import ExchangeLink
-from gateway.web.front import ADDRESS, FRONT, PRINCIPAL, Front
 from gateway.web.sse import ONE_LINE
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def open_session(request: web.Request, link: ExchangeLink, kind: str) -> Session
     return session
 
 
-def options_of(front: Front, policy: str | None = None) -> Options:
+def options_of(front: AppContext, policy: str | None = None) -> Options:
     """Options of an exchange: those of the hub; ``policy`` is what the client wants for events that do not fit."""
     options = front.hub.options
     if policy is None:

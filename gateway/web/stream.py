@@ -19,8 +19,8 @@ from broker.wire import message as wire
 from broker.wire.payload import encode_json
 from gateway import closes
 from gateway.codecs import control
+from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
 from gateway.web.errors import STATUS, Refusal, of_response
-from gateway.web.front import ADDRESS, FRONT, PRINCIPAL, Front
 from gateway.web.rpc import open_session, options_of
 from gateway.web.sse import COMMENT, StreamLink, control_text
 
@@ -80,7 +80,7 @@ def _position(request: web.Request) -> tuple[str, int] | None:
     return epoch, int(number)
 
 
-def _charge_replay(front: Front, principal: Principal) -> None:
+def _charge_replay(front: AppContext, principal: Principal) -> None:
     """Begin a replay at the expense of ``principal``.
 
     Raises:

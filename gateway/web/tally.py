@@ -14,7 +14,7 @@ from gateway.web.samples import COUNTER, GAUGE, LEAST, Snapshot
 if TYPE_CHECKING:
     from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
-    from gateway.sessions.outside import FleetLike
+    from gateway.sessions.interfaces import FleetLike
     from gateway.upstream.supervisor import Upstream
     from gateway.web.admission import Admission
 

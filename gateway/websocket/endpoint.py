@@ -4,8 +4,8 @@ A request that may not become a WebSocket is answered over HTTP, with words. A r
 comes as an error object and a close code instead: pages see neither status nor body of a failed handshake. So that is
 how a cookie, a certificate or a token in the first message is refused; a bearer token in a header gets a status.
 
-A client is in no table of the hub before its credential was accepted. Until then its link belongs to a ``Door``, which
-takes one auth object within ``handshake_s`` and frames up to ``preauth_bytes``.
+A client is in no table of the hub before its credential was accepted. Until then its link belongs to a
+``PreAuthReceiver``, which takes one auth object within ``handshake_s`` and frames up to ``preauth_bytes``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gateway.principal import Denied
 from gateway.web.admission import Admission, Slot, key_of
 from gateway.web.errors import Refusal, of_denied
 from gateway.websocket import deflate, handshake
-from gateway.websocket.door import Door
 from gateway.websocket.keepalive import Keepalive
 from gateway.websocket.link import WebSocketLink
+from gateway.websocket.preauth import PreAuthReceiver
 
 if TYPE_CHECKING:
     from broker.transport.link import Options
@@ -63,7 +63,7 @@ class Endpoint:
         limits = hub.settings.limits
         self.hub = hub
         self.identity = identity
-        self.doors: set[Door] = set()
+        self.doors: set[PreAuthReceiver] = set()
         self.admission = Admission(limits) if admission is None else admission
         self.keepalive = Keepalive(limits.ping_s, limits.pong_s)
         self._options: dict[str, Options] = {
@@ -168,7 +168,7 @@ class Endpoint:
         elif not self.hub.accepting:  # nobody may wait at a door that ``close`` has been to
             link.close_with(SHUTDOWN)
         elif principal is None:
-            door = Door(self, link, address)
+            door = PreAuthReceiver(self, link, address)
             self.doors.add(door)
             link.start(door)
             self.admission.strangers.enter(door.slot, key_of(address))

@@ -108,7 +108,7 @@ def strange(expected, is_owner):
 
 
 def test_a_link_s_end_is_told_for_its_first_sender_only(rundir):
-    """Why sessions that stream have links of their own (``gateway.upstream.deployed``): the stand-in has the habit."""
+    """Why sessions that stream have links of their own (``gateway.upstream.flux_core``): the stand-in has the habit."""
 
     async def main():
         async with deployed(f"local://{rundir}/local-0") as standin:

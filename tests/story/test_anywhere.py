@@ -9,7 +9,7 @@ from broker.client import LATER
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.wire.message import STREAMING
-from gateway.sessions.elsewhere import KEPT_MESSAGE_BYTES, Elsewhere
+from gateway.sessions.any_rank_retry import KEPT_MESSAGE_BYTES, AnyRankRetry
 from tests.interop.fronting import fronting
 from tests.interop.mixed import Mixed
 from tests.unit.node.overlay.trees import until
@@ -138,7 +138,7 @@ def web(rundir, tell, on=True):
     async def main(instance):
         async with fronting(instance.uri(0)) as front, instance.connect(1) as h:
             if on:
-                front.hub.elsewhere = Elsewhere(front.hub, lambda: front.upstream.nearby)
+                front.hub.elsewhere = AnyRankRetry(front.hub, lambda: front.upstream.nearby)
             await tell(instance, front, h)
             if on:
                 assert (front.hub.elsewhere.held, front.hub.elsewhere._bytes) == ({}, 0)

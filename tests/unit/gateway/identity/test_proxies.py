@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.identity.proxies import (
     HOPS,
-    Doors,
+    ListenerNetworks,
     Networks,
     ProxiedAddress,
     address_of,
@@ -120,7 +120,7 @@ class Transport:
 
 
 def client_of(peer, headers=None, trusted=("10.0.0.0/8",), own=("192.0.2.1", 443), bound=None):
-    doors = Doors()
+    doors = ListenerNetworks()
     doors.opened(ListenEntry(trusted_proxies=trusted), bound or own)
     request = make_mocked_request("GET", "/", headers=headers or {}, transport=Transport(peer, own))
     return doors.client(request)
@@ -149,7 +149,7 @@ def test_a_wildcard_listener_is_found_by_its_port():
 
 
 def test_listeners_have_their_own_networks():
-    doors = Doors()
+    doors = ListenerNetworks()
     doors.opened(ListenEntry(trusted_proxies=("10.0.0.0/8",)), ("192.0.2.1", 1))
     doors.opened(ListenEntry(), ("192.0.2.1", 2))
     for port, client in ((1, "6.6.6.6"), (2, "10.0.0.2")):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Front:
+class AppContext:
     """The rooms behind the handlers of one process.
 
     Attributes:
@@ -49,7 +49,7 @@ class Front:
     draining: bool = False
 
 
-FRONT = web.AppKey("front", Front)
+FRONT = web.AppKey("front", AppContext)
 PRINCIPAL = web.RequestKey("principal", Principal)
 """Who sent a request; missing on routes that need no credential."""
 ADDRESS = web.RequestKey("address", str)

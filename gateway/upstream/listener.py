@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gateway.events.history import History
 
 
-class Centre(Protocol):
+class UpstreamListener(Protocol):
     """Who gets what the upstream sends; every method is called on the event loop and must not wait."""
 
     @property

@@ -51,7 +51,7 @@ class Held:
         self.notices: list[Message] = []
 
 
-class Elsewhere:
+class AnyRankRetry:
     """The requests of all sessions that are kept.
 
     Args:

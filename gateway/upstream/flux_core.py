@@ -29,7 +29,7 @@ from gateway.upstream.trunk import PUBLISH, Trunk
 
 if TYPE_CHECKING:
     from broker.transport.link import Link, Options
-    from gateway.upstream.centre import Centre
+    from gateway.upstream.listener import UpstreamListener
 
 log = logging.getLogger("headgate")
 
@@ -46,7 +46,7 @@ WAITING_MAX_BYTES: Final = 4 << 20
 """The same in bytes."""
 
 
-class Deployed:
+class FluxCoreAdapter:
     """The way to a flux-core: one trunk, and beside it the links of sessions that stream, which end with it.
 
     Args:
@@ -54,7 +54,7 @@ class Deployed:
         centre: gets what comes.
     """
 
-    def __init__(self, uri: str, options: Options, trunk: Trunk, centre: Centre) -> None:
+    def __init__(self, uri: str, options: Options, trunk: Trunk, centre: UpstreamListener) -> None:
         self._uri = uri
         self._options = options
         self._trunk = trunk
@@ -151,7 +151,7 @@ class _Own:
 
     __slots__ = ("_closed", "_link", "_waiting", "_waiting_bytes", "_way", "front")
 
-    def __init__(self, front: bytes, way: Deployed) -> None:
+    def __init__(self, front: bytes, way: FluxCoreAdapter) -> None:
         self.front = front
         self._way = way
         self._link: Link | None = None

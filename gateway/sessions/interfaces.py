@@ -116,7 +116,7 @@ class TrendsLike(Protocol):
         """The brokers, what changed since an answer, and to the owner who is attached to them; raises RpcError."""
 
 
-class Roomy(Protocol):
+class HasRoom(Protocol):
     """The outbox of a web client, as replays see it (``websocket.waiting.Waiting``)."""
 
     parked_bytes: int
@@ -125,7 +125,7 @@ class Roomy(Protocol):
         """Call ``told`` once, when no more than ``room_bytes`` wait any more."""
 
 
-class Places(Protocol):
+class ConnectionLimits(Protocol):
     """Connections of each user, over all worker processes (``identity.leases.Connections``)."""
 
     def acquire(self, user: str, limit: int) -> bool:
@@ -138,7 +138,7 @@ class Places(Protocol):
         """Whether some of those that are there may be gone by now."""
 
 
-class Away:
+class NullUpstream:
     """The upstream before there is one."""
 
     joined = False
@@ -161,7 +161,7 @@ class Away:
         """Nobody is told."""
 
 
-class OwnPlaces:
+class LocalConnectionLimits:
     """Connections of each user in this process alone."""
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class HookLike(Protocol):
         """Whether somebody may; raises nothing."""
 
 
-class Gate:
+class AuthorizationFilter:
     """The receiver of one link (``broker.transport.link.Receiver``)."""
 
     __slots__ = ("_hook", "_session", "_waiting")

@@ -9,7 +9,7 @@ from broker.transport import registry
 from broker.wire import message as wire
 from broker.wire.parts import encode_part
 from broker.wire.payload import encode_json as wire_json
-from gateway.upstream import deployed as module
+from gateway.upstream import flux_core as module
 from tests.unit.gateway.upstream.recorder import Recorder, hop, session_request, until
 from tests.unit.gateway.upstream.standin import StandIn, joined
 

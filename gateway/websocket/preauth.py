@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate")
 
 
-class House(Protocol):
+class PreAuthOwner(Protocol):
     """What is behind the door (``Endpoint``)."""
 
     hub: Hub
     identity: Authenticator
-    doors: set[Door]
+    doors: set[PreAuthReceiver]
 
     def enter(self, link: WebSocketLink, address: str, principal: Principal) -> bool:
         """Make the link a session."""
 
 
-class Door:
+class PreAuthReceiver:
     """The receiver of a link until its client is known; takes one auth object.
 
     While the credential is checked nothing is read. What the same read brought behind the auth object is held and goes
@@ -50,7 +50,7 @@ class Door:
 
     __slots__ = ("_address", "_deadline", "_held", "_house", "check", "link", "slot")
 
-    def __init__(self, house: House, link: WebSocketLink, address: str) -> None:
+    def __init__(self, house: PreAuthOwner, link: WebSocketLink, address: str) -> None:
         self._house = house
         self._address = address
         self._held: list[Message | dict[str, Any]] = []

@@ -4,8 +4,8 @@ import asyncio
 import errno
 
 from broker.wire.message import NODEID_ANY, NORESPONSE, UPSTREAM
-from gateway.sessions import elsewhere
-from gateway.sessions.elsewhere import Elsewhere
+from gateway.sessions import any_rank_retry
+from gateway.sessions.any_rank_retry import AnyRankRetry
 from tests.unit.gateway.sessions.desk import rule, run, until
 
 CALLS = rule(["user"], ["calc.", "broker.ping"], ["call"])
@@ -32,7 +32,7 @@ def before(script, ranks=(1,)):
 
     async def whole(desk):
         told = Told(list(ranks))
-        desk.hub.elsewhere = Elsewhere(desk.hub, lambda: told)
+        desk.hub.elsewhere = AnyRankRetry(desk.hub, lambda: told)
         await script(desk, told)
         await until(lambda: not desk.hub.elsewhere._asking)
         assert (desk.hub.elsewhere.held, desk.hub.elsewhere._bytes) == ({}, 0)
@@ -84,7 +84,7 @@ def test_what_is_no_request_to_any_rank_with_an_answer_is_left_alone():
         assert (await web.ask("calc.add", nodeid=0)).errnum == errno.ENOSYS
         assert (await web.ask("calc.add", nodeid=0, flags=UPSTREAM)).errnum == errno.EHOSTUNREACH
         assert (await web.ask("calc.add", matchtag=0)).errnum == errno.ENOSYS
-        large = {"pad": "x" * elsewhere.KEPT_MESSAGE_BYTES}
+        large = {"pad": "x" * any_rank_retry.KEPT_MESSAGE_BYTES}
         assert (await web.ask("calc.add", large)).errnum == errno.ENOSYS
         assert told.asked == []
 
@@ -123,9 +123,9 @@ def test_a_lost_upstream_answers_what_is_kept_once():
 def test_too_many_questions_at_once_are_not_asked():
     async def script(desk, told):
         web = desk.client()
-        for _ in range(elsewhere.ASKED_AT_ONCE):
+        for _ in range(any_rank_retry.ASKED_AT_ONCE):
             web.send("calc.add")
-        await until(lambda: len(told.asked) == elsewhere.ASKED_AT_ONCE)
+        await until(lambda: len(told.asked) == any_rank_retry.ASKED_AT_ONCE)
         assert (await web.ask("calc.add")).errnum == errno.ENOSYS
         told.told.set()
         await until(lambda: not desk.hub.elsewhere.held)
