@@ -54,7 +54,7 @@ def admit(peer: PeerInfo, access: Access) -> Admission:
     """Decide about ``peer``; never raises."""
     if peer.rank is not None:
         return Admission(0, StampPolicy.tree(access.owner))
-    if peer.user is not None:
+    if peer.user is not None:  # a key of ``[[clients]]``: its entry says who that is
         owner = peer.user.owner
         return Admission(0, StampPolicy(peer.user, pass_through=owner, local=False))
     if peer.uid is None:
@@ -63,7 +63,7 @@ def admit(peer: PeerInfo, access: Access) -> Admission:
     owner = peer.uid == access.owner and peer.uid != access.overflow_uid
     if owner or (peer.uid == 0 and access.allow_root_owner):
         owner_cred = Credentials(access.owner, Role.OWNER)
-        # an admitted root is still a guest that is made the owner: its stamps are set, never passed through
+        # root is stamped as the owner, but only the owner's own uid may bring stamps of its own
         return Admission(0, StampPolicy(owner_cred, pass_through=peer.uid == access.owner, local=peer.local))
     return _guest(peer, peer.uid, access)
 

@@ -7,7 +7,7 @@
 ``feed``      a tap with its recorder on an event loop, for processes that record beside their own work
 ``premises``  what must be there before a writer is started
 ``token_bucket``    how many refusals a second are worth a record each
-``child``     that process, seen from its master: socket pair, process, one descriptor
+``child``     the process that writes, seen from the one that records: socket pair, process, one descriptor
 ``recorder``  chunks to the process that writes; bounded, never waiting; what it sheds is counted
 ``crc``       the CRC of a block, by isa-l where it is there
 ``stores``    a store of segments that a URL names, through pyarrow
@@ -18,6 +18,7 @@
 ``reading/``  segments -> blocks -> records (plain Python) or columns (numpy); verification, following
 ``replay``    a captured session sent again
 
-A record's way: ``Router.request`` -> ``tap.add(mark); tap.add(frame)`` -> ``Tap.settle`` -> ``Recorder.hand`` ->
-(socket) -> ``writer.intake`` -> ``writer.blocks`` -> ``writer.segments`` -> disk -> ``reading``.
+A record's way: ``Router.request`` -> ``routing.recording.record_request`` (mark and frame into ``Tap.items``) -> at the
+end of the batch ``node.capture`` -> ``Tap.settle`` -> ``Recorder.hand`` -> (socket) -> ``writer.process`` ->
+``writer.intake`` -> ``writer.blocks`` -> ``writer.segments`` -> disk -> ``reading``.
 """

@@ -57,7 +57,7 @@ class Users:
         login: str = "",
         claims: dict[str, Any] | None = None,
     ) -> Principal:
-        """The principal of a user of the settings; of one that they do not name by what is claimed of it, if anything.
+        """The principal of a user: as the settings say where they name it, else as the claims of its JWT say.
 
         Raises:
             Denied: there is no such user, or the claims give nothing (403, do not reconnect).

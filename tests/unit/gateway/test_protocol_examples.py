@@ -144,7 +144,7 @@ def test_what_the_gateway_sends(block):
             (message,) = jsonview.decode(compact(each))
             assert json.loads(jsonview.encode(message)) == each
         elif each["type"] == "error":
-            assert control.error(each["code"]) == each
+            assert control.error(each["code"], each["text"]) == each
         elif each["type"] == "gap":
             assert control.gap(each["lost"], each["from"], each["to"]) == each
         else:
