@@ -219,7 +219,8 @@ def append(look, text):
         {
             "url": look.url,
             "token": look.gateway.tokens["ada"],
-            "line": f"<48>1 2026-01-02T03:04:05.678901Z 0 browser-test 7 - - {text}",
+            # later than whatever the brokers have logged: lines are shown by their times
+            "line": f"<48>1 2030-01-02T03:04:05.678901Z 0 browser-test 7 - - {text}",
         },
     )
 
