@@ -216,7 +216,7 @@ class Hub:
         if other is not None and other is not session and other.principal.name == session.principal.name:
             other.end(ENDED, "resumed by another connection")
 
-    # -- from the upstream (upstream.centre.Centre) --------------------------------------------
+    # -- from the upstream (upstream.listener.UpstreamListener) --------------------------------------------
 
     def answered(self, message: Message) -> None:
         """A response to a session; one for nobody is dropped and counted."""

@@ -58,9 +58,8 @@ class Kept:
         self.key = await self._redis.get(f"{self._name}.key")
         revoked = f"{self._name}.revoked"
         await self._redis.zremrangebyscore(revoked, "-inf", f"({self._store.wall()}")
-        found = {
-            name.decode(): until for name, until in await self._redis.zrange(revoked, 0, -1, withscores=True)
-        }
+        named = await self._redis.zrange(revoked, 0, -1, withscores=True)
+        found = {name.decode(errors="replace"): until for name, until in named}
         known = self._store.revocations()
         if new := {name: until for name, until in found.items() if known.get(name, 0.0) < until}:
             self._store.revoke_all(new)
@@ -71,6 +70,10 @@ class Kept:
                 shared.take(self._store, filter(None, await self._redis.mget(names)))
             if not cursor:
                 return set(found)
+
+    async def emptied(self) -> bool:
+        """Whether Redis has lost what it kept, or has it from somebody else: read it all again."""
+        return bool(await self._redis.get(f"{self._name}.key") != self.key)
 
     async def add_logins(self, rows: Mapping[str, tuple[bytes, float]]) -> list[bytes]:
         """Keep logins; returns those that were not there."""

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from gateway.fleet.kept import Kept
 from gateway.identity import shared
-from gateway.identity.store import Store
+from gateway.identity.store import KEY_BYTES, Store
 from gateway.principal import Denied
 
 ANSWER_S: Final = 2.0
@@ -19,6 +19,8 @@ FINDING: Final = 32
 
 log = logging.getLogger("headgate")
 Found = TypeVar("Found")
+WARN_EVERY_S: Final = 1.0
+"""From one line of the log that says that Redis does not answer to the next."""
 
 
 class SharedLogins:
@@ -41,12 +43,14 @@ class SharedLogins:
         self._away = away
         self._tell = tell
         self._behind = False  # a login may be here that is not kept
+        self._warned = -WARN_EVERY_S
         self._finding = asyncio.Semaphore(FINDING)
 
     @property
     def key(self) -> bytes | None:
         """What seals logins that any gateway may finish; None while Redis is away."""
-        return None if self._away() else self._kept.key
+        key = None if self._away() else self._kept.key
+        return key if key is not None and len(key) == KEY_BYTES else None
 
     async def told(self, login_id: str) -> None:
         """A login was made here; returns when it counts everywhere. Where Redis does not answer it will, later."""
@@ -94,7 +98,12 @@ class SharedLogins:
 
     async def _keep(self, login_id: str = "") -> bool:
         """Keep a login of ours, or all of them, and tell of those that were not kept."""
-        if added := await self._kept.add_logins(shared.rows(self._store, login_id)):
+        rows = shared.rows(self._store, login_id)
+        if login_id and rows:
+            await self._tell(
+                [row for row, _ in rows.values()]
+            )  # before it is there: catch_up tells what is not
+        if (added := await self._kept.add_logins(rows)) and not login_id:
             await self._tell(added)
         return True
 
@@ -110,5 +119,9 @@ class SharedLogins:
             async with asyncio.timeout(ANSWER_S):
                 return await work
         except (RedisError, OSError, TimeoutError, Denied) as error:
-            log.warning("a login is not known to other gateways, or theirs not here: %r", error)
+            if (
+                self._store.wall() - self._warned >= WARN_EVERY_S
+            ):  # anybody may send cookies that nobody knows
+                self._warned = self._store.wall()
+                log.warning("a login is not known to other gateways, or theirs not here: %r", error)
             return None

@@ -195,8 +195,12 @@ class Fleet:
             began = self._clock()
             try:
                 await self._speak()
-            except (RedisError, OSError, TimeoutError, _Lost) as error:
-                if not self.away or pause == AGAIN_S[0]:
+            except (
+                Exception
+            ) as error:  # an odd thing there must not end this, with what is revoked elsewhere unheard
+                if not isinstance(error, (RedisError, OSError, TimeoutError, _Lost)):
+                    log.exception("Redis of this fleet: a fault of ours, or an odd thing there")
+                elif not self.away or pause == AGAIN_S[0]:
                     log.error(
                         "Redis of this fleet: %s; limits of users are this gateway's own meanwhile", error
                     )
@@ -262,12 +266,13 @@ class Fleet:
     async def _tell(self) -> None:
         beat = self._clock() + BEAT_S
         while True:
-            while self._waiting:
-                await self._redis.publish(*self._waiting.popleft())
+            await self._pass_on()
             await self.logins.catch_up()
             await asyncio.sleep(TICK_S)
             if self._clock() >= beat:
                 beat = self._clock() + BEAT_S
+                if await self._kept.emptied():
+                    raise _Lost("it has lost what it kept")
                 self._say_counts()
                 for name in self._roster.silent(self._clock()):
                     self._drop(name)
@@ -275,6 +280,10 @@ class Fleet:
                 self._say_users([(user, self._connections.own(user)) for user in self._changed])
             self._changed.clear()
             await self._say_revoked()
+
+    async def _pass_on(self) -> None:
+        while self._waiting:
+            await self._redis.publish(*self._waiting.popleft())
 
     def _say(self, said: Said, channel: str = "") -> None:
         if len(self._waiting) >= WAITING_MAX:
@@ -318,6 +327,7 @@ class Fleet:
         for at in range(0, len(rows), PART):
             part = dict(rows[at : at + PART])
             self._say(Revoked(self._gateway, part))
+            await self._pass_on()  # told before it is kept: who comes back takes what is kept for told
             await self._kept.revoke(part)
         now = self._store.wall()
         if restored := [name for name, until in self._known.items() if name not in revoked and until > now]:

@@ -240,13 +240,14 @@ class Authenticator:
         if self._elsewhere is not None:
             await self._elsewhere.told(logged_in.principal.credential.removeprefix(LOGIN))
 
-    def logout(self, request: web.BaseRequest, cookie: str) -> None:
+    async def logout(self, request: web.BaseRequest, cookie: str) -> None:
         """End the login that this cookie means, if any, from wherever it is used.
 
         Raises:
             Denied: not from our page, or the store cannot be written.
         """
         self.check_page(request, kind="cookie")
+        await self._look_for(cookie)
         self.logins.end(cookie)
 
     def revoke(self, principal: Principal) -> None:
@@ -293,9 +294,13 @@ class Authenticator:
         return principal
 
     async def _of_cookie(self, cookie: str, client: Client) -> Principal | None:
+        await self._look_for(cookie)
+        return self.logins.principal(cookie, client)
+
+    async def _look_for(self, cookie: str) -> None:
+        """Know the login of a cookie that another gateway has given, if any."""
         if self._elsewhere is not None and not self.logins.known(cookie):
             await self._elsewhere.find(id_of(cookie))
-        return self.logins.principal(cookie, client)
 
     async def _of_token(self, text: str) -> Principal:
         if text.startswith(PREFIX):

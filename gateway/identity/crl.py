@@ -97,6 +97,7 @@ class RevocationLists:
         if not self.files:
             return
         self._shown[shown.fingerprint] = shown.issuer, shown.serial
+        self._shown.move_to_end(shown.fingerprint)
         if len(self._shown) > SHOWN:
             self._shown.popitem(last=False)
         lists = [each for each in self._lists.get(shown.issuer, ()) if each.has(shown)]

@@ -306,6 +306,13 @@ def trim(base: sqlite3.Connection, user: str, *, room: int = 0) -> int:
     )
 
 
+def trim_all(base: sqlite3.Connection) -> int:
+    """Inside a transaction: the same for all users, after several were written; one look at the table."""
+    crowded = "SELECT user FROM logins WHERE source != ? GROUP BY user HAVING count(*) > ?"
+    users = base.execute(crowded, (LINK, LOGINS_OF_USER)).fetchall()
+    return sum(trim(base, user) for (user,) in users) + trim(base, "")
+
+
 def _end(base: sqlite3.Connection, where: str, *values: Any) -> int:
     """End logins; in a fleet, which alone has that key, what may be known elsewhere is remembered as revoked."""
     base.execute(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 import msgspec
 
-from gateway.identity.login import Login, insert, trim
+from gateway.identity.login import Login, insert, trim_all
 from gateway.identity.store import LOGIN, Store, count_change
 
 
@@ -80,7 +80,6 @@ def take(store: Store, told: Iterable[bytes]) -> None:
     """
     now = store.wall()
     with store.writing() as base:
-        users = set()
         for each in filter(None, map(_read, told)):
             found = base.execute("SELECT 1 FROM revocations WHERE credential = ?", (LOGIN + each.id,))
             if each.expires > now and found.fetchone() is None:
@@ -88,14 +87,19 @@ def take(store: Store, told: Iterable[bytes]) -> None:
                     each.id, each.source, each.user, each.claims, each.role, False, each.made, each.expires
                 )
                 insert(base, each.hash, login)
-                users.add(each.user)
-        if sum(trim(base, user) for user in users):
+        if trim_all(base):
             count_change(base)
 
 
 def _read(row: bytes) -> Row | None:
     try:
-        return _decode(row)
-    except msgspec.DecodeError as error:  # what another version says must not keep back all others
+        found = _decode(row)
+        msgspec.json.encode(found.claims)
+        return found
+    except (
+        msgspec.MsgspecError,
+        TypeError,
+        ValueError,
+    ) as error:  # another version must not keep back all others
         log.warning("a login of another gateway was left out: %s", error)
         return None

@@ -151,7 +151,10 @@ def all_stats(hub: Hub, others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own = stats(hub)
     told: dict[str, list[Mapping[str, Any]]] = {}
     for each in (own, *others):
-        told.setdefault(each["gateway"], []).append(each)
+        if all(
+            name in each for name in ("gateway", "started_at", "upstream", *SUMMED)
+        ):  # an older release may lack some
+            told.setdefault(each["gateway"], []).append(each)
     there = Counter({own["gateway"]: hub.settings.gateway.workers})
     there += Counter() if hub.fleet is None else hub.fleet.processes
     rows = [

@@ -58,7 +58,7 @@ async def logout(request: web.Request) -> web.Response:
         principal = await identity.authenticate_request(request)
         kind = "no credential" if principal is None else principal.kind
         raise Refusal(401 if principal is None else 400, f"only a login ends here, and this is {kind}")
-    identity.logout(request, cookie)
+    await identity.logout(request, cookie)
     response = web.Response(status=204)
     LOGIN.clear(response, client)
     return response

@@ -261,6 +261,19 @@ def test_an_authorisation_hook_that_is_away():
     run(script)
 
 
+def test_a_fleet_whose_redis_is_away():
+    alert = "HeadgateFleetAway"
+
+    async def script(folder):
+        gateway = f'[gateway]\n{listening(folder, "g")}redis = "redis://127.0.0.1:{free_port()}"\n'
+        async with live(folder, gateway):
+            prometheus = Prometheus(folder / "g", "headgate-gateway")
+            await asyncio.to_thread(prometheus.scrape)
+            assert await asyncio.to_thread(prometheus.fired, alert)
+
+    run(script)
+
+
 @contextlib.contextmanager
 def deaf(gateway, count, policy):
     """So many event streams of people who stop reading once they have been welcomed."""

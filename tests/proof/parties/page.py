@@ -53,7 +53,10 @@ class Page(Load):
         """The gateway at the other end."""
         if not self.place.balancer:
             return str(self.party.at)
-        mine = f"from {socket.get_extra_info('sockname')[1]} to "
+        own = socket.get_extra_info("sockname")
+        if own is None:
+            raise ConnectionError("lost before it said anything")
+        mine = f"from {own[1]} to "
         lines = Path(self.place.balancer).read_text().splitlines()
         return next(line.removeprefix(mine) for line in reversed(lines) if line.startswith(mine))
 

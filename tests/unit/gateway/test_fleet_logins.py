@@ -2,13 +2,18 @@
 
 import asyncio
 import contextlib
+import secrets
 import time
 
+import msgspec
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from redis import Redis
+from redis.exceptions import ConnectionError as Gone
 
-from gateway.fleet import kept
+from gateway.fleet import kept, member
 from gateway.fleet.member import Fleet
+from gateway.fleet.messages import Entered, Revoked, decode, encode
 from gateway.identity import login, named, shared
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.oidc import Account
@@ -372,3 +377,96 @@ async def test_answers_that_were_used_are_bounded(redis, tmp_path, monkeypatch):
         ]
         assert Redis.from_url(redis).zcard(f"t.{tmp_path.name}.spent") == 3
         assert await one.fleet.logins.spend(b"old", one.store.wall() - 1)
+
+
+def spoilt(process, kind, how):
+    """The next message of this kind meets ``how`` instead of Redis; returns a list that is empty until then."""
+    publish, met = process.fleet._redis.publish, []
+
+    async def spoil_once(channel, data):
+        if not met and isinstance(decode(data), kind):
+            met.append(data)
+            return how()
+        return await publish(channel, data)
+
+    process.fleet._redis.publish = spoil_once
+    return met
+
+
+def breaks():
+    raise Gone("cut")
+
+
+async def test_what_is_revoked_is_told_again_where_the_connection_breaks_meanwhile(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others and other.fleet.others)
+        broken = spoilt(one, Revoked, breaks)
+        one.store.revoke("token:1", one.store.wall() + 1000)
+        await until(lambda: broken)
+        await until(lambda: "token:1" in other.store.revocations())
+
+
+async def test_a_login_is_told_before_it_is_kept(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others and other.fleet.others)
+        broken = spoilt(one, Entered, breaks)
+        await one.enter()
+        await until(lambda: broken)
+        await until(lambda: one.ids() == other.ids())
+
+
+async def test_a_login_ends_where_nobody_has_asked_for_it_before(redis, tmp_path):
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        spoilt(one, Entered, lambda: None)
+        cookie, _ = await one.enter()
+        assert other.ids() == []
+        headers = {"Origin": "http://localhost", "Host": "localhost"}
+        await other.identity.logout(make_mocked_request("POST", "/", headers=headers), cookie)
+        assert await other.who(cookie) is None
+        await until(lambda: one.ids() == [])
+
+
+async def test_odd_things_in_redis_end_nothing(redis, tmp_path):
+    now, name = time.time(), f"t.{tmp_path.name}"
+    row = [
+        secrets.token_bytes(32),
+        secrets.token_hex(8),
+        "oidc:x",
+        "u",
+        {"x": msgspec.msgpack.Ext(5, b"x")},
+        "",
+        now,
+    ]
+    client = Redis.from_url(redis)
+    async with members(tmp_path, redis, "a") as (one,):
+        client.zadd(f"{name}.revoked", {b"\xff\xfe": now + 1000})
+        client.publish(f"{name}.all", encode(Entered("zz", [msgspec.msgpack.encode([*row, now + 1000])])))
+        async with members(tmp_path, redis, "b") as (other,):
+            cookie, _ = await other.enter()
+            assert await one.who(cookie) == "ada"
+
+
+async def test_a_redis_that_was_emptied_is_filled_again(redis, tmp_path, monkeypatch):
+    monkeypatch.setattr(member, "BEAT_S", 0.1)
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        cookie, _ = await one.enter()
+        await until(lambda: other.ids())
+        key = one.fleet.logins.key
+        Redis.from_url(redis).flushall()
+        await until(lambda: None not in (one.fleet.logins.key, other.fleet.logins.key))
+        await until(lambda: key != one.fleet.logins.key == other.fleet.logins.key)
+        async with members(tmp_path, redis, "c") as (new,):
+            await until(lambda: new.ids())
+            assert await new.who(cookie) == "ada"
+
+
+async def test_logins_of_many_users_are_counted_in_one_look(redis, tmp_path, monkeypatch):
+    looks, trim = [], login.trim
+    monkeypatch.setattr(login, "trim", lambda base, user: looks.append(user) or trim(base, user))
+    async with members(tmp_path, redis, "a") as (one,):
+        now = one.store.wall()
+        each = [["oidc:x", f"u{n}", {}, "", now, now + 1000] for n in range(100)]
+        told = [msgspec.msgpack.encode([secrets.token_bytes(32), secrets.token_hex(8), *row]) for row in each]
+        shared.take(one.store, told)
+        assert len(one.ids()) == 100
+        assert looks == [""]
