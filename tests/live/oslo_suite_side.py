@@ -15,11 +15,14 @@ The suite's files stay as they are. What is done around them, before they are im
 - with several folders, that is nodes, each transport takes the next one: servers and clients then live apart.
 """
 
+import contextlib
 import fcntl
 import itertools
 import json
 import logging
 import os
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,6 +36,8 @@ MODULES = (
 GUARDED = ("test_mandatory_call", "test_monitor_long_call")
 ALONE = "MetricsTestCase"
 """Binds a fixed port and a fixed socket: one at a time on this machine."""
+
+METRICS_PORT = 3000
 
 if WORDS["mode"] == "native":
     import eventlet
@@ -150,9 +155,13 @@ class Report(unittest.TestResult):
 
 
 class OneAtATime:
-    """Holds a lock of this machine."""
+    """Holds a lock of this machine, until the program that the test starts has freed its port and its socket.
+
+    The test gives that program a second to begin, and does not wait for its end: neither holds on a busy machine.
+    """
 
     def __enter__(self):
+        self.processes = []
         self.file = open(os.path.join(tempfile.gettempdir(), "headgate-oslo-metrics.lock"), "a")
         while True:
             try:
@@ -160,9 +169,25 @@ class OneAtATime:
             except BlockingIOError:
                 time.sleep(0.2)
             else:
-                return
+                break
+        self.popen = subprocess.Popen
+        subprocess.Popen = self.started
+
+    def started(self, *arguments, **words):
+        """What the test calls as ``Popen``: returns when the program's port is open, or the program has ended."""
+        process = self.popen(*arguments, **words)
+        self.processes.append(process)
+        while process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("localhost", METRICS_PORT), 5):
+                break
+            time.sleep(0.1)
+        return process
 
     def __exit__(self, *_):
+        subprocess.Popen = self.popen
+        for process in self.processes:
+            process.terminate()
+            process.wait()
         self.file.close()
 
 
