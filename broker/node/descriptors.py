@@ -6,7 +6,7 @@ import logging
 import resource
 from typing import TYPE_CHECKING, Final
 
-from broker.transport.reserve import Reserve
+from broker.transport.reserve import DescriptorReserve
 
 if TYPE_CHECKING:
     from broker.settings.schema import LimitsSection
@@ -31,7 +31,7 @@ def allowed() -> int:
     return UNLIMITED if soft == resource.RLIM_INFINITY else min(soft, UNLIMITED)
 
 
-def reserve_of(limits: LimitsSection, descriptors: int) -> Reserve:
+def reserve_of(limits: LimitsSection, descriptors: int) -> DescriptorReserve:
     """What is kept of so many ``descriptors``; half of them at most, whatever the settings say."""
     kept = limits.reserved_descriptors
     if kept is None:
@@ -43,7 +43,7 @@ def reserve_of(limits: LimitsSection, descriptors: int) -> Reserve:
             descriptors,
         )
         kept = descriptors // 2
-    return Reserve(descriptors - kept, kept // STRANGERS_SHARE)
+    return DescriptorReserve(descriptors - kept, kept // STRANGERS_SHARE)
 
 
 def connections_of(limits: LimitsSection, descriptors: int) -> int:

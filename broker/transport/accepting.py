@@ -18,7 +18,7 @@ from typing import Final
 
 from broker.identity import PeerInfo
 from broker.transport.link import Accept, Link, Listener, Options
-from broker.transport.reserve import Spare, exhausted
+from broker.transport.reserve import SpareDescriptor, exhausted
 
 log = logging.getLogger("headgate")
 
@@ -48,7 +48,7 @@ class UnixListener(Listener):
         self._accept = accept
         self._options = options
         self._make = make
-        self._spare = Spare()
+        self._spare = SpareDescriptor()
         self._told_s = -TOLD_S
         self._retry: asyncio.TimerHandle | None = None
         self.address = self.contact_address = f"local://{path}"

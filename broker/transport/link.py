@@ -24,7 +24,7 @@ from broker.identity import Key, PeerInfo
 from broker.schemes import Capabilities
 from broker.transport.budget import Budget
 from broker.transport.outbox import Outbox, OutboxLimits
-from broker.transport.reserve import Reserve
+from broker.transport.reserve import DescriptorReserve
 from broker.wire.framing import OWNER_MAX_BYTES
 from broker.wire.message import Message
 from broker.wire.translate import answer_refused, said_instead
@@ -142,7 +142,7 @@ class Options:
     """The transport's own options, of the type ``Capabilities.options``; None: its defaults."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What brokers agree on about built-in transports (``curve``: certificates; ``batch``: batching)."""
-    reserve: Reserve = field(default_factory=Reserve)
+    reserve: DescriptorReserve = field(default_factory=DescriptorReserve)
     """Descriptors that are not for everybody."""
     has_reserve: Callable[[PeerInfo], bool] = lambda _peer: False
     """Whom they are for."""

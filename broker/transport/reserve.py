@@ -8,7 +8,7 @@ import os
 from typing import NamedTuple
 
 
-class Reserve(NamedTuple):
+class DescriptorReserve(NamedTuple):
     """Which descriptors are kept, and how many of them those may have who have not said yet who they are.
 
     A new descriptor gets the lowest number that is free: one with a high number is one of the last.
@@ -22,7 +22,7 @@ class Reserve(NamedTuple):
         return fd >= self.first
 
 
-class Spare:
+class SpareDescriptor:
     """One descriptor that is open for nothing, to be closed when another is needed and none is left."""
 
     def __init__(self) -> None:

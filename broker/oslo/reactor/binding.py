@@ -16,7 +16,7 @@ from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.turned_away import Denying, LoggedPolicy
 from broker.transport.curve import Certificate, CurveServer
 from broker.transport.zeromq.address import Endpoint, bound, check_free, numeric, parse
-from broker.transport.zeromq.handover import Port
+from broker.transport.zeromq.handover import ReusedPort
 from broker.transport.zeromq.tuning import serve_curve
 from broker.transport.zeromq.zap import Zap
 
@@ -114,7 +114,7 @@ class TcpPort:
 
     def __init__(self, sock: zmq.Socket[bytes], where: Endpoint) -> None:
         self._sock = sock
-        self._port = Port()
+        self._port = ReusedPort()
         sock.set(zmq.IPV6, int(where.ipv6))
         try:
             self.endpoint = where

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import zmq
@@ -19,8 +20,26 @@ if TYPE_CHECKING:
     from broker.transport.zeromq.router import ZeromqListener
 
 
+class ConnectionState(Enum):
+    """Where one accepted connection stands; it goes through these from top to bottom, and may leave some out."""
+
+    OPEN = "open"
+    DRAINING = "draining"
+    """The peer has gone; what it sent before is delivered, then the link ends."""
+    LINGERING = "lingering"
+    """We ended the link; the connection stays until the peer has what is left, see ``ZeromqLink.lingers``."""
+    CLOSED = "closed"
+    """The connection was shut down."""
+
+
 class RouterLink(ZeromqLink):
-    """The link of one connection to a listener; ``connection`` is its user id (see ``zap``)."""
+    """The link of one connection to a listener.
+
+    Attributes:
+        connection: its user id, see ``zap``.
+        state: where it stands; the listener moves it.
+        turns: how many turns of reading it has been draining.
+    """
 
     __slots__ = (
         "_held",
@@ -30,6 +49,7 @@ class RouterLink(ZeromqLink):
         "_listener",
         "_paused",
         "connection",
+        "state",
         "turns",
     )
 
@@ -46,6 +66,7 @@ class RouterLink(ZeromqLink):
         self.connection = connection
         self.fd = fd
         self.inode = inode(fd)
+        self.state = ConnectionState.OPEN
         self.turns = 0
         self._listener = listener
         self._paused = True
@@ -70,23 +91,17 @@ class RouterLink(ZeromqLink):
         """End at once with ``error`` and cut the connection."""
         self._listener.end(self, error, 0)
 
-    def let_go(self, error: LinkError) -> None:
-        """See ``ZeromqLink.let_go``: the only way to end one connection of a ROUTER is to cut it, later."""
+    def end_lingering(self, error: LinkError) -> None:
+        """See ``ZeromqLink.end_lingering``: the only way to end one connection of a ROUTER is to cut it, later."""
         self._listener.end(self, error, LINGER_MS)
 
-    def gone(self) -> None:
-        """See ``ZeromqLink.gone``."""
-        self._farewell.clear()
-        self._listener.parted(self)
-
-    @property
-    def parting(self) -> bool:
-        """Whether it has more to say."""
-        return bool(self._farewell)
+    def all_sent(self) -> None:
+        """See ``ZeromqLink.all_sent``."""
+        self._listener.close_if_idle()
 
     def lost(self, error: LinkError) -> None:
         """See ``ZeromqLink.lost``."""
-        self._listener.leave(self, error)
+        self._listener.drain(self, error)
 
     def deliver(self) -> None:
         """See ``ZeromqLink.deliver``."""

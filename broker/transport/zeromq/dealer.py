@@ -64,7 +64,7 @@ class DealerLink(ZeromqLink):
         opened: resolves when the handshake is over; a LinkError when it failed.
     """
 
-    __slots__ = ("_hub", "_leaving", "_monitor", "opened")
+    __slots__ = ("_draining", "_hub", "_monitor", "opened")
 
     def __init__(self, the_hub: Hub, endpoint: Endpoint, uri: str, options: Options) -> None:
         curve: CurveClient | None = options.extra.get("curve")
@@ -75,7 +75,7 @@ class DealerLink(ZeromqLink):
         pump.paused = True
         super().__init__(peer, options, options.extra.get("identity") or str(uuid.uuid4()).encode(), pump)
         self._hub = the_hub
-        self._leaving: LinkError | None = None
+        self._draining: LinkError | None = None
         self.opened: asyncio.Future[None] = the_hub.loop.create_future()
         self._monitor = Monitor(the_hub, sock, _EVENTS, self._happened)
         try:
@@ -107,37 +107,37 @@ class DealerLink(ZeromqLink):
         """End at once with ``error``."""
         if self.ended is not None:
             return
-        if self.fd < 0 or self._leaving is not None:
+        if self.fd < 0 or self._draining is not None:
             self.release(0)
         else:
             self._pump.stop()
             self._hub.close_connected(self._sock, self._monitor.stop(), self.fd, self.inode)
         self.finish(error)
 
-    def let_go(self, error: LinkError) -> None:
-        """See ``ZeromqLink.let_go``."""
+    def end_lingering(self, error: LinkError) -> None:
+        """See ``ZeromqLink.end_lingering``."""
         self._monitor.close()
         self._pump.paused = True
-        if self._farewell:
+        if self.unsent:
             self._hub.loop.call_later(LINGER_MS / 1000, self._linger)
         else:
-            self.gone()
+            self.all_sent()
         self.finish(error)
 
     def _linger(self) -> None:
-        if self._farewell and self.lingers():
+        if self.unsent and self.lingers():
             self._hub.loop.call_later(LINGER_MS / 1000, self._linger)
         else:
-            self.gone()
+            self.drop_unsent()
+            self.all_sent()
 
-    def gone(self) -> None:
-        """See ``ZeromqLink.gone``."""
-        self._farewell.clear()
+    def all_sent(self) -> None:
+        """See ``ZeromqLink.all_sent``; libzmq has it and sends it while it lingers."""
         self._pump.close(LINGER_MS)
 
     def lost(self, error: LinkError) -> None:
         """See ``ZeromqLink.lost``."""
-        self._leaving = error
+        self._draining = error
         if self.receiver is not None:
             self.resume()
 
@@ -157,8 +157,8 @@ class DealerLink(ZeromqLink):
         """A turn is over; after the last one of a lost connection the link ends."""
         if self._arrived:
             super().deliver()
-        if drained and self._leaving is not None and self.ended is None:
-            self.abort(self._leaving)
+        if drained and self._draining is not None and self.ended is None:
+            self.abort(self._draining)
 
     def _offer(self, group: Sequence[Form]) -> bool:
         """See ``ZeromqLink._offer``; asking for room costs more than failing now and then."""

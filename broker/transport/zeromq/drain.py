@@ -29,7 +29,7 @@ RETRY_S: Final = 0.01
 another peer of the same socket, and EVENTS of a ROUTER does not tell whose room it is."""
 
 
-class Waiting(Protocol):
+class Flushable(Protocol):
     """A link whose outbox waits for room."""
 
     def flush(self) -> None:
@@ -71,7 +71,7 @@ class Pump:
         self.sock = sock
         self.paused = False
         self.closed = False
-        self.waiting: dict[Waiting, None] = {}
+        self.waiting: dict[Flushable, None] = {}
         self._hub = hub
         self._owner = owner
         self._events = cast("Callable[[int], int]", sock.get)

@@ -36,7 +36,7 @@ _PROGRAM: Final = Struct("@HP")
 """``struct sock_fprog``: how many instructions, and where."""
 
 
-class Place(Protocol):
+class SharedAddress(Protocol):
     """The sockets that listen at one address; the newest gets what comes."""
 
     def open(self) -> int | None:
@@ -60,7 +60,7 @@ class Place(Protocol):
         """Nobody listens any more: remove what is left of it."""
 
 
-class Port:
+class ReusedPort:
     """A TCP port. The kernel numbers the sockets of a group; the last takes the number of one that is closed.
 
     They are kept with their inodes: the descriptor of a closed one may be another's before ``leave`` tells of it.
@@ -71,7 +71,7 @@ class Port:
         self._newest = (-1, 0)
 
     def open(self) -> int | None:
-        """See ``Place.open``: the first socket is libzmq's own affair."""
+        """See ``SharedAddress.open``: the first socket is libzmq's own affair."""
         if not self._group:
             return None
         try:
@@ -83,7 +83,7 @@ class Port:
             raise ConfigError(f"cannot listen a second time: {error.strerror}", error.errno) from error
 
     def take(self, fd: int) -> None:
-        """See ``Place.take``."""
+        """See ``SharedAddress.take``."""
         former, self._newest = self._newest, (fd, inode(fd))
         self._group.append(self._newest)
         if len(self._group) == 1:
@@ -98,7 +98,7 @@ class Port:
             ) from error
 
     def leave(self, fd: int) -> None:
-        """See ``Place.leave``."""
+        """See ``SharedAddress.leave``."""
         if self._forget_closed(fd) and self._newest in self._group:
             with contextlib.suppress(OSError):  # where the number has no socket the kernel chooses
                 self._steer()
@@ -113,7 +113,7 @@ class Port:
         return bool(closed)
 
     def clear(self) -> None:
-        """See ``Place.clear``: of a port nothing is left."""
+        """See ``SharedAddress.clear``: of a port nothing is left."""
         self._group.clear()
 
     def _same(self) -> socket.socket:
@@ -153,7 +153,7 @@ def _beside(former: socket.socket) -> int:
         return made.detach()
 
 
-class Path:
+class ReplacedPath:
     """The file of an ipc listener. libzmq would remove it with the first of the sockets: so it is made here."""
 
     def __init__(self, path: str) -> None:
@@ -162,7 +162,7 @@ class Path:
         self._next: tuple[int, int] | None = None
 
     def open(self) -> int | None:
-        """See ``Place.open``."""
+        """See ``SharedAddress.open``."""
         path = f"{self._path}~" if self._file else self._path
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as made:
@@ -178,7 +178,7 @@ class Path:
             ) from error
 
     def take(self, fd: int) -> None:
-        """See ``Place.take``."""
+        """See ``SharedAddress.take``."""
         if self._file:
             try:
                 os.rename(f"{self._path}~", self._path)
@@ -187,7 +187,7 @@ class Path:
         self._file = self._next
 
     def leave(self, fd: int) -> None:
-        """See ``Place.leave``."""
+        """See ``SharedAddress.leave``."""
 
     def clear(self) -> None:
         """Remove the file, unless it is somebody else's by now."""
@@ -202,14 +202,14 @@ def _identity(path: str) -> tuple[int, int]:
     return seen.st_ino, seen.st_mtime_ns
 
 
-class Name:
+class UnsharedName:
     """An ipc name in no directory, or of libzmq's choice (``*``): it cannot change hands."""
 
     def __init__(self) -> None:
         self._taken = False
 
     def open(self) -> int | None:
-        """See ``Place.open``."""
+        """See ``SharedAddress.open``."""
         if self._taken:
             raise ConfigError(
                 "an ipc name without a file cannot be listened at a second time", errno.EOPNOTSUPP
@@ -217,18 +217,22 @@ class Name:
         return None
 
     def take(self, fd: int) -> None:
-        """See ``Place.take``."""
+        """See ``SharedAddress.take``."""
         self._taken = True
 
     def leave(self, fd: int) -> None:
-        """See ``Place.leave``."""
+        """See ``SharedAddress.leave``."""
 
     def clear(self) -> None:
-        """See ``Place.clear``."""
+        """See ``SharedAddress.clear``."""
 
 
-def place_of(endpoint: Endpoint) -> Place:
+def shared_address(endpoint: Endpoint) -> SharedAddress:
     """Where a listener at ``endpoint`` is."""
     if endpoint.scheme == "tcp":
-        return Port()
-    return Name() if endpoint.host.startswith("@") or endpoint.host == "*" else Path(endpoint.host)
+        return ReusedPort()
+    return (
+        UnsharedName()
+        if endpoint.host.startswith("@") or endpoint.host == "*"
+        else ReplacedPath(endpoint.host)
+    )

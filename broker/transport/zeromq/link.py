@@ -34,7 +34,7 @@ from broker.transport.zeromq.batching import (
 )
 from broker.transport.zeromq.connection import taken_bytes
 from broker.transport.zeromq.drain import Pump
-from broker.transport.zeromq.tuning import FAREWELL_MS, LINGER_MS, MORE_NOBLOCK, NOBLOCK, STILL_MS
+from broker.transport.zeromq.tuning import LINGER_IDLE_MS, LINGER_MAX_MS, LINGER_MS, MORE_NOBLOCK, NOBLOCK
 from broker.wire.decoding import from_parts
 from broker.wire.dialects import Dialect, dialect
 from broker.wire.message import MARK, REQUEST, Message, control
@@ -52,27 +52,28 @@ class ZeromqLink(Link):
         identity: the identity part: of the peer (ROUTER), or our own (DEALER).
         fd: the connection's descriptor in libzmq; -1 while it is not known. inode: its socket's number.
         batch: True while small messages to the peer are sent in batches.
+        unsent: what the peer has not taken of what waited when the link was closed.
     """
 
     __slots__ = (
         "_arrived",
         "_batch_allowed",
         "_decode",
-        "_farewell",
         "_form",
+        "_idle_ms",
         "_lingered_ms",
         "_marks",
         "_max_bytes",
         "_moved",
         "_pump",
         "_sock",
-        "_still_ms",
         "_taken_bytes",
         "_taken_s",
         "batch",
         "fd",
         "identity",
         "inode",
+        "unsent",
     )
 
     def __init__(self, peer: PeerInfo, options: Options, identity: bytes, pump: Pump) -> None:
@@ -85,9 +86,9 @@ class ZeromqLink(Link):
         self._max_bytes = options.max_bytes(peer)
         self._batch_allowed = bool(options.extra.get("batch", False)) and spoken.native
         self._arrived: list[list[Part]] = []
-        self._farewell: list[Form] = []
+        self.unsent: list[Form] = []
         self._moved = self._marks = False
-        self._lingered_ms = self._still_ms = 0
+        self._lingered_ms = self._idle_ms = 0
         self.fd, self.inode = -1, 0
         self._taken_bytes, self._taken_s = 0, 0.0
         self._decode: Callable[[list[Part]], Message] = from_parts if spoken.native else _decoder(spoken)
@@ -123,8 +124,8 @@ class ZeromqLink(Link):
         """Give libzmq what it takes; park the rest and wait for room."""
         outbox = self.outbox
         if self.ended is not None:
-            if self._farewell:
-                self._flush_farewell()
+            if self.unsent:
+                self._flush_unsent()
             return
         before = outbox.sent
         if outbox.parked is not None:
@@ -191,13 +192,13 @@ class ZeromqLink(Link):
             self.flush()
             outbox = self.outbox
             while outbox.parked:
-                self._farewell.append(outbox.unpark())
-            self.let_go(LinkClosed(reason or "closed"))
-            if self._farewell:
-                self._flush_farewell()
+                self.unsent.append(outbox.unpark())
+            self.end_lingering(LinkClosed(reason or "closed"))
+            if self.unsent:
+                self._flush_unsent()
 
-    def _flush_farewell(self) -> None:
-        forms, start = self._farewell, 0
+    def _flush_unsent(self) -> None:
+        forms, start = self.unsent, 0
         while start < len(forms):
             stop = group_end(forms, start)
             if not self._offer(forms[start:stop]):
@@ -206,16 +207,20 @@ class ZeromqLink(Link):
             self._moved = True
         del forms[:start]
         if not forms:
-            self.gone()
+            self.all_sent()
+
+    def drop_unsent(self) -> None:
+        """The peer does not take the rest, or its connection is closed."""
+        self.unsent.clear()
 
     def lingers(self) -> bool:
         """Asked every ``LINGER_MS`` after the close: whether the connection is needed for as long again."""
         moved, self._moved = self._moved, False
         self._lingered_ms += LINGER_MS
-        self._still_ms = 0 if moved else self._still_ms + LINGER_MS
-        if self._lingered_ms >= FAREWELL_MS:
+        self._idle_ms = 0 if moved else self._idle_ms + LINGER_MS
+        if self._lingered_ms >= LINGER_MAX_MS:
             return False
-        return moved or (bool(self._farewell) and self._still_ms < STILL_MS)
+        return moved or (bool(self.unsent) and self._idle_ms < LINGER_IDLE_MS)
 
     def _offer(self, group: Sequence[Form]) -> bool:
         """Send one ZeroMQ message if there is room for it; if not, ``flush`` is called again when there is."""
@@ -289,12 +294,12 @@ class ZeromqLink(Link):
             self.abort(LinkBroken(f"{self.peer.address}: its messages broke their receiver"))
 
     @abstractmethod
-    def let_go(self, error: LinkError) -> None:
+    def end_lingering(self, error: LinkError) -> None:
         """End with ``error``; the connection stays for as long as the link ``lingers``."""
 
     @abstractmethod
-    def gone(self) -> None:
-        """The farewell is said."""
+    def all_sent(self) -> None:
+        """Called after ``close`` once nothing is ``unsent`` any more."""
 
     @abstractmethod
     def lost(self, error: LinkError) -> None:

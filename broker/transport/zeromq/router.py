@@ -16,6 +16,7 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum
 from typing import Any, Final
 
 import zmq
@@ -23,7 +24,7 @@ import zmq
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError
 from broker.identity import PeerInfo
 from broker.transport.link import Accept, Listener, Options
-from broker.transport.zeromq.accepted import RouterLink
+from broker.transport.zeromq.accepted import ConnectionState, RouterLink
 from broker.transport.zeromq.address import (
     Endpoint,
     bound,
@@ -36,7 +37,7 @@ from broker.transport.zeromq.address import (
 from broker.transport.zeromq.batching import data_of
 from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
-from broker.transport.zeromq.handover import Place, place_of
+from broker.transport.zeromq.handover import SharedAddress, shared_address
 from broker.transport.zeromq.hub import Hub, hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, NOBLOCK, serve_curve, tune
@@ -47,7 +48,7 @@ log = logging.getLogger("headgate")
 _EVENTS: Final = (
     int(zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED) | FAILED
 )
-_PATIENCE_TURNS: Final = 64
+_DRAIN_TURNS: Final = 64
 """A lost peer's link ends when the socket is drained, or after so many turns if others keep it full."""
 _REMEMBERED: Final = 1024
 """Ended connections whose late messages are recognised and dropped."""
@@ -56,11 +57,27 @@ _GRACE_S: Final = 1.0
 """After another has taken over, for so long a connection may show up that the kernel gave to the former listener."""
 
 
+class ListenerState(Enum):
+    """Where a listener stands; it goes through these from top to bottom, and may leave some out."""
+
+    LISTENING = "listening"
+    SUPERSEDED = "superseded"
+    """A successor gets what connects to the address (``renew``); the connections that are here stay."""
+    STOPPED = "stopped"
+    """Nobody comes in any more (``stop``); links stay."""
+    UNBINDING = "unbinding"
+    """The last link has ended, and libzmq is asked to give the address back."""
+    CLOSED = "closed"
+
+
 class ZeromqListener(Listener):
     """One ROUTER socket and the links of its peers.
 
     Args:
         predecessor: the listener whose address this one takes over; new connections come here, its links stay there.
+
+    Attributes:
+        state: see ``ListenerState``.
     """
 
     def __init__(
@@ -76,24 +93,24 @@ class ZeromqListener(Listener):
         self._endpoint = endpoint
         self._accept = accept
         self._options = options
-        self._place: Place = place_of(endpoint) if predecessor is None else predecessor._place
+        self._shared: SharedAddress = shared_address(endpoint) if predecessor is None else predecessor._shared
         self._gate = ListenerPolicy(uri, options)
         self._links: dict[bytes, RouterLink] = {}
         self._by_fd: dict[int, RouterLink] = {}
         self._connected: set[int] = set()
         self._strangers: dict[int, None] = {}  # with descriptors of the reserve; the oldest first
-        self._leaving: dict[RouterLink, LinkError] = {}
-        self._cutting: dict[RouterLink, asyncio.TimerHandle] = {}
-        self._parting: set[RouterLink] = set()
-        self._broken: set[int] = set()  # descriptors that were shut down and libzmq has not yet let go of
-        self._all_gone = asyncio.Event()
-        self._gone: deque[str] = deque(maxlen=_REMEMBERED)
+        self._draining: dict[RouterLink, LinkError] = {}
+        self._lingering: dict[RouterLink, asyncio.TimerHandle] = {}
+        self._shut_down: set[int] = set()  # descriptors that were shut down and libzmq has not closed yet
+        self._all_closed = asyncio.Event()
+        self._ended: deque[str] = deque(maxlen=_REMEMBERED)
         self._touched: list[RouterLink] = []
-        self._stopped: asyncio.Future[None] | None = None
+        self.state = ListenerState.LISTENING
+        self._unbound: asyncio.Future[None] = the_hub.loop.create_future()
         self._successor: ZeromqListener | None = None
         self._predecessors: set[ZeromqListener] = set()
         self._handover_timer: asyncio.TimerHandle | None = None
-        self._destroying: asyncio.Task[None] | None = None
+        self._retiring: asyncio.Task[None] | None = None
         self._listening = -1
         self._domain = b""
         # until it is known better: what comes in by a socket that is shared may fail, and be told, at once
@@ -109,8 +126,8 @@ class ZeromqListener(Listener):
             self._domain = the_hub.guard(sock, self._gate)
             self._bind(sock)
         except BaseException:
-            self._successor = predecessor  # the place stays its own
-            self._destroy()
+            self._successor = predecessor  # the address stays its own
+            self._close()
             raise
         self._bound = sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self.address = bound(self._bound).text if predecessor is None else predecessor.address
@@ -126,7 +143,7 @@ class ZeromqListener(Listener):
         serve_curve(sock, self._options.extra.get("curve"))
         sock.set(zmq.ROUTER_MANDATORY, 1)
         sock.set(zmq.IPV6, int(self._endpoint.ipv6))
-        made = self._place.open()
+        made = self._shared.open()
         if made is not None:
             sock.set(zmq.USE_FD, made)
             self._listening = made
@@ -137,11 +154,11 @@ class ZeromqListener(Listener):
                 os.close(made)
             raise ConfigError(f"cannot listen at {text}: {error.strerror}", error.errno) from error
         self._monitor.drain()  # libzmq says which socket it made
-        self._place.take(self._listening)
+        self._shared.take(self._listening)
 
     def renew(self, extra: Mapping[str, Any]) -> ZeromqListener:
         """See ``Listener.renew``. Connections stay, those in their handshake, too, and take this socket along."""
-        if self._gate.shut or self._successor is not None:
+        if self.state is not ListenerState.LISTENING:
             raise ConfigError(f"{self.address}: nobody listens there any more")
         options = replace(self._options, extra={**self._options.extra, **extra})
         try:
@@ -152,49 +169,52 @@ class ZeromqListener(Listener):
         for predecessor in successor._predecessors:
             predecessor._successor = successor
         self._predecessors.clear()
+        self.state = ListenerState.SUPERSEDED
         self._handover_timer = self._hub.loop.call_later(_GRACE_S, self._handover_over)
         return successor
 
     def _handover_over(self) -> None:
         self._handover_timer = None
-        self._destroy_if_idle()
+        self.close_if_idle()
 
     async def stop(self) -> None:
         """Let nobody in any more. Links stay, and the address with them; without links it is free on return."""
         for predecessor in list(self._predecessors):
             await predecessor.stop()
         self._gate.shut = True
-        if self._destroying is not None:
-            await self._destroying
-        if self.pump.closed or self._links or self._parting or self._stopped is not None:
+        if self._retiring is not None:
+            await self._retiring
+        if self.state in (ListenerState.UNBINDING, ListenerState.CLOSED):
             return
-        await self._unbind()
+        self.state = ListenerState.STOPPED
+        if not self._busy:
+            await self._unbind()
 
     async def _unbind(self) -> None:
         """Stop listening. libzmq 4.3.5 aborts the process when a connection breaks that it is about to unbind and that
         took half a message: so those that were shut down have to be gone first.
         """
-        self._stopped = self._hub.loop.create_future()
-        for link, cut in self._cutting.items():
-            cut.cancel()
-            self._shut_down(link)
-        self._cutting.clear()
+        self.state = ListenerState.UNBINDING
+        for link, timer in self._lingering.items():
+            timer.cancel()
+            self._cut(link)
+        self._lingering.clear()
         try:
             async with asyncio.timeout(_UNBIND_S):
-                while self._broken:
-                    self._all_gone.clear()
-                    await self._all_gone.wait()
+                while self._shut_down:
+                    self._all_closed.clear()
+                    await self._all_closed.wait()
         except TimeoutError:
-            log.warning("%s: libzmq keeps %d connections that were ended", self.address, len(self._broken))
+            log.warning("%s: libzmq keeps %d connections that were ended", self.address, len(self._shut_down))
         self.pump.sock.unbind(self._bound)
         try:
             async with asyncio.timeout(_UNBIND_S):
-                await self._stopped
+                await self._unbound
         except TimeoutError:
             log.warning(
                 "%s: libzmq did not confirm within %g s that it stopped listening", self.address, _UNBIND_S
             )
-        self._destroy()
+        self._close()
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -219,9 +239,9 @@ class ZeromqListener(Listener):
         touched, self._touched = self._touched, []
         for link in touched:
             link.deliver()
-        for link, error in list(self._leaving.items()):
+        for link, error in list(self._draining.items()):
             link.turns += 1
-            if drained or link.turns > _PATIENCE_TURNS:
+            if drained or link.turns > _DRAIN_TURNS:
                 link.release()
                 self.end(link, error, 0)
 
@@ -234,73 +254,68 @@ class ZeromqListener(Listener):
         """The first message of a connection: make its link. None when the connection is not to be heard (any more)."""
         self._monitor.drain()
         tag, fd = str(head.get("User-Id")), int(head.get(zmq.SRCFD))
-        if tag in self._gone:
+        if tag in self._ended:
             return None
         peer = self._gate.peer(tag, str(head.get("Peer-Address")))
         self._strangers.pop(fd, None)
         if peer is None or self._is_kept_from(peer, fd):
-            self._gone.append(tag)
+            self._ended.append(tag)
             shut_down(fd, inode(fd))
             return None
         link = RouterLink(self, peer, head.bytes, tag, fd, self._options)
         for earlier in (self._links.get(link.identity), self._by_fd.get(fd)):
             if earlier is not None:
-                self.leave(earlier, LinkEnded(f"{earlier.peer.address} came back as {peer.address}"))
+                self.drain(earlier, LinkEnded(f"{earlier.peer.address} came back as {peer.address}"))
         self._links[link.identity] = self._by_fd[fd] = link
         self._accept(link)
         if fd not in self._connected:
-            self.leave(link, LinkEnded(f"{peer.address} ended the connection"))
+            self.drain(link, LinkEnded(f"{peer.address} ended the connection"))
         return link
 
     # -- the ends ------------------------------------------------------------------------------
 
-    def leave(self, link: RouterLink, error: LinkError) -> None:
+    def drain(self, link: RouterLink, error: LinkError) -> None:
         """End ``link`` with ``error`` once everything that arrived from it is delivered."""
-        if link.ended is None and link not in self._leaving:
-            self._leaving[link] = error
+        if link.state is ConnectionState.OPEN:
+            link.state = ConnectionState.DRAINING
+            self._draining[link] = error
             self.pump.wake()
 
     def end(self, link: RouterLink, error: LinkError, linger_ms: int) -> None:
         """Forget ``link``, cut its connection after ``linger_ms``, and tell its receiver."""
         if link.ended is not None:
             return
-        self._gone.append(link.connection)
-        self._leaving.pop(link, None)
+        self._ended.append(link.connection)
+        self._draining.pop(link, None)
         self.pump.waiting.pop(link, None)
         if self._links.get(link.identity) is link:
             del self._links[link.identity]
         if self._by_fd.get(link.fd) is link:
             del self._by_fd[link.fd]
-        if link.parting:
-            self._parting.add(link)
-        self._cut_later(link, linger_ms)
-        link.finish(error)
-        self._destroy_if_idle()
-
-    def parted(self, link: RouterLink) -> None:
-        """``link`` has said its farewell."""
-        self._parting.discard(link)
-        self._destroy_if_idle()
-
-    def _cut_later(self, link: RouterLink, linger_ms: int) -> None:
         if linger_ms == 0:
-            self._shut_down(link)
+            self._cut(link)
         else:
-            self._cutting[link] = self._hub.loop.call_later(linger_ms / 1000, self._cut, link)
+            link.state = ConnectionState.LINGERING
+            self._linger(link, linger_ms)
+        link.finish(error)
+        self.close_if_idle()
+
+    def _linger(self, link: RouterLink, linger_ms: int) -> None:
+        self._lingering[link] = self._hub.loop.call_later(linger_ms / 1000, self._lingered, link)
+
+    def _lingered(self, link: RouterLink) -> None:
+        del self._lingering[link]
+        if link.lingers():
+            self._linger(link, LINGER_MS)
+            return
+        self._cut(link)
+        self.close_if_idle()
 
     def _cut(self, link: RouterLink) -> None:
-        del self._cutting[link]
-        if link.lingers():
-            self._cut_later(link, LINGER_MS)
-            return
-        self._shut_down(link)
-        link.gone()
-
-    def _shut_down(self, link: RouterLink) -> None:
-        if (
-            shut_down(link.fd, link.inode) and link.fd in self._connected
-        ):  # else libzmq told of its end already
-            self._broken.add(link.fd)
+        link.state = ConnectionState.CLOSED
+        link.drop_unsent()
+        if shut_down(link.fd, link.inode) and link.fd in self._connected:
+            self._shut_down.add(link.fd)  # else libzmq told of its end already
 
     def _happened(self, event: int, value: int) -> None:
         if event == zmq.EVENT_LISTENING:
@@ -312,8 +327,8 @@ class ZeromqListener(Listener):
         elif event == zmq.EVENT_DISCONNECTED:
             self._disconnected(value)
         elif event == zmq.EVENT_CLOSED:
-            if self._stopped is not None and not self._stopped.done():
-                self._stopped.set_result(None)
+            if self.state is ListenerState.UNBINDING and not self._unbound.done():
+                self._unbound.set_result(None)
         elif event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the gate has told why
             log.warning(
                 "%s: a connection failed in its handshake (event %#x, code %#x)", self.address, event, value
@@ -341,38 +356,43 @@ class ZeromqListener(Listener):
 
     def _disconnected(self, fd: int) -> None:
         self._connected.discard(fd)
-        self._broken.discard(fd)
-        if not self._broken:
-            self._all_gone.set()
+        self._shut_down.discard(fd)
+        if not self._shut_down:
+            self._all_closed.set()
         self._strangers.pop(fd, None)
         link = self._by_fd.get(fd)
         if link is not None:
-            self.leave(link, LinkEnded(f"{link.peer.address} ended the connection"))
-        self._destroy_if_idle()
+            self.drain(link, LinkEnded(f"{link.peer.address} ended the connection"))
+        self.close_if_idle()
 
-    def _destroy_if_idle(self) -> None:
+    @property
+    def _busy(self) -> bool:
+        """Whether a link is open, or has something left to send."""
+        return bool(self._links) or any(link.unsent for link in self._lingering)
+
+    def close_if_idle(self) -> None:
         """After ``stop``, the last link takes the socket along; after ``renew``, the last connection does."""
-        if self.pump.closed or self._stopped is not None or self._links or self._parting:
-            return
-        if self._gate.shut:
-            self._destroy()
-        elif self._successor is not None and not (
-            self._handover_timer or self._destroying or self._connected
+        if self.state is ListenerState.STOPPED and not self._busy:
+            self._close()
+        elif self.state is ListenerState.SUPERSEDED and not (
+            self._busy or self._connected or self._handover_timer
         ):
-            self._destroying = self._hub.loop.create_task(self._unbind(), name="retiring listener")
+            self.state = ListenerState.UNBINDING
+            self._retiring = self._hub.loop.create_task(self._unbind(), name="retiring listener")
 
-    def _destroy(self) -> None:
-        for cut in self._cutting.values():
-            cut.cancel()
-        self._cutting.clear()
+    def _close(self) -> None:
+        self.state = ListenerState.CLOSED
+        for timer in self._lingering.values():
+            timer.cancel()
+        self._lingering.clear()
         if self._handover_timer is not None:
             self._handover_timer.cancel()
         self._hub.unguard(self._domain)
         self._monitor.close()
         self.pump.close(LINGER_MS)
-        self._place.leave(self._listening)
+        self._shared.leave(self._listening)
         if self._successor is None:
-            self._place.clear()
+            self._shared.clear()
         else:
             self._successor._predecessors.discard(self)
 

@@ -35,9 +35,9 @@ HANDSHAKE_MS: Final = 10_000
 """A connection that did not finish its handshake by then is dropped."""
 LINGER_MS: Final = 250
 """After a close, how long libzmq may go on sending what was flushed; deployed Flux has 5, too few for a busy peer."""
-STILL_MS: Final = 1_000
+LINGER_IDLE_MS: Final = 1_000
 """What libzmq had no room for at a close follows as the peer reads: until it reads nothing for so long ..."""
-FAREWELL_MS: Final = 10_000
+LINGER_MAX_MS: Final = 10_000
 """... or so long after the close."""
 NO_RECONNECT_MS: Final = 3_600_000
 """RECONNECT_IVL: longer than a dialer's socket survives its connection. Not -1: libzmq would then throw away what

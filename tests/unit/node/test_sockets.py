@@ -17,7 +17,7 @@ from broker.routing.users import UserLimits
 from broker.transport import accepting
 from broker.transport import unix as module
 from broker.transport.link import Options
-from broker.transport.reserve import Reserve, Spare
+from broker.transport.reserve import DescriptorReserve, SpareDescriptor
 from broker.transport.unix import transport as unix
 from broker.wire.message import MAGIC_DEPLOYED, RESPONSE, event
 from tests.unit.node.desk import Desk, Door, PaperLink, ask, run, ticks, until
@@ -343,7 +343,7 @@ def test_out_of_descriptors_newcomers_are_told_and_accepting_rests_and_goes_on(r
 
 
 def test_the_spare_descriptor_is_lent_once_and_had_back_when_there_is_one(monkeypatch):
-    spare = Spare()
+    spare = SpareDescriptor()
     assert spare.lend()
     assert not spare.lend()
 
@@ -369,7 +369,7 @@ def test_the_last_descriptors_are_the_owners(rundir, caplog, owner):
             door.options.refused = lambda peer, errnum, reason: turned_away.append((peer.uid, errnum))
             first, second, third = await door.dial(), await door.dial(), lowest_free()
             assert (first.ended, second.ended) == (None, None)
-            door.options.reserve = Reserve(third, 0)
+            door.options.reserve = DescriptorReserve(third, 0)
             if owner:
                 for _ in range(3):
                     await door.dial()
@@ -380,7 +380,7 @@ def test_the_last_descriptors_are_the_owners(rundir, caplog, owner):
             assert turned_away == [(os.getuid(), errno.EMFILE)] * 3
             assert len(door.clients) == 2
             assert caplog.text.count("what descriptors are left is the owner's") == 1
-            door.options.reserve = Reserve()
+            door.options.reserve = DescriptorReserve()
             await door.dial()
 
     run(script())

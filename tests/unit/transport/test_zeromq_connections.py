@@ -20,7 +20,7 @@ from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, se
 from broker.transport import curve, zeromq
 from broker.transport.link import Link, Options
 from broker.transport.outbox import OutboxLimits
-from broker.transport.reserve import Reserve
+from broker.transport.reserve import DescriptorReserve
 from broker.transport.zeromq import hub, tuning
 from broker.transport.zeromq import link as link_module
 from broker.wire.message import Message, control, event
@@ -247,9 +247,9 @@ def test_a_listener_whose_peers_left_first_stops_at_once(caplog):
     assert "keeps" not in caplog.text
 
 
-def test_a_farewell_longer_than_libzmqs_queue_arrives():
+def test_more_than_libzmqs_queue_sent_before_the_close_arrives():
     """``close`` right after more messages than SNDHWM: what libzmq has no room for follows as room comes."""
-    farewell = numbered(2000, 100)  # a ROUTER is tried again every 10 ms: that takes it longer than LINGER_MS
+    last = numbered(2000, 100)  # a ROUTER is tried again every 10 ms: that takes it longer than LINGER_MS
 
     async def check():
         for closer in ("near", "far"):
@@ -260,18 +260,18 @@ def test_a_farewell_longer_than_libzmqs_queue_arrives():
                 far, far_in = await accepting.link(0)
                 await far_in.count(1)
                 mine, theirs_in = (near, far_in) if closer == "near" else (far, near_in)
-                send_all(mine, farewell)
+                send_all(mine, last)
                 mine.close()
                 assert isinstance(mine.ended, LinkClosed)
                 await theirs_in.end()
-                assert topics(theirs_in.messages)[-len(farewell) :] == topics(farewell)
+                assert topics(theirs_in.messages)[-len(last) :] == topics(last)
                 near.abort(LinkClosed())
 
     asyncio.run(check())
 
 
-def test_a_farewell_to_a_peer_that_takes_nothing_is_given_up(monkeypatch):
-    monkeypatch.setattr(link_module, "STILL_MS", 500)
+def test_what_a_peer_does_not_take_after_the_close_is_given_up(monkeypatch):
+    monkeypatch.setattr(link_module, "LINGER_IDLE_MS", 500)
 
     async def check():
         options = listening()
@@ -284,9 +284,9 @@ def test_a_farewell_to_a_peer_that_takes_nothing_is_given_up(monkeypatch):
                 link, _recorder = await accepting.link(0)
                 send_all(link, numbered(300, 100_000))
                 link.close()
-                assert link.parting
+                assert link.unsent
                 begin = time.monotonic()
-                while link.parting:
+                while link.unsent:
                     assert time.monotonic() - begin < PATIENCE_S
                     await asyncio.sleep(0.01)
 
@@ -338,7 +338,7 @@ def test_the_context_ends_with_the_last_socket():
 def test_of_the_last_descriptors_strangers_have_a_share_and_the_oldest_goes():
     async def check():
         options = listening()
-        options.reserve = Reserve(0, 2)
+        options.reserve = DescriptorReserve(0, 2)
         async with listener(options) as (address, accepting):
             host, port = address.removeprefix("tcp://").split(":")
             silent = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
@@ -362,7 +362,7 @@ def test_of_the_last_descriptors_strangers_have_a_share_and_the_oldest_goes():
 def test_the_last_descriptors_are_not_for_guests(caplog):
     async def check():
         options = listening()
-        options.reserve = Reserve(0, 100)
+        options.reserve = DescriptorReserve(0, 100)
         options.has_reserve = lambda peer: peer.rank is not None
         told = []
         options.refused = lambda peer, errnum, reason: told.append((peer.key, errnum))

@@ -8,7 +8,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import ReplacedPath
 
 import pytest
 
@@ -18,8 +18,8 @@ from broker.transport import curve, inproc, zeromq
 from broker.transport.link import Link, Listener, Options
 from broker.transport.zeromq import router
 from broker.transport.zeromq.address import Endpoint
-from broker.transport.zeromq.handover import Path as FilePlace
-from broker.transport.zeromq.handover import Port, place_of
+from broker.transport.zeromq.handover import ReplacedPath as FilePlace
+from broker.transport.zeromq.handover import ReusedPort, shared_address
 from broker.wire.message import control
 from tests.unit.transport.raw import PEER, SERVER, dialling, listening
 
@@ -64,7 +64,7 @@ async def stage(uri: str, **extra) -> AsyncIterator[Stage]:
 
 
 @pytest.fixture(params=["127.0.0.1", "[::1]", "*", "0.0.0.0", "ipc"])
-def uri(request, rundir: Path) -> str:
+def uri(request, rundir: ReplacedPath) -> str:
     if request.param == "ipc":
         return f"ipc://{rundir}/door"
     if request.param == "[::1]" and not has_ipv6():
@@ -99,7 +99,7 @@ def listeners_at(address: str) -> int:
 
 
 def is_there(path: str) -> bool:
-    return Path(path).exists()
+    return ReplacedPath(path).exists()
 
 
 def test_who_comes_meets_the_new_key_and_who_is_there_stays(uri):
@@ -265,7 +265,7 @@ def test_what_cannot_be_renewed_says_so_and_stays_as_it_was(monkeypatch):
             made.renew({"curve": NEW})
         await made.stop()
         async with stage("tcp://127.0.0.1:0") as door:
-            monkeypatch.setattr(Port, "_steer", refuse)
+            monkeypatch.setattr(ReusedPort, "_steer", refuse)
             with pytest.raises(ConfigError, match="second socket: Protocol not available"):
                 door.renew(NEW)
             async with asyncio.timeout(PATIENCE_S):
@@ -297,7 +297,7 @@ def test_a_descriptor_that_is_given_out_again_is_another_socket():
         spare, first = socket.socket(), socket.socket()
         first.bind(("127.0.0.1", 0))
         first.listen()
-        place, ended = Port(), first.fileno()
+        place, ended = ReusedPort(), first.fileno()
         assert place.open() is None
         place.take(ended)
         second = stack.enter_context(socket.socket(fileno=place.open()))
@@ -329,7 +329,7 @@ def reached(address, *listening) -> list[socket.socket]:
 
 
 def test_a_name_without_a_file_cannot_change_hands():
-    place = place_of(Endpoint("ipc", "@nowhere"))
+    place = shared_address(Endpoint("ipc", "@nowhere"))
     assert place.open() is None
     place.take(3)
     with pytest.raises(ConfigError, match="second time"):
@@ -338,7 +338,7 @@ def test_a_name_without_a_file_cannot_change_hands():
     place.clear()
 
 
-def test_the_file_of_somebody_else_is_left_alone(rundir: Path):
+def test_the_file_of_somebody_else_is_left_alone(rundir: ReplacedPath):
     place = FilePlace(f"{rundir}/door")
     first = place.open()
     place.take(first)

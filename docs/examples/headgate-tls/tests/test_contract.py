@@ -18,7 +18,7 @@ from broker.identity import ClientKey, Credentials, PeerKey
 from broker.testing import CHECKS, Harness, connected
 from broker.testing.endings import check_half_open_peer
 from broker.testing.harness import Accepting, failure_of
-from broker.transport.reserve import Reserve
+from broker.transport.reserve import DescriptorReserve
 from broker.wire.message import event
 
 GUEST = Credentials(1000, 2)
@@ -120,7 +120,7 @@ def test_a_name_in_the_form_of_a_fingerprint_is_nobody():
 @pytest.mark.parametrize("owner", [True, False])
 def test_the_last_descriptors_are_for_the_owner(harness, owner):
     async def story():
-        reserved = {"reserve": Reserve(0, 2), "has_reserve": lambda _peer: owner}
+        reserved = {"reserve": DescriptorReserve(0, 2), "has_reserve": lambda _peer: owner}
         accepting = Accepting()
         listener = await transport.listen(harness.new_address(), accepting, harness.listening(**reserved))
         silent = [await knock(listener.contact_address) for _ in range(4)]
