@@ -8,7 +8,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import ReplacedPath
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +18,7 @@ from broker.transport import curve, inproc, zeromq
 from broker.transport.link import Link, Listener, Options
 from broker.transport.zeromq import router
 from broker.transport.zeromq.address import Endpoint
-from broker.transport.zeromq.handover import ReplacedPath as FilePlace
-from broker.transport.zeromq.handover import ReusedPort, shared_address
+from broker.transport.zeromq.handover import ReplacedPath, ReusedPort, shared_address
 from broker.wire.message import control
 from tests.unit.transport.raw import PEER, SERVER, dialling, listening
 
@@ -64,7 +63,7 @@ async def stage(uri: str, **extra) -> AsyncIterator[Stage]:
 
 
 @pytest.fixture(params=["127.0.0.1", "[::1]", "*", "0.0.0.0", "ipc"])
-def uri(request, rundir: ReplacedPath) -> str:
+def uri(request, rundir: Path) -> str:
     if request.param == "ipc":
         return f"ipc://{rundir}/door"
     if request.param == "[::1]" and not has_ipv6():
@@ -99,7 +98,7 @@ def listeners_at(address: str) -> int:
 
 
 def is_there(path: str) -> bool:
-    return ReplacedPath(path).exists()
+    return Path(path).exists()
 
 
 def test_who_comes_meets_the_new_key_and_who_is_there_stays(uri):
@@ -297,22 +296,22 @@ def test_a_descriptor_that_is_given_out_again_is_another_socket():
         spare, first = socket.socket(), socket.socket()
         first.bind(("127.0.0.1", 0))
         first.listen()
-        place, ended = ReusedPort(), first.fileno()
-        assert place.open() is None
-        place.take(ended)
-        second = stack.enter_context(socket.socket(fileno=place.open()))
-        place.take(second.fileno())
+        shared, ended = ReusedPort(), first.fileno()
+        assert shared.open() is None
+        shared.take(ended)
+        second = stack.enter_context(socket.socket(fileno=shared.open()))
+        shared.take(second.fileno())
         address = second.getsockname()
         spare.close()
         first.close()
-        third = stack.enter_context(socket.socket(fileno=place.open()))
+        third = stack.enter_context(socket.socket(fileno=shared.open()))
         assert third.fileno() == ended
-        place.take(third.fileno())
+        shared.take(third.fileno())
         assert reached(address, second, third) == [third] * 8
-        place.leave(ended)
+        shared.leave(ended)
         assert reached(address, second, third) == [third] * 8
         second.close()
-        place.leave(second.fileno())
+        shared.leave(second.fileno())
         assert reached(address, third) == [third] * 8
 
 
@@ -329,22 +328,22 @@ def reached(address, *listening) -> list[socket.socket]:
 
 
 def test_a_name_without_a_file_cannot_change_hands():
-    place = shared_address(Endpoint("ipc", "@nowhere"))
-    assert place.open() is None
-    place.take(3)
+    address = shared_address(Endpoint("ipc", "@nowhere"))
+    assert address.open() is None
+    address.take(3)
     with pytest.raises(ConfigError, match="second time"):
-        place.open()
-    place.leave(3)
-    place.clear()
+        address.open()
+    address.leave(3)
+    address.clear()
 
 
-def test_the_file_of_somebody_else_is_left_alone(rundir: ReplacedPath):
-    place = FilePlace(f"{rundir}/door")
-    first = place.open()
-    place.take(first)
+def test_the_file_of_somebody_else_is_left_alone(rundir: Path):
+    address = ReplacedPath(f"{rundir}/door")
+    first = address.open()
+    address.take(first)
     os.close(first)
     os.unlink(rundir / "door")
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(f"{rundir}/door")
-        place.clear()
+        address.clear()
         assert (rundir / "door").is_socket()
