@@ -18,10 +18,13 @@ The broker behind the gateway has rules of its own, and applies them to the stam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from gateway.principal import ROLE_NAMES
+
+if TYPE_CHECKING:
+    from gateway.settings.schema import RuleEntry
 
 KINDS: Final = ("call", "publish", "subscribe", "register")
 """What a rule can be about: calls by topic, events published and subscribed by topic, services registered by name."""
@@ -35,26 +38,6 @@ DEFAULTS: Final[dict[str, frozenset[str]]] = {
     "user": frozenset(),
 }
 """Role -> kinds it has everywhere when no rule says otherwise."""
-
-
-class Rule(Protocol):
-    """One rule, as the settings have it (``settings.schema.RuleEntry``)."""
-
-    @property
-    def roles(self) -> Sequence[str]:
-        """Names of the roles it is about."""
-
-    @property
-    def kinds(self) -> Sequence[str]:
-        """What it is about: some of ``KINDS``."""
-
-    @property
-    def prefixes(self) -> Sequence[str]:
-        """Topics that begin so; "" is all of them."""
-
-    @property
-    def allow(self) -> bool:
-        """False takes the right away."""
 
 
 class _Table:
@@ -89,7 +72,7 @@ class Access:
 
     __slots__ = ("_answers", "_tables")
 
-    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+    def __init__(self, rules: Iterable[RuleEntry] = ()) -> None:
         self._answers: dict[tuple[int, str, bytes], bool] = {}
         self._tables = {(role, kind): _Table(kind in DEFAULTS[role]) for role in ROLE_NAMES for kind in KINDS}
         for place, verdicts in _verdicts(rules).items():
@@ -127,7 +110,7 @@ class Access:
         return [role for role in ROLE_NAMES if self._tables[role, kind].verdict(name)]
 
 
-def _verdicts(rules: Iterable[Rule]) -> dict[tuple[str, str], dict[bytes, bool]]:
+def _verdicts(rules: Iterable[RuleEntry]) -> dict[tuple[str, str], dict[bytes, bool]]:
     """Role and kind -> prefix -> verdict; of rules with the same prefix, one that denies wins."""
     found: dict[tuple[str, str], dict[bytes, bool]] = {}
     for rule in rules:

@@ -7,8 +7,8 @@
     Hub.requested  <- a request: the session that serves its name
     Hub.published  <- events: the fan-out, in runs
 
-``Upstream`` calls the lower half (``upstream.listener.UpstreamListener``). Everything here runs on one event loop and
-waits for nothing; links share one Flusher and one Budget (``options``).
+``Upstream`` calls the lower half, which must not wait. Everything here runs on one event loop; links share one Flusher
+and one Budget (``options``).
 """
 
 from __future__ import annotations
@@ -31,18 +31,10 @@ from gateway.events.latest import Latest
 from gateway.principal import Denied, Principal
 from gateway.sessions import service
 from gateway.sessions.any_rank_retry import AnyRankRetry
-from gateway.sessions.authorization_filter import AuthorizationFilter, HookLike
+from gateway.sessions.authorization_filter import AuthorizationFilter
+from gateway.sessions.connection_limits import LocalConnectionLimits
 from gateway.sessions.counters import Counters
 from gateway.sessions.deadlines import Deadlines
-from gateway.sessions.interfaces import (
-    ConnectionLimits,
-    FleetLike,
-    Identity,
-    LocalConnectionLimits,
-    NullUpstream,
-    TrendsLike,
-    UpstreamLike,
-)
 from gateway.sessions.listing import Order
 from gateway.sessions.publishers import Publishers
 from gateway.sessions.refusals import Refusals
@@ -55,7 +47,13 @@ if TYPE_CHECKING:
     from broker.client.request import Handler
     from broker.transport.link import Link
     from broker.wire.message import Message
+    from gateway.fleet.member import Fleet
+    from gateway.identity.authenticate import Authenticator
+    from gateway.identity.hook import AuthorizationHook
+    from gateway.identity.leases import Connections
     from gateway.settings.schema import GatewaySettings
+    from gateway.trends.trends import Trends
+    from gateway.upstream.supervisor import Upstream
 
 log = logging.getLogger("headgate")
 
@@ -107,17 +105,17 @@ class Hub:
         self.key = key
         self.clock = clock or asyncio.get_running_loop().time
         self.wall = wall
-        self.upstream: UpstreamLike = NullUpstream()
-        self.identity: Identity | None = None
-        self.places: ConnectionLimits = LocalConnectionLimits()
+        self.upstream: Upstream
+        self.identity: Authenticator | None = None
+        self.places: Connections | LocalConnectionLimits = LocalConnectionLimits()
         self.reload: Reload | None = None
         self.leave: Callable[[str], None] | None = None
-        self.trends: TrendsLike | None = None
+        self.trends: Trends | None = None
         self.ask_others: Callable[[bytes], Awaitable[list[bytes]]] | None = None
-        self.fleet: FleetLike | None = None
+        self.fleet: Fleet | None = None
         self.access = Access(settings.rules)
         self.elsewhere: AnyRankRetry | None = None
-        self.hook: HookLike | None = None
+        self.hook: AuthorizationHook | None = None
         self.fanout = Fanout(settings.limits.subscriptions)
         self.history = History(settings.gateway.history_msgs, settings.gateway.history_bytes)
         kept = settings.gateway
@@ -193,7 +191,7 @@ class Hub:
             self.elsewhere.forget(session.front)
         self._places(session).release(session.principal.name)
 
-    def _places(self, session: Session) -> ConnectionLimits:
+    def _places(self, session: Session) -> Connections | LocalConnectionLimits:
         """Where its connection is counted: plain calls are short and many, the shared file is not for them."""
         return self._exchanges if session.kind == "http" else self.places
 
@@ -216,10 +214,10 @@ class Hub:
         if other is not None and other is not session and other.principal.name == session.principal.name:
             other.end(ENDED, "resumed by another connection")
 
-    # -- from the upstream (upstream.listener.UpstreamListener) --------------------------------------------
+    # -- from the upstream ---------------------------------------------------------------------
 
     def answered(self, message: Message) -> None:
-        """A response to a session; one for nobody is dropped and counted."""
+        """A response whose top route is a session's hop; one for nobody is dropped and counted."""
         session = self.fronts.get(message.front)
         if session is None:
             self.counters.late += 1
@@ -238,7 +236,7 @@ class Hub:
         return self.registrations.requested(message)
 
     def published(self, messages: list[Message]) -> None:
-        """Events in order; the history has them already."""
+        """Events in order, numbered without a hole since the last ``upstream_joined``; the history has them already."""
         if self.latest is not None:
             self.latest.took(messages)
         self.fanout.publish(messages)
@@ -246,7 +244,7 @@ class Hub:
             self.deadlines.arrived(messages)
 
     def cut(self, front: bytes, reason: str) -> None:
-        """The link that carried the calls of one session ended: they are answered."""
+        """The link that carried the calls of one session ended: they are answered; ``front`` is its route stack."""
         session = self.fronts.get(front)
         if self.elsewhere is not None:
             self.elsewhere.forget(front)
@@ -269,7 +267,12 @@ class Hub:
         self.publishers.set_shut(False)
 
     def upstream_joined(self, epoch_changed: bool, missed: int | None) -> None:
-        """The upstream is there, or events were missed: clients are told, what waited for it goes on."""
+        """The upstream is there, or events were missed while it was: clients are told, what waited for it goes on.
+
+        Args:
+            epoch_changed: the instance's rank 0 is another one, numbers begin anew; also at the first time.
+            missed: events nobody here saw, 0 for none, None when that cannot be known.
+        """
         self.counters.missed += 0 if epoch_changed else missed or 0
         if self.latest is not None and (epoch_changed or missed != 0):
             self.latest.clear()

@@ -24,7 +24,7 @@ WARN_EVERY_S: Final = 1.0
 
 
 class SharedLogins:
-    """What ``identity`` asks of other gateways (``identity.shared.PeerLogins``).
+    """What ``identity`` asks of other gateways.
 
     Args:
         kept: what Redis keeps. store: this gateway's copy.

@@ -20,7 +20,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
@@ -36,13 +36,15 @@ from gateway.identity.named import NamedLogins
 from gateway.identity.origin import Origins
 from gateway.identity.proxies import Client, ListenerNetworks
 from gateway.identity.revocations import TLS, Revocations
-from gateway.identity.shared import PeerLogins
 from gateway.identity.store import FOREVER, LOGIN, Store
 from gateway.identity.tokens import CREDENTIAL, PREFIX, bearer_of, credential_of
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal, refused
 from gateway.settings.places import place_of
 from gateway.settings.schema import GatewaySettings
+
+if TYPE_CHECKING:
+    from gateway.fleet.logins import SharedLogins
 
 POLL_S: Final = 1.0
 """How often `run` looks whether credentials were revoked: so long may a revoked session live on."""
@@ -95,7 +97,7 @@ class Authenticator:
         self._faults = Attempts()  # what is no client's doing, and must not fill the log either
         self._ring = KeyRing(settings.jwt, clock=clock)
         self._verifier = Verifier(settings.jwt, self._ring)
-        self._elsewhere: PeerLogins | None = None
+        self._elsewhere: SharedLogins | None = None
         self._complaint = ""  # about the files below, as logged last
 
     # ------------------------------------------------------------ life
@@ -231,7 +233,7 @@ class Authenticator:
             self.origins.check(request, client, kind="cookie")
             return self.named.by_token(await self._of_token(text))
 
-    def joined(self, elsewhere: PeerLogins) -> None:
+    def joined(self, elsewhere: SharedLogins) -> None:
         """Have logins in common with other gateways from now on."""
         self._elsewhere = self.named.providers.elsewhere = elsewhere
 

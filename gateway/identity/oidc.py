@@ -45,7 +45,7 @@ from gateway.principal import Denied, refused
 from gateway.settings.schema import OidcEntry
 
 if TYPE_CHECKING:
-    from gateway.identity.shared import PeerLogins
+    from gateway.fleet.logins import SharedLogins
 
 SOURCE: Final = "oidc:"
 """What stands before the provider's name in ``Principal.login``."""
@@ -99,7 +99,7 @@ class Providers:
     def __init__(self, entries: Iterable[OidcEntry], store: Store, clock: Callable[[], float]) -> None:
         self._store = store
         self.by_name = {entry.name: Provider(entry, clock=clock, wall=store.wall) for entry in entries}
-        self.elsewhere: PeerLogins | None = None
+        self.elsewhere: SharedLogins | None = None
         self._key = store.key("oidc") if self.by_name else b""
         self._checked: Counter[str] = Counter()  # answers that are being checked now, by address
 

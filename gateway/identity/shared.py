@@ -9,30 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from gateway.identity.login import Login, insert, trim_all
 from gateway.identity.store import LOGIN, Store, count_change
-
-
-class PeerLogins(Protocol):
-    """Other gateways, as far as logins ask (``fleet.logins``)."""
-
-    @property
-    def key(self) -> bytes | None:
-        """What seals logins that any gateway may finish; None while they are not reached."""
-
-    async def told(self, login_id: str) -> None:
-        """A login was made here; returns when it counts everywhere, or nobody is reached."""
-
-    async def find(self, login_id: str) -> bool:
-        """Whether a login that is unknown here was made elsewhere; now it is known."""
-
-    async def spend(self, answer: bytes, until: float) -> bool:
-        """Whether an answer of a provider was used nowhere before; False, too, when that cannot be known."""
-
 
 NAME_CHARS: Final = 1024
 Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS)]

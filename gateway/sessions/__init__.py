@@ -22,5 +22,5 @@
 ``counters``             what was done, in numbers
 ``refusals``             who tried what without the right
 ``reports``              the same, told to the broker's journal
-``interfaces``           what sessions need of other rooms
+``connection_limits``    connections of each user, counted in one process
 """

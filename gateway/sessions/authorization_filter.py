@@ -8,7 +8,7 @@ calls and what the gateway answers itself (``gateway.*``) pass unasked: a hook t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import HeadgateError
 from broker.wire.message import EVENT, REQUEST, Message
@@ -19,11 +19,11 @@ from gateway.sessions import answers
 from gateway.sessions.calls import unanswered
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from broker.errors import LinkError
     from broker.transport.link import Link
-    from gateway.principal import Principal
+    from gateway.identity.hook import AuthorizationHook, Verdict
     from gateway.sessions.session import Session
 
 Question = tuple[str, bytes]
@@ -41,38 +41,12 @@ INSIDE: Final = {
 UNASKED: Final = frozenset((b"event.unsubscribe", b"service.remove"))
 
 
-class VerdictLike(Protocol):
-    """An answer (``identity.hook.Verdict``)."""
-
-    @property
-    def allowed(self) -> bool:
-        """Whether it may be."""
-
-    @property
-    def text(self) -> str:
-        """Why not."""
-
-    @property
-    def errnum(self) -> int:
-        """The same as an error number."""
-
-
-class HookLike(Protocol):
-    """Who is asked (``identity.hook.AuthorizationHook``)."""
-
-    def known(self, mine: Principal, kind: str, topic: bytes) -> VerdictLike | None:
-        """What is known without asking."""
-
-    def ask(self, mine: Principal, kind: str, topic: bytes) -> Awaitable[VerdictLike]:
-        """Whether somebody may; raises nothing."""
-
-
 class AuthorizationFilter:
     """The receiver of one link (``broker.transport.link.Receiver``)."""
 
     __slots__ = ("_hook", "_session", "_waiting")
 
-    def __init__(self, session: Session, hook: HookLike) -> None:
+    def __init__(self, session: Session, hook: AuthorizationHook) -> None:
         self._session = session
         self._hook = hook
         self._waiting: list[Item] | None = None
@@ -100,7 +74,7 @@ class AuthorizationFilter:
         else:
             self._run(items, {})
 
-    def _run(self, items: Sequence[Item], said: Mapping[Question, VerdictLike]) -> None:
+    def _run(self, items: Sequence[Item], said: Mapping[Question, Verdict]) -> None:
         """Pass on what may be, refuse what may not, and ask for the first that is not known."""
         flusher = self._session.hub.options.flusher
         outer, flusher.batch = flusher.batch, True
@@ -134,7 +108,7 @@ class AuthorizationFilter:
         if messages:
             self._session.received(self._session.link, messages)
 
-    def _judge(self, item: Item, verdicts: list[tuple[Question, VerdictLike]]) -> None:
+    def _judge(self, item: Item, verdicts: list[tuple[Question, Verdict]]) -> None:
         """A control object, or a message of which one thing may not be."""
         session = self._session
         denied = [(question, verdict) for question, verdict in verdicts if not verdict.allowed]

@@ -14,7 +14,7 @@ from gateway.principal import Denied
 
 if TYPE_CHECKING:
     from gateway.hub import Hub
-    from gateway.sessions.interfaces import LoginLike, LoginsLike
+    from gateway.identity.login import Login, Logins
     from gateway.sessions.service import Caller
 
 log = logging.getLogger("headgate")
@@ -61,7 +61,7 @@ def ended(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str
     return {"ended": len(chosen)}
 
 
-def _seen(logins: LoginsLike, caller: Caller) -> tuple[Sequence[LoginLike], set[str]]:
+def _seen(logins: Logins, caller: Caller) -> tuple[Sequence[Login], set[str]]:
     """The logins that a caller may know of, and the ids of its own."""
     own = [] if caller.session is None else logins.of(caller.session.principal)
     seen = logins.of(None) if caller.roles & Role.OWNER else own
@@ -77,7 +77,7 @@ def _for_clients() -> Iterator[None]:
         raise RpcError(denied.errno, denied.public) from denied
 
 
-def _logins(hub: Hub) -> LoginsLike:
+def _logins(hub: Hub) -> Logins:
     if hub.identity is None:
         raise RpcError(errno.ENOSYS, "nobody logs in here")
     return hub.identity.logins

@@ -21,7 +21,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from broker.wire.audience import Prefixes
 from broker.wire.parts import part_data
@@ -32,7 +32,6 @@ from gateway.events.run import Run, send_run
 if TYPE_CHECKING:
     from broker.wire.message import Message
     from gateway.principal import Principal
-    from gateway.sessions.interfaces import HasRoom
     from gateway.sessions.session import Session
 
 BEHIND_S: Final = 2.0
@@ -44,6 +43,15 @@ PORTION_MSGS: Final = 128
 FEW_MSGS: Final = 32
 """Who missed no more waits for no turn: thousands that come back at once are live one after the other."""
 _MAC_CHARS: Final = 43
+
+
+class HasRoom(Protocol):
+    """The outbox of a web client (``websocket.waiting.Waiting``, which sessions do not know)."""
+
+    parked_bytes: int
+
+    def when_room(self, room_bytes: int, told: Callable[[], None]) -> None:
+        """Call ``told`` once, when no more than ``room_bytes`` wait any more."""
 
 
 class Resumed(NamedTuple):

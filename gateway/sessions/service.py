@@ -68,8 +68,8 @@ from gateway.sessions.refusals import DENIED_MAX
 if TYPE_CHECKING:
     from broker.client.request import Handler, Request
     from gateway.hub import Hub
-    from gateway.sessions.interfaces import TrendsLike
     from gateway.sessions.session import Session
+    from gateway.trends.trends import Trends
 
 log = logging.getLogger("headgate")
 
@@ -291,7 +291,7 @@ async def _ranks(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapp
     return await _trends(hub).ranks(after, clients=clients, owner=bool(caller.roles & _OWNER))
 
 
-def _trends(hub: Hub) -> TrendsLike:
+def _trends(hub: Hub) -> Trends:
     if hub.trends is None:
         raise RpcError(errno.ENOSYS, "nothing is known of the brokers here")
     return hub.trends

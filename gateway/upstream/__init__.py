@@ -5,5 +5,4 @@
 ``trunk``      the one owner link: a Handle that carries all sessions
 ``numbering``  which events were seen, which were missed, and whose numbers they are
 ``flux_core``  what is different in front of a real flux-core
-``listener``   what all of it needs of the gateway's hub
 """

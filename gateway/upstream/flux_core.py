@@ -29,7 +29,7 @@ from gateway.upstream.trunk import PUBLISH, Trunk
 
 if TYPE_CHECKING:
     from broker.transport.link import Link, Options
-    from gateway.upstream.listener import UpstreamListener
+    from gateway.hub import Hub
 
 log = logging.getLogger("headgate")
 
@@ -51,14 +51,14 @@ class FluxCoreAdapter:
 
     Args:
         uri: of the upstream. options: of a link. trunk: the shared link.
-        centre: gets what comes.
+        hub: gets what comes.
     """
 
-    def __init__(self, uri: str, options: Options, trunk: Trunk, centre: UpstreamListener) -> None:
+    def __init__(self, uri: str, options: Options, trunk: Trunk, hub: Hub) -> None:
         self._uri = uri
         self._options = options
         self._trunk = trunk
-        self._centre = centre
+        self._hub = hub
         self._links: dict[bytes, _Own] = {}
         self._dials: set[asyncio.Task[None]] = set()
 
@@ -133,13 +133,13 @@ class FluxCoreAdapter:
             del self._links[own.front]
             if self._trunk.ended is None:
                 log.warning("upstream: the link of a session that streams ended: %s", error)
-                self._centre.cut(own.front, str(error))
+                self._hub.cut(own.front, str(error))
 
     def received(self, messages: list[Message]) -> None:
         """What a session's link brought."""
         for message in messages:
             if message.head[3] == RESPONSE and len(message.front) > len(DELIMITER):
-                self._centre.answered(message)
+                self._hub.answered(message)
 
 
 class _Own:

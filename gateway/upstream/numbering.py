@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.wire.message import Message
-    from gateway.upstream.listener import UpstreamListener
+    from gateway.hub import Hub
 
 HELD_MAX: Final = 16384
 """Events held back while in doubt; beyond it the oldest are given up and count as missed."""
@@ -33,7 +33,7 @@ class Numbering:
     """Follows the numbers of the events of one link; begins in doubt.
 
     Args:
-        centre: gets the events and hears what was missed.
+        hub: gets the events and hears what was missed.
         on_doubt: called when doubt arises; ``settle`` ends it.
 
     Attributes:
@@ -43,19 +43,19 @@ class Numbering:
     """
 
     __slots__ = (
-        "_centre",
         "_held",
         "_held_bytes",
         "_history",
+        "_hub",
         "_on_doubt",
         "certain",
         "duplicates",
         "missed",
     )
 
-    def __init__(self, centre: UpstreamListener, on_doubt: Callable[[], None]) -> None:
-        self._centre = centre
-        self._history = centre.history
+    def __init__(self, hub: Hub, on_doubt: Callable[[], None]) -> None:
+        self._hub = hub
+        self._history = hub.history
         self._on_doubt = on_doubt
         self._held: deque[Message] | None = deque()
         self._held_bytes = 0
@@ -100,12 +100,12 @@ class Numbering:
     def _take(self, messages: list[Message]) -> None:
         """Keep consecutive events and hand them over."""
         self._history.extend(messages)
-        self._centre.published(messages)
+        self._hub.published(messages)
 
     def settle(self, epoch: str, sequence: int) -> None:
         """End the doubt: the numbering is ``epoch``'s, and ``sequence`` belongs to an event that was published since.
 
-        Tells the centre what was missed, then hands over what was held.
+        Tells the hub what was missed, then hands over what was held.
         """
         held, self._held, self._held_bytes = list(self._held or ()), None, 0
         if epoch == self._history.epoch:
@@ -132,7 +132,7 @@ class Numbering:
             return False
         self.missed += step - 1
         self._history.hole()
-        self._centre.upstream_joined(False, step - 1)
+        self._hub.upstream_joined(False, step - 1)
         return True
 
     def _go_on(self, held: list[Message], sequence: int) -> None:
@@ -147,7 +147,7 @@ class Numbering:
         if missed:
             self.missed += missed
             self._history.begin(self._history.epoch, (first - 1) % 0xFFFFFFFF)
-        self._centre.upstream_joined(False, missed)
+        self._hub.upstream_joined(False, missed)
         self._deliver(ahead)
 
     def _begin(self, epoch: str, held: list[Message], sequence: int) -> None:
@@ -156,7 +156,7 @@ class Numbering:
         fresh = held[start:]
         before = (fresh[0].sequence - 1) % 0xFFFFFFFF if fresh else sequence
         self._history.begin(epoch, before)
-        self._centre.upstream_joined(True, None)
+        self._hub.upstream_joined(True, None)
         self._deliver(fresh)
 
     def _deliver(self, held: list[Message]) -> None:

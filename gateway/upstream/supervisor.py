@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.client.nearby import Nearby
     from broker.errors import LinkError
     from broker.wire.message import Message
-    from gateway.upstream.listener import UpstreamListener
+    from gateway.hub import Hub
 
 log = logging.getLogger("headgate")
 
@@ -66,7 +66,7 @@ class Upstream:
 
     Args:
         uri: its address.
-        centre: the gateway's hub.
+        hub: the gateway's hub.
         options: of the link; share flusher and budget with all links of the process. None is ``Options()``.
         name: of this gateway process; its service is registered under it, so that the upstream takes the link for a
             provider's, which is never paused. None makes one: ``gateway-`` and eight hexadecimal digits.
@@ -87,7 +87,7 @@ class Upstream:
     def __init__(
         self,
         uri: str,
-        centre: UpstreamListener,
+        hub: Hub,
         options: Options | None = None,
         *,
         name: str | None = None,
@@ -108,7 +108,7 @@ class Upstream:
         self.choked = False
         self.joins = 0
         self.losses = 0
-        self._centre = centre
+        self._hub = hub
         self._options = replace(options or Options(), limits=_limits(), connect_timeout_s=JOIN_S)
         self._keys = keys
         self._rejoin_max_s = rejoin_max_s
@@ -213,7 +213,7 @@ class Upstream:
         """One link, from dialling to its end, whose reason is raised."""
         trunk = Trunk(
             await dial(self.uri, self._fresh_options()),
-            self._centre,
+            self._hub,
             on_doubt=self._wake.set,
             on_choked=self._choked,
             on_end=self._lost,
@@ -325,7 +325,7 @@ class Upstream:
     async def _offer(self, trunk: Trunk) -> None:
         """Let others call ``gateway.*`` through the upstream; of several gateways the first one answers."""
         try:
-            await trunk.serve("gateway", self._centre.service)
+            await trunk.serve("gateway", self._hub.service)
         except RpcError as error:
             if error.errno != errno.EEXIST:
                 raise
@@ -356,7 +356,7 @@ class Upstream:
             trunk.ask_handled()
         else:
             options = replace(self._options, limits=OutboxLimits(cap_bytes=OWN_CAP_BYTES))
-            self._deployed = FluxCoreAdapter(self.uri, options, trunk, self._centre)
+            self._deployed = FluxCoreAdapter(self.uri, options, trunk, self._hub)
         self.joined = True
         self.reason = ""
         self.joins += 1
@@ -367,12 +367,12 @@ class Upstream:
         self.epoch = epoch
         self._here.set()
         trunk.settle(epoch, sequence)
-        self._centre.reregister()
+        self._hub.reregister()
 
     def _choked(self, choked: bool) -> None:
         if self.choked is not choked:
             self.choked = choked
-            self._centre.upstream_choked(choked)
+            self._hub.upstream_choked(choked)
 
     def _lost(self, trunk: Trunk, error: LinkError) -> None:
         """The link ended: at once, whatever the task waits for."""
@@ -390,7 +390,7 @@ class Upstream:
             log.info("upstream: left %s", self.uri)
         else:
             self._failed(str(error))
-        self._centre.upstream_lost(self.reason)
+        self._hub.upstream_lost(self.reason)
 
     def _failed(self, reason: str) -> None:
         """Log a reason once, however often it comes."""

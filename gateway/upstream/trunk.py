@@ -3,7 +3,7 @@
 Theory of operation. What comes up the link is told apart by its route stack: a response whose stack is empty answers a
 call of our own, one with a hop on top belongs to the session whose hop that is. Requests for a name that a session
 registered are the session's, those for a service of this handle its own. Events go to the numbering and on to the
-centre in runs; a run is always handed over before the message behind it, so that everybody sees the upstream's order.
+hub in runs; a run is always handed over before the message behind it, so that everybody sees the upstream's order.
 Where events are held back because their numbers are in doubt, the answers to ``event.publish`` wait behind them: who
 has one may rely on the event being there (see ``broker.routing.events``).
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.client.limits import Limits
     from broker.errors import LinkError
     from broker.transport.link import Link
-    from gateway.upstream.listener import UpstreamListener
+    from gateway.hub import Hub
 
 log = logging.getLogger("headgate")
 
@@ -43,7 +43,7 @@ class Trunk(Handle):
 
     Args:
         link: not started yet.
-        centre: gets what belongs to sessions.
+        hub: gets what belongs to sessions.
         on_doubt: called when events are held back until ``numbering.settle``.
         on_choked: called with True when the upstream reads slowly, with False when it does again.
         on_end: called once, at once, when the link has ended.
@@ -58,18 +58,18 @@ class Trunk(Handle):
     def __init__(
         self,
         link: Link,
-        centre: UpstreamListener,
+        hub: Hub,
         *,
         on_doubt: Callable[[], None],
         on_choked: Callable[[bool], None],
         on_end: Callable[[Trunk, LinkError], None],
         limits: Limits | None = None,
     ) -> None:
-        self._centre = centre
+        self._hub = hub
         self._on_choked = on_choked
         self._on_end_of_link = on_end
         self._watch: _Watch | None = None
-        self.numbering = Numbering(centre, on_doubt)
+        self.numbering = Numbering(hub, on_doubt)
         self.reads = 0
         self._asked_at = 0
         self._behind: list[Message] = []  # answers that wait for the events in front of them
@@ -109,17 +109,17 @@ class Trunk(Handle):
                     if message.topic_part == PUBLISH and self.numbering.in_doubt and not message.errnum:
                         self._behind.append(message)
                         return
-                    self._centre.answered(message)
+                    self._hub.answered(message)
                 else:
                     self._calls.answered(message)
-            elif kind == wire.REQUEST and not self._centre.requested(message):
+            elif kind == wire.REQUEST and not self._hub.requested(message):
                 self._services.requested(message)
             elif kind == wire.CONTROL and message.aux1 == wire.HANDLED:
                 self.link.outbox.handled(self._asked_at + message.aux2)
             elif kind == wire.CONTROL and message.aux1 == wire.MARKED:
                 self.link.outbox.marked(message.aux2)
             elif kind == wire.CONTROL and message.aux1 in (wire.OPEN, wire.SHUT):
-                self._centre.upstream_shut(message.aux1 == wire.SHUT)
+                self._hub.upstream_shut(message.aux1 == wire.SHUT)
         except Exception as error:
             self._fault(message, error)
 
@@ -172,7 +172,7 @@ class Trunk(Handle):
 
         For requests that a deployed broker answers without the hops they came with.
         """
-        relayed = _Relayed(self._centre.answered, message.front, message.tag)
+        relayed = _Relayed(self._hub.answered, message.front, message.tag)
         message.front = DELIMITER
         self._calls.add(relayed, message)
         self.link.send(message)
@@ -247,4 +247,4 @@ class _Relayed:
         self._answered(message)
 
     def failed(self, error: LinkError) -> None:
-        """The link ended: the centre is told of that for all its sessions."""
+        """The link ended: the hub is told of that for all its sessions."""

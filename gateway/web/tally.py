@@ -12,9 +12,9 @@ from gateway.sessions.counters import PLAIN
 from gateway.web.samples import COUNTER, GAUGE, LEAST, Snapshot
 
 if TYPE_CHECKING:
+    from gateway.fleet.member import Fleet
     from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
-    from gateway.sessions.interfaces import FleetLike
     from gateway.upstream.supervisor import Upstream
     from gateway.web.admission import Admission
 
@@ -98,7 +98,7 @@ def _connections(admission: Admission) -> Snapshot:
     ]
 
 
-def _fleet(fleet: FleetLike | None) -> Snapshot:
+def _fleet(fleet: Fleet | None) -> Snapshot:
     away = "Workers that do not reach the Redis of the fleet: limits of a user are each gateway's own."
     others = "Processes of other gateways, as each worker knows them."
     return [

@@ -10,31 +10,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.closes import NO_PONG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.websocket.link import WebSocketLink
+
 TURN_S: Final = 0.5
 """The wheel moves on this often: pings of 10 000 links in 25 s are 200 at a time."""
-
-
-class Pinged(Protocol):
-    """A link that is kept alive (``WebSocketLink``)."""
-
-    ended: Any
-
-    @property
-    def life(self) -> int:
-        """Grows with every sign of life."""
-
-    def ping(self) -> None:
-        """Ask for a sign of life."""
-
-    def close_with(self, code: int, reason: str = "") -> None:
-        """End with a close code."""
 
 
 class Keepalive:
@@ -53,15 +39,17 @@ class Keepalive:
         self._pong_s = pong_s
         self._turn_s = ping_s / turns
         self._pick = pick
-        self._wheel: list[set[Pinged]] = [set() for _ in range(turns)]
+        self._wheel: list[set[WebSocketLink]] = [set() for _ in range(turns)]
         self._at = 0
-        self._asked: deque[tuple[float, Pinged, int]] = deque()  # (deadline, link, its life at the ping)
+        self._asked: deque[tuple[float, WebSocketLink, int]] = (
+            deque()
+        )  # (deadline, link, its life at the ping)
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._wheel))
 
-    def add(self, link: Pinged) -> set[Pinged]:
+    def add(self, link: WebSocketLink) -> set[WebSocketLink]:
         """Keep ``link`` alive for as long as it is in the returned set: who ends takes itself out."""
         place = self._wheel[self._pick(len(self._wheel))]
         place.add(link)
@@ -92,7 +80,7 @@ class Keepalive:
             if self._asked or any(self._wheel):
                 self._again()
 
-    def _ping(self, place: set[Pinged], deadline: float) -> None:
+    def _ping(self, place: set[WebSocketLink], deadline: float) -> None:
         for link in [*place]:
             self._asked.append((deadline, link, link.life))
             link.ping()

@@ -162,7 +162,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def go_on(self) -> None:
-        """Handle some of what was read and waits (``receiving.Late``)."""
+        """Handle some of what was read and waits."""
         self._late = False
         if self._held and self.ended is None:
             return

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from broker.errors import LinkClosed
 from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, BUSY, INTERNAL
@@ -17,24 +17,11 @@ if TYPE_CHECKING:
     from broker.errors import LinkError
     from broker.transport.link import Link
     from broker.wire.message import Message
-    from gateway.hub import Hub
-    from gateway.identity.authenticate import Authenticator
     from gateway.principal import Principal
+    from gateway.websocket.endpoint import Endpoint
     from gateway.websocket.link import WebSocketLink
 
-
 log = logging.getLogger("headgate")
-
-
-class PreAuthOwner(Protocol):
-    """What is behind the door (``Endpoint``)."""
-
-    hub: Hub
-    identity: Authenticator
-    doors: set[PreAuthReceiver]
-
-    def enter(self, link: WebSocketLink, address: str, principal: Principal) -> bool:
-        """Make the link a session."""
 
 
 class PreAuthReceiver:
@@ -48,14 +35,16 @@ class PreAuthReceiver:
         slot: among those who have shown none; a newer one may end this, also while a refused client's close lingers.
     """
 
-    __slots__ = ("_address", "_deadline", "_held", "_house", "check", "link", "slot")
+    __slots__ = ("_address", "_deadline", "_endpoint", "_held", "check", "link", "slot")
 
-    def __init__(self, house: PreAuthOwner, link: WebSocketLink, address: str) -> None:
-        self._house = house
+    def __init__(self, endpoint: Endpoint, link: WebSocketLink, address: str) -> None:
+        self._endpoint = endpoint
         self._address = address
         self._held: list[Message | dict[str, Any]] = []
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(house.hub.settings.limits.handshake_s, link.close_with, AUTH_TIMEOUT)
+        self._deadline = loop.call_later(
+            endpoint.hub.settings.limits.handshake_s, link.close_with, AUTH_TIMEOUT
+        )
         self.link = link
         self.check: asyncio.Task[None] | None = None
         self.slot = link.slot = Slot(self._give_way)
@@ -86,7 +75,7 @@ class PreAuthReceiver:
         if not self.slot.idle:
             self.slot.rests()
         self._held = []
-        self._house.doors.discard(self)
+        self._endpoint.doors.discard(self)
         if self.check is not None and self.check is not asyncio.current_task():
             self.check.cancel()
 
@@ -100,7 +89,7 @@ class PreAuthReceiver:
 
     async def _authenticate(self, token: str) -> None:
         try:
-            principal = await self._house.identity.authenticate_token(token, address=self._address)
+            principal = await self._endpoint.identity.authenticate_token(token, address=self._address)
             self._enter(principal)
         except Denied as denied:
             self.link.close_with(denied.close, denied.public)
@@ -110,12 +99,12 @@ class PreAuthReceiver:
 
     def _enter(self, principal: Principal) -> None:
         link = self.link
-        if link.ended is not None or not self._house.enter(link, self._address, principal):
+        if link.ended is not None or not self._endpoint.enter(link, self._address, principal):
             return
         self._deadline.cancel()
         self.slot.leave()
         link.slot = None
-        self._house.doors.discard(self)
+        self._endpoint.doors.discard(self)
         held, self._held = self._held, []
         link.replay(held)
         link.resume()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from broker.transport.link import Receiver
+
+if TYPE_CHECKING:
+    from gateway.websocket.link import WebSocketLink
 
 READ_BYTES: Final = 128 << 10
 """One read at most, as on UNIX sockets: of a large message, which costs little but its bytes."""
@@ -26,13 +29,6 @@ class WebReceiver(Receiver, Protocol):
         """A control object of the client, in order with its messages."""
 
 
-class Late(Protocol):
-    """A link that has read more than it may handle in this turn."""
-
-    def go_on(self) -> None:
-        """Handle some of it."""
-
-
 class ReadBuffer:
     """The receive buffer that all links of a loop share: links keep only their partial frames.
 
@@ -45,7 +41,7 @@ class ReadBuffer:
         self._whole = memoryview(bytearray(READ_BYTES))
         self._turn, self._short = self._whole[:TURN_BYTES], self._whole[:SHORT_BYTES]
         self._taken = 0
-        self._late: deque[Late] = deque()
+        self._late: deque[WebSocketLink] = deque()
 
     def room(self, missing: int) -> memoryview:
         """Where the next read of a link goes, of whose present message ``missing`` bytes have not come."""
@@ -71,7 +67,7 @@ class ReadBuffer:
             self._loop.call_soon(self._begin)
         self._taken += count
 
-    def later(self, link: Late) -> None:
+    def later(self, link: WebSocketLink) -> None:
         """``link`` goes on when it is its turn."""
         self._late.append(link)
         if not self._taken:

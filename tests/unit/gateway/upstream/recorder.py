@@ -8,7 +8,7 @@ from gateway.events.history import History
 
 
 class Recorder:
-    """``gateway.upstream.listener.UpstreamListener``; ``told`` has everything in order."""
+    """What the upstream calls on a ``Hub``; ``told`` has everything in order."""
 
     def __init__(self, history_msgs=1000):
         self.history = History(history_msgs, 1 << 20)

@@ -13,6 +13,7 @@ from gateway.identity.attempts import BURST
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.store import Store
 from gateway.settings.schema import GatewaySection, GatewaySettings, LimitsSection, UserEntry
+from gateway.upstream.supervisor import Upstream
 from tests.unit.gateway.websocket.house import masked, request_head
 
 TEXT, BINARY, CLOSE = 1, 2, 8
@@ -31,6 +32,7 @@ async def open_gateway(open_house, tmp_path):
             limits=LimitsSection(**limits),
         )
         hub = Hub(settings, key=store.key("resume"))
+        hub.upstream = Upstream("local:///nobody/is/there", hub)
         hub.identity = identity = Authenticator(settings, store)
         hub.places = identity.connections
         await identity.start()
