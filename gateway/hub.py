@@ -44,7 +44,7 @@ from gateway.sessions.reports import Reports
 from gateway.sessions.session import Session
 
 if TYPE_CHECKING:
-    from broker.client.request import Handler
+    from broker.client import Handler
     from broker.transport.link import Link
     from broker.wire.message import Message
     from gateway.fleet.member import Fleet

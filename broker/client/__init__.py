@@ -19,14 +19,12 @@
 ``calls``          matchtags, pending calls, streams  (RFC 6)
 ``nearby``         which ranks have a service, and which of them is next
 ``subscriptions``  events by prefix                   (RFC 3, "Event Message Type")
-``service``        methods that others call           (RFC 6); ``method`` is one of them
+``service``        methods that others call           (RFC 6), by what ``broker.serving`` has in common
 ``registered``     the services of a handle, and their names over another link
-``request``        one such call, and what its handler may do with it
 ``received``       what came in: Response, Event
 ``limits``         how much a Handle may hold
 ``inbox``          the bounded queue between the link and one consumer
 ``gate``           the way out: who sends waits while the link is full
-``payload``        dict | str | bytes <-> payload     (RFC 3, "Payload Conventions")
 ``logline``        the text that ``log.append`` takes
 ``attributes``     broker attributes, the immutable ones remembered
 ``blocking``       the same names for ordinary threads (imported on its own: it starts a thread);
@@ -42,14 +40,15 @@ from broker.client.handle import Handle
 from broker.client.limits import Limits
 from broker.client.received import Event, Response
 from broker.client.reconnecting import Reconnect
-from broker.client.request import LATER, Request
 from broker.client.service import Service
+from broker.serving.request import LATER, Handler, Request
 
 __all__ = [
     "LATER",
     "RETRIES",
     "Event",
     "Handle",
+    "Handler",
     "Limits",
     "Reconnect",
     "Request",

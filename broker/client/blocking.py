@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from broker.client.calls import Stream as AsyncStream
     from broker.client.handle import Handle as AsyncHandle
     from broker.client.limits import Limits
-    from broker.client.payload import Payload
     from broker.client.reconnecting import Reconnect
     from broker.client.subscriptions import Overflow
     from broker.client.subscriptions import Subscription as AsyncSubscription
     from broker.errors import LinkError
+    from broker.wire.payload import Payload
 
 T_co = TypeVar("T_co", covariant=True)
 _FETCH = 256

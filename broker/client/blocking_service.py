@@ -15,28 +15,28 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from broker.client.payload import Payload, encode
-from broker.client.received import Received
 from broker.client.service import table
 from broker.errors import LinkClosed
 from broker.identity import Role
+from broker.serving.request import RequestMessage
+from broker.wire.payload import Payload, encode
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from broker.client.request import Handler, Result
-    from broker.client.request import Request as AsyncRequest
     from broker.client.service import Service as AsyncService
     from broker.loopthread import LoopThread
+    from broker.serving.request import Handler, Result
+    from broker.serving.request import Request as AsyncRequest
 
 THREADS: Final = 8
 """Requests of one service that run at a time; the others wait, and so does a stream's next step."""
 _END: Final = object()
 
 
-class Request(Received):
+class Request(RequestMessage):
     """One request for a method of ours, for use in the handler's thread; see
-    ``broker.client.request.Request``.
+    ``broker.serving.request.Request``.
     """
 
     __slots__ = ("_asked", "_loop", "_writable")
@@ -53,16 +53,6 @@ class Request(Received):
     def done(self) -> bool:
         """True once the last response was given, or the caller is gone or cancelled."""
         return self._asked.done
-
-    @property
-    def streaming(self) -> bool:
-        """True when the caller expects many responses."""
-        return self._asked.streaming
-
-    @property
-    def matchtag(self) -> int:
-        """The caller's number for this call."""
-        return self._asked.matchtag
 
     def respond(self, payload: Payload = None) -> None:
         """Send a response, the last one unless ``streaming``; waits while the broker reads slowly."""

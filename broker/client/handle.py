@@ -17,20 +17,20 @@ from broker.client.connection import Connection
 from broker.client.inbox import Inbox
 from broker.client.logline import own_line
 from broker.client.nearby import Nearby
-from broker.client.payload import Payload, encode
 from broker.client.received import Event, Response
 from broker.client.service import Service, table
 from broker.client.subscriptions import Overflow, Subscription
 from broker.errors import LinkEnded, Missed
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message
+from broker.wire.payload import Payload, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from broker.client.limits import Limits
     from broker.client.reconnecting import Reconnecting
-    from broker.client.request import Handler
+    from broker.serving.request import Handler
     from broker.transport.link import Link
 
 

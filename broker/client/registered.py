@@ -8,15 +8,15 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from broker.client.received import Response
-from broker.client.request import Request
 from broker.errors import ProtocolError
-from broker.wire.message import Message, request
+from broker.wire.message import NORESPONSE, Message, request, response
 from broker.wire.parts import part_data
-from broker.wire.payload import encode_json
+from broker.wire.payload import encode_json, encode_text
 from broker.wire.topic import method_of, service_of
 
 if TYPE_CHECKING:
-    from broker.client.service import Provider, Service
+    from broker.client.connection import Connection
+    from broker.client.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Services:
 
     __slots__ = ("_by_name", "_link", "_losses")
 
-    def __init__(self, link: Provider) -> None:
+    def __init__(self, link: Connection) -> None:
         self._link = link
         self._by_name: dict[bytes, Service] = {}
         self._losses = 0
@@ -56,10 +56,10 @@ class Services:
         service = self._by_name.get(service_of(bytes(part_data(message.topic_part) or b"")))
         if service is not None:
             service.requested(message)
-        else:
+        elif not message.flags & NORESPONSE:
             topic = message.topic or ""
-            text = f"Unknown service method '{topic}'" if method_of(topic) else ""
-            Request(message, self._link.send).respond_error(errno.ENOSYS, text)
+            text = encode_text(f"Unknown service method '{topic}'") if method_of(topic) else None
+            self._link.send(response(message, text, errnum=errno.ENOSYS))
 
     def restore(self) -> None:
         """There is another link: register every name again."""

@@ -1,8 +1,8 @@
 """Built-in services: they answer requests addressed to this broker, one file each.
 
 ``context``   what services may ask of the broker that runs them
-``service``   what a service is: Request, Service, the ``method`` decorator
-``dispatch``  from a delivered request to the handler: masks, unknown methods, what every service answers
+``service``   what a service is: Service, the ``method`` decorator
+``dispatch``  what is special about their handlers (see ``broker.serving``), and what every service answers
 ``streams``   requests whose answers go on, and how they end
 ``tracers``   who wants to see messages pass, and what each is told
 ``service_locations`` which ranks provide which service, at a broker and below it (pure)

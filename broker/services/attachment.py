@@ -13,30 +13,38 @@ from collections.abc import Callable, Container
 from typing import Final
 
 from broker.errors import ProtocolError, RpcError
-from broker.services.context import Sender
-from broker.services.service import LATER, Done, Request, failure_of
+from broker.services.context import Context, Sender
+from broker.services.dispatch import failure_of
+from broker.serving.request import LATER, Later, Request
 from broker.wire.message import STREAMING
+from broker.wire.payload import encode_text
 
 CLIENT: Final = 0
 """``Sender.kind`` of clients."""
 
 
-def attached(request: Request) -> Sender:
+def attached(context: Context, request: Request) -> Sender:
     """The client that sent ``request``, attached to this broker.
 
     Raises:
         RpcError: EPERM; the request came from elsewhere, where its sender has to ask.
     """
-    sender = request.context.sender_of(request.message)
+    sender = context.sender_of(request.message)
     if sender is None or sender.kind != CLIENT:
         raise RpcError(errno.EPERM, "only a client attached to this broker may ask for this")
     return sender
 
 
-def settle(request: Request, change: Callable[[Sender], int], unasked: Container[int] | None = None) -> Done:
+def settle(
+    context: Context,
+    request: Request,
+    change: Callable[[Sender], int],
+    unasked: Container[int] | None = None,
+) -> Later:
     """Make a change to the sender's link and answer with its errno.
 
     Args:
+        context: the broker.
         request: who asks.
         change: makes the change; returns an errno or raises what a handler may raise.
         unasked: errnos that are answered even when the request wants no response; None is all of them, success (0)
@@ -45,12 +53,13 @@ def settle(request: Request, change: Callable[[Sender], int], unasked: Container
     message = request.message
     message.set_flags(message.flags & ~STREAMING)  # which its answer repeats
     try:
-        errnum, text = change(attached(request)), ""
+        errnum, text = change(attached(context, request)), ""
     except UnicodeEncodeError:  # half a surrogate pair in the JSON
         errnum, text = errno.EPROTO, ""
     except (ProtocolError, RpcError) as error:
         errnum, text = failure_of(error)
-    sender = request.context.sender_of(message)
+    sender = context.sender_of(message)
     as_deployed = sender is not None and sender.kind == CLIENT and not sender.strict
-    request.fail(errnum, text, always=as_deployed and (unasked is None or errnum in unasked))
+    always = as_deployed and (unasked is None or errnum in unasked)
+    context.respond(message, encode_text(text) if text else None, errnum, always=always)
     return LATER

@@ -13,7 +13,8 @@ from typing import Final
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import DONE, Done, Request, Service, method
+from broker.services.service import Service, method
+from broker.serving.request import Request
 
 IMMUTABLE: Final = 1
 """Flag: never changes; clients need not ask again."""
@@ -56,7 +57,7 @@ class Attr(Service):
         return {"names": list(self._table)}
 
     @method("set")
-    def set(self, request: Request) -> Done:
+    def set(self, request: Request) -> None:
         """``{"name", "value"}``: ENOENT for names nobody knows, EINVAL for what may not be changed."""
         name, value = request.field("name", str), request.field("value", str)
         if not self._may_set(name):
@@ -65,7 +66,6 @@ class Attr(Service):
         if refused:
             raise RpcError(refused)
         self._table[name] = (value, SETTABLE)
-        return DONE
 
     def _may_set(self, name: str) -> bool:
         if name in self._table:
@@ -77,11 +77,10 @@ class Attr(Service):
         return True
 
     @method("rm")
-    def remove(self, request: Request) -> Done:
+    def remove(self, request: Request) -> None:
         """``{"name"}``: EPERM for what may not be changed; removing what is not there is no error."""
         name = request.field("name", str)
         if name in self._table:
             if not self._table[name][1] & SETTABLE:
                 raise RpcError(errno.EPERM)
             del self._table[name]
-        return DONE

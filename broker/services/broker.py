@@ -10,8 +10,9 @@ from typing import Any
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import LATER, Done, Request, Service, method
+from broker.services.service import Service, method
 from broker.services.wings import WINGS, Figures, Wings
+from broker.serving.request import LATER, Later, Request
 
 
 class BrokerSelf(Service):
@@ -47,7 +48,7 @@ class BrokerSelf(Service):
         return self.context.users()
 
     @method("calls", allow=Role.USER)
-    def calls(self, request: Request) -> Mapping[str, Any] | Done:
+    def calls(self, request: Request) -> Mapping[str, Any] | Later:
         """-> ``{"bounds_ns", "methods": {METHOD: {"calls", "open", "errors": {ERRNO: N}, "total_ns", "buckets"}},
         "others": {KIND: {NAME: as of a method}}, "silent": [WING], "services": {NAME: {"provider", "builtin"}}}``:
         rate, errors and duration of the calls that clients made at this broker.

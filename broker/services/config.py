@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import Done, Request, Service, method
+from broker.services.service import Service, method
 from broker.services.streams import Streams
+from broker.serving.request import Request
 
 
 class Config(Service):
@@ -34,16 +35,16 @@ class Config(Service):
         return self.context.config()
 
     @method("reload")
-    def reload(self, request: Request) -> Done:
+    def reload(self, request: Request) -> None:
         """Always refused: EINVAL below rank 0 as deployed, ENOSYS there."""
-        return self._refuse()
+        self._refuse()
 
     @method("load")
-    def load(self, request: Request) -> Done:
+    def load(self, request: Request) -> None:
         """Always refused, as ``reload``."""
-        return self._refuse()
+        self._refuse()
 
-    def _refuse(self) -> Done:
+    def _refuse(self) -> NoReturn:
         if self.context.rank != 0:
             raise RpcError(errno.EINVAL, "configuration can only be changed on rank 0")
         raise RpcError(errno.ENOSYS, "the configuration is read at SIGHUP; for the rest restart the broker")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.services.service import Request, Service, method
+from broker.services.service import Service, method
+from broker.serving.request import Request
 
 
 class ConnectorLocal(Service):

@@ -6,6 +6,7 @@ implement it in a few lines.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -187,7 +188,7 @@ class Context(Protocol):
     def watch_services(self, watcher: Watcher | None) -> None:
         """The same of the messages that built-in services get and send."""
 
-    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` as a task that ends with the broker at the latest."""
 
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:

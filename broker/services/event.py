@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Credentials, Role
 from broker.services.attachment import settle
-from broker.services.service import Done, Request, Service, method
+from broker.services.service import Service, method
+from broker.serving.request import Later, Request
 from broker.wire.message import PRIVATE
 
 
@@ -25,14 +26,16 @@ class Event(Service):
     name = "event"
 
     @method("subscribe", allow=Role.USER)
-    def subscribe(self, request: Request) -> Done:
+    def subscribe(self, request: Request) -> Later:
         """``{"topic"}``: a plain prefix; "" is everything."""
-        return settle(request, lambda sender: self.context.subscribe(sender, _prefix(request)))
+        return settle(self.context, request, lambda sender: self.context.subscribe(sender, _prefix(request)))
 
     @method("unsubscribe", allow=Role.USER)
-    def unsubscribe(self, request: Request) -> Done:
+    def unsubscribe(self, request: Request) -> Later:
         """``{"topic"}``: takes one subscription back; ENOENT when there is none."""
-        return settle(request, lambda sender: self.context.unsubscribe(sender, _prefix(request)))
+        return settle(
+            self.context, request, lambda sender: self.context.unsubscribe(sender, _prefix(request))
+        )
 
     @method("publish", allow=Role.USER)
     def publish(self, request: Request) -> Mapping[str, object]:

@@ -15,8 +15,9 @@ from broker.identity import Role
 from broker.services import idset
 from broker.services.context import Context
 from broker.services.overlay import GONE
-from broker.services.service import DONE, Done, Request, Service, method
+from broker.services.service import Service, method
 from broker.services.streams import Streams
+from broker.serving.request import Request
 from broker.wire.message import UPSTREAM
 from broker.wire.payload import encode_json
 
@@ -71,7 +72,7 @@ class Groups(Service):
         return {"members": idset.encode(self._members.get(group, ()))}
 
     @method("join")
-    def join(self, request: Request) -> Done:
+    def join(self, request: Request) -> None:
         """``{"name"}``: this rank joins until it leaves or the caller is gone; EEXIST when it has joined."""
         group = self._local_group(request)
         rank = self.context.rank
@@ -79,10 +80,9 @@ class Groups(Service):
             raise RpcError(errno.EEXIST, f"rank {rank} is already a member of {group}")
         self._joined.setdefault(request.sender, set()).add(group)
         self._change(group, (rank,), True)
-        return DONE
 
     @method("leave")
-    def leave(self, request: Request) -> Done:
+    def leave(self, request: Request) -> None:
         """``{"name"}``: this rank leaves; ENOENT when it has not joined."""
         group = self._local_group(request)
         rank = self.context.rank
@@ -91,7 +91,6 @@ class Groups(Service):
         for groups in self._joined.values():
             groups.discard(group)
         self._change(group, (rank,), False)
-        return DONE
 
     def _local_group(self, request: Request) -> str:
         group: str = request.field("name", str)
@@ -100,11 +99,10 @@ class Groups(Service):
         return group
 
     @method("update")
-    def update(self, request: Request) -> Done:
+    def update(self, request: Request) -> None:
         """``{"update": {group: [{"ranks": idset, "set": bool}]}}`` of a child's subtree, in order."""
         for group, ranks, join in self._parse(request.field("update", dict)):
             self._change(group, ranks, join)
-        return DONE
 
     def _parse(self, groups: Mapping[str, Any]) -> list[tuple[str, set[int], bool]]:
         """All of it before any of it is done, so that a bad update changes nothing."""

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.services.context import Context
-from broker.services.service import Request, Service, method
+from broker.services.service import Service, method
+from broker.serving.request import Request
 from broker.wire.message import Message
 
 TOPIC: Final = "heartbeat.pulse"

@@ -13,7 +13,8 @@ from typing import Any, Final
 from broker.errors import HeadgateError, ProtocolError, RpcError
 from broker.identity import USERID_UNKNOWN
 from broker.services.context import Denial, JournalControl
-from broker.services.service import DONE, LATER, Done, Request, Service, method
+from broker.services.service import Service, method
+from broker.serving.request import LATER, Later, Request
 
 NONE_TEXT: Final = "no journal is configured: [journal] enabled = true, or --journal DIR"
 TEXT_CHARS: Final = 255
@@ -33,13 +34,13 @@ class Journal(Service):
         return self._journal().status()
 
     @method("start")
-    def start_recording(self, request: Request) -> Done:
+    def start_recording(self, request: Request) -> Later:
         """-> as ``status``; harmless when it records already. What hinders it is the errno, and its text."""
         self._switch(request, self._journal().start())
         return LATER
 
     @method("stop")
-    def stop_recording(self, request: Request) -> Done:
+    def stop_recording(self, request: Request) -> Later:
         """``{["reason"]}`` -> as ``status``, once everything is written."""
         journal = self._journal()
         reason = request.field("reason", str, "") if request.message.payload_part else ""
@@ -53,19 +54,18 @@ class Journal(Service):
             try:
                 await switching
             except (HeadgateError, OSError) as error:
-                request.fail(error.errno or errno.EIO, str(error))
+                request.respond_error(error.errno or errno.EIO, str(error))
             else:
                 request.respond(self._journal().status())
 
         self.context.spawn(request.topic, work())
 
     @method("denied")
-    def denied(self, request: Request) -> Done:
+    def denied(self, request: Request) -> None:
         """``{"topic", "errno", "userid", "rolemask"[, "claimed", "session", "address", "transport", "type"]}``: a
         message that a gateway refused; ``left_out``: so many before it were not told. It wants no response as a rule.
         """
         self._journal().denied(denial_of(request))
-        return DONE
 
     def _journal(self) -> JournalControl:
         journal = self.context.journal()

@@ -14,8 +14,9 @@ from typing import Final
 
 from broker.services.context import Context
 from broker.services.ring import Entry, Ring, compose, parse
-from broker.services.service import DONE, LATER, Done, Request, Service, method
+from broker.services.service import Service, method
 from broker.services.streams import Streams
+from broker.serving.request import LATER, Later, Request
 from broker.wire.message import MATCHTAG_NONE, UPSTREAM
 
 FORWARD_LEVEL: Final = 3
@@ -46,12 +47,12 @@ class Log(Service):
         self._take(compose(severity, context.rank, "broker", os.getpid(), text, context.wall()))
 
     @method("append")
-    def append(self, request: Request) -> Done:
+    def append(self, request: Request) -> Later | None:
         """RFC 5424 text, with or without NUL. Anything else is ignored; no reply when the matchtag is 0."""
         entry = parse(request.message.payload)
         if entry is not None:
             self._take(entry)
-        return LATER if request.message.matchtag == MATCHTAG_NONE else DONE
+        return LATER if request.message.matchtag == MATCHTAG_NONE else None
 
     def _take(self, entry: Entry) -> None:
         remote = entry.host.isdecimal() and entry.host != str(self.context.rank)
@@ -65,7 +66,7 @@ class Log(Service):
             self.context.call("log.append", entry.line, None, nodeid=self.context.rank, flags=UPSTREAM)
 
     @method("dmesg", streaming=True)
-    def dmesg(self, request: Request) -> Done:
+    def dmesg(self, request: Request) -> Later:
         """``{"follow", "nobacklog"}``, false unless given -> one entry per response, then ENODATA unless follow."""
         follow, new_only = request.field("follow", bool, False), request.field("nobacklog", bool, False)
         if not new_only:
@@ -74,14 +75,13 @@ class Log(Service):
         if follow:
             self._followers.open(request, None)
         else:
-            request.fail(errno.ENODATA)
+            request.respond_error(errno.ENODATA)
         return LATER
 
     @method("clear")
-    def clear(self, request: Request) -> Done:
+    def clear(self, request: Request) -> None:
         """Empty the ring."""
         self._ring.clear()
-        return DONE
 
     @method("stats-get")
     def figures(self, request: Request) -> Mapping[str, object]:

@@ -13,8 +13,9 @@ from typing import Final
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context, TracedMessage
-from broker.services.service import LATER, Done, Request, Service, method
+from broker.services.service import Service, method
 from broker.services.tracers import NONE, Tracer, Tracers
+from broker.serving.request import LATER, Later, Request
 
 RUNNING: Final = 1
 """Status of a module that runs, in deployed numbers."""
@@ -52,7 +53,7 @@ class Module(Service):
         }
 
     @method("load")
-    def load(self, request: Request) -> Done:
+    def load(self, request: Request) -> None:
         """``{"path"}``: always ENOENT."""
         request.field("path", str)
         raise RpcError(
@@ -60,7 +61,7 @@ class Module(Service):
         )
 
     @method("remove")
-    def remove(self, request: Request) -> Done:
+    def remove(self, request: Request) -> None:
         """``{"name"}``: EPERM for what is built in, ENOENT without a text for the rest."""
         name = request.field("name", str)
         if any(service.name == name for service in self._services()):
@@ -70,7 +71,7 @@ class Module(Service):
     # -- what passes ---------------------------------------------------------------------------
 
     @method("trace", streaming=True)
-    def trace(self, request: Request) -> Done:
+    def trace(self, request: Request) -> Later:
         """``{"names", "typemask", "topic_glob"[, "full"]}`` -> for each message that one of these services gets or
         sends, or any when none is named, what ``overlay.trace`` says; ``name`` is the service's.
         """

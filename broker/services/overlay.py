@@ -14,9 +14,10 @@ from typing import Any, Final
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context, TracedMessage
-from broker.services.service import DONE, LATER, Done, Request, Service, method
+from broker.services.service import Service, method
 from broker.services.streams import Streams
 from broker.services.tracers import NONE, Tracer, Tracers
+from broker.serving.request import LATER, Later, Request
 from broker.wire.message import EVENT
 
 GONE: Final = ("lost", "offline")
@@ -57,7 +58,7 @@ class Overlay(Service):
     # -- health --------------------------------------------------------------------------------
 
     @method("health", allow=Role.USER)
-    def health(self, request: Request) -> Mapping[str, object] | Done:
+    def health(self, request: Request) -> Mapping[str, object] | Later:
         """-> ``{"rank", "status", "duration", "children": [{"rank", "status", "duration"[, "error"]}]}``."""
         if not request.streaming:
             return self._health()
@@ -79,7 +80,7 @@ class Overlay(Service):
         }
 
     @method("monitor", streaming=True)
-    def monitor(self, request: Request) -> Done:
+    def monitor(self, request: Request) -> Later:
         """-> ``{"rank", "status", "torpid"}`` for each child that was ever here, then for each change."""
         seen: Seen = {}
         self._monitors.open(request, seen)
@@ -108,7 +109,7 @@ class Overlay(Service):
         return {"rank": rank, "size": 1 + sum(child["size"] for child in children), "children": children}
 
     @method("disconnect-subtree")
-    def disconnect_subtree(self, request: Request) -> Done:
+    def disconnect_subtree(self, request: Request) -> None:
         """``{"rank"}``: send a direct child and all below it away."""
         rank = request.field("rank", int)
         status = {child["rank"]: child["status"] for child in self.context.child_health()}.get(rank)
@@ -119,12 +120,11 @@ class Overlay(Service):
         errnum = self.context.disconnect_child(rank, "administrative disconnect")
         if errnum:
             raise RpcError(errnum)
-        return DONE
 
     # -- what passes ---------------------------------------------------------------------------
 
     @method("trace", streaming=True)
-    def trace(self, request: Request) -> Done:
+    def trace(self, request: Request) -> Later:
         """``{"typemask", "topic_glob", "nodeid"[, "full", "clients", "calls"]}`` -> for each message that passes a link
         of the tree ``{"timestamp", "prefix", "rank", "name", "type", "topic", "payload_size", "payload", "errnum",
         "errstr", "monotonic"[, "dropped"]}``. ``clients``: those of clients, too; their rank is -1, and ``name`` is

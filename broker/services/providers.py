@@ -19,8 +19,9 @@ from broker.services.attachment import settle
 from broker.services.context import Call, Context, Sender
 from broker.services.groups import COMING, PRESENT
 from broker.services.overlay import CHILD, GONE
-from broker.services.service import DONE, Done, Request, Service, method
+from broker.services.service import Service, method
 from broker.services.service_locations import ServiceLocations, SubtreeServices
+from broker.serving.request import Later, Request
 from broker.wire.message import UPSTREAM, Message
 from broker.wire.payload import encode_json
 from broker.wire.topic import check_service, service_of
@@ -60,7 +61,7 @@ class Providers(Service):
         self._entered(self.context.state()[0])
 
     @method("add", allow=Role.USER)
-    def add(self, request: Request) -> Done:
+    def add(self, request: Request) -> Later:
         """``{"service"}``: EINVAL for an unfit name, EEXIST, EPERM for a guest's name without ``USERID-``."""
 
         def change(sender: Sender) -> int:
@@ -68,16 +69,16 @@ class Providers(Service):
             check_name(name, request.message.userid, request.message.rolemask)
             return self.context.add_service(sender, name.encode())
 
-        return settle(request, change, UNASKED)
+        return settle(self.context, request, change, UNASKED)
 
     @method("remove", allow=Role.USER)
-    def remove(self, request: Request) -> Done:
+    def remove(self, request: Request) -> Later:
         """``{"service"}``: ENOENT unless this client provides it."""
 
         def change(sender: Sender) -> int:
             return self.context.remove_service(sender, request.field("service", str).encode())
 
-        return settle(request, change, UNASKED)
+        return settle(self.context, request, change, UNASKED)
 
     @method("providers", allow=Role.USER)
     def providers(self, request: Request) -> Mapping[str, object]:
@@ -110,7 +111,7 @@ class Providers(Service):
     # -- up the tree ---------------------------------------------------------------------------
 
     @method("announce")
-    def announce(self, request: Request) -> Done:
+    def announce(self, request: Request) -> None:
         """``{"services": {NAME: [ranks]}, "left_out"}`` of a direct child: all that there is at it and below it.
 
         EPROTO when it cannot be true; then nothing that the child said holds. ENOSYS for a broker that is no direct
@@ -129,7 +130,6 @@ class Providers(Service):
             raise
         finally:
             self._changed()
-        return DONE
 
     def _provided(self, name: str, there: bool) -> None:
         self._where.provide(name, there)

@@ -6,8 +6,9 @@ import errno
 from typing import Final
 
 from broker.errors import RpcError
-from broker.services.dispatch import OWNER_TEXT
-from broker.services.service import Request, Service
+from broker.services.service import Service
+from broker.serving.request import Request
+from broker.serving.runner import OWNER_TEXT
 
 OFF_TEXT: Final = "remote execution is off: this broker starts no processes"
 

@@ -11,7 +11,8 @@ from broker.identity import Role
 from broker.services import idset
 from broker.services.context import Context
 from broker.services.groups import ONLINE, TORPID, Groups
-from broker.services.service import Request, Service, method
+from broker.services.service import Service, method
+from broker.serving.request import Request
 
 ABSENT_TEXT: Final = "headgate runs no scheduler"
 

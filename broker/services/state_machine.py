@@ -12,8 +12,9 @@ from typing import Final
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import DONE, LATER, Done, Request, Service, method
+from broker.services.service import Service, method
 from broker.services.streams import Streams
+from broker.serving.request import LATER, Later, Request
 
 STATES: Final = (
     "load-builtins",
@@ -54,18 +55,18 @@ class StateMachine(Service):
         return {"state": state, "duration": duration}
 
     @method("wait", allow=Role.USER)
-    def wait(self, request: Request) -> Done:
+    def wait(self, request: Request) -> Later | None:
         """Answered, empty, when the broker runs; EINVAL when it did and is on its way down."""
         number = STATES.index(self.context.state()[0])
         if number == RUN:
-            return DONE
+            return None
         if number > RUN:
             raise RpcError(errno.EINVAL, "broker has surpassed RUN state")
         self._waiters.open(request, None)
         return LATER
 
     @method("monitor")
-    def monitor(self, request: Request) -> Done:
+    def monitor(self, request: Request) -> Later:
         """``{"final"}`` (may be left out) -> ``{"state": number}`` now and, streaming, at each change up to that state.
 
         The stream ends with ENODATA behind the state ``final``. A request that is no stream is answered once.
@@ -88,7 +89,7 @@ class StateMachine(Service):
             if not request.streaming:
                 return
         if self._over(number, final):
-            request.fail(errno.ENODATA)
+            request.respond_error(errno.ENODATA)
 
     def _entered(self, state: str) -> None:
         number = STATES.index(state)
@@ -103,7 +104,7 @@ class StateMachine(Service):
             if number == RUN:
                 request.respond()
             else:
-                request.fail(errno.EINVAL, "broker has surpassed RUN state")
+                request.respond_error(errno.EINVAL, "broker has surpassed RUN state")
 
     def disconnected(self, sender: bytes) -> None:
         """Forget what the sender waits for."""

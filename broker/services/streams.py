@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from broker.errors import RpcError
-from broker.services.service import Request
+from broker.serving.request import Request
 from broker.wire.message import NORESPONSE
 
 STREAMS_MAX: int = 4096
@@ -99,7 +99,7 @@ class Streams(Generic[Interest]):
         """End one stream with ENODATA; an unknown one was never there or is over."""
         request = self.take(sender, matchtag)
         if request is not None:
-            request.fail(errno.ENODATA)
+            request.respond_error(errno.ENODATA)
 
     def forget(self, sender: bytes) -> None:
         """The sender is gone: drop its streams without a word."""

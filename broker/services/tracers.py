@@ -17,8 +17,8 @@ import msgspec
 
 from broker.errors import ProtocolError, RpcError
 from broker.services.context import Context, TracedMessage
-from broker.services.service import Request
 from broker.services.streams import Streams
+from broker.serving.request import Request
 from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, RESPONSE, Message
 from broker.wire.parts import part_data
 from broker.wire.payload import any_text, is_json_object

@@ -66,7 +66,7 @@ from gateway.sessions import listing, logins, topics
 from gateway.sessions.refusals import DENIED_MAX
 
 if TYPE_CHECKING:
-    from broker.client.request import Handler, Request
+    from broker.client import Handler, Request
     from gateway.hub import Hub
     from gateway.sessions.session import Session
     from gateway.trends.trends import Trends

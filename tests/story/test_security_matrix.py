@@ -14,7 +14,7 @@ import pytest
 from broker.nfp.service.handlers import Handlers as NfpHandlers
 from broker.oslo.service.config import FluxBridgeConfig
 from broker.oslo.service.handlers import Handlers as OsloHandlers
-from broker.services import dispatch
+from broker.services.dispatch import BuiltIn
 from broker.wire.message import STREAMING, request
 from gateway.sessions import service as gateway_service
 from tests.live.doors import Door
@@ -45,12 +45,18 @@ def stage() -> Iterator[Stage]:
 # ---------------------------------------------------------------- the table and the product
 
 
+def with_owner(masks: dict[str, int]) -> dict[str, int]:
+    return {word: int(allow | OWNER) for word, allow in masks.items()}
+
+
 def test_every_method_of_the_product_stands_in_the_table():
+    desk = Desk()
     found = {
-        each.name: {word: allow for word, (_, allow, _) in each.methods().items()} for each in Desk().services
+        each.name: {word: method.allow for word, method in each.methods().items()} for each in desk.services
     }
-    assert found == BUILT_IN
-    assert {word: allow for word, (_, allow) in dispatch._COMMON.items()} == COMMON
+    assert found == {name: with_owner(words) for name, words in BUILT_IN.items()}
+    common = BuiltIn(desk.services[0], desk.context, 1).common()
+    assert {word: method.allow for word, method in common.items()} == with_owner(COMMON)
     everybody = USER | ADMIN | OWNER
     nobody = SimpleNamespace()
     nfp = NfpHandlers(nobody, nobody, nobody).table()

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from broker.client.request import Request
+from broker.client import Request
 from broker.errors import RpcError
 from broker.nfp import bodies
 from broker.nfp.contract import JobEvent

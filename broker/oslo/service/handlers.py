@@ -7,7 +7,7 @@ import errno
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from broker.client.request import Request
+from broker.client import Request
 from broker.errors import RpcError
 from broker.identity import Credentials, Role
 from broker.oslo.contract import Address, OsloFailure

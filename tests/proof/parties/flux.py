@@ -10,9 +10,8 @@ import ssl
 from typing import Any
 
 from broker.cli.address import curve_client
-from broker.client import connect
+from broker.client import LATER, Request, connect
 from broker.client.handle import Handle
-from broker.client.request import LATER, Request
 from broker.client.subscriptions import Subscription
 from broker.errors import HeadgateError, LinkError, ProtocolError, RpcError
 from broker.identity import Role

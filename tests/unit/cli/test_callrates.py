@@ -11,8 +11,8 @@ import pytest
 from broker.call_report import CallReport
 from broker.cli.callrates import CallRates, Kind, ask
 from broker.cli.screen import Screen
-from broker.client.received import Received
 from broker.errors import RpcError
+from broker.serving.received import Received
 from broker.wire.message import event
 
 BOUNDS = [1000, 10_000]

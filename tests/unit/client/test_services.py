@@ -73,10 +73,16 @@ def test_request_shows_its_sender():
             seen.append(
                 (request.userid, request.rolemask, request.topic, request.matchtag, request.streaming)
             )
+            seen.append((request.owner, request.sender, request.field("n", int)))
 
         async with h.service("x", {"look": look}):
-            await asked(peer, "x.look", tag=9)
-        assert seen == [(7, OWNER, "x.look", 9, False)]
+            sent = peer.call("x.look", {"n": 3}, tag=9)
+            assert (await peer.next()).errnum == 0
+            assert await asked(peer, "x.look", {"n": "3"}) == (
+                errno.EPROTO,
+                "x.look: key 'n' is missing or of the wrong type",
+            )
+        assert seen[:2] == [(7, OWNER, "x.look", 9, False), (True, sent.front, 3)]
 
     talk(script)
 

@@ -190,8 +190,9 @@ class LittleBroker:
     def watch_services(self, watcher) -> None:
         self.watchers["services"] = watcher
 
-    def spawn(self, name, work) -> None:
+    def spawn(self, name, work) -> asyncio.Task[None]:
         self.tasks.append(asyncio.get_running_loop().create_task(work, name=name))
+        return self.tasks[-1]
 
     def after(self, seconds, callback) -> Timer:
         timer = Timer(self.time + seconds, callback)

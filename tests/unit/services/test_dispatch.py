@@ -8,7 +8,8 @@ import pytest
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.services.dispatch import rusage
-from broker.services.service import DONE, LATER, Service, method
+from broker.services.service import Service, method
+from broker.serving.request import LATER
 from broker.wire.message import NORESPONSE, STREAMING, USER1
 from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk, text, value
 
@@ -28,7 +29,7 @@ class Lab(Service):
 
     @method("done", allow=Role.USER)
     def done(self, request):
-        return DONE
+        return None
 
     @method("later", allow=Role.USER)
     def later(self, request):
@@ -41,7 +42,7 @@ class Lab(Service):
 
     @method("own")
     def own(self, request):
-        return DONE
+        return None
 
     @method("fail", allow=Role.USER)
     def fail(self, request):
@@ -276,7 +277,7 @@ def test_async_handlers_are_bounded_even_within_one_batch():
         desk = lab(tasks_max=2)
         me = desk.client()
         first = [me.send("lab.slow", {"n": 9}), me.send("lab.slow", {"n": 9})]
-        assert me.refused("lab.slow", {"n": 9}) == (errno.EAGAIN, "lab is busy with 2 requests")
+        assert me.refused("lab.slow", {"n": 9}) == (errno.EAGAIN, "service lab is busy: 2 requests run")
         desk.service(Lab).gate.set()
         await settle()
         assert [len(me.take(tag)) for tag in first] == [1, 1]

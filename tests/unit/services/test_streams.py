@@ -2,8 +2,9 @@
 
 from broker.identity import Credentials, Role
 from broker.services import streams as room
-from broker.services.service import DONE, LATER, Service, method
+from broker.services.service import Service, method
 from broker.services.streams import Streams
+from broker.serving.request import LATER
 from broker.wire.message import NORESPONSE, STREAMING
 from tests.unit.services.little_broker import GUEST, Desk
 
@@ -24,13 +25,13 @@ class Ticker(Service):
     def all(self, request):
         for stream, number in self.streams:
             stream.respond({"n": number})
-        return DONE
+        return
 
     @method("end")
     def end(self, request):
         for stream, _ in self.streams:
             self.streams.end(stream.sender, stream.message.matchtag)
-        return DONE
+        return
 
     def disconnected(self, sender):
         self.streams.forget(sender)

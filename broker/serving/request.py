@@ -1,0 +1,125 @@
+"""One request for a method of ours, and what its handler may do with it (RFC 6, "Response Messages")."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from broker.errors import ProtocolError
+from broker.identity import Role
+from broker.serving.received import Received
+from broker.wire.message import STREAMING, Message
+from broker.wire.payload import Payload, encode, encode_text
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Later:
+    """Type of LATER."""
+
+    def __repr__(self) -> str:
+        return "LATER"
+
+
+LATER: Final = Later()
+"""A handler returns this when it kept the request and will call ``respond`` or ``respond_error`` itself."""
+
+Result: TypeAlias = Payload | Later
+Handler: TypeAlias = Callable[["Request"], "Result | Awaitable[Result] | AsyncIterator[Payload]"]
+"""``def``, ``async def`` or an async generator function of one Request."""
+Respond: TypeAlias = Callable[[Message, bytes | None, int], None]
+"""``respond(request, payload, errnum)`` sends a response, unless the request wants none (flag NORESPONSE)."""
+
+
+class RequestMessage(Received):
+    """What a request says, for its handler to look at."""
+
+    __slots__ = ("_object",)
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+        self._object: dict[str, Any] | None = None
+
+    @property
+    def sender(self) -> bytes:
+        """The full route stack, encoded: who sent this. Compare whole stacks, never the first hop."""
+        return self.message.front
+
+    @property
+    def streaming(self) -> bool:
+        """True when the caller expects many responses, ended by an error response."""
+        return bool(self.message.head[4] & STREAMING)
+
+    @property
+    def matchtag(self) -> int:
+        """The caller's number for this call; unique together with the route stack only."""
+        return self.message.matchtag
+
+    @property
+    def owner(self) -> bool:
+        """True when the sender has the OWNER role."""
+        return bool(self.message.rolemask & Role.OWNER)
+
+    def field(self, name: str, kind: type | tuple[type, ...], default: Any = ...) -> Any:
+        """One key of the JSON payload, which is parsed once.
+
+        Raises:
+            ProtocolError: no JSON object; missing without a default, or of another type (bool is not taken for int).
+        """
+        if self._object is None:
+            self._object = self.json()
+        value = self._object.get(name, default)
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if value is default and default is not ...:
+            return default
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ProtocolError(f"{self.topic}: key {name!r} is missing or of the wrong type")
+        return value
+
+
+class Request(RequestMessage):
+    """One request for a method of ours."""
+
+    __slots__ = ("_respond", "done", "task")
+
+    def __init__(self, message: Message, respond: Respond) -> None:
+        self.message = message  # without super(): two calls less for each request
+        self._object = None
+        self._respond = respond
+        self.task: asyncio.Task[None] | None = None
+        """The task that runs the handler; None for a plain function, and while the request waits."""
+        self.done = False
+        """True once the last response was given, or the sender is gone or cancelled."""
+
+    def respond(self, payload: Payload = None) -> None:
+        """Send a response; the last one unless ``streaming``.
+
+        Nothing is sent when the caller wants no response (flag NORESPONSE) or the request is ``done``: a
+        cancel may arrive at any time.
+        """
+        if self.done:
+            return
+        data = encode(payload)
+        self.done = not self.streaming
+        self._respond(self.message, data, 0)
+
+    def respond_error(self, errnum: int, text: str = "") -> None:
+        """Send the last response: POSIX ``errnum``, not 0, and a short text for people."""
+        if errnum == 0:
+            raise ValueError("errnum 0 is success: use respond()")
+        if self.done:
+            return
+        self.done = True
+        self._respond(self.message, encode_text(text) if text else None, errnum)
+
+    def drop(self) -> None:
+        """The sender is gone: say nothing more and stop the handler (RFC 6, "Disconnection")."""
+        self.done = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def cancel(self, errnum: int, text: str = "") -> None:
+        """Stop the handler and answer ``errnum``."""
+        self.respond_error(errnum, text)
+        self.drop()
