@@ -14,12 +14,20 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from broker.cli import completion, main, options, verbs
+from broker.identity import Role
+from broker.services.dispatch import BuiltIn
+from broker.services.registry import built_in
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mkdocs.structure.files import Files
+
+    from broker.serving.method import Method
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -48,6 +56,7 @@ PAGES = {
 PICTURES = "deploy/pictures"
 SETTINGS = {"broker": "broker.toml", "gateway": "gateway.toml"}
 COMMAND_LINE = "reference/command-line.md"
+SERVICES = "reference/services.md"
 LINK = re.compile(r"(\]\()(?![a-z]+:)([^)#\s]*)(#[^)\s]*)?\)")
 WORDS = re.compile(r"^(```\w+) .+$", re.MULTILINE)
 """What a fence says beside its language, for the tests."""
@@ -64,6 +73,7 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
     for kind, name in SETTINGS.items():
         files.append(File.generated(config, f"reference/settings-{kind}.md", content=settings(kind, name)))
+    files.append(File.generated(config, SERVICES, content=services()))
     return files
 
 
@@ -119,6 +129,53 @@ def settings(kind: str, name: str) -> str:
     text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
     about = "Each stands with its default and the reason. `headgate config check FILE` says what is wrong in yours."
     return f"# Settings of {kind}s\n\n{about}\n\n```toml\n{text.rstrip()}\n```\n"
+
+
+ABOUT_SERVICES = """\
+# Built-in services
+
+What every broker answers by itself; clients add services of their own (`service.add`). A method takes a JSON object with
+the keys on the left of `->` and answers with those on the right; what stands in square brackets may be left out, and
+where nothing stands the payload is empty. *Stream*: a request needs flag STREAMING, and is answered until ENODATA (RFC 6).
+"""
+ABOUT_COMMON = "Where a service below has a method of the same name, that one answers."
+
+
+def services() -> str:
+    """The page of the built-in services: who may call each method, and the first paragraph of its docstring."""
+    broker: Any = SimpleNamespace(rank=0, size=1, now=float, attributes=dict, tree_parent=int)
+    every = sorted(built_in(broker), key=lambda service: service.name)
+    parts = [ABOUT_SERVICES, "## Every service", ABOUT_COMMON]
+    parts.append(_table("SERVICE", BuiltIn(every[0], broker, 0).common()))
+    for service in every:
+        parts += [f"## {service.name}", _first(type(service)), _table(service.name, service.methods())]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(service: str, methods: Mapping[str, Method]) -> str:
+    rows = ["| method | who may call | stream | what it takes and answers |", "| --- | --- | --- | --- |"]
+    for name, method in sorted(methods.items()):
+        stream = "yes" if method.streaming else ""
+        rows.append(
+            f"| `{service}.{name}` | {_callers(method.allow)} | {stream} | {_first(method.handler)} |"
+        )
+    return "\n".join(rows) if methods else ""
+
+
+def _callers(allow: int) -> str:
+    """The roles of a mask in words.
+
+    >>> _callers(1), _callers(3), _callers(0xFFFFFFFF)
+    ('owner', 'owner, user', 'everybody')
+    """
+    if allow == Role.ALL:
+        return "everybody"
+    return ", ".join(role.name.lower() for role in (Role.OWNER, Role.USER, Role.ADMIN) if allow & role)
+
+
+def _first(documented: Any) -> str:
+    """The first paragraph of a docstring, as one line of Markdown."""
+    return " ".join((documented.__doc__ or "").partition("\n\n")[0].split()).replace("``", "`")
 
 
 def commands() -> str:

@@ -53,7 +53,7 @@ class Attr(Service):
 
     @method("list", allow=Role.ALL)
     def names(self, request: Request) -> Mapping[str, object]:
-        """No payload needed -> ``{"names"}``."""
+        """-> ``{"names"}``."""
         return {"names": list(self._table)}
 
     @method("set")

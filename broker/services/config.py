@@ -29,7 +29,7 @@ class Config(Service):
 
     @method("get", allow=Role.USER)
     def get(self, request: Request) -> Mapping[str, Any]:
-        """-> the tables as JSON, without secrets."""
+        """-> the tables as JSON, without secrets. A stream is answered once, too, and stays open."""
         if request.streaming:
             self._readers.open(request, None)
         return self.context.config()

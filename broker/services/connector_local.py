@@ -16,7 +16,7 @@ class ConnectorLocal(Service):
 
     @method("stats-get")
     def figures(self, request: Request) -> Mapping[str, Any]:
-        """-> ``{"server": {"clients", "connects"}, "allow_guest_user", "allow_root_owner"}``; owner only.
+        """-> ``{"server": {"clients", "connects"}, "allow_guest_user", "allow_root_owner"}``.
 
         Counts are the client's: ``txcount`` messages it was sent, ``rxcount`` messages it sent us; ``connects`` are
         all clients so far.

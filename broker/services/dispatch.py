@@ -96,7 +96,7 @@ class BuiltIn(Runner):
         self.service.clear_stats()
 
     def _debug(self, request: Request) -> Mapping[str, Any]:
-        """``{"op": "setbit" | "clrbit" | "set" | "clr", "flags"}`` -> ``{"flags"}``: for the service to look at."""
+        """``{"op": "setbit" | "clrbit" | "set" | "clr", "flags"}`` -> ``{"flags"}``: the service's switches."""
         op, flags, before = request.field("op", str), request.field("flags", int), self.service.debug_flags
         after = {"setbit": before | flags, "clrbit": before & ~flags, "set": flags, "clr": 0}.get(op)
         if after is None:

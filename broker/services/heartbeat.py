@@ -56,7 +56,7 @@ class Heartbeat(Service):
 
     @method("stats-get")
     def figures(self, request: Request) -> Mapping[str, Any]:
-        """-> ``{"period", "timeout", "count", "warn_thresh"}``; owner only.
+        """-> ``{"period", "timeout", "count", "warn_thresh"}``.
 
         Timeout and threshold are 0, off: the overlay watches silent peers itself.
         """

@@ -30,7 +30,7 @@ class Journal(Service):
 
     @method("status")
     def status(self, request: Request) -> Mapping[str, Any]:
-        """-> ``{"state", "directory", "writer", "capture", ...}``: see ``node.capture``; ENOSYS without a journal."""
+        """-> ``{"state", "directory", "writer", "capture", ...}``: what records, and where; ENOSYS without one."""
         return self._journal().status()
 
     @method("start")

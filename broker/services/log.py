@@ -80,12 +80,12 @@ class Log(Service):
 
     @method("clear")
     def clear(self, request: Request) -> None:
-        """Empty the ring."""
+        """Empties the ring."""
         self._ring.clear()
 
     @method("stats-get")
     def figures(self, request: Request) -> Mapping[str, object]:
-        """-> ``{"ring-used", "count", "local", "remote"}``; owner only, unlike other services' figures."""
+        """-> ``{"ring-used", "count", "local", "remote"}``; for owners, unlike other services' figures."""
         local = self._ring.count - (self._remote if self.context.rank == 0 else 0)
         return {
             "ring-used": len(self._ring),

@@ -110,7 +110,7 @@ class Overlay(Service):
 
     @method("disconnect-subtree")
     def disconnect_subtree(self, request: Request) -> None:
-        """``{"rank"}``: send a direct child and all below it away."""
+        """``{"rank"}``: sends a direct child and all below it away."""
         rank = request.field("rank", int)
         status = {child["rank"]: child["status"] for child in self.context.child_health()}.get(rank)
         if status is None:

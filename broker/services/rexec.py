@@ -14,7 +14,10 @@ OFF_TEXT: Final = "remote execution is off: this broker starts no processes"
 
 
 class Rexec(Service):
-    """Has no methods of its own; what deployed brokers know here is for owners, so guests hear that first."""
+    """Remote execution is off: every method is refused with EPERM.
+
+    What deployed brokers know here is for owners, so guests hear that first.
+    """
 
     name = "rexec"
 

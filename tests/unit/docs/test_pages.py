@@ -10,8 +10,10 @@ import pytest
 
 from broker.cli.completion import candidates
 from broker.cli.verbs import BUILT_IN
+from broker.identity import Role
 from deploy import pages
 from tests.live.pages import READ, ROOT, blocks
+from tests.unit.services.test_registry import MASKS
 
 README_BYTES = 8192
 LINKING = [*READ, *(ROOT / path for path in pages.PAGES)]
@@ -27,7 +29,7 @@ def test_the_readme_is_short():
 
 @pytest.mark.parametrize("path", LINKING, ids=name)
 def test_links_lead_to_files(path):
-    made = {f"docs/reference/settings-{kind}.md" for kind in pages.SETTINGS}
+    made = {f"docs/reference/settings-{kind}.md" for kind in pages.SETTINGS} | {f"docs/{pages.SERVICES}"}
     text = pages.FENCED.sub("", path.read_text())
     missing = []
     for target in re.findall(r"\]\((?![a-z]+:)([^)#\s]+)", text):
@@ -57,6 +59,21 @@ def test_verbs_and_options_are_there(page, line):
         if word.startswith("--"):
             offered = {option for option, _what in candidates([*words[:at], "--"])}
             assert word.partition("=")[0] in offered, line
+
+
+def test_the_page_of_the_built_in_services_has_every_method_and_who_may_call_it():
+    rows = re.findall(r"^\| `([\w.-]+)` \| ([a-z, ]+) \| (yes|) +\| (.+) \|$", pages.services(), re.MULTILINE)
+    callers = {0: "owner", Role.USER: "owner, user", Role.ADMIN: "owner, admin", Role.ALL: "everybody"}
+    expected = {
+        f"{name}.{word}": callers[mask] for name, words in MASKS.items() for word, mask in words.items()
+    }
+    assert {topic: who for topic, who, *_ in rows if not topic.startswith("SERVICE.")} == expected
+    assert len(rows) == len(expected) + 7  # what every service answers
+    assert [topic for topic, _, stream, _ in rows if stream] == [
+        "log.dmesg", "module.trace", "overlay.monitor", "overlay.trace",
+    ]  # fmt: skip
+    assert all(len(says) > 10 for *_, says in rows)
+    assert all(f"\n## {name}\n" in pages.services() for name in MASKS)
 
 
 def test_the_example_of_the_hook():
