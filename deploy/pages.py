@@ -134,9 +134,10 @@ def settings(kind: str, name: str) -> str:
 ABOUT_SERVICES = """\
 # Built-in services
 
-What every broker answers by itself; clients add services of their own (`service.add`). A method takes a JSON object with
-the keys on the left of `->` and answers with those on the right; what stands in square brackets may be left out, and
-where nothing stands the payload is empty. *Stream*: a request needs flag STREAMING, and is answered until ENODATA (RFC 6).
+What every broker answers by itself; clients add services of their own (`service.add`). A method takes a JSON object
+with the keys on the left of `->` and answers with those on the right; what stands in square brackets may be left out,
+and where nothing stands the payload is empty. *Stream*: a request needs flag STREAMING, and is answered until ENODATA
+(RFC 6).
 """
 ABOUT_COMMON = "Where a service below has a method of the same name, that one answers."
 
