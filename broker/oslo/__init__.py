@@ -50,7 +50,7 @@ Leaves, pure::
     frames      the envelope, its kinds, the filters of publishing sockets
     bodies      JSON, or a compressed stream of it
     records     states and records of the directory, bodies of control messages
-    contract    what the rooms ask of each other: Session, Inbox, IncomingMessage, Settings, failures
+    contract    what the rooms tell each other: Address, Settings, failures
     node        what a proxy is told: NodeConfig
 
 The driver alone imports oslo.messaging, and nobody here imports the rest of the broker, but for the bridge its client.

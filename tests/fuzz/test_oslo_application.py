@@ -11,7 +11,9 @@ from collections import Counter
 import pytest
 
 from broker.oslo.client import control_link, open_session
-from broker.oslo.contract import Address, Inbox, OsloFailure, Session, Settings
+from broker.oslo.client.inbox import ClientInbox
+from broker.oslo.client.session import ClientSession
+from broker.oslo.contract import Address, OsloFailure, Settings
 from broker.oslo.frames import new_id
 from tests.live.oslo import Proxy, until
 from tests.live.oslo_liar import Liar
@@ -24,7 +26,7 @@ GROWTH_KIB = 32 << 10
 CONFIG = {"lease_s": 2.0, "beat_s": 0.5}
 
 
-def use(port: Session, intakes: list[Inbox], found: Counter[str]) -> None:
+def use(port: ClientSession, intakes: list[ClientInbox], found: Counter[str]) -> None:
     """Everything an application does; it may fail, but only as it was told it would."""
     address = Address("x", "t")
     for name, do in (
@@ -49,7 +51,7 @@ def use(port: Session, intakes: list[Inbox], found: Counter[str]) -> None:
             item.requeue()
 
 
-def served(intakes: list[Inbox], body: bytes) -> bool:
+def served(intakes: list[ClientInbox], body: bytes) -> bool:
     """Look whether a message with that body is there; others are passed over."""
     for intake in intakes:
         while (item := intake.get(0)) is not None:
@@ -61,7 +63,7 @@ def served(intakes: list[Inbox], body: bytes) -> bool:
     return False
 
 
-def works_again(port: Session, intakes: list[Inbox]) -> None:
+def works_again(port: ClientSession, intakes: list[ClientInbox]) -> None:
     """One of each kind arrives; tried until the application has found its new proxy."""
     address = Address("x", "t")
 

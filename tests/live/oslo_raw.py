@@ -108,7 +108,7 @@ class Node:
         return results[0]
 
     def status(self, room: str) -> dict[str, Any]:
-        return self.within(lambda: dict(self.proxy.rooms[room].status()))
+        return self.within(lambda: self.proxy.status()[room])
 
     def count(self, room: str, name: str) -> int:
         return int(self.status(room)["counts"].get(name, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +12,12 @@ from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.oslo import sending
 from broker.cli.screen import Screen
 from broker.errors import RpcError, print_error
-from broker.oslo.contract import Address, Session
+from broker.oslo.contract import Address
 from broker.oslo.names import DEFAULT_EXCHANGE
 from broker.oslo.service.topics import result_of
+
+if TYPE_CHECKING:
+    from broker.oslo.client.session import ClientSession
 
 EXAMPLES = (
     "headgate oslo call scheduler select host=a1 count=3",
@@ -57,7 +60,7 @@ def call(
     body = sending.request(method, words, ctxt, namespace, version)
     screen = Screen(as_json)
 
-    def work(port: Session) -> int:
+    def work(port: ClientSession) -> int:
         reply = port.call(where, body, timeout_s=timeout, mandatory=not wait)
         try:
             result = result_of(reply)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from broker.cli import options
 from broker.cli.oslo import sending
-from broker.oslo.contract import Address, Session
+from broker.oslo.contract import Address
 from broker.oslo.names import DEFAULT_EXCHANGE, Pipeline
+
+if TYPE_CHECKING:
+    from broker.oslo.client.session import ClientSession
 
 EXAMPLES = (
     "headgate oslo cast compute.a1 refresh",
@@ -45,7 +48,7 @@ def cast(
     )
     body = sending.request(method, words, ctxt, namespace, version)
 
-    def work(port: Session) -> None:
+    def work(port: ClientSession) -> None:
         port.cast(where, body, mandatory=confirm, retry=0)
 
     settings = sending.client_settings(ipc_dir, directory, directory_key, curve_cert)

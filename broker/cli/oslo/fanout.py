@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.cli import options
 from broker.cli.oslo import sending
-from broker.oslo.contract import Address, Session
+from broker.oslo.contract import Address
 from broker.oslo.names import DEFAULT_EXCHANGE, Pipeline
+
+if TYPE_CHECKING:
+    from broker.oslo.client.session import ClientSession
 
 EXAMPLES = (
     "headgate oslo fanout scheduler forget host=a1",
@@ -35,7 +40,7 @@ def fanout(
     where = Address(sending.named(exchange, "exchange"), sending.topic_named(topic))
     body = sending.request(method, words, ctxt, namespace, version)
 
-    def work(port: Session) -> None:
+    def work(port: ClientSession) -> None:
         port.fanout(where, body, retry=0)
 
     settings = sending.client_settings(ipc_dir, directory, directory_key, curve_cert)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
@@ -16,8 +16,11 @@ from broker.cli.oslo import sending
 from broker.cli.screen import Screen
 from broker.nesting import read_json
 from broker.oslo.bodies import plain
-from broker.oslo.contract import IncomingMessage, Session
 from broker.oslo.names import DEFAULT_EXCHANGE, PRIORITIES
+
+if TYPE_CHECKING:
+    from broker.oslo.client.inbox import ReceivedMessage
+    from broker.oslo.client.session import ClientSession
 
 EXAMPLES = (
     "headgate oslo listen notifications",
@@ -28,7 +31,7 @@ _LOOK_S = 0.5
 """Between two looks whether Ctrl-C came."""
 
 
-def told(item: IncomingMessage) -> dict[str, Any]:
+def told(item: ReceivedMessage) -> dict[str, Any]:
     """A notification as one JSON value; the envelope of version 2.0 is unwrapped."""
     topic, _, priority = item.address.topic.rpartition(".")
     said: dict[str, Any] = {"exchange": item.address.exchange, "topic": topic, "priority": priority}
@@ -43,7 +46,7 @@ def told(item: IncomingMessage) -> dict[str, Any]:
     return said
 
 
-def show(screen: Screen, item: IncomingMessage) -> None:
+def show(screen: Screen, item: ReceivedMessage) -> None:
     """Print it, whatever is in it."""
     screen.value(told(item))
 
@@ -98,7 +101,7 @@ def listen(
     own = sending.named(pool, "pool") or f"headgate-listen-{os.getpid()}-{uuid4().hex[:6]}"
     screen = Screen(as_json=True)
 
-    def work(port: Session) -> int:
+    def work(port: ClientSession) -> int:
         intake = port.listen_notifications(wanted, own)
         print(f"headgate oslo listen: {len(topics)} topic(s) of {exchange}", file=sys.stderr, flush=True)
         left = count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
@@ -12,8 +12,11 @@ import typer
 from broker.cli import options
 from broker.cli.exits import UsageError
 from broker.cli.oslo import sending
-from broker.oslo.contract import Address, Session
+from broker.oslo.contract import Address
 from broker.oslo.names import DEFAULT_EXCHANGE, PRIORITIES, Pipeline
+
+if TYPE_CHECKING:
+    from broker.oslo.client.session import ClientSession
 
 EXAMPLES = (
     "headgate oslo notify notifications compute.instance.create.end id=7 host=a1",
@@ -71,7 +74,7 @@ def notify(
     full = sending.named(f"{sending.topic_named(topic)}.{priority.lower()}", "topic")
     where = Address(sending.named(exchange, "exchange"), full)
 
-    def work(port: Session) -> None:
+    def work(port: ClientSession) -> None:
         port.notify(where.exchange, where.topic, body, retry=0)
 
     settings = sending.client_settings(ipc_dir, directory, directory_key, curve_cert)

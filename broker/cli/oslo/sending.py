@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -15,12 +15,15 @@ from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, UsageError
 from broker.cli.screen import Screen
 from broker.errors import print_error
 from broker.nesting import NESTED_MAX, check, read_json
-from broker.oslo.contract import Address, CallTimeout, OsloFailure, Session, Settings, Undelivered, Unroutable
+from broker.oslo.contract import Address, CallTimeout, OsloFailure, Settings, Undelivered, Unroutable
 from broker.oslo.frames import check_name
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import MISSING, client_ipc_dir, obstacle
 from broker.settings.addresses import split_uri
 from broker.settings.faults import check_key
+
+if TYPE_CHECKING:
+    from broker.oslo.client.session import ClientSession
 
 CALL_S: Final = 60.0
 """Default of ``--timeout``: that of ``rpc_response_timeout``."""
@@ -73,7 +76,7 @@ CurveCert = Annotated[
     ),
 ]
 
-Work = Callable[[Session], int | None]
+Work = Callable[["ClientSession"], int | None]
 
 
 def client_settings(

@@ -4,7 +4,7 @@
 
     process         the core of this process: thread, reactor, clients; what a fork does to it
     waiting         how a thread, or a greenlet, waits for the thread of the sockets
-    session         ClientSession: ``contract.Session`` for callers; ``open_session``
+    session         ClientSession: the way into the pipelines; ``open_session``
     submit          a caller waits until there is room for its message
     handoff         what callers have handed over and the thread of the sockets has not looked at yet, bounded
     client          Client: what belongs to one ``Settings``, in the thread of the sockets

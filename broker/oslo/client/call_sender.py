@@ -25,7 +25,6 @@ from broker.oslo.client.retry_queue import RetryQueue
 from broker.oslo.client.routing import Servers
 from broker.oslo.client.timeout_text import timeout_text
 from broker.oslo.contract import CallTimeout, Closed, OsloFailure, Refused, Undelivered, Unroutable
-from broker.oslo.directory.replica import Server
 from broker.oslo.frames import Envelope, Kind, Malformed, decode
 from broker.oslo.names import REASONS, Pipeline, Reason
 from broker.oslo.reactor import Timer
@@ -57,7 +56,7 @@ class CallSender:
         self._routes = parts.routes
         self._handoff = parts.handoff
         self._counters = parts.counters
-        self._chooser: Chooser[Server] = Chooser()
+        self._chooser: Chooser = Chooser()
         self._retries = RetryQueue(parts.reactor, parts.routes, self._place)
         self._alarm: Timer | None = None
         self._alarm_s = 0.0

@@ -12,7 +12,6 @@ from broker.oslo.client.node_links import NodeLinks
 from broker.oslo.client.parts import ClientParts
 from broker.oslo.client.sent_messages import SentMessages
 from broker.oslo.contract import Address
-from broker.oslo.directory.replica import Server
 from broker.oslo.frames import NO_ID, Flag, Kind, encode
 from broker.oslo.names import Pipeline
 from broker.oslo.reactor.pipe import Frames
@@ -36,7 +35,7 @@ class CastSender:
     def __init__(
         self,
         parts: ClientParts,
-        chooser: Chooser[Server],
+        chooser: Chooser,
         by_call: Callable[[Cast], None],
         moved: Callable[[], None],
     ) -> None:

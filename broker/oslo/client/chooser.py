@@ -9,56 +9,42 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Container, Hashable, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.oslo.directory.topic_index import Server
 
 TURNS_MAX: Final = 65_536
 """Turns remembered; beyond it all are forgotten, which costs an even distribution for a moment."""
 
 
-class Choosable(Protocol):
-    """One who can be chosen: ``directory.Server``."""
-
-    @property
-    def server(self) -> str:
-        """Its name."""
-
-    @property
-    def listener(self) -> str:
-        """Unique for ever."""
-
-    @property
-    def node(self) -> str:
-        """Where it runs."""
-
-
-Chosen = TypeVar("Chosen", bound=Choosable)
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
-class _Turn(Generic[Chosen]):
+class _Turn:
     """Attributes: ``among``: whom it was chosen from; ``at``: the position of the next one in it."""
 
     __slots__ = ("among", "at", "last")
 
     def __init__(self) -> None:
-        self.among: Sequence[Chosen] = ()
+        self.among: Sequence[Server] = ()
         self.at = 0
         self.last: tuple[str, str] | None = None
 
 
-class Chooser(Generic[Chosen]):
+class Chooser:
     """The turns of one process."""
 
     def __init__(self) -> None:
-        self._turns: dict[Hashable, _Turn[Chosen]] = {}
+        self._turns: dict[Hashable, _Turn] = {}
 
     def choose(
         self,
         key: Hashable,
-        among: Sequence[Chosen],
+        among: Sequence[Server],
         nodes_down: Container[str] = _NOBODY,
         tried: Container[str] = _NOBODY,
-    ) -> Chosen | None:
+    ) -> Server | None:
         """The next one of ``among``; None when there is nobody.
 
         Args:
@@ -86,7 +72,7 @@ class Chooser(Generic[Chosen]):
         return None
 
 
-def _place(one: Choosable) -> tuple[str, str]:
+def _place(one: Server) -> tuple[str, str]:
     return (one.server, one.listener)
 
 

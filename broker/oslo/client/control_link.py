@@ -7,7 +7,7 @@ the proxy says that it does not know us. An OPEN that is not answered is repeate
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import zmq
@@ -23,6 +23,9 @@ from broker.oslo.reactor.socket_events import SocketEvents
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import Opened, Opening, to_json
 
+if TYPE_CHECKING:
+    from broker.oslo.client.registrations import ListenerRegistrations
+
 PULSE_S: Final = 1.0
 REPEAT_S: Final = 2.0
 """After so long an OPEN is sent again."""
@@ -35,28 +38,6 @@ _PULSE: Final = (encode(Kind.PULSE), b"")
 _ABOUT_US: Final = frozenset(map(int, (Kind.OPENED, Kind.CLOSED, Kind.REFUSED, Kind.PULSE)))
 """All else is for a listener."""
 _read_opened: Final = decoder(Opened)
-
-
-class ControlHooks(Protocol):
-    """What a control link tells."""
-
-    def opened(self, pipeline: Pipeline, listener: str, opened: Opened) -> None:
-        """The proxy has registered it; possibly once more."""
-
-    def refused(self, pipeline: Pipeline, listener: str, reason: int, text: str) -> None:
-        """The proxy will not have it. Tried again, after ``DENIED_S`` when the reason is DENIED."""
-
-    def closed(self, pipeline: Pipeline, listener: str) -> None:
-        """Nothing more comes for it there."""
-
-    def again(self, pipeline: Pipeline) -> None:
-        """The proxy does not know us: everything is opened again."""
-
-    def message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
-        """Something else came."""
-
-    def malformed(self, pipeline: Pipeline, text: str) -> None:
-        """Something came that is no message."""
 
 
 class _Entry:
@@ -88,14 +69,14 @@ class ControlLink:
         settings: Settings,
         folder: TrustedFolder,
         pipeline: Pipeline,
-        hooks: ControlHooks,
+        registrations: ListenerRegistrations,
     ) -> None:
         self.pipe: Pipe | None = None
         self._reactor = reactor
         self._settings = settings
         self._folder = folder
         self._pipeline = pipeline
-        self._hooks = hooks
+        self._registrations = registrations
         self._entries: dict[str, _Entry] = {}
         self._numbers: dict[bytes, str] = {}
         self._timer: Timer | None = None
@@ -136,7 +117,7 @@ class ControlLink:
     def _ended(self, entry: _Entry) -> None:
         del self._entries[entry.listener]
         self._numbers.pop(entry.number, None)
-        self._hooks.closed(self._pipeline, entry.listener)
+        self._registrations.closed(self._pipeline, entry.listener)
 
     def _send_open(self, pipe: Pipe, entry: _Entry) -> None:
         if entry.frames:
@@ -219,11 +200,11 @@ class ControlLink:
         try:
             envelope = decode(frames[0])
         except Malformed as error:
-            self._hooks.malformed(self._pipeline, str(error))
+            self._registrations.malformed(self._pipeline, str(error))
             return
         kind = envelope.kind
         if kind not in _ABOUT_US:
-            self._hooks.message(self._pipeline, envelope, frames)
+            self._registrations.message(self._pipeline, envelope, frames)
         elif kind == Kind.OPENED:
             self._was_opened(envelope, frames)
         elif kind == Kind.CLOSED:
@@ -240,10 +221,10 @@ class ControlLink:
         try:
             opened = _read_opened(frames[1])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            self._hooks.malformed(self._pipeline, f"body of OPENED: {error}")
+            self._registrations.malformed(self._pipeline, f"body of OPENED: {error}")
             return
         entry.confirmed, entry.denied = True, False
-        self._hooks.opened(self._pipeline, entry.listener, opened)
+        self._registrations.opened(self._pipeline, entry.listener, opened)
 
     def _was_refused(self, envelope: Envelope, frames: list[bytes]) -> None:
         if envelope.id == NO_ID:
@@ -251,7 +232,7 @@ class ControlLink:
                 self._open_again()
             return
         if envelope.reason == Reason.NO_CALLER:
-            self._hooks.message(self._pipeline, envelope, frames)
+            self._registrations.message(self._pipeline, envelope, frames)
             return
         entry = self._entries.get(self._numbers.pop(envelope.id, ""))
         if entry is None or entry.closing:
@@ -259,7 +240,7 @@ class ControlLink:
         known = Reason(envelope.reason) if envelope.reason in Reason._value2member_map_ else Reason.BUSY
         entry.denied = known in (Reason.DENIED, Reason.MALFORMED)
         text = frames[1][:64].decode(errors="replace") if len(frames) > 1 else ""
-        self._hooks.refused(self._pipeline, entry.listener, known, text or REASONS[known])
+        self._registrations.refused(self._pipeline, entry.listener, known, text or REASONS[known])
 
     def _open_again(self) -> None:
         """The proxy does not know us; an OPEN that is on its way already does no harm twice."""
@@ -267,7 +248,7 @@ class ControlLink:
         entries = [entry for entry in self._entries.values() if not (entry.closing or entry.denied)]
         if pipe is None or not entries:
             return
-        self._hooks.again(self._pipeline)
+        self._registrations.again(self._pipeline)
         for entry in entries:
             self._send_open(pipe, entry)
         for entry in [entry for entry in self._entries.values() if entry.closing]:

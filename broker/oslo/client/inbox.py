@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from broker.oslo.client.inbox_credit import InboxCredit
 from broker.oslo.client.message_ids import SeenMessages
@@ -21,33 +21,11 @@ from broker.oslo.names import Pipeline
 from broker.oslo.reactor import natives
 from broker.oslo.records import Opened, Opening, Record
 
+if TYPE_CHECKING:
+    from broker.oslo.client.registrations import ListenerRegistrations
+
 STOP_S: Final = 1.0
 """How long the end of a listener waits for the proxy's word that nothing more comes."""
-
-
-class InboxOwner(Protocol):
-    """What an inbox asks of the thread of the sockets (``ListenerRegistrations``), by ``post``."""
-
-    def answer(self, kind: int, item: ReceivedMessage, body: bytes) -> None:
-        """Send a reply or heartbeat."""
-
-    def requeue(self, item: ReceivedMessage) -> None:
-        """Give a notification back."""
-
-    def end(self, inbox: ClientInbox) -> None:
-        """Take nothing more in; says ``inbox.ended``."""
-
-    def forget(self, inbox: ClientInbox) -> None:
-        """It is closed: what still comes for it is dropped."""
-
-    def credit(self, inbox: ClientInbox) -> None:
-        """Give all credit back that it owes."""
-
-    def drop(self, name: str, n: int) -> None:
-        """Count what was lost."""
-
-    def too_large(self, what: str, size: int, limit: int) -> None:
-        """Log and count what was not sent."""
 
 
 Post = Callable[..., bool]
@@ -55,8 +33,14 @@ Post = Callable[..., bool]
 
 
 class ReceivedMessage:
-    """See ``contract.IncomingMessage``. ``route``: opaque, whom to answer; ``head``: its envelope as it came;
-    ``credit``: what it has taken, given back when it is taken itself; None: it came without.
+    """One message that came. What the application calls may be called from any thread and never raises; a second call
+    does nothing.
+
+    Attributes:
+        body: as it was sent.
+        route: opaque, whom to answer.
+        head: its envelope as it came.
+        credit: what it has taken, given back when it is taken itself; None: it came without.
     """
 
     __slots__ = ("_done", "body", "credit", "due_s", "envelope", "head", "inbox", "route", "size")
@@ -83,48 +67,48 @@ class ReceivedMessage:
 
     @property
     def userid(self) -> int:
-        """See ``contract.IncomingMessage``."""
+        """As the proxy stamped it."""
         return self.envelope.userid
 
     @property
     def rolemask(self) -> int:
-        """See ``contract.IncomingMessage``."""
+        """As the proxy stamped it."""
         return self.envelope.rolemask
 
     @property
     def address(self) -> Address:
-        """See ``contract.IncomingMessage``."""
+        """Where it was sent to."""
         envelope = self.envelope
         return Address(envelope.exchange, envelope.topic, envelope.server)
 
     @property
     def wants_reply(self) -> bool:
-        """See ``contract.IncomingMessage``."""
+        """True for calls."""
         return self.envelope.kind == Kind.CALL
 
     @property
     def monitor_s(self) -> float | None:
-        """See ``contract.IncomingMessage``."""
+        """A monitored call: the caller gives up after so many seconds without a heartbeat."""
         envelope = self.envelope
         return envelope.word / 1000 if envelope.kind == Kind.CALL and envelope.word else None
 
     @property
     def reply_bytes_max(self) -> int:
-        """See ``contract.IncomingMessage``."""
+        """A larger reply is not sent, but counted and logged: its caller would have to wait in vain."""
         return self.inbox.body_max
 
     def acknowledge(self) -> None:
-        """See ``contract.IncomingMessage``: room was made when it was taken."""
+        """It is being taken care of. Nothing to do: room was made when it was taken."""
 
     def requeue(self) -> None:
-        """See ``contract.IncomingMessage``."""
+        """Notifications: give it back, to be delivered again at the end of the queue."""
         if self.envelope.kind == Kind.NOTIFY and not self._done:
             self._done = True
             if self._fits("a notification that was given back", self.body):
                 self.inbox.post(self.inbox.owner.requeue, self)
 
     def reply(self, body: bytes) -> None:
-        """See ``contract.IncomingMessage``."""
+        """The result of a call; ignored for others."""
         if self.envelope.kind == Kind.CALL and not self._done:
             self._done = True
             if self._fits("a reply", body):
@@ -139,13 +123,13 @@ class ReceivedMessage:
         return True
 
     def beat(self) -> None:
-        """See ``contract.IncomingMessage``."""
+        """The call is still worked on."""
         if self.envelope.kind == Kind.CALL and not self._done:
             self.inbox.post(self.inbox.owner.answer, Kind.BEAT, self, b"")
 
 
 class ClientInbox:
-    """See ``contract.Inbox``.
+    """What one listener receives: bounded, in order.
 
     Args:
         post: has something called in the thread of the sockets.
@@ -172,7 +156,7 @@ class ClientInbox:
     def __init__(
         self,
         post: Post,
-        owner: InboxOwner,
+        owner: ListenerRegistrations,
         listener: str,
         records: Sequence[Record],
         pool: str | None,
@@ -264,17 +248,22 @@ class ClientInbox:
 
     @property
     def empty(self) -> bool:
-        """See ``contract.Inbox``."""
+        """Whether nothing is here. From any thread."""
         return not self._items
 
     def notify(self, told: Callable[[], None]) -> None:
-        """See ``contract.Inbox``."""
+        """Call ``told`` when something has come, in place of waking who waits in ``get``: in the thread of the sockets,
+        once for all that came in a turn of it. It must not wait for anything.
+        """
         self._told = told
         if self._items:
             told()
 
     def get(self, timeout_s: float | None) -> ReceivedMessage | None:
-        """See ``contract.Inbox``. In a forked child nothing comes: None, at once."""
+        """The next message; None after ``timeout_s`` (None: waits), or when stopped and empty, then at once.
+
+        In a forked child nothing comes: None, at once.
+        """
         if os.getpid() != self._pid:
             return None
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -349,7 +338,7 @@ class ClientInbox:
                 self.cut_off()
 
     def stop(self) -> None:
-        """See ``contract.Inbox``."""
+        """Take nothing more in: the directory forgets it, ``get`` drains what is here. Replies still go out."""
         if not self._stopped:
             self.begin_stop()
             self.ended.wait(STOP_S)
@@ -364,7 +353,7 @@ class ClientInbox:
             self._wake_one()
 
     def close(self) -> None:
-        """See ``contract.Inbox``."""
+        """End it; unread messages are dropped and counted. Replies that are on their way are not lost."""
         self.stop()
         if self._closed:
             return

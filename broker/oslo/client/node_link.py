@@ -13,18 +13,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import zmq
 
 from broker.oslo.client.sent_messages import Sized
-from broker.oslo.contract import Address, Settings
+from broker.oslo.contract import Address
 from broker.oslo.frames import NO_ID
 from broker.oslo.names import Pipeline
-from broker.oslo.reactor import Pipe, Reactor, Timer
+from broker.oslo.reactor import Pipe, Timer
 from broker.oslo.reactor.naming import Connection, connect
 from broker.oslo.reactor.pipe import FLUSH_MSGS, Frames
 from broker.oslo.reactor.socket_events import SocketEvents
+
+if TYPE_CHECKING:
+    from broker.oslo.client.node_links import NodeLinks
 
 DOWN_S: Final = 1.0
 """Longer than a connection takes to be made; what waits for a node for so long is given to another one."""
@@ -59,28 +62,6 @@ class Cast:
         self.size = len(body)
 
 
-class LinkObserver(Protocol):
-    """Who is told what becomes of a link (``Links``)."""
-
-    reactor: Reactor
-    settings: Settings
-
-    def watch(self, link: Any) -> None:
-        """It holds messages: look at it from time to time."""
-
-    def note_full(self, link: Any) -> None:
-        """It holds as much as it may."""
-
-    def note_room(self, link: Any) -> None:
-        """It has room again."""
-
-    def note_down(self, link: Any) -> None:
-        """It does not move."""
-
-    def note_up(self, link: Any) -> None:
-        """It moves again."""
-
-
 class NodeLink(Pipe, Generic[Parcel]):
     """A socket to one node; its outbox holds parcels, which become frames when libzmq takes them.
 
@@ -95,7 +76,7 @@ class NodeLink(Pipe, Generic[Parcel]):
 
     def __init__(
         self,
-        links: LinkObserver,
+        links: NodeLinks[Parcel],
         handlers: LinkHandlers[Parcel],
         node: str,
         endpoint: str,

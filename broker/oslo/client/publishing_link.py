@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import zmq
 
-from broker.oslo.client.node_link import LOST_S, LinkHandlers, LinkObserver, NodeLink
+from broker.oslo.client.node_link import LOST_S, LinkHandlers, NodeLink
 from broker.oslo.frames import repeated
 from broker.oslo.reactor import Timer
 from broker.oslo.reactor.pipe import Frames
+
+if TYPE_CHECKING:
+    from broker.oslo.client.node_links import NodeLinks
 
 
 class Copy:
@@ -51,7 +55,7 @@ class PublishingLink(NodeLink[Copy]):
 
     def __init__(
         self,
-        links: LinkObserver,
+        links: NodeLinks[Copy],
         handlers: LinkHandlers[Copy],
         node: str,
         endpoint: str,

@@ -122,10 +122,10 @@ class ListenerRegistrations:
         elif self._reactor.now() < inbox.begun_s + self._settings.ready_s:  # its caller waits no longer
             self._reactor.call_later(LISTED_LOOK_S, self._await_listed, inbox)
 
-    # ------------------------------------------------------------ what control links tell (``control.Hooks``)
+    # ------------------------------------------------------------ what control links tell
 
     def opened(self, pipeline: Pipeline, listener: str, opened: Opened) -> None:
-        """See ``Hooks``."""
+        """The proxy has registered it; possibly once more."""
         self._home_is(opened.node)
         inbox = self._inboxes.get(listener)
         if inbox is not None:
@@ -134,7 +134,7 @@ class ListenerRegistrations:
             self._confirmed(inbox, pipeline)
 
     def refused(self, pipeline: Pipeline, listener: str, reason: int, text: str) -> None:
-        """See ``Hooks``."""
+        """The proxy will not have it. Tried again, after ``control_link.DENIED_S`` when the reason is DENIED."""
         inbox = self._inboxes.get(listener)
         where = "" if inbox is None else f"{inbox.records[0].exchange}/{inbox.records[0].topic}"
         self._counters.say(
@@ -149,7 +149,7 @@ class ListenerRegistrations:
             inbox.ready.set()
 
     def closed(self, pipeline: Pipeline, listener: str) -> None:
-        """See ``Hooks``."""
+        """Nothing more comes for it there."""
         waited = self._ending.get(listener)
         inbox = self._inboxes.get(listener)
         if waited is not None and inbox is not None:
@@ -158,21 +158,21 @@ class ListenerRegistrations:
                 self._settle(inbox, self._reactor.now())
 
     def again(self, pipeline: Pipeline) -> None:
-        """See ``Hooks``."""
+        """The proxy does not know us: everything is opened again."""
         self._counters.count("opened_again")
         self._reactor.say(
             logging.INFO, "the proxy of this node does not know us at %s: registered again", (pipeline,)
         )
 
     def malformed(self, pipeline: Pipeline, text: str) -> None:
-        """See ``Hooks``."""
+        """Something came that is no message."""
         self._counters.count("malformed")
         self._counters.say(
             "dropped a message of the proxy of this node (%s): %s", pipeline, text, about=(pipeline,)
         )
 
     def message(self, pipeline: Pipeline, envelope: Envelope, frames: list[bytes]) -> None:
-        """See ``Hooks``."""
+        """Something else came."""
         self._delivery.message(pipeline, envelope, frames)
 
     # ------------------------------------------------------------ what items ask for

@@ -1,4 +1,4 @@
-"""The bridge that callers see: ``contract.Session``, from any thread or greenlet."""
+"""The way into the pipelines that callers see, from any thread or greenlet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from broker.oslo.contract import (
     Closed,
     OsloFailure,
     Refused,
-    Session,
     Settings,
     TooLarge,
     Undelivered,
@@ -40,13 +39,18 @@ STUCK_S: Final = 10.0
 """So long after its end a call is given up even if the thread of the sockets says nothing, which would be a bug."""
 
 
-def open_session(settings: Settings) -> Session:
+def open_session(settings: Settings) -> ClientSession:
     """A session for ``settings``; nothing is opened before its first use."""
     return ClientSession(settings)
 
 
 class ClientSession:
-    """See ``contract.Session``. It goes on working in a forked child, with a client of the child's own."""
+    """One process's way into the pipelines of its configuration.
+
+    Every body that is larger than ``Settings.message_bytes_max``, or than what the node's proxy says it takes, is
+    ``TooLarge``. In the thread of the sockets (see ``start_call``) nothing can be waited for: what would have to wait
+    there is ``Undelivered``. It goes on working in a forked child, with a client of the child's own.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -112,7 +116,13 @@ class ClientSession:
         monitor_s: float | None = None,
         mandatory: bool = False,
     ) -> bytes:
-        """See ``contract.Session``."""
+        """Call and wait for the body of the reply.
+
+        Raises:
+            CallTimeout, Unroutable (``mandatory``), Refused, Closed.
+            Undelivered: with ``mandatory``, when no directory has answered yet: nobody knows who listens.
+            ValueError: a name that cannot be sent, or a time that is not a number. An infinite one is none.
+        """
         waiter = new_waiter()
         call = self._new_call(address, body, _Done(waiter), timeout_s, monitor_s, mandatory)
         return self._await(call, waiter, call.timeout_s)
@@ -127,7 +137,7 @@ class ClientSession:
         monitor_s: float | None = None,
         mandatory: bool = False,
     ) -> None:
-        """See ``contract.Session``."""
+        """As ``call`` without waiting: ``done`` is called once, in the thread of the sockets."""
         self._start(self._new_call(address, body, done, timeout_s, monitor_s, mandatory))
 
     def _new_call(
@@ -184,7 +194,13 @@ class ClientSession:
     def cast(
         self, address: Address, body: bytes, *, mandatory: bool = False, retry: int | None = None
     ) -> None:
-        """See ``contract.Session``."""
+        """Send to one server; returns when it is handed over, with ``mandatory`` when a server has it.
+
+        ``retry``: None or -1 for ever, 0 one attempt, N attempts more.
+
+        Raises:
+            Undelivered, Unroutable (``mandatory``), Refused, Closed.
+        """
         self._check(address)
         if mandatory:
             self._cast_confirmed(address, body, retry)
@@ -215,7 +231,7 @@ class ClientSession:
         self._await(call, waiter, CONFIRM_S)
 
     def fanout(self, address: Address, body: bytes, *, retry: int | None = None) -> None:
-        """See ``contract.Session``."""
+        """Send to every server of the topic; as ``cast``. Nodes that could not be reached are logged and counted."""
         self._check(address)
         client = self._use()
         fanouts = client.fanouts
@@ -228,7 +244,7 @@ class ClientSession:
         submit(client, fanouts.publish, publication, address, retry, full, patient=False)
 
     def notify(self, exchange: str, topic: str, body: bytes, *, retry: int | None = None) -> None:
-        """See ``contract.Session``."""
+        """Send to one listener of each pool at ``topic`` (its priority at the end); as ``fanout``."""
         address = Address(exchange, topic)
         self._check(address)
         client = self._use()
@@ -248,7 +264,9 @@ class ClientSession:
     # ------------------------------------------------------------ listeners
 
     def listen(self, address: Address) -> ClientInbox:
-        """See ``contract.Session``.
+        """Listen as an rpc-server: to the topic, to the server of that name, to fan-outs.
+
+        Returns once the node's proxy has confirmed, or warns after ``Settings.ready_s`` and goes on trying.
 
         Raises:
             Refused: this process may not listen there.
@@ -259,7 +277,7 @@ class ClientSession:
         return self._listen(listener, [record], None, rpc=True)
 
     def listen_notifications(self, topics: Sequence[tuple[str, str]], pool: str | None) -> ClientInbox:
-        """See ``contract.Session``.
+        """Listen to notifications at ``(exchange, topic)`` pairs; as ``listen``.
 
         Raises:
             Refused: this process may not listen there.
@@ -332,7 +350,7 @@ class ClientSession:
         return status
 
     def close(self) -> None:
-        """See ``contract.Session``."""
+        """Flush what was handed over, within ``Settings.linger_s``, then end; harmless twice."""
         mine = process.state
         with mine.lock:
             if self._closed:

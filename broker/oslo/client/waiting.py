@@ -101,7 +101,7 @@ class GreenWaiter:
         self._set = True
         dispatcher = self._dispatcher  # looked at after the flag: ``wait`` looks at them the other way round
         if dispatcher is not None:
-            dispatcher.wake(self)
+            dispatcher.wake(self.resume)
 
     def wait(self, timeout_s: float | None) -> bool:
         """See ``Waiter``. In the hub's own greenlet nobody can wait: returns at once."""
@@ -137,13 +137,6 @@ class GreenWaiter:
             greenlet.switch()
 
 
-class Resumed(Protocol):
-    """What a hub can be asked to call."""
-
-    def resume(self) -> None:
-        """Called in the hub's greenlet, which must not wait."""
-
-
 class Dispatcher:
     """The way from real threads into the hub of one OS thread: a deque, and an eventfd that the hub reads.
 
@@ -155,7 +148,7 @@ class Dispatcher:
     def __init__(self, hub: Any) -> None:
         self.hub = hub
         self.waiting = 0
-        self._queue: deque[Resumed] = deque()
+        self._queue: deque[Callable[[], None]] = deque()
         self._awake = False
         self._ending = False
         self._pid = os.getpid()
@@ -174,9 +167,9 @@ class Dispatcher:
         found._ending = False
         return found
 
-    def wake(self, waiter: Resumed) -> None:
-        """Have the hub resume ``waiter``; from any thread."""
-        self._queue.append(waiter)
+    def wake(self, resume: Callable[[], None]) -> None:
+        """Have the hub call ``resume`` in its own greenlet, where it must not wait; from any thread."""
+        self._queue.append(resume)
         if not self._awake:
             self._awake = True
             if self._fd >= 0 and self._pid == os.getpid():  # the number may be anybody's in a forked child
@@ -191,7 +184,7 @@ class Dispatcher:
     def end(self) -> None:
         """Close the eventfd as soon as nobody waits; from any thread."""
         self._ending = True
-        self.wake(_Nothing())
+        self.wake(_nothing)
 
     def _ready(self, _fd: int) -> None:
         if self._pid != os.getpid():
@@ -203,7 +196,7 @@ class Dispatcher:
         self._awake = False
         try:
             while self._queue:
-                self._queue.popleft().resume()
+                self._queue.popleft()()
         finally:
             if self._queue:  # one of them raised: the hub reports it, the others must not wait
                 self.hub.schedule_call_global(0, self._ready, self._fd)
@@ -223,11 +216,8 @@ class Dispatcher:
                 del _dispatchers[id(self.hub)]
 
 
-class _Nothing:
+def _nothing() -> None:
     """Wakes a hub without anybody who waits there."""
-
-    def resume(self) -> None:
-        """Nothing to do."""
 
 
 _dispatchers: dict[int, Dispatcher] = {}
@@ -264,7 +254,7 @@ class GreenLogWriter:
             self.dropped += 1
             return
         self._records.append((level, text, values))
-        self._dispatcher.wake(self)
+        self._dispatcher.wake(self.resume)
 
     def resume(self) -> None:
         """In the hub: handlers of records may wait for green locks, so a greenlet of its own writes them."""

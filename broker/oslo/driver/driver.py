@@ -3,7 +3,7 @@
 Nothing is opened before the first message or listener: services build their transports, then fork their workers, and
 threads and sockets do not survive that. Each process that uses a driver has a session of its own.
 
-What a target's fields mean, and how long each call may wait, is said in ``contract.Session``.
+What a target's fields mean, and how long each call may wait, is said in ``client.session``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import oslo_messaging
 from oslo_messaging._drivers import base
 
 from broker.oslo import client
 from broker.oslo.bodies import BodyFormat
-from broker.oslo.contract import Address, Inbox, OsloFailure, Session
+from broker.oslo.contract import Address, OsloFailure
 from broker.oslo.driver import historic, options, serialization
 from broker.oslo.driver.errors import sent_by_client, translated
 from broker.oslo.driver.handing import ServerListener
@@ -28,6 +28,10 @@ from broker.oslo.driver.url import Exchanges, masked, overridden, read_settings
 from broker.oslo.driver.window import LEAST
 from broker.oslo.frames import check_name
 from broker.oslo.names import DEFAULT_EXCHANGE
+
+if TYPE_CHECKING:
+    from broker.oslo.client.inbox import ClientInbox
+    from broker.oslo.client.session import ClientSession
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +66,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         self._settings = read_settings(asked, url)
         self._form = BodyFormat(self._settings.message_bytes_max, asked.zmq_compression == "zlib")
         self._exchanges = Exchanges(url)
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, ClientSession] = {}
         self._address = functools.lru_cache(_ADDRESSES_KEPT)(self._checked)
         log.debug("driver for %s", masked(url))
 
@@ -168,7 +172,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
             raise translated(failure, addresses[0], None) from failure
         return self._polled(inbox, batch_size, batch_timeout)
 
-    def _polled(self, inbox: Inbox, batch_size: int, batch_timeout: float | None) -> Any:
+    def _polled(self, inbox: ClientInbox, batch_size: int, batch_timeout: float | None) -> Any:
         size = batch_size or 1
         window = max(LEAST, 2 * size, int(getattr(self.conf, "executor_thread_pool_size", 0) or 0))
         listener = ZmqListener(inbox, self._settings.inbox_msgs, window, self._form)
@@ -182,7 +186,7 @@ class ZmqDriver(base.BaseDriver):  # type: ignore[misc]
         if session is not None:
             session.close()
 
-    def _session(self) -> Session:
+    def _session(self) -> ClientSession:
         """This process's session. No lock guards it: one that a thread of the parent held while forking stays held."""
         pid = os.getpid()
         session = self._sessions.get(pid)

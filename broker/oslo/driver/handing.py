@@ -15,16 +15,18 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oslo_messaging._drivers import base
 from oslo_messaging.server import MessageHandlingServer
 
-from broker.oslo.contract import Inbox
 from broker.oslo.driver.incoming import ZmqIncoming
 from broker.oslo.driver.listener import ZmqListener
 from broker.oslo.driver.window import LEAST
 from broker.oslo.reactor import natives
+
+if TYPE_CHECKING:
+    from broker.oslo.client.inbox import ClientInbox
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class ServerListener(base.PollStyleListenerAdapter):  # type: ignore[misc]
     def __init__(
         self,
         listener: ZmqListener,
-        inbox: Inbox,
+        inbox: ClientInbox,
         batch_size: int,
         batch_timeout: float | None,
     ) -> None:
@@ -97,7 +99,7 @@ class Workers:
         submit: Callable[[Callable[[], None]], object],
         process: Callable[[list[ZmqIncoming]], None],
         listener: ZmqListener,
-        inbox: Inbox,
+        inbox: ClientInbox,
         threads: int,
     ) -> None:
         self._submit = submit

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_messaging._drivers import base
 
 from broker.oslo.bodies import USUAL, BodyFormat
-from broker.oslo.contract import IncomingMessage
 from broker.oslo.driver import serialization
 from broker.oslo.driver.window import Window
+
+if TYPE_CHECKING:
+    from broker.oslo.client.inbox import ReceivedMessage
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
 
     def __init__(
         self,
-        item: IncomingMessage,
+        item: ReceivedMessage,
         request: serialization.Request,
         window: Window,
         form: BodyFormat = USUAL,

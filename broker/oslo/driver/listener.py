@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oslo_messaging._drivers import base
 
 from broker.oslo.bodies import USUAL, BodyFormat
-from broker.oslo.contract import Inbox, IncomingMessage
 from broker.oslo.driver import serialization
 from broker.oslo.driver.incoming import ZmqIncoming
 from broker.oslo.driver.window import LEAST, Window
+
+if TYPE_CHECKING:
+    from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,9 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
         window: the same, counted.
     """
 
-    def __init__(self, inbox: Inbox, batch_max: int, window: int = LEAST, form: BodyFormat = USUAL) -> None:
+    def __init__(
+        self, inbox: ClientInbox, batch_max: int, window: int = LEAST, form: BodyFormat = USUAL
+    ) -> None:
         super().__init__(prefetch_size=batch_max)
         self._form = form
         self._inbox = inbox
@@ -82,7 +86,7 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
             if incoming is not None:
                 return incoming
 
-    def read(self, item: IncomingMessage) -> ZmqIncoming | None:
+    def read(self, item: ReceivedMessage) -> ZmqIncoming | None:
         """What oslo.messaging takes ``item`` for; None: it cannot be read, and its caller is told."""
         try:
             request = serialization.read_request(item.body, self._form)
@@ -117,7 +121,7 @@ class ZmqListener(base.PollStyleListener):  # type: ignore[misc]
             log.exception("a listener did not end as it should")
 
 
-def _refuse(item: IncomingMessage, error: Exception) -> None:
+def _refuse(item: ReceivedMessage, error: Exception) -> None:
     log.warning("dropped a message to %s: %s", item.address, error)
     item.acknowledge()
     if item.wants_reply:

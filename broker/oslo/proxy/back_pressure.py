@@ -15,11 +15,14 @@ What is for such a one and finds its queue full is lost, as far as no other serv
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.reactor import Reactor, Timer
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.frontend import Frontend
 
 FULL: Final = 0.9
 """The part of a queue from which on it asks for a pause: the rest is for what was under way."""
@@ -31,13 +34,6 @@ STILL_S: Final = 0.5
 PAUSE_MAX_S: Final = 5.0
 LOOK_S: Final = 0.1
 WHY: Final = "a queue is nearly full"
-
-
-class Pausable(Protocol):
-    """What can be read, or not (``Frontend``)."""
-
-    def pause(self, why: str, *, on: bool) -> None:
-        """Read nothing as long as there is a reason not to."""
 
 
 class BackPressure:
@@ -55,7 +51,7 @@ class BackPressure:
     def __init__(
         self,
         reactor: Reactor,
-        frontend: Pausable,
+        frontend: Frontend,
         counters: Counters,
     ) -> None:
         self.on = False

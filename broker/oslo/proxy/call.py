@@ -345,7 +345,7 @@ class CallProxy(DirectRoom):
         return calls + self._registration.pipe.waiting + sum(pipe.waiting for pipe in self._pipes)
 
     def stop(self, reason: str, *, returns: bool) -> None:
-        """See ``process.ProxyRoom``; what comes now is refused, what waits is sent."""
+        """See ``PipelineRoom.stop``; what comes now is refused, what waits is sent."""
         super().stop(reason, returns=returns)
         if not returns:
             self._leaving = True

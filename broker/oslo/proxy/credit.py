@@ -12,15 +12,18 @@ While the queue of a listener is nearly full and it still gives credit, nothing 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.oslo.names import Reason
-from broker.oslo.proxy.back_pressure import FULL, BackPressure, Pausable
+from broker.oslo.proxy.back_pressure import FULL, BackPressure
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.pipe import Frames
+
+if TYPE_CHECKING:
+    from broker.oslo.proxy.frontend import Frontend
 
 
 class ListenerCredit:
@@ -36,7 +39,7 @@ class ListenerCredit:
     def __init__(
         self,
         reactor: Reactor,
-        frontend: Pausable,
+        frontend: Frontend,
         counters: Counters,
         give: Callable[[str, int], CreditedQueue[Any] | None],
     ) -> None:

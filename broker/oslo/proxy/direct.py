@@ -93,7 +93,7 @@ class DirectRoom(PipelineRoom):
         return registration
 
     def renew(self, certificate: Certificate | None) -> int:
-        """See ``reload.Renewable``."""
+        """See ``PipelineRoom.renew``."""
         self._known.clear()
         return super().renew(certificate)
 

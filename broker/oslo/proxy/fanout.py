@@ -90,7 +90,7 @@ class FanoutProxy(PipelineRoom):
         return self._publisher.registered()
 
     def renew(self, certificate: Certificate | None) -> int:
-        """See ``reload.Renewable``."""
+        """See ``PipelineRoom.renew``."""
         self._passed.clear()
         return super().renew(certificate)
 

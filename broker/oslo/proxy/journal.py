@@ -102,7 +102,7 @@ def journal_of(
     if recording is None:
         return None
     made = PipelineJournal(recording, pipeline, int(bool(config.host)), CURVE if config.curve_cert else PLAIN)
-    recording.rooms.append(made)
+    recording.journals.append(made)
     counters.noticed = made.dropped
     return made
 

@@ -35,7 +35,7 @@ from broker.transport.curve import Certificate
 
 
 class PipelineRoom(ABC):
-    """One pipeline of a node, see ``process.ProxyRoom``; nothing is opened before ``open``.
+    """One pipeline of a node; nothing is opened before ``open``.
 
     Args:
         reactor: whose thread.
@@ -128,7 +128,12 @@ class PipelineRoom(ABC):
         return self._registration.pipe.waiting
 
     def renew(self, certificate: Certificate | None) -> int:
-        """See ``reload.Renewable``."""
+        """Forget what was decided by former rules, show ``certificate`` to whoever connects from now on; returns how
+        many listeners were dropped.
+
+        Raises:
+            ConfigError: its port cannot be listened at with the new key; the former one is shown.
+        """
         try:
             self._frontend.renew(certificate)
         finally:
@@ -136,7 +141,13 @@ class PipelineRoom(ABC):
         return self._review()
 
     def stop(self, reason: str, *, returns: bool) -> None:
-        """See ``process.ProxyRoom``; what waits is still sent."""
+        """Read nothing more; what waits is still sent.
+
+        Args:
+            reason: for servers and the log.
+            returns: another process takes over in a moment: the directory is not told, nor is anybody else. Otherwise
+                the node is left for good: what is announced is withdrawn, servers are told.
+        """
         self._frontend.pause(STOPPING, on=returns)
         self._returns = returns
         if returns:

@@ -12,8 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from broker import supervision
 from broker.errors import ConfigError
@@ -24,8 +24,12 @@ from broker.oslo.node import DIRECTORY, EVERYTHING, NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.folder import NodeFolder
 from broker.oslo.proxy.recording import Recording
-from broker.oslo.proxy.reload import Reload, RenewableDirectory, Reread
+from broker.oslo.proxy.reload import Reload, Reread
 from broker.oslo.reactor import Reactor
+
+if TYPE_CHECKING:
+    from broker.oslo.directory.server import DirectoryServer
+    from broker.oslo.proxy.pipeline import PipelineRoom
 
 FLUSH_S: Final = 1.0
 """What waits for its receivers has so long to leave."""
@@ -38,44 +42,6 @@ LINGER_MS: Final = 250
 _LOOK_S: Final = 0.01
 
 
-class ProxyRoom(Protocol):
-    """A part of the proxy that stands alone."""
-
-    def open(self) -> None:
-        """Bind everything and announce it. Raises ConfigError."""
-
-    def stop(self, reason: str, *, returns: bool) -> None:
-        """Read nothing more.
-
-        Args:
-            reason: for servers and the log.
-            returns: another process takes over in a moment: the directory is not told, nor is anybody else. Otherwise
-                the node is left for good: what is announced is withdrawn, servers are told.
-        """
-
-    def status(self) -> Mapping[str, Any]:
-        """For STATUS."""
-
-
-@runtime_checkable
-class Flushing(Protocol):
-    """A room that has something to finish after ``stop``, and is to be closed then."""
-
-    @property
-    def waiting(self) -> int:
-        """How many messages."""
-
-    def close(self, linger_ms: int = 0) -> None:
-        """Close everything."""
-
-
-@runtime_checkable
-class Recorded(Protocol):
-    """A room whose messages can be recorded, from ``open`` on."""
-
-    recording: Recording | None
-
-
 class NodeProxy:
     """One node's proxy, or the part of it that ``config.run`` names.
 
@@ -86,7 +52,7 @@ class NodeProxy:
 
     Attributes:
         reactor: of all rooms.
-        rooms: by name, once opened.
+        pipelines: by name, once opened. directory: None where it does not run.
         acl: of all rooms.
         reload: reads the settings again.
     """
@@ -96,9 +62,10 @@ class NodeProxy:
     ) -> None:
         self.config = config
         self.reactor = Reactor(clock=time.monotonic)
-        self.rooms: dict[str, ProxyRoom] = {}
+        self.pipelines: dict[str, PipelineRoom] = {}
+        self.directory: DirectoryServer | None = None
         self.acl = AccessControl(config, shared_uid=overflow_uid())
-        self.reload = Reload(self.reactor, config, reread, self.acl, self.rooms)
+        self.reload = Reload(self.reactor, config, reread, self.acl, self.pipelines)
         self._folder = NodeFolder(config.ipc_dir, config.ipc_group)
         self._recording = Recording(journal, self.reactor) if journal is not None else None
         self._opened = False
@@ -129,17 +96,17 @@ class NodeProxy:
             self.reactor.open()
             if self._recording is not None:
                 self._recording.start()
-            for name in (DIRECTORY, *map(str, Pipeline)):
-                if name in self.config.run:
-                    room = make_room(name, self.reactor, self.config, self.acl)
-                    if self._recording is not None and isinstance(room, Recorded):
+            if DIRECTORY in self.config.run:
+                self.directory = open_directory(self.reactor, self.config, self.acl)
+            for pipeline in Pipeline:
+                if pipeline in self.config.run:
+                    room = make_pipeline(pipeline, self.reactor, self.config, self.acl)
+                    if self._recording is not None:
                         room.recording = self._recording
-                        self._recording.reported_by = self._recording.reported_by or name
-                    if isinstance(room, RenewableDirectory):
-                        room.settings = self.acl.settings
+                        self._recording.reported_by = self._recording.reported_by or pipeline
                     room.open()
-                    self.rooms[name] = room
-            self.reload.begin()
+                    self.pipelines[pipeline] = room
+            self.reload.begin(self.directory)
         except BaseException:
             self._close(0)
             raise
@@ -177,7 +144,8 @@ class NodeProxy:
 
     def status(self) -> dict[str, Any]:
         """STATUS of all rooms."""
-        return {name: dict(room.status()) for name, room in self.rooms.items()}
+        directory = {} if self.directory is None else {DIRECTORY: self.directory.status()}
+        return directory | {name: room.status() for name, room in self.pipelines.items()}
 
     # ------------------------------------------------------------ leaving
 
@@ -188,14 +156,13 @@ class NodeProxy:
             return
         self._leaving = True
         self.reactor.say(logging.INFO, "%s: %s", ("stopping" if returns else "leaving for good", reason))
-        for name, room in self.rooms.items():
-            if name != DIRECTORY:
-                self._guarded(name, room, reason, returns)
+        for name, room in self.pipelines.items():
+            self._guarded(name, room, reason, returns)
         now = self.reactor.now()
         self._least, self._moved_s = sys.maxsize, now
         self._flush(reason, returns, now + SETTLE_S, now + (RESTART_FLUSH_S if returns else FLUSH_S))
 
-    def _guarded(self, name: str, room: ProxyRoom, reason: str, returns: bool) -> None:
+    def _guarded(self, name: str, room: PipelineRoom | DirectoryServer, reason: str, returns: bool) -> None:
         try:
             room.stop(reason, returns=returns)
         except Exception:
@@ -203,7 +170,7 @@ class NodeProxy:
 
     def _flush(self, reason: str, returns: bool, settled_s: float, over_s: float) -> None:
         now = self.reactor.now()
-        waiting = sum(room.waiting for room in self.rooms.values() if isinstance(room, Flushing))
+        waiting = sum(room.waiting for room in self.pipelines.values())
         if waiting < self._least:
             self._least, self._moved_s = waiting, now
         if now < settled_s or (waiting and now < min(over_s, self._moved_s + FLUSH_S)):
@@ -214,14 +181,13 @@ class NodeProxy:
                 "%d messages that waited for their receivers are lost, but for what their senders send again"
             )
             self.reactor.say(logging.WARNING, text, (waiting,))
-        if DIRECTORY in self.rooms:
-            self._guarded(DIRECTORY, self.rooms[DIRECTORY], reason, returns)
+        if self.directory is not None:
+            self._guarded(DIRECTORY, self.directory, reason, returns)
         self.reactor.call_soon(self.reactor.stop)
 
     def _close(self, linger_ms: int) -> None:
-        for room in self.rooms.values():
-            if isinstance(room, Flushing):
-                room.close(linger_ms)
+        for room in self.pipelines.values():
+            room.close(linger_ms)
         if self._recording is not None:
             self._recording.stop()
         if self.reactor.context is not None:
@@ -247,12 +213,18 @@ class NodeProxy:
                 signal.signal(number, handler)
 
 
-def make_room(name: str, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> ProxyRoom:
-    """The room ``name``, not opened; only what runs is loaded."""
-    if name == DIRECTORY:
-        from broker.oslo.directory.server import DirectoryServer
+def open_directory(reactor: Reactor, config: NodeConfig, acl: AccessControl) -> DirectoryServer:
+    """The directory of this node, loaded where it runs. Raises ConfigError."""
+    from broker.oslo.directory.server import DirectoryServer
 
-        return DirectoryServer(reactor, config)
+    made = DirectoryServer(reactor, config)
+    made.settings = acl.settings
+    made.open()
+    return made
+
+
+def make_pipeline(name: Pipeline, reactor: Reactor, config: NodeConfig, acl: AccessControl) -> PipelineRoom:
+    """The pipeline ``name``, not opened; only what runs is loaded."""
     if name == Pipeline.CALL:
         from broker.oslo.proxy.call import CallProxy
 

@@ -6,19 +6,15 @@ What the records are, ``journal`` says.
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from broker.journal.feed import Feed
 from broker.journal.options import JournalOptions
 from broker.journal.recorder import CLOSE_S
 from broker.oslo.reactor import Reactor
 
-
-class Finishing(Protocol):
-    """Notes of a room."""
-
-    def done(self) -> None:
-        """Note what is held back."""
+if TYPE_CHECKING:
+    from broker.oslo.proxy.journal import PipelineJournal
 
 
 class Recording(Feed):
@@ -28,7 +24,7 @@ class Recording(Feed):
         options: where to, and what. reactor: for timers; open before ``start``.
 
     Attributes:
-        rooms: may hold something back until ``done``.
+        journals: may hold something back until ``done``.
         reported_by: the room whose STATUS tells of it, for all of this process.
     """
 
@@ -36,7 +32,7 @@ class Recording(Feed):
         super().__init__(
             options, reactor, lambda state: reactor.say(logging.ERROR, "the journal is %s", (state,))
         )
-        self.rooms: list[Finishing] = []
+        self.journals: list[PipelineJournal] = []
         self.reported_by = ""
 
     def status(self, room: str) -> dict[str, Any]:
@@ -50,8 +46,8 @@ class Recording(Feed):
     def stop(self) -> None:
         """Hand everything over and wait for the writer, ``CLOSE_S`` at most. Harmless twice."""
         if self.recorder is not None:
-            for room in self.rooms:
-                room.done()
+            for journal in self.journals:
+                journal.done()
         recorder = self.end("the proxy is stopping")
         if recorder is not None:
             recorder.close(CLOSE_S)

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import ConfigError
 from broker.oslo.node import NodeConfig
@@ -26,35 +26,16 @@ from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.reactor import Reactor
 from broker.transport.curve import Certificate, load
 
+if TYPE_CHECKING:
+    from broker.oslo.directory.server import DirectoryServer
+    from broker.oslo.proxy.pipeline import PipelineRoom
+
 LATE: Final = ("keys", "unlisted", "rules", "curve_cert", "directory_key")
 """Of a node's configuration: what can change while its proxy runs."""
 FINGERPRINT_CHARS: Final = 16
 
 Reread = Callable[[], NodeConfig]
 """The configuration as it is now; may block. Raises ConfigError."""
-
-
-@runtime_checkable
-class Renewable(Protocol):
-    """A room that goes by the access control and the certificate it is given while it runs."""
-
-    def renew(self, certificate: Certificate | None) -> int:
-        """Forget what was decided by former rules, show ``certificate`` to whoever connects from now on; returns how
-        many listeners were dropped.
-
-        Raises:
-            ConfigError: its port cannot be listened at with the new key; the former one is shown.
-        """
-
-
-@runtime_checkable
-class RenewableDirectory(Protocol):
-    """The same of a directory, which has rules of its own."""
-
-    settings: dict[str, Any]
-
-    def renew_from(self, config: NodeConfig, certificate: Certificate | None) -> None:
-        """Go by ``config`` and ``certificate``. Raises ConfigError as ``Renewable.renew``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +52,7 @@ class Reload:
         config: in force.
         reread: where from; None: nothing is ever read again.
         acl: of all pipelines.
-        rooms: by name, those that run.
+        pipelines: by name, those that run.
 
     Attributes:
         done, refused: how often it went well, and how often nothing was changed because of an error.
@@ -85,23 +66,25 @@ class Reload:
         config: NodeConfig,
         reread: Reread | None,
         acl: AccessControl,
-        rooms: Mapping[str, object],
+        pipelines: Mapping[str, PipelineRoom],
     ) -> None:
         self.done = self.refused = 0
         self.settings = acl.settings
         self._reactor = reactor
         self._reread = reread
         self._acl = acl
-        self._rooms = rooms
+        self._pipelines = pipelines
+        self._directory: DirectoryServer | None = None
         self._reading = self._again = False
         self._now = _Read(config, None)
 
-    def begin(self) -> None:
-        """The rooms are open: what they have read is in force.
+    def begin(self, directory: DirectoryServer | None) -> None:
+        """The pipelines, and the directory where there is one, are open: what they have read is in force.
 
         Raises:
             ConfigError: the certificate cannot be read.
         """
+        self._directory = directory
         config = self._now.config
         self._now = _Read(config, load(config.curve_cert) if config.curve_cert else None)
         self._note()
@@ -156,7 +139,9 @@ class Reload:
         late = {name: getattr(read.config, name) for name in LATE}
         self._now = replace(read, config=replace(former.config, **late))
         self._acl.change(self._now.config)
-        dropped = sum(self._renew(room) for room in self._rooms.values())
+        if self._directory is not None:
+            self._told(self._directory.renew_from, self._now.config, self._now.certificate)
+        dropped = sum(self._told(room.renew, self._now.certificate) or 0 for room in self._pipelines.values())
         self.done += 1
         self._note()
         said = ", ".join(_summary(former, self._now)) or "nothing has changed"
@@ -164,16 +149,14 @@ class Reload:
         self._reactor.say(logging.INFO, "reloaded: %s%s", (said, left))
         self._over()
 
-    def _renew(self, room: object) -> int:
+    def _told(self, renew: Callable[..., int | None], *what: Any) -> int | None:
+        """What ``renew`` returns; None when its port cannot be listened at with the new key."""
         try:
-            if isinstance(room, RenewableDirectory):
-                room.renew_from(self._now.config, self._now.certificate)
-            elif isinstance(room, Renewable):
-                return room.renew(self._now.certificate)
+            return renew(*what)
         except ConfigError as error:
             text = "%s; the former certificate is shown there until the proxy is restarted"
             self._reactor.say(logging.ERROR, text, (str(error),))
-        return 0
+        return None
 
     # ------------------------------------------------------------ status
 

@@ -16,11 +16,14 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
 from broker.oslo.reactor import natives
+
+if TYPE_CHECKING:
+    from broker.oslo.reactor.pipe import Pipe
 
 log = logging.getLogger("headgate.oslo")
 
@@ -44,13 +47,6 @@ Say = Callable[[int, str, tuple[Any, ...]], None]
 def say_here(level: int, text: str, values: tuple[Any, ...]) -> None:
     """Log at once: right for threads that share no green lock."""
     log.log(level, text, *values)
-
-
-class Look(Protocol):
-    """What the reactor asks to read on."""
-
-    def look(self) -> None:
-        """Read what is there."""
 
 
 class Timer:
@@ -105,7 +101,7 @@ class Reactor:
         self._readers: dict[int, Callable[[], None]] = {}
         self._new_readers: set[int] = set()
         self._resting: dict[int, Timer] = {}
-        self._touched: dict[Look, None] = {}
+        self._touched: dict[Pipe, None] = {}
         self._epoll: Any = None
         self._bell: natives.Bell | None = None
         self._awake = False
@@ -241,11 +237,11 @@ class Reactor:
         if timer is not None:
             timer.cancel()
 
-    def touch(self, pipe: Look) -> None:
+    def touch(self, pipe: Pipe) -> None:
         """Look at ``pipe`` at the end of this turn: something was sent on it, or it has more to read."""
         self._touched[pipe] = None
 
-    def forget(self, pipe: Look) -> None:
+    def forget(self, pipe: Pipe) -> None:
         """``pipe`` is closed."""
         self._touched.pop(pipe, None)
 

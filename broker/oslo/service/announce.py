@@ -11,14 +11,17 @@ Never waits: while the link is choked, events are dropped and counted; the next 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from broker.errors import ProtocolError
 from broker.nesting import read_json
 from broker.oslo.service.listening import HeardNotification
-from broker.wire.message import PRIVATE, Message, event
+from broker.wire.message import PRIVATE, event
 from broker.wire.payload import encode_json
+
+if TYPE_CHECKING:
+    from broker.client import Handle
 
 PREFIX: Final = "oslo.notify."
 EVENT_BYTES_MAX: Final = 256 << 10
@@ -46,17 +49,6 @@ _VERSION: Final = "oslo.version"
 _MESSAGE: Final = "oslo.message"
 
 
-class BrokerLink(Protocol):
-    """The Handle, as events need it."""
-
-    @property
-    def choked(self) -> bool:
-        """True while the broker takes less than is sent."""
-
-    def send(self, message: Message) -> None:
-        """Queue a message."""
-
-
 class EventAnnouncer:
     """Publishes notifications.
 
@@ -64,12 +56,12 @@ class EventAnnouncer:
         public: for everybody, not for owners alone.
 
     Attributes:
-        link: where to, None while there is none: events are then dropped like those of a choked link.
+        handle: where to, None while there is none: events are then dropped like those of a choked one.
         sent, dropped, unreadable: counts.
     """
 
     def __init__(self, *, public: bool = False) -> None:
-        self.link: BrokerLink | None = None
+        self.handle: Handle | None = None
         self.sent = 0
         self.dropped = 0
         self.unreadable = 0
@@ -79,8 +71,8 @@ class EventAnnouncer:
     def take(self, status: HeardNotification) -> None:
         """Publish one notification."""
         self._untold += status.lost
-        link = self.link
-        if link is None or link.choked:
+        handle = self.handle
+        if handle is None or handle.ended is not None or handle.link.outbox.choked:
             self.dropped += 1
             self._untold += 1
             return
@@ -95,7 +87,7 @@ class EventAnnouncer:
         if payload is None:
             self.unreadable += 1
             return
-        link.send(event(topic_of(status), payload, flags=self._flags))
+        handle.send(event(topic_of(status), payload, flags=self._flags))
         self._untold = 0
         self.sent += 1
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.client import Handle, Limits, connect
 from broker.errors import HeadgateError
-from broker.oslo.contract import Session, Settings
+from broker.oslo.contract import Settings
 from broker.oslo.service.announce import EventAnnouncer
 from broker.oslo.service.config import FluxBridgeConfig
 from broker.oslo.service.handlers import EVERYBODY, Handlers
@@ -21,7 +21,9 @@ from broker.oslo.service.listening import NotificationListening
 from broker.oslo.service.sending import CALLS_MAX, RequestSender
 from broker.oslo.service.topics import SERVICE
 from broker.transport.link import Options
-from broker.wire.message import Message
+
+if TYPE_CHECKING:
+    from broker.oslo.client.session import ClientSession
 
 log = logging.getLogger("headgate.oslo")
 
@@ -31,10 +33,10 @@ FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 """Between two attempts to reach a Flux broker that is gone: twice as long each time, up to this."""
 
-OpenSession = Callable[[Settings], Session]
+OpenSession = Callable[[Settings], "ClientSession"]
 
 
-def open_client(settings: Settings) -> Session:
+def open_client(settings: Settings) -> ClientSession:
     """The session of this process."""
     from broker.oslo.client import open_session
 
@@ -69,7 +71,7 @@ class FluxBridge:
         self._uri = uri
         self._options = options
         self._open_session = open_session
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self._sender: RequestSender | None = None
         self._listening: NotificationListening | None = None
         self._handlers: Handlers | None = None
@@ -147,10 +149,10 @@ class FluxBridge:
             raise
         self._handle = handle
         self.connections += 1
-        self.announcer.link = _Link(handle)
+        self.announcer.handle = handle
 
     async def _leave(self) -> None:
-        handle, self._handle, self.announcer.link = self._handle, None, None
+        handle, self._handle, self.announcer.handle = self._handle, None, None
         if handle is not None:
             await handle.close()
 
@@ -180,17 +182,3 @@ class FluxBridge:
             except Exception:
                 log.exception("the link of oslo to %s could not be made", self._uri)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-
-
-class _Link:
-    """See ``announce.Link``."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-
-    @property
-    def choked(self) -> bool:
-        return self._handle.link.outbox.choked or self._handle.ended is not None
-
-    def send(self, message: Message) -> None:
-        self._handle.send(message)

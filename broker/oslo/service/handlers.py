@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.client import Request
 from broker.errors import RpcError
 from broker.identity import Credentials, Role
-from broker.oslo.contract import Address, OsloFailure
+from broker.oslo.contract import OsloFailure
 from broker.oslo.service import asking, policy
 from broker.oslo.service.config import CALL, CAST, FluxBridgeConfig
 from broker.oslo.service.topics import (
@@ -24,6 +24,9 @@ from broker.oslo.service.topics import (
     result_of,
 )
 
+if TYPE_CHECKING:
+    from broker.oslo.service.sending import RequestSender
+
 EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
 """Who may ask at all: ``policy`` decides what they may have called."""
 STATUS: Final = Role.OWNER | Role.ADMIN
@@ -33,14 +36,6 @@ TOPICS_MAX: Final = 1000
 """Topics in one answer."""
 
 Handler = Callable[[Request], Awaitable[dict[str, Any]]]
-
-
-class Sends(Protocol):
-    """``sending.Sender``, as it is used here."""
-
-    async def call(self, address: Address, body: bytes, *, timeout_s: float, mandatory: bool) -> bytes: ...  # noqa: D102
-    async def cast(self, address: Address, body: bytes, *, mandatory: bool) -> None: ...  # noqa: D102
-    async def fanout(self, address: Address, body: bytes) -> None: ...  # noqa: D102
 
 
 class Handlers:
@@ -53,7 +48,7 @@ class Handlers:
     """
 
     def __init__(
-        self, config: FluxBridgeConfig, sender: Sends, figures: Callable[[], dict[str, Any]]
+        self, config: FluxBridgeConfig, sender: RequestSender, figures: Callable[[], dict[str, Any]]
     ) -> None:
         self._config = config
         self._sender = sender

@@ -1,4 +1,4 @@
-"""Notifications from a ``Session`` to the event loop: one thread reads, a bounded queue stands between the two.
+"""Notifications from a ``ClientSession`` to the event loop: one thread reads, a bounded queue stands between the two.
 
 The thread never waits for the loop and the loop never for the thread: what finds no room is dropped and counted, and
 whoever takes the next one is told how many those were.
@@ -12,11 +12,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.oslo.bodies import plain
-from broker.oslo.contract import Inbox, OsloFailure, Session
+from broker.oslo.contract import OsloFailure
 from broker.oslo.names import PRIORITIES
+
+if TYPE_CHECKING:
+    from broker.oslo.client.inbox import ClientInbox
+    from broker.oslo.client.session import ClientSession
 
 log = logging.getLogger("headgate.oslo")
 
@@ -56,7 +60,7 @@ class NotificationListening:
 
     def __init__(
         self,
-        session: Session,
+        session: ClientSession,
         places: Sequence[tuple[str, str]],
         pool: str,
         take: Callable[[HeardNotification], None],
@@ -74,7 +78,7 @@ class NotificationListening:
         self._queue_bytes = 0
         self._untold = 0
         self._asked = False
-        self._inbox: Inbox | None = None
+        self._inbox: ClientInbox | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -1,4 +1,4 @@
-"""Calls and casts through a ``Session``, from an event loop that must not wait for it.
+"""Calls and casts through a ``ClientSession``, from an event loop that must not wait for it.
 
 Calls do not block: their reply comes in the thread of the sockets, and from there to the loop. Casts and fan-outs may
 block until they are handed over, so they have a few threads of their own; what waits for one is bounded. A caller that
@@ -11,10 +11,13 @@ import asyncio
 import errno
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import RpcError
-from broker.oslo.contract import Address, Closed, OsloFailure, Session
+from broker.oslo.contract import Address, Closed, OsloFailure
+
+if TYPE_CHECKING:
+    from broker.oslo.client.session import ClientSession
 
 CALLS_MAX: Final = 8192
 """Calls under way, those of callers that have left included; beyond it EAGAIN."""
@@ -35,7 +38,7 @@ class RequestSender:
         sent: messages handed over so far, calls included.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClientSession) -> None:
         self.calls = 0
         self.casts = 0
         self.sent = 0
@@ -57,7 +60,7 @@ class RequestSender:
         """Call and wait for the body of the reply.
 
         Raises:
-            OsloFailure: as of ``Session.call``. RpcError: EAGAIN, too many are under way.
+            OsloFailure: as of ``ClientSession.call``. RpcError: EAGAIN, too many are under way.
         """
         if self.calls >= CALLS_MAX:
             raise RpcError(errno.EAGAIN, f"{self.calls} calls are under way")
@@ -98,7 +101,7 @@ class RequestSender:
         """Hand a message over to one server.
 
         Raises:
-            OsloFailure: as of ``Session.cast`` with one attempt. RpcError: EAGAIN, too many are under way.
+            OsloFailure: as of ``ClientSession.cast`` with one attempt. RpcError: EAGAIN, too many are under way.
         """
         await self._hand_over(partial(self._session.cast, address, body, mandatory=mandatory, retry=0))
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.oslo.client import open_session
-from broker.oslo.contract import Address, CallTimeout, Closed, Inbox, OsloFailure, Session, Settings
+from broker.oslo.client.inbox import ClientInbox
+from broker.oslo.client.session import ClientSession
+from broker.oslo.contract import Address, CallTimeout, Closed, OsloFailure, Settings
 from tests.proof.layout import Party
 from tests.proof.parties.party import Place
 from tests.proof.record import Writer
@@ -35,7 +37,7 @@ class Side:
     def __init__(self, party: Party, place: Place) -> None:
         self.party = party
         self.log = Writer(Path(place.folder), party.name)
-        self.port: Session = open_session(Settings(ipc_dir=place.uri))
+        self.port: ClientSession = open_session(Settings(ipc_dir=place.uri))
         self.draining = threading.Event()
         self.leaving = threading.Event()
         self.conn = self.status = ""
@@ -85,7 +87,7 @@ class Serving(Side):
             intake.stop()
             self._take(intake)
 
-    def _take(self, intake: Inbox) -> None:
+    def _take(self, intake: ClientInbox) -> None:
         item = intake.get(LOOK_S)
         while item is not None:
             said: dict[str, Any] = json.loads(item.body)

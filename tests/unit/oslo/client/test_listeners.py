@@ -228,7 +228,7 @@ def test_missing_fanouts_are_seen_by_their_numbers(node, open_session):
     assert inbox.get(PATIENCE_S)
 
     def lose():
-        numbers = node.proxy.rooms["fanout"]._numbers
+        numbers = node.proxy.pipelines["fanout"]._numbers
         for data in numbers:
             numbers[data] += 7
 

@@ -75,7 +75,7 @@ def test_who_listens_after_another_has_closed_hears_its_own_fanouts(node, open_s
 
 
 def test_a_promised_version_comes_even_if_nothing_changes(node):
-    announcer = node.proxy.rooms["fanout"]._announcer
+    announcer = node.proxy.pipelines["fanout"]._announcer
 
     def promise():
         before = announcer.state.version

@@ -312,7 +312,7 @@ def test_without_a_directory_it_is_said_so(open_session, folder):
 
 def test_directories_over_tcp_do_where_there_is_no_proxy(node, folder, rundir, stack, serve, open_session):
     serve(open_session(), Address("x", "t", "s"))
-    directory = f"tcp://127.0.0.1:{node.proxy.rooms['directory'].endpoint.rpartition(':')[2]}"
+    directory = f"tcp://127.0.0.1:{node.proxy.directory.endpoint.rpartition(':')[2]}"
     far = ClientSession(settings_at(rundir / "none", directories=(directory,)))
     stack.callback(far.close)
     assert far.call(WHERE, b"", timeout_s=PATIENCE_S) == b"s:"

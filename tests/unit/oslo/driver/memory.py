@@ -1,4 +1,4 @@
-"""A port of the contract in memory: one process, no sockets. It keeps what it was asked, and delivers."""
+"""A session in memory: one process, no sockets. It keeps what it was asked, and delivers."""
 
 import itertools
 import queue
@@ -44,7 +44,7 @@ class MemoryItem:
 
 
 class MemoryIntake:
-    """As ``contract.Inbox``."""
+    """As ``client.inbox.ClientInbox``."""
 
     def __init__(self, topics: Sequence[tuple[str, str]], server: str = "", pool: str | None = None) -> None:
         self.topics, self.server, self.pool = list(topics), server, pool
@@ -108,7 +108,7 @@ class Network:
 
 
 class MemoryPort:
-    """As ``contract.Session``."""
+    """As ``client.session.ClientSession``."""
 
     def __init__(self, network: Network) -> None:
         self.network = network

@@ -518,7 +518,7 @@ def test_leaving_is_told_to_servers_and_clients(node):
     server.open("t")
     client.call("t", b"in flight")
     got = server.get()
-    node.within(lambda: node.proxy.rooms["call"].stop("going", returns=False))
+    node.within(lambda: node.proxy.pipelines["call"].stop("going", returns=False))
     frames = hear(server.ctl)
     assert frames == [encode(Kind.REFUSED, reason=Reason.LEAVING), b"going"]
     for head in (b"", b"HGO\x01", b"rubbish" * 10):

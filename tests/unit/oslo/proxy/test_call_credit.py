@@ -191,7 +191,7 @@ def test_calls_that_come_again_are_bounded(node):
     listener = server.open("t")
 
     def overdraw():
-        node.proxy.rooms["call"].locals.get(listener).target.credit = -CREDIT_MAX
+        node.proxy.pipelines["call"].locals.get(listener).target.credit = -CREDIT_MAX
 
     node.within(overdraw)
     client.call("t", listeners=(listener,), flags=Flag.REPEATED)

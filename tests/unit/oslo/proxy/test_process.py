@@ -82,7 +82,7 @@ def test_the_service_manager_is_told(folder, tmp_path_factory):
 @pytest.mark.parametrize("room", ["call", "cast"])
 def test_each_pipeline_can_be_alone(run_node, room):
     node = run_node(run=frozenset({room}))
-    assert set(node.proxy.rooms) == {room}
+    assert set(node.proxy.pipelines) == {room}
     server, client = node.server(room), node.client(room)
     server.open("t")
     client.send(Kind.CALL if room == "call" else Kind.CAST, "t", b"hello")

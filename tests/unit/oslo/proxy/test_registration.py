@@ -107,7 +107,7 @@ def test_who_may_not_listen_is_told_so(run_node):
 
 def test_the_listener_of_another_process_is_not_to_be_had(node):
     with child_of(node, "call", "t"):
-        listener = node.within(lambda: next(iter(node.proxy.rooms["call"]._registration._holders)))
+        listener = node.within(lambda: next(iter(node.proxy.pipelines["call"]._registration._holders)))
         server = node.server()
         answer = server.ask(Kind.OPEN, to_json(server.opening("t", listener=listener)))
         assert (answer.kind, answer.reason) == (Kind.REFUSED, Reason.DENIED)

@@ -184,7 +184,7 @@ def test_the_directory_is_told_the_new_key(folder, run_node):
     node = run_node(curve_cert=path, unlisted=USER, run=EVERYTHING, beat_s=0.1)
 
     def keys():
-        offers = node.within(lambda: [state.key for state in node.proxy.rooms["directory"].replica.states()])
+        offers = node.within(lambda: [state.key for state in node.proxy.directory.replica.states()])
         return set(offers)
 
     until(lambda: keys() == {former.public_key}, "the former key")

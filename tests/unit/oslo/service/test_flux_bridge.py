@@ -127,7 +127,7 @@ def test_notifications_of_the_time_between_are_told_as_lost(tmp_path, monkeypatc
         ):
             await until(session.listens.is_set)
             flux.services["oslo"].close("cut by the test")
-            await until(lambda: bridge.announcer.link is None)
+            await until(lambda: bridge.announcer.handle is None)
             for _ in range(3):
                 session.intakes[0].items.put(FakeItem(notification()))
             await until(lambda: bridge.announcer.dropped == 3)
@@ -256,7 +256,11 @@ def test_whoever_takes_notifications_may_fail(monkeypatch, caplog):
 
 
 class Sink:
+    """A handle, its link, and the outbox of that."""
+
     def __init__(self):
+        self.link = self.outbox = self
+        self.ended = None
         self.choked = False
         self.messages = []
 
@@ -272,7 +276,7 @@ def told(body, lost=0, topic="notifications"):
 
 def test_a_choked_link_drops_and_tells():
     announcer, sink = EventAnnouncer(), Sink()
-    announcer.link = sink
+    announcer.handle = sink
     sink.choked = True
     announcer.take(told(notification(), lost=2))
     sink.choked = False
@@ -291,9 +295,9 @@ def test_a_choked_link_drops_and_tells():
 )  # fmt: skip
 def test_what_cannot_be_read_is_counted(body):
     announcer = EventAnnouncer()
-    announcer.link = Sink()
+    announcer.handle = Sink()
     announcer.take(told(body))
-    assert (announcer.sent, announcer.unreadable, announcer.link.messages) == (0, 1, [])
+    assert (announcer.sent, announcer.unreadable, announcer.handle.messages) == (0, 1, [])
 
 
 def test_both_forms_of_a_notification_say_the_same():
