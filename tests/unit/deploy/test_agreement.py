@@ -197,6 +197,15 @@ def test_no_key_can_get_into_an_image():
     assert "keys/" in (DEPLOY / "kubernetes" / ".gitignore").read_text().splitlines()
 
 
+def test_what_the_image_is_built_from_is_let_in():
+    ignored = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
+    let_in = [line[1:] for line in ignored if line.startswith("!")]
+    copied = [text for stage in dockerfile.stages() for name, text in stage.lines if name == "COPY"]
+    sources = [path for text in copied if "--from" not in text for path in text.split()[:-1]]
+    assert "headgate.py" in sources
+    assert [path for path in sources if not path.startswith(tuple(let_in))] == []
+
+
 # ---------------------------------------------------------------- health
 
 
