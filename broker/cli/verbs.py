@@ -17,7 +17,7 @@ SECTIONS: Final[Sequence[tuple[str, dict[str, str]]]] = (
         {
             "start": "a tree of brokers on this machine, for a command or until Ctrl-C",
             "broker": "one broker, as a configuration file says",
-            "cluster": "a test cluster of processes, namespaces or containers, and faults in it",
+            "cluster": "a test cluster on this machine, and faults in it",
             "config": "check or show a configuration",
             "keygen": "make a CURVE certificate",
         },

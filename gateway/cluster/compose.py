@@ -1,6 +1,6 @@
-"""The compose file of a shape: for docker compose and podman-compose, and as ``deploy/compose.yaml`` for people.
+"""The compose file of a shape, for docker compose and podman-compose; ``deploy/compose.yaml`` is one.
 
-Pure: text from a ``Shape``. Anchors keep what all members have in common in one place. Nothing in it depends on the
+Text from a ``Shape``. Anchors keep what all members have in common in one place. Nothing in it depends on the
 order in which members start: a broker without its settings leaves with 78 and is started again, a peer that is away is
 dialled again, and names are resolved at each attempt.
 """
@@ -8,8 +8,10 @@ dialled again, and names are resolved at each attempt.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
+from broker.errors import ConfigError
 from gateway.cluster.shape import Shape
 
 GATEWAY_PORT: Final = 8280
@@ -20,15 +22,12 @@ WORKERS: Final = ("worker-1", "worker-2")
 PROXIES: Final = ("oslo-1", "oslo-2")
 REDIS: Final = "redis:7.2-bookworm"
 FILE: Final = "compose.yaml"
-LABEL: Final = "io.headgate.cluster"
-"""Label with the name of the cluster, on containers, networks and volumes that ``headgate cluster up`` made, and on no
-others: a project of the same name, be it that of deploy/compose.yaml, is somebody else's.
-"""
+_MARK: Final = "# Written by `headgate cluster compose`"
 
 _HEAD: Final = """\
 # A test cluster, a tree of {size} brokers (kary:{fanout}), and with it:
 #   {beside}
-# Written by `python -m gateway.cluster.compose`; a test compares them.
+# Written by `headgate cluster compose`, which writes it in any size.
 #
 #   docker build -t {image} .                     in the source tree; podman: podman build --format docker ...
 #   docker compose up -d                          in this folder, as all below; podman: podman-compose up -d
@@ -38,7 +37,7 @@ _HEAD: Final = """\
 #   docker compose --profile spark up -d          tables of what passes, as it passes
 #   docker compose down -v                        with --profile spark if it was up
 #
-# The same in any size, with faults on request: headgate cluster up --engine docker --size N
+# Faults: docker compose kill and pause, docker network disconnect; docs/guides/clusters.md has them.
 #
 # It is for tests: all members share one volume of keys, so each of them could be any other. Nothing but the gateway's
 # port is published, on the loopback.
@@ -60,7 +59,7 @@ x-member: &member
   restart: on-failure
   # longer than broker.drain_s and gateway.drain_s
   stop_grace_period: 30s
-{labels}"""
+"""
 
 _BROKER: Final = """
 # A broker finds its rank by its host name. Until init has written the settings it leaves with 78 and is started again.
@@ -176,7 +175,7 @@ _REDIS: Final = """
       interval: 10s
       timeout: 5s
       retries: 3
-{labels}"""
+"""
 
 _SPARK: Final = """
   # tables of the journal as it grows; its libraries are unpacked into /tmp and run from there
@@ -241,13 +240,37 @@ def sleep(seconds=1.0):
 """What ``TASKS`` holds."""
 
 
-def render(shape: Shape, *, labelled: bool = False) -> str:
-    """The compose file of ``shape``, YAML; ``labelled`` puts ``LABEL`` on all that is made from it.
+def write(shape: Shape, folder: Path) -> list[Path]:
+    """Put the compose file of ``shape`` into a folder, anew each time, and tasks for its workers where there are none.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ConfigError: a compose file is there that is none of ours, or the operating system says no.
+    """
+    file, tasks = folder / FILE, folder / TASKS
+    texts = {file: render(shape)}
+    try:
+        if file.exists() and _MARK not in file.read_text(encoding="utf-8", errors="replace"):
+            raise ConfigError(f"{file}: not written by `headgate cluster compose`, so it is left alone")
+        if shape.nfp and not tasks.exists():
+            texts[tasks] = TASKS_PY
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o644)  # the workers' user is not ours
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror}", error.errno) from error
+    return list(texts)
+
+
+def render(shape: Shape) -> str:
+    """The compose file of ``shape``, YAML.
 
     Its services are ``init``, ``broker-RANK``, and as far as the shape has them ``gateway``, ``nfp``, ``worker-1``,
     ``worker-2``, ``oslo-1``, ``oslo-2``, ``redis``; with the profile ``spark`` that and ``compact``.
     """
-    ours = "labels: *ours\n" if labelled else ""
     faces = [name for name, there in (("nfp", shape.nfp), ("oslo-1", shape.oslo)) if there]
     parts = [
         _HEAD.format(
@@ -257,7 +280,6 @@ def render(shape: Shape, *, labelled: bool = False) -> str:
             image=shape.image,
             name=shape.name,
             port=GATEWAY_PORT,
-            labels=f'  labels: &ours {{{LABEL}: "{shape.name}"}}\n' if labelled else "",
         ),
         _BROKER,
         _INIT.format(
@@ -274,8 +296,8 @@ def render(shape: Shape, *, labelled: bool = False) -> str:
         parts += [_WORKER.format(worker=worker, tasks=TASKS) for worker in WORKERS]
     if shape.oslo:
         parts += [_oslo(proxy, face=proxy == PROXIES[0]) for proxy in PROXIES]
-        parts.append(_REDIS.format(redis=REDIS, labels=ours and f"    {ours}"))
-    parts += [_SPARK, _names("networks", networks(shape), ours), _names("volumes", volumes(shape), ours)]
+        parts.append(_REDIS.format(redis=REDIS))
+    parts += [_SPARK, _names("networks", networks(shape)), _names("volumes", volumes(shape))]
     return "".join(parts)
 
 
@@ -342,8 +364,8 @@ def _beside(shape: Shape) -> str:
     return ", ".join(what for what, there in wanted.items() if there)
 
 
-def _names(heading: str, names: Iterable[str], labels: str) -> str:
-    return f"\n{heading}:\n" + "".join(f"  {name}:\n" + (labels and f"    {labels}") for name in names)
+def _names(heading: str, names: Iterable[str]) -> str:
+    return f"\n{heading}:\n" + "".join(f"  {name}:\n" for name in names)
 
 
 def _list(words: Iterable[str]) -> str:
@@ -353,7 +375,3 @@ def _list(words: Iterable[str]) -> str:
     '["a", "7"]'
     """
     return "[" + ", ".join(f'"{word}"' for word in words) + "]"
-
-
-if __name__ == "__main__":
-    print(render(Shape("headgate", 7, nfp=True, oslo=True)), end="")  # noqa: T201 - what it is for

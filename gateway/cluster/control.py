@@ -1,7 +1,7 @@
 """How verbs talk to the supervisor: one JSON object a line over a UNIX socket, one answer each.
 
-    {"do": "kill", "rank": 3, "stay": false}  ->  {"ok": true}
-    {"do": "kill", "rank": 9}                 ->  {"ok": false, "kind": "config", "error": "rank: saw 9, ..."}
+    {"do": "kill", "ranks": [3], "stay": false}  ->  {"ok": true}
+    {"do": "kill", "ranks": [9]}                 ->  {"ok": false, "kind": "config", "error": "rank: saw 9, ..."}
 
 The socket is in a private folder: who can open it is the user whose cluster it is.
 """
@@ -20,7 +20,6 @@ from typing import Any, Final
 import msgspec
 
 from broker.errors import ConfigError, HeadgateError
-from gateway.cluster.engine import Unsupported
 
 log = logging.getLogger("headgate")
 
@@ -78,40 +77,28 @@ def ask(sock: socket.socket, **words: Any) -> dict[str, Any]:
 
     Raises:
         NotUp: the supervisor left before it answered. TimeoutError: it says nothing.
-        ConfigError, Unsupported, HeadgateError: it says no.
+        ConfigError, HeadgateError: it says no.
     """
     try:
         sock.sendall(msgspec.json.encode(words) + b"\n")
-        line = _line(sock)
+        with sock.makefile("rb") as lines:
+            line = lines.readline()
     except TimeoutError:
         raise TimeoutError(f"the supervisor says nothing within {sock.gettimeout():g} s") from None
     except OSError as error:
         raise NotUp(f"the supervisor left before it answered: {error}") from None
-    return _checked(line)
+    if not line.endswith(b"\n"):
+        raise NotUp("the supervisor left before it answered")
+    answer = msgspec.json.decode(line, type=dict[str, Any])
+    if not answer["ok"]:
+        raise (ConfigError if answer["kind"] == "config" else HeadgateError)(answer["error"])
+    return answer
 
 
 def peer_pid(sock: socket.socket) -> int:
     """Who listens at the other end of a UNIX socket, or has connected to it: the kernel says so (SO_PEERCRED)."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[0])
-
-
-def _line(sock: socket.socket) -> bytes:
-    data = b""
-    while not data.endswith(b"\n"):
-        part = sock.recv(65536)
-        if not part:
-            raise ConnectionResetError("the connection has ended")
-        data += part
-    return data
-
-
-def _checked(line: bytes) -> dict[str, Any]:
-    answer = msgspec.json.decode(line, type=dict[str, Any])
-    if answer.get("ok"):
-        return answer
-    kinds = {"config": ConfigError, "unsupported": Unsupported}
-    raise kinds.get(str(answer.get("kind")), HeadgateError)(str(answer.get("error", "the supervisor failed")))
 
 
 # ---------------------------------------------------------------- the supervisor's side
@@ -140,12 +127,9 @@ async def _answer(do: Do, line: bytes) -> dict[str, Any]:
         return {"ok": True, **await do(msgspec.json.decode(line, type=dict[str, Any]))}
     except msgspec.DecodeError as error:
         return {"ok": False, "kind": "config", "error": f"not a JSON object: {error}"}
-    except ConfigError as error:
-        return {"ok": False, "kind": "config", "error": str(error)}
-    except Unsupported as error:
-        return {"ok": False, "kind": "unsupported", "error": str(error)}
     except HeadgateError as error:
-        return {"ok": False, "kind": "failed", "error": str(error)}
+        kind = "config" if isinstance(error, ConfigError) else "failed"
+        return {"ok": False, "kind": kind, "error": str(error)}
     except Exception as error:
         log.exception("control: %r", line[:200])
         return {"ok": False, "kind": "failed", "error": repr(error)}

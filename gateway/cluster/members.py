@@ -1,4 +1,4 @@
-"""One member of a cluster as a process: started, looked at, frozen, killed, started again.
+"""One member of a cluster as a process: started, looked at, paused, killed, started again.
 
 A member says itself when it is ready, by sd_notify(3), as to any service manager: that somebody listens where it will
 be tells nothing, for that may be somebody else.
@@ -6,23 +6,28 @@ be tells nothing, for that may be somebody else.
 One that ends in any other way than by leaving in order (exit code 0) or for a wrong configuration (78) is started again
 after ``RESTART_S``, and after twice as long each time it did not last; like a service that is restarted on failure. One
 that was killed to stay away is not.
+
+Each dies with the supervisor, whatever happens, and is waited for without a thread: the supervisor has one, so that
+what runs between fork and exec is safe, and the ends of children are told by descriptors (pidfd_open(2)).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
+import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from gateway.cluster.children import ended, spawn
-from gateway.cluster.engine import Member, State
+from broker.supervision import Pauses
 
 log = logging.getLogger("headgate")
 
@@ -32,12 +37,45 @@ RESTART_MAX_S: Final = 30.0
 """Longest such pause."""
 LASTED_S: Final = 10.0
 """Who ran for so long did not fail at the start: the next pause is the first again."""
-TOLD_BYTES: Final = 4096
-"""Longest word of a member."""
+DATAGRAM_BYTES: Final = 4096
+"""Longest notification of a member."""
 NOT_STARTED: Final = 127
 """Exit code of a member that cannot be started at all, as shells have it."""
 NOT_AGAIN: Final = (0, 78)
 """Exit codes after which starting again makes no sense: told to leave; wrong configuration (sysexits.h EX_CONFIG)."""
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+"""Loaded before any fork."""
+
+State = Literal["running", "paused", "partitioned", "exited", "starting"]
+"""``starting``: it runs, and is not ready yet. ``paused`` goes before ``partitioned``."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """What there is to say about one process of a cluster.
+
+    Attributes:
+        name: ``rank-3``, ``gateway``.
+        rank: of a broker; None of the gateway.
+        state: see ``State``. It is the supervisor's view; what the tree thinks of a rank is for the tree to say.
+        id: process id as text; "" while there is none.
+        uri: how clients on this machine reach it (``local:///...``, ``http://...``).
+        since: seconds since 1970 of its last change of state.
+        why: why it is in this state where that is not plain: ``exit code 78``, ``killed by SIGKILL``.
+        restarts: how often it was started again by itself.
+        said: what it last said of itself (STATUS of sd_notify(3)): ``rank 3 of 7, state run, ...``; "" nothing.
+    """
+
+    name: str
+    rank: int | None
+    state: State
+    id: str
+    uri: str
+    since: float
+    why: str = ""
+    restarts: int = 0
+    said: str = ""
 
 
 class Process:
@@ -45,12 +83,11 @@ class Process:
 
     Args:
         name: as of ``Member``.
-        rank: of a broker; None of others.
+        rank: of a broker; None of the gateway.
         argv: its command line.
         log: file of its output.
         uri: where it is reached, once it is ready.
-        told: path of the socket on which it says that it is.
-        enter: see ``children.spawn``.
+        notify: path of the socket on which it says that it is.
 
     Attributes:
         pid: of its present process; 0 while there is none.
@@ -58,14 +95,7 @@ class Process:
     """
 
     def __init__(
-        self,
-        name: str,
-        rank: int | None,
-        argv: Sequence[str],
-        log: Path,
-        uri: str,
-        told: Path,
-        enter: Callable[[], None] | None = None,
+        self, name: str, rank: int | None, argv: Sequence[str], log: Path, uri: str, notify: Path
     ) -> None:
         self.name = name
         self.rank = rank
@@ -74,14 +104,13 @@ class Process:
         self.partitioned = False
         self._argv = tuple(argv)
         self._log = log
-        self._told = told
-        self._enter = enter
+        self._notify = notify
         self._process: subprocess.Popen[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
         self._wanted = True
         self._paused = False
         self._ready = False
-        self._why = self._said = ""
+        self._why = self._status = ""
         self._restarts = 0
         self._since = time.time()
         self._wake = asyncio.Event()
@@ -99,7 +128,7 @@ class Process:
             since=self._since,
             why=self._why,
             restarts=self._restarts,
-            said=self._said,
+            said=self._status,
         )
 
     def _state(self) -> State:
@@ -113,50 +142,50 @@ class Process:
 
     # -- what is done to it --------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Start it, and again when it fails, until ``end``. Harmless when it runs; also after ``kill(stay=True)``."""
+    def start(self) -> None:
+        """Start it, and again when it fails, until it is stopped. Harmless when it runs; undoes ``kill(stay=True)``."""
         self._wanted = True
         self._wake.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._live(), name=self.name)
+            self._task = asyncio.get_running_loop().create_task(self._keep_running(), name=self.name)
 
     def move(self, uri: str, argv: Sequence[str]) -> None:
         """Start it with another command line, so that it is reached elsewhere; only when it has ended."""
         self.uri = uri
         self._argv = tuple(argv)
-        self.begin()
+        self.start()
 
     def kill(self, *, stay: bool) -> None:
         """SIGKILL; with ``stay`` it is not started again by itself. Harmless when it does not run."""
         if stay:
-            self.leave_unasked()
+            self.expect_exit()
         self._signal(signal.SIGKILL)
 
     def pause(self) -> bool:
         """SIGSTOP; False when it does not run."""
         if self._signal(signal.SIGSTOP):
             self._paused = True
-            self._changed("")
+            self._changed()
         return self._paused
 
     def resume(self) -> None:
         """SIGCONT; harmless when it is not paused."""
         if self._paused and self._signal(signal.SIGCONT):
             self._paused = False
-            self._changed("")
+            self._changed()
 
-    def tell(self, number: signal.Signals) -> None:
-        """Ask it to leave for good, by a signal; a frozen one thaws, to be able to."""
-        self.leave_unasked()
+    def stop(self, number: signal.Signals) -> None:
+        """End it for good, by a signal; a paused one goes on, to be able to leave."""
+        self.expect_exit()
         self._signal(number)
         self._signal(signal.SIGCONT)
 
-    def leave_unasked(self) -> None:
-        """It is expected to leave by itself: it is not started again."""
+    def expect_exit(self) -> None:
+        """It leaves by itself: it is not started again."""
         self._wanted = False
         self._wake.set()
 
-    async def gone(self) -> None:
+    async def wait(self) -> None:
         """Until it has ended for good."""
         if self._task is not None:
             await asyncio.wait([self._task])  # who stops waiting does not cancel it
@@ -169,83 +198,78 @@ class Process:
         process.send_signal(number)
         return True
 
-    def _changed(self, why: str) -> None:
-        self._why = why
+    def _changed(self) -> None:
+        self._why = ""
         self._since = time.time()
 
     # -- its life ------------------------------------------------------------------------------
 
-    async def _live(self) -> None:
+    async def _keep_running(self) -> None:
         clock = asyncio.get_running_loop().time
-        pause_s = RESTART_S
+        pauses = Pauses(RESTART_S, RESTART_MAX_S, LASTED_S)
         while self._wanted:
             began = clock()
             code = await self._run()
-            self._why = _words(code)
-            if self._is_over(code):
+            self._why = _reason(code)
+            if code in NOT_AGAIN or not self._wanted:
                 return
-            if clock() - began > LASTED_S:
-                pause_s = RESTART_S
+            pause_s = pauses.after(clock() - began)
             log.warning("%s: %s; starts again in %g s", self.name, self._why, pause_s)
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
-            pause_s = min(2 * pause_s, RESTART_MAX_S)
             self._restarts += self._wanted
 
-    def _is_over(self, code: int) -> bool:
-        return code in NOT_AGAIN or not self._wanted
-
     async def _run(self) -> int:
-        """One process, from its start to its end."""
+        """One process, from its start to its end; returns its exit code."""
         loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._listening(loop))
-                self._process = spawn(self._argv, self._log, self._enter, NOTIFY_SOCKET=str(self._told))
+                self._process = spawn(self._argv, self._log, NOTIFY_SOCKET=str(self._notify))
             except (OSError, subprocess.SubprocessError) as error:
                 log.error("%s: cannot be started: %s", self.name, error)
                 return NOT_STARTED
             self.pid = self._process.pid
-            self._changed("")
+            self._changed()
             log.info("%s: pid %d", self.name, self.pid)
             try:
-                return await ended(self._process, loop)
+                return await exit_code(self._process, loop)
             finally:
                 self.pid = 0
                 self._ready = self._paused = False
-                self._said = ""
-                self._changed("")
+                self._status = ""
+                self._changed()
 
     @contextlib.contextmanager
     def _listening(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Take in what the process says, while there is one."""
-        self._told.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
-            ear.setblocking(False)
-            ear.bind(str(self._told))
-            loop.add_reader(ear, self._hear, ear)
+        """Take in what the process notifies us of, while there is one."""
+        self._notify.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.bind(str(self._notify))
+            loop.add_reader(sock, self._notified, sock)
             try:
                 yield
             finally:
-                loop.remove_reader(ear)
+                loop.remove_reader(sock)
 
-    def _hear(self, ear: socket.socket) -> None:
+    def _notified(self, sock: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
-            for line in ear.recv(TOLD_BYTES).decode(errors="replace").splitlines():
+            for line in sock.recv(DATAGRAM_BYTES).decode(errors="replace").splitlines():
                 name, _, value = line.partition("=")
                 if name == "STATUS":
-                    self._said = value
+                    self._status = value
                 elif line == "READY=1" and not self._ready:
                     self._ready = True
-                    self._changed("")
+                    self._changed()
 
 
-def _words(code: int) -> str:
+def _reason(code: int) -> str:
     """An exit code in words.
 
-    >>> _words(-9), _words(78)
+    >>> _reason(-9), _reason(78)
     ('killed by SIGKILL', 'exit code 78')
     """
     if code >= 0:
@@ -254,3 +278,52 @@ def _words(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+# ---------------------------------------------------------------- child processes
+
+
+def spawn(argv: Sequence[str], log: Path, **environ: str) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own that dies with this one.
+
+    Args:
+        argv: its command line.
+        log: its output is appended there; made with mode 0600.
+        environ: variables it has besides ours.
+
+    Raises:
+        OSError, SubprocessError: it cannot be started.
+    """
+    supervisor = os.getpid()
+
+    def tie() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a paused process follows no milder one
+        if os.getppid() != supervisor:
+            os._exit(1)  # it ended before we could ask to be told
+
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+            env=os.environ | environ,
+            preexec_fn=tie,  # noqa: PLW1509 - one thread, see above
+        )
+    finally:
+        os.close(descriptor)
+
+
+async def exit_code(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> int:
+    """Wait for the end of a child; returns its exit code, negative the signal that ended it."""
+    ended = asyncio.Event()
+    descriptor = os.pidfd_open(process.pid)
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return process.wait()

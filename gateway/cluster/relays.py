@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cluster.control import peer_pid
-from gateway.cluster.links import Enter, crossing
 from gateway.cluster.shape import Shape
 
 log = logging.getLogger("headgate")
@@ -42,8 +41,24 @@ def binds(shape: Shape, sockets: Path) -> dict[int, str]:
     return {rank: f"ipc://{sockets}/rank-{rank}" for rank in shape.ranks()}
 
 
+def crossing(shape: Shape, apart: frozenset[int]) -> frozenset[int]:
+    """The ranks whose link to their parent leads from one side to the other.
+
+    >>> sorted(crossing(Shape("demo", 7), frozenset({1})))
+    [1, 3, 4]
+    >>> sorted(crossing(Shape("demo", 7), frozenset({1, 3})))
+    [1, 4]
+    """
+    parents = {rank: shape.parent(rank) for rank in shape.ranks()}
+    return frozenset(
+        rank
+        for rank, parent in parents.items()
+        if parent is not None and (rank in apart) != (parent in apart)
+    )
+
+
 class Relays:
-    """All relays of one cluster (``links.Links``).
+    """The links between the ranks of one cluster, made before the first rank and closed behind the last.
 
     Args:
         shape: of the cluster.
@@ -55,11 +70,11 @@ class Relays:
         self._shape = shape
         self._sockets = sockets
         self._rank_of = rank_of
-        self._gates = {rank: asyncio.Event() for rank in shape.ranks()}
-        for gate in self._gates.values():
-            gate.set()
-        self._doors: list[socket.socket] = []
+        self._uncut = {rank: asyncio.Event() for rank in shape.ranks()}
+        """Rank -> set unless its link to its parent is cut."""
+        self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self.cut(frozenset())
 
     async def open(self) -> None:
         """Listen in front of every rank that has children."""
@@ -67,40 +82,36 @@ class Relays:
             if not self._shape.children(rank):
                 continue
             path = self._sockets / f"tree-{rank}"
-            door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            door.setblocking(False)
-            self._doors.append(door)
-            door.bind(str(path))
-            door.listen(BACKLOG)
-            self._keep(self._accept(door, rank), f"relay of rank {rank}")
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.setblocking(False)
+            self._listeners.append(listener)
+            listener.bind(str(path))
+            listener.listen(BACKLOG)
+            self._start(self._accept(listener, rank), f"relay of rank {rank}")
 
     async def close(self) -> None:
-        """Close every connection and every door."""
+        """Close every connection and every listener."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for door in self._doors:
-            door.close()
-        self._doors.clear()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
 
-    def enter(self, rank: int) -> Enter | None:
-        """Nothing: all ranks share the machine's network."""
-        return None
-
-    async def cut(self, apart: frozenset[int]) -> None:
-        """Close the gates of the links that lead from one side to the other, open all others."""
-        closed = crossing(self._shape, apart)
-        for rank, gate in self._gates.items():
-            if rank in closed:
-                gate.clear()
+    def cut(self, apart: frozenset[int]) -> None:
+        """Have no byte pass between the ranks in ``apart`` and the others, silently; the empty set heals."""
+        held_back = crossing(self._shape, apart)
+        for rank, uncut in self._uncut.items():
+            if rank in held_back:
+                uncut.clear()
             else:
-                gate.set()
+                uncut.set()
 
-    async def _accept(self, door: socket.socket, parent: int) -> None:
+    async def _accept(self, listener: socket.socket, parent: int) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                near, _ = await loop.sock_accept(door)
+                near, _ = await loop.sock_accept(listener)
             except OSError as error:  # no descriptors left: those who wait get in later
                 log.warning("relay of rank %d: %s", parent, error)
                 await asyncio.sleep(REST_S)
@@ -111,28 +122,28 @@ class Relays:
                 log.warning("relay of rank %d: pid %d is no child of it", parent, peer_pid(near))
                 near.close()
                 continue
-            self._keep(self._carry(near, parent, self._gates[child]), f"link of rank {child}")
+            self._start(self._relay(near, parent, self._uncut[child]), f"link of rank {child}")
 
-    async def _carry(self, near: socket.socket, parent: int, gate: asyncio.Event) -> None:
+    async def _relay(self, near: socket.socket, parent: int, uncut: asyncio.Event) -> None:
         """One connection, from the child's to the parent's socket and back, until one of them ends."""
         loop = asyncio.get_running_loop()
         with near, contextlib.ExitStack() as stack:
             try:
-                far = stack.enter_context(await self._dialled(near, parent, gate))
+                far = stack.enter_context(await self._dial_parent(near, parent, uncut))
             except ConnectionAbortedError:
                 return
-            ways = [
-                loop.create_task(_pump(near, far, gate), name="up"),
-                loop.create_task(_pump(far, near, gate), name="down"),
+            copies = [
+                loop.create_task(_copy(near, far, uncut), name="up"),
+                loop.create_task(_copy(far, near, uncut), name="down"),
             ]
             try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for way in ways:
-                    way.cancel()
-                await asyncio.gather(*ways, return_exceptions=True)
+                for each in copies:
+                    each.cancel()
+                await asyncio.gather(*copies, return_exceptions=True)
 
-    async def _dialled(self, near: socket.socket, parent: int, gate: asyncio.Event) -> socket.socket:
+    async def _dial_parent(self, near: socket.socket, parent: int, uncut: asyncio.Event) -> socket.socket:
         """A connection to the rank itself, once it listens: a peer that accepts and hangs up would be taken for a wrong
         one.
 
@@ -141,7 +152,7 @@ class Relays:
         """
         loop = asyncio.get_running_loop()
         while True:
-            await _opened(near, gate)
+            await _until_uncut(near, uncut)
             far = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             far.setblocking(False)
             try:
@@ -155,14 +166,14 @@ class Relays:
                 raise
             await asyncio.sleep(REDIAL_S)
 
-    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-async def _opened(near: socket.socket, gate: asyncio.Event) -> None:
-    """Until the gate is open.
+async def _until_uncut(near: socket.socket, uncut: asyncio.Event) -> None:
+    """Until its link is not cut.
 
     Raises:
         ConnectionAbortedError: whoever has connected has left.
@@ -174,20 +185,20 @@ async def _opened(near: socket.socket, gate: asyncio.Event) -> None:
             raise ConnectionAbortedError
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REST_S):
-                await gate.wait()
+                await uncut.wait()
                 return
 
 
-async def _pump(source: socket.socket, sink: socket.socket, gate: asyncio.Event) -> None:
-    """Bytes from one socket to the other while the gate is open; returns when one has ended and the other may know."""
+async def _copy(source: socket.socket, sink: socket.socket, uncut: asyncio.Event) -> None:
+    """Bytes from one socket to the other while the link is not cut, until one has ended and the other may know."""
     loop = asyncio.get_running_loop()
     try:
         while True:
-            await gate.wait()
+            await uncut.wait()
             data = await loop.sock_recv(source, CHUNK_BYTES)
-            await gate.wait()
+            await uncut.wait()
             if not data:
                 return
             await loop.sock_sendall(sink, data)
     except OSError:
-        await gate.wait()
+        await uncut.wait()

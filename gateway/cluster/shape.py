@@ -33,7 +33,7 @@ class Shape:
         client_port: TCP port on which every broker listens for clients with CURVE keys; 0: none.
         gateway: whether a gateway stands in front of rank 0.
         nfp: whether there is a broker of NFP. oslo: whether there is a node proxy for oslo.messaging.
-        image: container image of all members; of no meaning to engines without containers.
+        image: container image of all members, in the compose file.
         host_pattern: host name of a rank, as the others dial it; ``{rank}`` is its only field.
 
     Raises:

@@ -1,7 +1,7 @@
 """Where clusters are kept between verbs::
 
     $XDG_STATE_HOME/headgate/clusters/NAME/   (0700; else ~/.local/state/headgate/clusters/NAME)
-        cluster.json    shape, engine, when it was made
+        cluster.json    shape, where it is reached, when it was made
         keys/           what ``files.write`` wrote
         logs/           a file for each member, and supervisor.log
     .NAME.lock                                whoever makes or removes the cluster, as long as that takes
@@ -41,15 +41,17 @@ class Saved:
 
     Attributes:
         shape: of its tree.
-        engine: the name of what runs it.
         sockets: the folder of its sockets.
         made: when, in seconds since 1970.
+        url: where its gateway listens; "" without one.
+        token: a bearer token for the gateway; "" without one.
     """
 
     shape: Shape
-    engine: str
     sockets: str
     made: float
+    url: str = ""
+    token: str = ""
 
 
 def clusters() -> Path:
@@ -82,8 +84,13 @@ def names() -> list[str]:
     return []
 
 
+def new(shape: Shape) -> Saved:
+    """A cluster that is made now."""
+    return Saved(shape, str(sockets_of(folder_of(shape.name))), time.time())
+
+
 def save(folder: Path, saved: Saved) -> None:
-    """Make the state folder of a cluster.
+    """Write down what is known of a cluster, in its state folder, which is made.
 
     Raises:
         ConfigError: the operating system says no.
@@ -92,6 +99,7 @@ def save(folder: Path, saved: Saved) -> None:
         for path in (folder, folder / KEYS, folder / LOGS):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = folder / f".{FILE}"
+        new.touch(mode=0o600)
         new.write_bytes(msgspec.json.format(msgspec.json.encode(dataclasses.asdict(saved))))
         new.replace(folder / FILE)
     except OSError as error:
@@ -113,6 +121,14 @@ def load(folder: Path) -> Saved:
         raise ConfigError(f"{folder / FILE}: {error}") from error
 
 
+def remove(folder: Path) -> None:
+    """Remove the state folder and all that is in it; harmless without one."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---------------------------------------------------------------- locks
+
+
 class Held(ConfigError):
     """Somebody else makes or removes this cluster."""
 
@@ -129,14 +145,13 @@ def held(name: str, wait_s: float = 0.0) -> Iterator[None]:
         Held: somebody does. ConfigError: the operating system says no.
     """
     path = folder_of(name).with_name(f".{name}.lock")
-    until = time.monotonic() + wait_s
     try:
-        while (lock := _locked(path)) is None:
-            if time.monotonic() >= until:
-                raise Held(f"cluster {name} is being started or ended by somebody else: try again soon")
-            time.sleep(_LOOK_S)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = lock_file(path, wait_s)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
+    if lock is None:
+        raise Held(f"cluster {name} is being started or ended by somebody else: try again soon")
     try:
         yield
     finally:
@@ -144,25 +159,24 @@ def held(name: str, wait_s: float = 0.0) -> Iterator[None]:
         os.close(lock)
 
 
-def _locked(path: Path) -> int | None:
-    """A lock on the file at this path, which is made; None when somebody has it, or has just removed it."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), path.stat()):
-            return lock
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    os.close(lock)
-    return None
+def lock_file(path: Path, wait_s: float) -> int | None:
+    """A lock on the file at this path, which is made; None when somebody still has it after ``wait_s``.
 
+    Whoever has it may remove the file, and the folder it is in, before it lets go.
 
-def new(shape: Shape, engine: str) -> Saved:
-    """A cluster that is made now."""
-    return Saved(shape, engine, str(sockets_of(folder_of(shape.name))), time.time())
-
-
-def remove(folder: Path) -> None:
-    """Remove the state folder and all that is in it; harmless without one."""
-    shutil.rmtree(folder, ignore_errors=True)
+    Raises:
+        OSError: the operating system says no.
+    """
+    until = time.monotonic() + wait_s
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), path.stat()):
+                return lock
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        os.close(lock)
+        if time.monotonic() >= until:
+            return None
+        time.sleep(_LOOK_S)

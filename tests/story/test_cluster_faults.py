@@ -10,7 +10,6 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from broker.cli.main import main
-from gateway.cli.cluster import telling
-from gateway.cluster import processes
-from gateway.cluster.engine import Member, make
+from gateway.cli.cluster import drawing
+from gateway.cluster import client
+from gateway.cluster.client import Cluster as Client
+from gateway.cluster.members import Member
 from gateway.cluster.state import load, sockets_of
-from tests.conftest import OPTIONAL
 from tests.live.brokers import eventually
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(300)]
@@ -36,7 +35,7 @@ HEADGATE = [sys.executable, "-m", "broker.cli.main"]
 class Cluster:
     """One cluster, its verbs, and every process that belonged to it."""
 
-    def __init__(self, rundir: Path, engine: str) -> None:
+    def __init__(self, rundir: Path) -> None:
         self.environ = {
             **{
                 name: value
@@ -47,7 +46,6 @@ class Cluster:
             "XDG_RUNTIME_DIR": str(rundir / "run"),
         }
         self.rundir = rundir
-        self.engine = engine
         self.pids: set[int] = set()
 
     def verb(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess:
@@ -68,16 +66,19 @@ class Cluster:
         return done.stdout
 
     def up(self, words: str = "") -> dict:
-        seen = json.loads(self.do(f"up --engine {self.engine} --json {words}"))
+        seen = json.loads(self.do(f"up --json {words}"))
         self.pids |= {int(member["id"]) for member in seen["members"]}
         self.uri = seen["access"]["uri"]
         return seen
 
     def members(self) -> dict[str, Member]:
         """Name -> what ``status`` says of it; asked without the verb, whose start costs half a second."""
-        found = {member.name: member for member in make(self.engine, self.folder).status()}
+        found = {member.name: member for member in self.client().status()}
         self.pids |= {int(member.id) for member in found.values() if member.id}
         return found
+
+    def client(self) -> Client:
+        return Client(self.folder, load(self.folder))
 
     @property
     def folder(self) -> Path:
@@ -88,8 +89,8 @@ class Cluster:
 
     def tree(self) -> str:
         """What the tree says of each rank, in order; as the column of ``status``."""
-        seen = telling.health(make(self.engine, self.folder), load(self.folder).shape)
-        return " ".join(seen.values())
+        seen = drawing.health(self.client().uri)
+        return " ".join(seen[rank] for rank in sorted(seen))
 
     def pings(self, rank: int, seconds: float = 5) -> bool:
         """Whether rank 0 reaches ``rank``."""
@@ -124,10 +125,8 @@ def start(rundir):
     """Makes a cluster; after the test, taken down, nothing of it is there."""
     made = []
 
-    def start(engine: str) -> Cluster:
-        if engine == "namespaces" and (os.geteuid() != 0 or shutil.which("ip") is None):
-            pytest.skip(f"{OPTIONAL} needs root and ip(8)")
-        made.append(Cluster(rundir, engine))
+    def start() -> Cluster:
+        made.append(Cluster(rundir))
         return made[-1]
 
     yield start
@@ -137,10 +136,10 @@ def start(rundir):
         eventually(cluster.left, [], 10)
 
 
-@pytest.fixture(params=["processes", pytest.param("namespaces", marks=pytest.mark.slow)])
-def cluster(request, start):
-    """One that is not up yet, by each of the engines of bare processes."""
-    return start(request.param)
+@pytest.fixture
+def cluster(start):
+    """One that is not up yet."""
+    return start()
 
 
 FULL = "full full full full full full full"
@@ -193,7 +192,7 @@ def test_seven_brokers_come_up_and_survive_every_fault(cluster):
     # cut off: 1 takes 3 and 4 away
     cluster.do("partition 1")
     assert [cluster.state(rank) for rank in (0, 1, 3)] == ["running", "partitioned", "running"]
-    assert cluster.tree() == "full silent full silent silent full full"
+    assert cluster.tree() == "full silent full unknown unknown full full"
     assert cluster.pings(2)
     assert not cluster.pings(1, 1)
     assert not cluster.pings(4, 1)
@@ -202,20 +201,6 @@ def test_seven_brokers_come_up_and_survive_every_fault(cluster):
     eventually(cluster.tree, FULL, 30)
     cluster.do("down")
     eventually(cluster.left, [], 10)
-
-
-@pytest.mark.patient
-def test_namespaces_in_short(start):
-    cluster = start("namespaces")
-    cluster.up("--size 3")
-    cluster.do("partition 1")
-    assert cluster.tree() == "full silent full"
-    assert cluster.pings(2)
-    cluster.do("heal")
-    assert cluster.pings(1, 30)
-    own = {os.readlink(f"/proc/{member.id}/ns/net") for member in cluster.members().values()}
-    assert len(own) == 4
-    assert os.readlink("/proc/self/ns/net") in own  # the gateway's
 
 
 @pytest.mark.patient
@@ -280,8 +265,8 @@ def test_a_long_partition_is_noticed_and_healed(cluster):
 
 @pytest.mark.smoke
 def test_wait_stays_until_it_is_told_to_leave(start):
-    cluster = start("processes")
-    command = [*HEADGATE, "cluster", "up", "--size", "2", "--engine", "processes", "--wait"]
+    cluster = start()
+    command = [*HEADGATE, "cluster", "up", "--size", "2", "--wait"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=cluster.environ) as process:
         lines = []
         for line in process.stdout:
@@ -301,7 +286,7 @@ def test_wait_stays_until_it_is_told_to_leave(start):
 
 @pytest.mark.patient
 def test_two_clusters_are_two(start):
-    cluster = start("processes")
+    cluster = start()
     first = cluster.up("--size 1")
     second = cluster.up("--size 1 --name other")
     assert first["access"]["url"] != second["access"]["url"]
@@ -318,14 +303,14 @@ def test_two_clusters_are_two(start):
 @pytest.mark.patient
 def test_a_port_that_was_taken_in_between_is_another_one(start, monkeypatch):
     """Somebody is faster than the gateway to take the port that was found free."""
-    cluster = start("processes")
+    cluster = start()
     for name, value in cluster.environ.items():
         monkeypatch.setenv(name, value)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         urls = iter([f"http://127.0.0.1:{taken.getsockname()[1]}"])
-        free = processes._free_url
-        monkeypatch.setattr(processes, "_free_url", lambda: next(urls, None) or free())
-        assert main(["cluster", "up", "--size", "1", "--engine", "processes"]) == 0
+        free = client.free_url
+        monkeypatch.setattr(client, "free_url", lambda: next(urls, None) or free())
+        assert main(["cluster", "up", "--size", "1"]) == 0
         gateway = cluster.members()["gateway"]
         assert gateway.state == "running"
         assert gateway.uri != f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -333,7 +318,7 @@ def test_a_port_that_was_taken_in_between_is_another_one(start, monkeypatch):
 
 @pytest.mark.patient
 def test_logs_follow_until_the_cluster_is_down(start):
-    cluster = start("processes")
+    cluster = start()
     cluster.up("--size 2 --no-gateway")
     words = [*HEADGATE, "cluster", "logs", "1", "--follow"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=cluster.environ) as process:
@@ -346,12 +331,12 @@ def test_logs_follow_until_the_cluster_is_down(start):
 
 @pytest.mark.patient
 def test_a_start_that_fails_says_why_and_leaves_nothing(start):
-    cluster = start("processes")
+    cluster = start()
     name = sockets_of(cluster.folder).name
     open_to_all = cluster.rundir / "run" / "headgate" / "clusters" / name
     open_to_all.mkdir(parents=True)
     open_to_all.chmod(0o777)
-    done = cluster.verb("cluster", "up", "--size", "1", "--engine", "processes")
+    done = cluster.verb("cluster", "up", "--size", "1")
     assert done.returncode == 1
     assert "expected a folder of ours that nobody else may enter" in done.stderr
     assert not cluster.folder.exists()
@@ -359,7 +344,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(start):
 
 @pytest.mark.slow
 def test_nfp_and_oslo_are_beside_rank_0(start):
-    cluster = start("processes")
+    cluster = start()
     seen = cluster.up("--size 2 --nfp --oslo")
     broker = f"--broker ipc://{load(cluster.folder).sockets}/nfp"
     more = "\n".join(seen["access"]["more"])
@@ -374,7 +359,7 @@ def test_nfp_and_oslo_are_beside_rank_0(start):
 @pytest.mark.patient
 def test_a_broker_that_is_told_to_leave_takes_those_below_it_along(start):
     """As deploy/OPERATIONS.md says; they are back once each is started again."""
-    cluster = start("processes")
+    cluster = start()
     cluster.up("--size 4 --no-gateway")
     os.kill(int(cluster.members()["rank-1"].id), signal.SIGTERM)
     gone = ["running", "exited", "running", "exited"]
@@ -388,8 +373,8 @@ def test_a_broker_that_is_told_to_leave_takes_those_below_it_along(start):
 @pytest.mark.patient
 def test_of_two_that_start_the_same_cluster_one_does(start):
     """The other is refused, and does not take down what it did not make."""
-    cluster = start("processes")
-    words = [*HEADGATE, "cluster", "up", "--engine", "processes", "--size", "2", "--no-gateway"]
+    cluster = start()
+    words = [*HEADGATE, "cluster", "up", "--size", "2", "--no-gateway"]
     both = [
         subprocess.Popen(
             words, env=cluster.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -116,11 +116,7 @@ def test_real_flux_command(flux_prefix):
 @pytest.mark.patient
 @pytest.mark.timeout(180)
 def test_a_test_cluster_and_faults_in_it(rundir: Path):
-    script = (
-        Page("guides/clusters.md")
-        .block("sh", "headgate cluster up")
-        .replace("up --size 7", "up --size 7 --engine processes")
-    )
+    script = Page("guides/clusters.md").block("sh", "headgate cluster up")
     env = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -1,10 +1,11 @@
 """``headgate cluster VERB ...``: test clusters, and faults in them; the verbs by what they are about.
 
-``life``     init, up, down, ls
-``looking``  status, logs
-``faults``   kill, start, pause, resume, partition, heal
-``which``    the options that name a cluster, and what is done with them
-``telling``  how a cluster is drawn and told
+``lifecycle``  up, down
+``status``     ls, status, logs
+``faults``     kill, start, pause, resume, partition, heal
+``files``      init, compose
+``given``      what several verbs are given
+``drawing``    how a cluster is shown
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 
 from broker.cli import options
 from broker.cli.exits import USAGE
-from gateway.cli.cluster import faults, life, looking
+from gateway.cli.cluster import faults, files, lifecycle, status
 
 EXAMPLES: Final = (
     "headgate cluster up --size 7                  seven brokers, a gateway, a dashboard; returns when all are there",
@@ -22,7 +23,8 @@ EXAMPLES: Final = (
     "headgate cluster partition 1                  1 and all below it lose rank 0, silently",
     "headgate cluster heal",
     "headgate cluster down",
-    "headgate cluster init keys --size 7           keys and settings only, for containers",
+    "headgate cluster init keys --size 7           keys and settings only, for members that run elsewhere",
+    "headgate cluster compose . --size 7           compose.yaml, for Docker and Podman",
 )
 
 
@@ -34,10 +36,10 @@ def main(argv: list[str]) -> int:
     def cluster() -> None:
         """Run a test cluster on this machine, and cause faults in it.
 
-        The members are processes, each in a network namespace of its own where root runs it, or containers.
+        Its members are processes of yours; nothing needs root. For containers write a compose file.
         """
 
-    for verb, command in (life.VERBS | looking.VERBS | faults.VERBS).items():
+    for verb, command in (lifecycle.VERBS | status.VERBS | faults.VERBS | files.VERBS).items():
         app.command(verb)(command)
     code = options.run_app("cluster", app, EXAMPLES, argv or ["--help"])
     return code if argv else USAGE

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import typer
 
 from broker.cli.exits import OK
-from gateway.cli.cluster.which import NAME, Name, Rank, find
+from gateway.cli.cluster.given import NAME, Name, Rank, check, find
 
 Ranks = Annotated[list[int], typer.Argument(metavar="RANK...", min=0, help="The brokers of one side.")]
 
@@ -24,30 +24,22 @@ def kill(
 
     Rank 0 may be killed, too: the others keep their clients and join it again.
     """
-    cluster = find(name)
-    cluster.engine.kill(cluster.check(rank), stay=stay)
-    return OK
+    return _do(name, "kill", [rank], stay=stay)
 
 
 def start(rank: Rank, name: Name = NAME) -> int:
     """Start a broker that was killed to stay away, or has ended."""
-    cluster = find(name)
-    cluster.engine.start(cluster.check(rank))
-    return OK
+    return _do(name, "start", [rank])
 
 
 def pause(rank: Rank, name: Name = NAME) -> int:
     """Freeze a broker: its connections stay open, nothing answers."""
-    cluster = find(name)
-    cluster.engine.pause(cluster.check(rank))
-    return OK
+    return _do(name, "pause", [rank])
 
 
 def resume(rank: Rank, name: Name = NAME) -> int:
     """Let a frozen broker go on."""
-    cluster = find(name)
-    cluster.engine.resume(cluster.check(rank))
-    return OK
+    return _do(name, "resume", [rank])
 
 
 def partition(ranks: Ranks, name: Name = NAME) -> int:
@@ -56,14 +48,17 @@ def partition(ranks: Ranks, name: Name = NAME) -> int:
     The brokers named are one side, the rest is the other; within a side messages pass. Whoever is below a cut link in
     the tree is away from rank 0, too. A second partition replaces the first.
     """
-    cluster = find(name)
-    cluster.engine.partition([cluster.check(rank) for rank in ranks])
-    return OK
+    return _do(name, "partition", ranks)
 
 
 def heal(name: Name = NAME) -> int:
     """End a partition; what was held back goes on."""
-    find(name).engine.heal()
+    return _do(name, "partition", [])
+
+
+def _do(name: str, verb: str, ranks: Sequence[int], **more: bool) -> int:
+    cluster = find(name)
+    cluster.ask(verb, [check(cluster, rank) for rank in ranks], **more)
     return OK
 
 

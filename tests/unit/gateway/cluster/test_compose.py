@@ -1,11 +1,13 @@
 """The compose file: what stands in deploy/ is what the program writes, and it keeps what it promises."""
 
 import ast
+import dataclasses
 from pathlib import Path
 
 import pytest
 import yaml
 
+from broker.errors import ConfigError
 from broker.settings import BrokerSection
 from gateway.cluster import compose
 from gateway.cluster.shape import Shape
@@ -139,10 +141,26 @@ def test_what_looks_like_a_number_or_a_list_is_text(shape):
     assert found["services"]["init"]["image"] == f"${{HEADGATE_IMAGE:-{shape.image}}}"
 
 
-@shapes
-def test_all_that_is_made_by_the_verb_carries_its_label_and_nothing_else_does(shape):
-    made = yaml.safe_load(compose.render(shape, labelled=True))
-    for kind in ("services", "networks", "volumes"):
-        for name, each in made[kind].items():
-            assert each["labels"] == {compose.LABEL: shape.name}, (kind, name)
-    assert compose.LABEL not in compose.render(shape)
+def test_the_file_is_written_anew_and_the_tasks_of_the_workers_stay(tmp_path):
+    file, tasks = tmp_path / "lab" / compose.FILE, tmp_path / "lab" / compose.TASKS
+    assert compose.write(DEPLOYED, tmp_path / "lab") == [file, tasks]
+    assert (file.read_text(), tasks.read_text()) == (compose.render(DEPLOYED), compose.TASKS_PY)
+    assert {path.stat().st_mode & 0o777 for path in (file, tasks)} == {0o644}
+    tasks.write_text("mine\n")
+    smaller = dataclasses.replace(DEPLOYED, size=3)
+    assert compose.write(smaller, tmp_path / "lab") == [file]
+    assert (file.read_text(), tasks.read_text()) == (compose.render(smaller), "mine\n")
+
+
+def test_a_compose_file_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / compose.FILE).write_text("services: {}\n")
+    with pytest.raises(ConfigError, match="not written by `headgate cluster compose`"):
+        compose.write(DEPLOYED, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [compose.FILE]
+    assert (tmp_path / compose.FILE).read_text() == "services: {}\n"
+
+
+def test_a_place_where_nothing_can_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file"):
+        compose.write(DEPLOYED, tmp_path / "file")

@@ -6,7 +6,6 @@ import pytest
 
 from broker.errors import ConfigError, HeadgateError
 from gateway.cluster import control
-from gateway.cluster.engine import Unsupported
 
 
 async def do(words):
@@ -14,7 +13,6 @@ async def do(words):
         await asyncio.sleep(60)
     known = {
         "rank": ConfigError("rank: saw 9"),
-        "freeze": Unsupported("cannot freeze"),
         "broken": HeadgateError("ip failed"),
         "bug": KeyError("x"),
     }
@@ -48,7 +46,6 @@ def test_a_line_is_answered(path):
     ("verb", "kind", "text"),
     [
         ("rank", ConfigError, "rank: saw 9"),
-        ("freeze", Unsupported, "cannot freeze"),
         ("broken", HeadgateError, "ip failed"),
         ("bug", HeadgateError, "KeyError"),
     ],

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from gateway.cluster import children, members
+from gateway.cluster import members
 from gateway.cluster.members import Process
 
 SAYS = """
@@ -63,22 +63,22 @@ def kernel_state(pid):
 
 
 async def end(process):
-    process.tell(signal.SIGKILL)
-    await process.gone()
+    process.stop(signal.SIGKILL)
+    await process.wait()
 
 
 def test_it_starts_answers_and_leaves(rundir):
     async def run():
         process = program(rundir)
         assert process.member().state == "exited"
-        process.begin()
+        process.start()
         running = await until(process, "running")
         assert (running.name, running.rank, running.uri) == ("rank-3", 3, f"local://{rundir}/sock")
         assert int(running.id) == process.pid
         assert running.said == "is there"
         assert time.time() - running.since < 5
-        process.tell(signal.SIGTERM)
-        await process.gone()
+        process.stop(signal.SIGTERM)
+        await process.wait()
         assert process.member().why == "exit code 0"
         assert (rundir / "log").read_text() == "up\n"
         assert oct((rundir / "log").stat().st_mode)[-3:] == "600"
@@ -89,7 +89,7 @@ def test_it_starts_answers_and_leaves(rundir):
 def test_a_killed_one_comes_back_as_another_process(rundir):
     async def run():
         process = program(rundir)
-        process.begin()
+        process.start()
         before = await until(process, "running")
         process.kill(stay=False)
         gone = await until(process, "exited")
@@ -105,16 +105,16 @@ def test_a_killed_one_comes_back_as_another_process(rundir):
 def test_one_that_was_killed_to_stay_away_stays_until_it_is_started(rundir):
     async def run():
         process = program(rundir)
-        process.begin()
+        process.start()
         await until(process, "running")
         process.kill(stay=True)
         await until(process, "exited")
         await asyncio.sleep(0.3)
         assert process.member().state == "exited"
         process.kill(stay=False)  # harmless
-        process.begin()
+        process.start()
         await until(process, "running")
-        process.begin()  # harmless
+        process.start()  # harmless
         await end(process)
 
     asyncio.run(run())
@@ -124,7 +124,7 @@ def test_a_frozen_one_is_paused_and_goes_on(rundir):
     async def run():
         process = program(rundir)
         assert process.pause() is False
-        process.begin()
+        process.start()
         await until(process, "running")
         process.resume()
         assert process.pause() is True
@@ -137,8 +137,8 @@ def test_a_frozen_one_is_paused_and_goes_on(rundir):
         process.resume()
         assert process.member().state == "partitioned"
         process.pause()
-        process.tell(signal.SIGTERM)
-        await process.gone()
+        process.stop(signal.SIGTERM)
+        await process.wait()
         assert process.member().why == "exit code 0"
 
     asyncio.run(run())
@@ -148,9 +148,9 @@ def test_a_frozen_one_is_paused_and_goes_on(rundir):
 def test_who_leaves_in_order_or_is_configured_wrongly_is_not_started_again(rundir, code):
     async def run():
         process = program(rundir, f"import sys; sys.exit({code})")
-        process.begin()
+        process.start()
         async with asyncio.timeout(10):
-            await process.gone()
+            await process.wait()
         assert (process.member().why, process.member().restarts) == (f"exit code {code}", 0)
 
     asyncio.run(run())
@@ -163,7 +163,7 @@ def test_who_fails_again_and_again_is_started_less_and_less_often(rundir, monkey
     async def run():
         process = program(rundir, "import sys; print('x'); sys.exit(1)")
         began = time.monotonic()
-        process.begin()
+        process.start()
         while process.member().restarts < 4:
             assert process.member().why in ("", "exit code 1")
             await asyncio.sleep(0.01)
@@ -176,7 +176,7 @@ def test_who_fails_again_and_again_is_started_less_and_less_often(rundir, monkey
 def test_a_program_that_is_not_there_is_told(rundir, caplog):
     async def run():
         process = Process("rank-3", 3, ("/nonexistent",), rundir / "log", "local:///x", rundir / "ready-3")
-        process.begin()
+        process.start()
         await until(process, "exited")
         await asyncio.sleep(0.05)
         await end(process)
@@ -189,7 +189,7 @@ def test_a_program_that_is_not_there_is_told(rundir, caplog):
 def test_it_is_not_ready_before_it_says_so(rundir):
     async def run():
         process = program(rundir, SLEEPS)
-        process.begin()
+        process.start()
         await until(process, "starting")
         await asyncio.sleep(0.3)
         assert process.member().state == "starting"
@@ -207,7 +207,7 @@ def test_it_is_not_ready_before_it_says_so(rundir):
 def test_what_an_earlier_process_said_counts_for_nothing(rundir):
     async def run():
         process = program(rundir)
-        process.begin()
+        process.start()
         await until(process, "running")
         process._argv = (sys.executable, "-S", "-E", "-c", SLEEPS)
         process.kill(stay=False)
@@ -223,8 +223,8 @@ def test_what_an_earlier_process_said_counts_for_nothing(rundir):
 def test_it_can_be_started_elsewhere_once_it_has_ended(rundir):
     async def run():
         process = program(rundir, "import sys; sys.exit(78)")
-        process.begin()
-        await process.gone()
+        process.start()
+        await process.wait()
         process.move("http://127.0.0.1:2", (sys.executable, "-S", "-E", "-c", SAYS, "0"))
         assert (await until(process, "running")).uri == "http://127.0.0.1:2"
         await end(process)
@@ -235,8 +235,8 @@ def test_it_can_be_started_elsewhere_once_it_has_ended(rundir):
 PARENT = """
 import asyncio, os, signal, sys, time
 from pathlib import Path
-from gateway.cluster.children import spawn
-child = spawn(["/bin/sleep", "60"], Path(sys.argv[1]), None)
+from gateway.cluster.members import spawn
+child = spawn(["/bin/sleep", "60"], Path(sys.argv[1]))
 os.kill(child.pid, signal.SIGSTOP)
 print(child.pid, os.getsid(child.pid) == child.pid, flush=True)
 time.sleep(60)
@@ -261,14 +261,12 @@ def test_a_child_dies_with_its_parent_even_if_it_is_frozen(rundir):
         parent.stdout.close()
 
 
-def test_what_runs_first_in_a_child(rundir):
+def test_a_child_is_waited_for_also_when_it_has_ended_already(rundir):
     async def run():
-        process = children.spawn(["/bin/pwd"], rundir / "log", lambda: os.chdir(rundir))
-        assert await children.ended(process, asyncio.get_running_loop()) == 0
-        assert await children.ended(process, asyncio.get_running_loop()) == 0
+        process = members.spawn(["/bin/sh", "-c", "exit 7"], rundir / "log")
+        assert await members.exit_code(process, asyncio.get_running_loop()) == 7
 
     asyncio.run(run())
-    assert (rundir / "log").read_text() == f"{rundir}\n"
 
 
 def test_who_cannot_even_be_listened_to_is_tried_again(rundir):
@@ -276,14 +274,14 @@ def test_who_cannot_even_be_listened_to_is_tried_again(rundir):
 
     async def run():
         process = program(rundir)
-        process._told = rundir / "gone" / "ready-3"
-        process.begin()
+        process._notify = rundir / "gone" / "ready-3"
+        process.start()
         async with asyncio.timeout(10):
             while "127" not in process.member().why:
                 await asyncio.sleep(0.01)
         (rundir / "gone").mkdir()
         assert (await until(process, "running")).why == ""
-        process.tell(signal.SIGTERM)
-        await process.gone()
+        process.stop(signal.SIGTERM)
+        await process.wait()
 
     asyncio.run(run())

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from gateway.cluster.relays import Relays, addresses, binds
+from gateway.cluster.relays import Relays, addresses, binds, crossing
 from gateway.cluster.shape import Shape
 
 SHAPE = Shape("t", 3)
@@ -110,12 +110,12 @@ def test_a_cut_holds_everything_back_and_the_heal_lets_it_go_on(rundir):
             up, down = await parent.accepted.get()
             writer.write(b"before")
             assert await up.readexactly(6) == b"before"
-            await relays.cut(frozenset({1}))
+            relays.cut(frozenset({1}))
             writer.write(b"up")
             down.write(b"down")
             assert await silent(up.read(1))
             assert await silent(reader.read(1))
-            await relays.cut(frozenset())
+            relays.cut(frozenset())
             assert await up.readexactly(2) == b"up"
             assert await reader.readexactly(4) == b"down"
             writer.close()
@@ -129,10 +129,10 @@ def test_not_even_the_end_of_a_connection_passes_a_cut(rundir):
         async with world(rundir) as (relays, parent):
             reader, writer = await dial(rundir)
             _, down = await parent.accepted.get()
-            await relays.cut(frozenset({0}))
+            relays.cut(frozenset({0}))
             down.close()
             assert await silent(reader.read(1))
-            await relays.cut(frozenset())
+            relays.cut(frozenset())
             assert await reader.read() == b""
             writer.close()
 
@@ -142,11 +142,11 @@ def test_not_even_the_end_of_a_connection_passes_a_cut(rundir):
 def test_a_connection_made_during_a_cut_hangs_and_then_arrives(rundir):
     async def test():
         async with world(rundir) as (relays, parent):
-            await relays.cut(frozenset({1}))
+            relays.cut(frozenset({1}))
             _, writer = await dial(rundir)
             writer.write(b"hello")
             assert await silent(parent.accepted.get())
-            await relays.cut(frozenset())
+            relays.cut(frozenset())
             up, _ = await parent.accepted.get()
             assert await up.readexactly(5) == b"hello"
             writer.close()
@@ -157,12 +157,12 @@ def test_a_connection_made_during_a_cut_hangs_and_then_arrives(rundir):
 def test_a_cut_elsewhere_is_none_here(rundir):
     async def test():
         async with world(rundir) as (relays, parent):
-            await relays.cut(frozenset({2}))
+            relays.cut(frozenset({2}))
             _, writer = await dial(rundir)
             writer.write(b"hello")
             up, _ = await parent.accepted.get()
             assert await up.readexactly(5) == b"hello"
-            await relays.cut(frozenset({0, 1}))  # both on one side
+            relays.cut(frozenset({0, 1}))  # both on one side
             writer.write(b"again")
             assert await up.readexactly(5) == b"again"
             writer.close()
@@ -227,7 +227,7 @@ def test_attempts_that_were_given_up_during_a_cut_are_not_kept(rundir, monkeypat
 
     async def test():
         async with world(rundir) as (relays, parent):
-            await relays.cut(frozenset({1}))
+            relays.cut(frozenset({1}))
             before = len(os.listdir("/proc/self/fd"))
             for _ in range(5):
                 with socket.socket(socket.AF_UNIX) as child:
@@ -239,7 +239,7 @@ def test_attempts_that_were_given_up_during_a_cut_are_not_kept(rundir, monkeypat
                     await asyncio.sleep(0.02)
             _, writer = await dial(rundir)
             writer.write(b"hello")
-            await relays.cut(frozenset())
+            relays.cut(frozenset())
             up, _ = await parent.accepted.get()
             assert await up.readexactly(5) == b"hello"
             assert parent.accepted.empty()
@@ -272,15 +272,15 @@ def test_nothing_is_left(rundir):
     async def test():
         relays = Relays(SHAPE, rundir, lambda _pid: 1)
         before = len(os.listdir("/proc/self/fd"))
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(str(rundir / "rank-0"))
-            door.listen()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(rundir / "rank-0"))
+            listener.listen()
             await relays.open()
             with socket.socket(socket.AF_UNIX) as child:
                 child.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(child, str(rundir / "tree-0"))
-                door.setblocking(False)
-                (await asyncio.get_running_loop().sock_accept(door))[0].close()
+                listener.setblocking(False)
+                (await asyncio.get_running_loop().sock_accept(listener))[0].close()
                 assert len(os.listdir("/proc/self/fd")) > before
                 await relays.close()
         assert len(os.listdir("/proc/self/fd")) == before
@@ -289,3 +289,12 @@ def test_nothing_is_left(rundir):
     run(test())
     with socket.socket(socket.AF_UNIX) as sock, pytest.raises(ConnectionRefusedError):
         sock.connect(str(rundir / "tree-0"))
+
+
+def test_a_partition_cuts_the_links_that_lead_across():
+    shape = Shape("t", 7)
+    assert crossing(shape, frozenset()) == frozenset()
+    assert crossing(shape, frozenset({0})) == {1, 2}
+    assert crossing(shape, frozenset({1, 3, 4})) == {1}
+    assert crossing(shape, frozenset({3, 5})) == {3, 5}
+    assert crossing(shape, frozenset(shape.ranks())) == frozenset()

@@ -3,7 +3,6 @@ import dataclasses
 import pytest
 
 from broker.errors import ConfigError
-from gateway.cluster.links import crossing
 from gateway.cluster.shape import SIZE_MAX, Shape
 
 
@@ -65,12 +64,3 @@ def test_what_no_cluster_can_be_is_refused(field, value):
 
 def test_one_host_needs_no_rank_in_its_name():
     assert Shape("t", 1, host_pattern="gate").host(0) == "gate"
-
-
-def test_a_partition_cuts_the_links_that_lead_across():
-    shape = Shape("t", 7)
-    assert crossing(shape, frozenset()) == frozenset()
-    assert crossing(shape, frozenset({0})) == {1, 2}
-    assert crossing(shape, frozenset({1, 3, 4})) == {1}
-    assert crossing(shape, frozenset({3, 5})) == {3, 5}
-    assert crossing(shape, frozenset(shape.ranks())) == frozenset()
