@@ -11,7 +11,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
@@ -19,13 +19,16 @@ from broker.errors import DecodeError, LinkBroken, LinkEnded, LinkError, LinkRef
 from broker.nfp.frames import Body, Packet, decode, encode
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import broker_of, read_any
-from broker.nfp.peer.channel import Receiver, Traffic
+from broker.nfp.peer.channel import Receiver
 from broker.transport.curve import CurveClient
 from broker.transport.zeromq.address import Endpoint
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NO_RECONNECT_MS, NOBLOCK, join_curve, tune
+
+if TYPE_CHECKING:
+    from broker.nfp.peer.dealer import DealerChannel
 
 log = logging.getLogger("headgate")
 _EVENTS: Final = (
@@ -188,22 +191,6 @@ def failure(where: str, event: int, value: int) -> LinkError:
     return LinkEnded(f"{where} hung up during the handshake", errno.ECONNRESET)
 
 
-class SessionOwner(Protocol):
-    """The channel that has the session."""
-
-    name: str
-    traffic: Traffic
-
-    def begun(self, session: BrokerSession, opened: dict[str, Any] | None) -> None:
-        """It begins; ``send`` takes packets from now on."""
-
-    def answered(self, session: BrokerSession) -> None:
-        """The broker answered OPEN."""
-
-    def roomy(self) -> None:
-        """The outbox has become shorter."""
-
-
 class BrokerSession:
     """What is said over one connection, from OPEN to its loss.
 
@@ -213,7 +200,7 @@ class BrokerSession:
         over: resolves at the end.
     """
 
-    def __init__(self, channel: SessionOwner, receiver: Receiver, broker: str) -> None:
+    def __init__(self, channel: DealerChannel, receiver: Receiver, broker: str) -> None:
         self.broker = broker
         self.connection: Connection
         self.begun = False

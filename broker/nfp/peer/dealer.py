@@ -264,7 +264,7 @@ class DealerChannel:
         if session is self._session and session.trouble:
             log.warning("%s: %s", self.name, session.trouble)
 
-    # -- connection.SessionOwner ------------------------------------------------------------------
+    # -- what a session tells ---------------------------------------------------------------------
 
     def begun(self, session: BrokerSession, opened: dict[str, Any] | None) -> None:
         """A session begins; ``send`` takes packets from now on."""
