@@ -111,14 +111,14 @@ def test_a_lost_link_is_made_again(tmp_path):
         async with faced(tmp_path) as (bridge, session, h, flux):
             await until(session.listens.is_set)
             flux.services["oslo"].close("cut by the test")
-            await until(lambda: bridge.connections == 2)
+            await until(lambda: bridge.status()["connections"] == 2)
             assert (await h.rpc("oslo.a.b.c")).json() == {"result": "pong"}
 
     run(script)
 
 
 def test_notifications_of_the_time_between_are_told_as_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr("broker.oslo.service.flux_bridge.FIRST_PAUSE_S", 0.3)
+    monkeypatch.setattr("broker.client.service_link.FIRST_PAUSE_S", 0.3)
 
     async def script():
         async with (
@@ -131,7 +131,7 @@ def test_notifications_of_the_time_between_are_told_as_lost(tmp_path, monkeypatc
             for _ in range(3):
                 session.intakes[0].items.put(FakeItem(notification()))
             await until(lambda: bridge.announcer.dropped == 3)
-            await until(lambda: bridge.connections == 2)
+            await until(lambda: bridge.status()["connections"] == 2)
             session.intakes[0].items.put(FakeItem(notification("again")))
             event = await anext(events)
             assert (event.json()["event_type"], event.json()["lost"]) == ("again", 3)
