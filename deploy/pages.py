@@ -144,7 +144,7 @@ ABOUT_COMMON = "Where a service below has a method of the same name, that one an
 
 def services() -> str:
     """The page of the built-in services: who may call each method, and the first paragraph of its docstring."""
-    broker: Any = SimpleNamespace(rank=0, size=1, now=float, attributes=dict, tree_parent=int)
+    broker: Any = SimpleNamespace(rank=0, size=1, now=float, attributes={}, tree_parent=int)
     every = sorted(built_in(broker), key=lambda service: service.name)
     parts = [ABOUT_SERVICES, "## Every service", ABOUT_COMMON]
     parts.append(_table("SERVICE", BuiltIn(every[0], broker, 0).common()))

@@ -22,7 +22,7 @@ from broker.node import drain
 from broker.node.attributes import STDERR_SEVERITY, hostname, initial, shown
 from broker.node.broker import Broker
 from broker.node.client_admission import ClientAdmission, access_of
-from broker.node.context import BrokerContext
+from broker.node.context import context_of
 from broker.node.descriptors import allowed, connections_of, reserve_of
 from broker.node.keepalive import Keepalives
 from broker.node.keyring import Keyring
@@ -130,12 +130,17 @@ class Node:
         self.overlay = Overlay(self.broker, self._overlay_config(), self._hooks())
         self.keepalives = Keepalives(self.broker, settings.tree.torpid_min_s)
         attributes = initial(settings, self.topology, lambda: self.broker.router.uuid, self.owner)
-        self.context = BrokerContext(
-            self.broker, self.overlay, self.lifecycle, self.owner, dict(shown(settings)), attributes
+        self.context = context_of(
+            self.broker,
+            self.overlay,
+            self.lifecycle,
+            owner=self.owner,
+            config=dict(shown(settings)),
+            attributes=attributes,
+            apply_attribute=self._apply,
+            journal=self.capture,
+            metrics=lambda: render(samples(self)),
         )
-        self.context.render_metrics = lambda: render(samples(self))
-        self.context.apply = self._apply
-        self.context.capture = self.capture
         self.state_follower = StateFollower(self.context, self.overlay, self.lifecycle)
         self.dispatcher = Dispatcher(self.context, limits.service_tasks_max)
         self.listeners = Listeners()

@@ -151,7 +151,7 @@ class Reload:
             severity = str(STDERR_SEVERITY[plan.settings.broker.log_level])
             payload = encode_json({"name": "log-stderr-level", "value": severity})
             node.context.call("attr.set", payload, None, nodeid=node.rank)
-        node.context.reconfigured(dict(shown(plan.settings)))
+        node.context.config = dict(shown(plan.settings))
         for tell in node.reloaded:
             tell(plan.settings)
         left = f"; {ended} link{'s' * (ended != 1)} ended" if ended else ""

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.errors import ProtocolError
-from broker.node.calls import OwnCall
-from broker.node.context import BrokerContext
 from broker.node.lifecycle import CLEANUP, Lifecycle
 from broker.node.overlay.overlay import Overlay
+from broker.services.context import Call, Context
 from broker.services.state_machine import RUN, STATES
 from broker.wire.message import STREAMING, UPSTREAM, Message
 from broker.wire.payload import decode_json, encode_json
@@ -36,11 +35,11 @@ class StateFollower:
         on_leave: called once when the parent's state says that the instance is going down.
     """
 
-    def __init__(self, context: BrokerContext, overlay: Overlay, lifecycle: Lifecycle) -> None:
+    def __init__(self, context: Context, overlay: Overlay, lifecycle: Lifecycle) -> None:
         self._context = context
         self._overlay = overlay
         self._lifecycle = lifecycle
-        self._monitor: OwnCall | None = None
+        self._monitor: Call | None = None
         self.on_leave: Callable[[str], None] | None = None
 
     def begin(self) -> None:

@@ -61,5 +61,5 @@ def settle(
     sender = context.sender_of(message)
     as_deployed = sender is not None and sender.kind == CLIENT and not sender.strict
     always = as_deployed and (unasked is None or errnum in unasked)
-    context.respond(message, encode_text(text) if text else None, errnum, always=always)
+    context.respond(message, encode_text(text) if text else None, errnum, always)
     return LATER

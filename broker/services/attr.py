@@ -35,7 +35,7 @@ class Attr(Service):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._table: dict[str, tuple[Value, int]] = dict(context.attributes())
+        self._table: dict[str, tuple[Value, int]] = dict(context.attributes)
 
     def read(self, name: str) -> str | None:
         """The value of one attribute now; None when there is none."""

@@ -32,7 +32,7 @@ class Config(Service):
         """-> the tables as JSON, without secrets. A stream is answered once, too, and stays open."""
         if request.streaming:
             self._readers.open(request, None)
-        return self.context.config()
+        return self.context.config
 
     @method("reload")
     def reload(self, request: Request) -> None:

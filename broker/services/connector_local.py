@@ -22,7 +22,7 @@ class ConnectorLocal(Service):
         all clients so far.
         """
         clients = [_client(link) for link in self.context.links() if link.get("kind") == "client"]
-        access = self.context.config().get("access", {})
+        access = self.context.config.get("access", {})
         return {
             "server": {"clients": clients, "connects": self.context.traffic()["connects"]},
             "allow_guest_user": bool(access.get("allow-guest-user", False)),

@@ -21,6 +21,7 @@ from broker.serving.request import LATER, Later, Request
 from broker.serving.runner import Runner
 from broker.wire.message import Message
 from broker.wire.parts import encode_part
+from broker.wire.payload import encode_text
 
 
 class BuiltIn(Runner):
@@ -40,7 +41,7 @@ class BuiltIn(Runner):
 
     def respond(self, message: Message, payload: bytes | None, errnum: int) -> None:
         """Send a response with the broker's credentials."""
-        self._context.respond(message, payload, errnum)
+        self._context.respond(message, payload, errnum, False)
 
     def failure(self, request: Request, error: Exception) -> tuple[int, str]:
         """As ``failure_of``; a mistake of ours is logged."""
@@ -81,7 +82,7 @@ class BuiltIn(Runner):
         message = request.message
         hops = [route.decode("utf-8", "replace")[:8] for route in reversed(message.routes)]
         return request.json() | {
-            "route": "!".join([*hops, self._context.uuid[:8]]),
+            "route": "!".join([*hops, self._context.uuid()[:8]]),
             "userid": message.userid,
             "rolemask": message.rolemask,
             "rank": self._context.rank,
@@ -166,12 +167,14 @@ class Dispatcher:
             self._unknown(message)
 
     def _unknown(self, message: Message) -> None:
-        request = Request(message, self._context.respond)
-        runner = self._runners.get(request.topic.partition(".")[0])
-        if runner is None:
-            request.respond_error(errno.ENOSYS, f"No service matching {request.topic} is registered")
-        else:
+        topic = message.topic or ""
+        runner = self._runners.get(topic.partition(".")[0])
+        if runner is not None:
+            request = Request(message, runner.respond)
             runner.fail(request, runner.service.unknown(request))
+        else:
+            text = encode_text(f"No service matching {topic} is registered")
+            self._context.respond(message, text, errno.ENOSYS, False)
 
 
 def failure_of(error: Exception) -> tuple[int, str]:

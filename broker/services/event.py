@@ -13,11 +13,11 @@ from base64 import b64decode
 from collections.abc import Mapping
 
 from broker.errors import ProtocolError, RpcError
-from broker.identity import Credentials, Role
+from broker.identity import Role
 from broker.services.attachment import settle
 from broker.services.service import Service, method
 from broker.serving.request import Later, Request
-from broker.wire.message import PRIVATE
+from broker.wire.message import PRIVATE, event
 
 
 class Event(Service):
@@ -50,9 +50,9 @@ class Event(Service):
             raise ProtocolError(f"event flags {flags}, expected 0 or {PRIVATE}")
         if "\0" in topic:
             raise ProtocolError("a topic cannot hold a NUL")
-        cred = Credentials(request.message.userid, request.message.rolemask)
-        payload = decode_base64(request.field("payload", str, ""))
-        return {"seq": self.context.publish(topic, payload or None, flags=flags, cred=cred)}
+        payload = decode_base64(request.field("payload", str, "")) or None
+        cred = {"userid": request.userid, "rolemask": request.rolemask}
+        return {"seq": self.context.publish(event(topic, payload, flags=flags, **cred))}
 
 
 def _prefix(request: Request) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from broker.services.context import Context
 from broker.services.service import Service, method
 from broker.serving.request import Request
-from broker.wire.message import Message
+from broker.wire.message import Message, event
 
 TOPIC: Final = "heartbeat.pulse"
 
@@ -49,7 +49,7 @@ class Heartbeat(Service):
 
     def _beat(self) -> None:
         self._schedule()
-        self.context.publish(TOPIC)
+        self.context.publish(event(TOPIC, **self.context.cred._asdict()))
 
     def _heard(self, message: Message) -> None:
         self._count += 1

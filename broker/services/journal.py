@@ -68,7 +68,7 @@ class Journal(Service):
         self._journal().denied(denial_of(request))
 
     def _journal(self) -> JournalControl:
-        journal = self.context.journal()
+        journal = self.context.journal
         if journal is None:
             raise RpcError(errno.ENOSYS, NONE_TEXT)
         return journal

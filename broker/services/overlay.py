@@ -139,7 +139,7 @@ class Overlay(Service):
     def _watch(self) -> None:
         """Look on for as long as somebody wants to know."""
         watcher = self._passed if len(self._tracers) else None
-        self.context.watch_links(watcher, clients=self._tracers.clients)
+        self.context.watch_links(watcher, self._tracers.clients)
 
     def _passed(self, passed: TracedMessage) -> None:
         link = passed.sender

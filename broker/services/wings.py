@@ -6,6 +6,7 @@ asks it, so that what it counts is counted once in a tree. It has a moment for t
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,7 +16,7 @@ import msgspec
 
 from broker.errors import ProtocolError
 from broker.figures import BOUNDS_NS, ERRNOS_MAX, NAMES_MAX, OTHER, TEXT_MAX, readable
-from broker.services.context import Call, Context, Timer
+from broker.services.context import Call, Context
 from broker.wire.message import Message
 from broker.wire.payload import decode_json
 
@@ -146,7 +147,7 @@ class _Question:
     def __init__(self, waits: set[str], done: Done) -> None:
         self.waits = set(waits)
         self.done = done
-        self.timer: Timer | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self.found: dict[str, Figures] = {}
         self.silent: list[str] = []
 

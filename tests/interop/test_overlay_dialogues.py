@@ -16,7 +16,7 @@ from broker import settings
 from broker.node.assembly import Node
 from broker.transport import curve
 from broker.wire.decoding import from_parts
-from broker.wire.message import CONTROL, EVENT, REQUEST, RESPONSE, UPSTREAM, Message
+from broker.wire.message import CONTROL, EVENT, REQUEST, RESPONSE, UPSTREAM, Message, event
 from broker.wire.parts import encode_part
 from broker.wire.payload import any_text, decode_json, encode_json
 from tests import vectors
@@ -202,7 +202,7 @@ def test_ours_serves_a_child_as_a_real_parent_did(rundir):
 
 async def check_answer(stage, sock, recorded):
     if recorded.type == EVENT and recorded.topic == "foo.bar":  # published at rank 0 itself
-        stage.node.context.publish("foo.bar")
+        stage.node.context.publish(event("foo.bar", **stage.node.context.cred._asdict()))
     got = await receive(sock, lambda message: message.type == recorded.type)
     assert looks(got) == looks(recorded)
     if recorded.type == RESPONSE:

@@ -13,7 +13,7 @@ from broker.identity import Role
 from broker.routing.topology import Topology
 from broker.services.dispatch import Dispatcher
 from broker.services.event import Event
-from broker.wire.message import EVENT, REQUEST, event, response
+from broker.wire.message import EVENT, REQUEST, response
 from broker.wire.payload import decode_json, encode_json
 from tests.unit.routing.sim import GUEST, OWNER, Tree
 
@@ -29,11 +29,10 @@ class Publishing:
     def now(self):
         return 0.0
 
-    def publish(self, topic, payload=None, *, flags=0, cred):
-        message = event(topic, payload, flags=flags, userid=cred.userid, rolemask=cred.rolemask)
+    def publish(self, message):
         return self.at.router.events.publish(message)
 
-    def respond(self, asked, payload=None, errnum=0, *, always=False):
+    def respond(self, asked, payload, errnum, always):
         cred = self.at.own.cred
         answer = response(asked, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask)
         self.at.router.response(self.at.own, answer)

@@ -1,4 +1,4 @@
-"""A broker of one file: the whole Context protocol over dictionaries and a clock that tests move by hand."""
+"""A broker of one file: the names of a Context over dictionaries and a clock that tests move by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.identity import Credentials, Role
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
 from broker.services.service import Service
-from broker.wire.message import NODEID_ANY, NORESPONSE, STREAMING, Message, event, request, response
+from broker.wire.message import NODEID_ANY, NORESPONSE, STREAMING, Message, request, response
 from broker.wire.parts import encode_part
 
 OWNER = Credentials(0, Role.OWNER | Role.LOCAL)
@@ -62,7 +62,7 @@ class LittleBroker:
     """A rank in a tree kary:2 that answers into ``sent``."""
 
     def __init__(self, rank: int = 0, size: int = 4) -> None:
-        self.rank, self.size, self.uuid, self.owner = rank, size, UUID, 0
+        self.rank, self.size, self.owner, self.cred = rank, size, 0, OWNER
         self.time = 100.0
         self.sent: list[Message] = []
         self.left, self.leave_errnum, self.disconnected = "", 0, ("", "")
@@ -79,7 +79,8 @@ class LittleBroker:
         self.status = "full"
         self.lifecycle = "run"
         self.applied: list[tuple[str, str]] = []
-        self.recording = None
+        self.journal = None
+        self.config = {"access": {"allow-guest-user": True}}
         self.refusals: list[tuple[str | None, int]] = []
         self.cleared = 0
         self.tasks: list[asyncio.Task[None]] = []
@@ -89,7 +90,7 @@ class LittleBroker:
         self._event_handlers: list[tuple[str, Callable[[Message], None]]] = []
         self._state_handlers: list[Callable[[str], None]] = []
         self._tree_handlers: list[Callable[[], None]] = []
-        self.attrs: dict[str, tuple[str | Callable[[], str], int]] = {
+        self.attributes: dict[str, tuple[str | Callable[[], str], int]] = {
             "rank": (str(rank), 1),
             "size": (str(size), 1),
             "hostlist": (f"node[0-{size - 1}]", 1),
@@ -98,7 +99,7 @@ class LittleBroker:
             "broker.starttime": ("1795193573.75", 1),
             "version": ("0.88.0", 0),
             "log-stderr-level": ("3", 2),
-            "broker.uuid": (lambda: self.uuid, 0),
+            "broker.uuid": (lambda: self.uuid(), 0),
         }
 
     # -- Context -------------------------------------------------------------------------------
@@ -109,7 +110,10 @@ class LittleBroker:
     def wall(self) -> float:
         return 1_795_193_573.75 + self.time
 
-    def respond(self, request, payload=None, errnum=0, *, always=False) -> None:
+    def uuid(self) -> str:
+        return UUID
+
+    def respond(self, request, payload, errnum, always) -> None:
         if request.flags & NORESPONSE and not always:
             return
         answer = response(request, payload, errnum=errnum, userid=0, rolemask=5 if self.rank == 0 else 1)
@@ -119,21 +123,13 @@ class LittleBroker:
     def refused(self, request, errnum) -> None:
         self.refusals.append((request.topic, errnum))
 
-    def publish(self, topic, payload=None, *, flags=0, cred=None) -> int:
+    def publish(self, message) -> int:
         if self.rank != 0:
             raise ProtocolError("events are published by rank 0 only")
-        who = cred or OWNER
-        message = event(
-            topic,
-            payload,
-            sequence=len(self.events) + 1,
-            flags=flags,
-            userid=who.userid,
-            rolemask=who.rolemask,
-        )
+        message.set_aux1(len(self.events) + 1)
         self.events.append(message)
         for prefix, handler in self._event_handlers:
-            if topic.startswith(prefix):
+            if message.topic.startswith(prefix):
                 handler(message)
         return message.sequence
 
@@ -184,7 +180,7 @@ class LittleBroker:
     def on_unregistered(self, find) -> None:
         self.find_elsewhere = find
 
-    def watch_links(self, watcher, *, clients=False) -> None:
+    def watch_links(self, watcher, clients) -> None:
         self.watchers["links"], self.watches_clients = watcher, clients
 
     def watch_services(self, watcher) -> None:
@@ -201,12 +197,6 @@ class LittleBroker:
 
     def log(self, severity, text) -> None:
         self.lines.append((severity, text))
-
-    def config(self):
-        return {"access": {"allow-guest-user": True}}
-
-    def attributes(self):
-        return self.attrs
 
     def apply_attribute(self, name, value) -> int:
         if value == "refuse":
@@ -243,9 +233,6 @@ class LittleBroker:
     def leave(self, reason) -> int:
         self.left = reason
         return self.leave_errnum
-
-    def journal(self):
-        return self.recording
 
     def state(self):
         return self.lifecycle, 7.25

@@ -16,7 +16,7 @@ def test_get_evaluates_functions_at_each_read():
     desk = Desk()
     me = desk.client()
     before = value(me.ask("attr.get", {"name": "broker.uuid"}))["value"]
-    desk.context.uuid = "another"
+    desk.context.uuid = lambda: "another"
     assert before != value(me.ask("attr.get", {"name": "broker.uuid"}))["value"] == "another"
     assert desk.service(Attr).read("broker.uuid") == "another"
 

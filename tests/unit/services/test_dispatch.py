@@ -179,7 +179,7 @@ def test_ping_tells_the_way_and_who_asked():
     assert answer == {
         "seq": 7,
         "pad": "x" * 300,
-        "route": f"bbbbbbbb!{me.uuid[:8]}!{desk.context.uuid[:8]}",
+        "route": f"bbbbbbbb!{me.uuid[:8]}!{desk.context.uuid()[:8]}",
         "userid": 1234,
         "rolemask": 2,
         "rank": 0,

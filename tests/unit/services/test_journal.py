@@ -46,7 +46,7 @@ def journal():
 
 @pytest.fixture
 def desk(journal):
-    return Desk(context={"recording": journal})
+    return Desk(context={"journal": journal})
 
 
 def switched(desk, topic, data=None):
