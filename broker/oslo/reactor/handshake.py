@@ -7,22 +7,18 @@ away when the handshake has succeeded, unless the end of connections is to be to
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from struct import Struct
 from typing import Final
 
 import zmq
 
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.pipe import Pipe
+from broker.oslo.reactor.socket_events import SocketEvents
 
-_EVENT: Final = Struct("=HI")
 _REFUSED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 _SUCCEEDED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _STOPPED: Final = int(zmq.EVENT_MONITOR_STOPPED)
 _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
-_numbers = itertools.count(1)
 
 
 class HandshakeMonitor:
@@ -45,30 +41,19 @@ class HandshakeMonitor:
         self._sock = sock
         self._told = told
         self._lost = lost
-        assert reactor.context is not None
-        place = f"inproc://headgate.handshake-{next(_numbers)}"
         ends = 0 if lost is None else _DISCONNECTED
-        sock.monitor(place, _REFUSED | _SUCCEEDED | _STOPPED | ends)
-        pair = reactor.context.socket(zmq.PAIR)
-        pair.set(zmq.RCVHWM, 0)  # or libzmq's own thread would wait for us
-        pair.set(zmq.LINGER, 0)
-        self._pipe = Pipe(reactor, pair, self._event)
-        pair.connect(place)
-        reactor.touch(self._pipe)
+        self._events = SocketEvents(reactor, sock, _REFUSED | _SUCCEEDED | _STOPPED | ends, self._event)
 
     @property
     def closed(self) -> bool:
         """It watches no more."""
-        return self._pipe.closed
+        return self._events.closed
 
     def close(self) -> None:
-        """Watch no more; the socket has to be closed before. Harmless twice."""
-        self._pipe.close()
+        """Watch no more; Harmless twice."""
+        self._events.close()
 
-    def _event(self, frames: list[bytes], _origin: str) -> None:
-        if len(frames[0]) != _EVENT.size:
-            return
-        event, _value = _EVENT.unpack(frames[0])
+    def _event(self, event: int, _value: int) -> None:
         if event == _REFUSED:
             self._told(False)
         elif event == _STOPPED:
@@ -78,5 +63,5 @@ class HandshakeMonitor:
                 self._lost()
         elif not self._sock.closed:
             if self._lost is None:
-                self._sock.disable_monitor()
+                self.close()
             self._told(True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable
 from typing import Final
@@ -12,14 +13,15 @@ from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.pipe import Pipe
 
 _EVENT: Final = struct.Struct("=HI")
+_numbers = itertools.count(1)
 
 
 class SocketEvents:
-    """Watches ``sock``, from before it is bound or connected until ``close``, which comes before its end.
+    """Watches ``sock``, from before it is bound or connected until ``close``.
 
     Args:
         reactor: whose thread; open.
-        sock: the socket.
+        sock: the socket; it has one monitor.
         events: bits of ``zmq.EVENT_*``.
         happened: takes the event and its value: a descriptor, in most cases.
     """
@@ -30,19 +32,27 @@ class SocketEvents:
         assert reactor.context is not None
         self._sock = sock
         self._happened = happened
-        where = f"inproc://events-{id(self)}"
+        where = f"inproc://headgate.events-{next(_numbers)}"
         sock.monitor(where, events)
         news: zmq.Socket[bytes] = reactor.context.socket(zmq.PAIR)
         news.set(zmq.RCVHWM, 0)  # or libzmq's own thread would wait for us
         news.set(zmq.LINGER, 0)
-        news.connect(where)
         self._news = Pipe(reactor, news, self._came)
+        news.connect(where)
+        reactor.touch(self._news)
+
+    @property
+    def closed(self) -> bool:
+        """It watches no more."""
+        return self._news.closed
 
     def _came(self, frames: list[bytes], _origin: str) -> None:
-        self._happened(*_EVENT.unpack(frames[0]))
+        if len(frames[0]) == _EVENT.size:
+            self._happened(*_EVENT.unpack(frames[0]))
 
     def close(self) -> None:
-        """Watch no longer. Harmless twice."""
+        """Watch no longer. Harmless twice, and after the end of the socket."""
         if not self._news.closed:
-            self._sock.disable_monitor()
+            if not self._sock.closed:
+                self._sock.disable_monitor()
             self._news.close()

@@ -7,26 +7,22 @@ that their mechanisms differ; a peer that hangs up first is not seen here, and h
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable
-from struct import Struct
 from typing import Final, Protocol
 
 import zmq
 
 from broker.oslo.reactor.loop import Reactor
-from broker.oslo.reactor.pipe import Pipe
+from broker.oslo.reactor.socket_events import SocketEvents
 
 QUIET_S: Final = 60.0
 """Between two lines about the same key, or the same failure."""
 LINES_MAX: Final = 1024
 """Keys remembered for that; then all are forgotten: a stranger may have as many as it likes."""
-_EVENT: Final = Struct("=HI")
 _FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _OTHER_KEY: Final = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 _OTHER_MECHANISM: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
-_numbers = itertools.count(1)
 
 
 class Denying(Protocol):
@@ -47,7 +43,7 @@ class LoggedPolicy:
 
     Args:
         reactor: whose thread; open.
-        sock: set up, not yet bound; it has to be closed before ``close``.
+        sock: set up, not yet bound.
         judge: who decides.
     """
 
@@ -57,14 +53,7 @@ class LoggedPolicy:
         self._sock = sock
         self._curve = bool(sock.get(zmq.CURVE_SERVER))
         self._said: dict[tuple[str, str], float] = {}
-        assert reactor.context is not None
-        place = f"inproc://headgate.turned-away-{next(_numbers)}"
-        sock.monitor(place, _FAILED)
-        pair = reactor.context.socket(zmq.PAIR)
-        pair.set(zmq.LINGER, 0)
-        self._pipe = Pipe(reactor, pair, self._event)
-        pair.connect(place)
-        reactor.touch(self._pipe)
+        self._events = SocketEvents(reactor, sock, _FAILED, self._event)
 
     @property
     def shut(self) -> bool:
@@ -99,12 +88,9 @@ class LoggedPolicy:
 
     def close(self) -> None:
         """Watch no more. Harmless twice."""
-        self._pipe.close()
+        self._events.close()
 
-    def _event(self, frames: list[bytes], _origin: str) -> None:
-        if len(frames[0]) != _EVENT.size:
-            return
-        _event, error = _EVENT.unpack(frames[0])
+    def _event(self, _event: int, error: int) -> None:
         if error == _OTHER_KEY and self._curve:
             self._judge.denied += 1
             whose = "a peer that expects another CURVE key here than ours"
