@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from broker.errors import ConfigError
+from gateway.cluster.files import GATEWAY_PORT
 from gateway.cluster.shape import Shape
 
-GATEWAY_PORT: Final = 8280
-"""Where the gateway listens in its container, and on the loopback of the machine unless told otherwise."""
 TASKS: Final = "compose/tasks.py"
 """The workers' tasks, beside the compose file."""
 WORKERS: Final = ("worker-1", "worker-2")

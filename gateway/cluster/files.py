@@ -43,6 +43,7 @@ MARK: Final = "# ---- written by headgate cluster init; what stands below is wri
 OPERATOR: Final = "operator"
 """Name of the gateway's one user, an owner."""
 GATEWAY_PORT: Final = 8280
+"""Where the gateway listens; that of a container on the loopback of its machine, too, unless told otherwise."""
 _PUBLIC: Final = 0o644
 _SECRET: Final = 0o600
 _HEAD: Final = f"""\

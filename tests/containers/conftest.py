@@ -1,7 +1,6 @@
 """Real containers: every test here is marked `containers` and `slow`, and skipped where podman is not to be had."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def image() -> Iterator[str]:
+def image() -> str:
     """The image of the target headgate, built from this tree."""
     if reason := images.why_not():
         pytest.skip(f"optional: no podman to test with: {reason}")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in images.environ().items():
-            patch.setenv(name, value)  # for the engine of the product, which runs podman by itself
-        images.base("python", "redis")
-        images.build("headgate")
-        yield images.IMAGE
+    images.base("python", "redis")
+    images.build("headgate")
+    return images.IMAGE

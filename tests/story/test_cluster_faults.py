@@ -176,6 +176,8 @@ def test_seven_brokers_come_up_and_survive_every_fault(cluster):
     eventually(cluster.tree, "degraded degraded full lost full full full", 20)
     assert cluster.state(3) == "exited"
     assert not cluster.pings(3)
+    refused = cluster.verb("cluster", "pause", "3")
+    assert (refused.returncode, "rank-3 does not run" in refused.stderr) == (1, True)
     cluster.do("start 3")
     eventually(cluster.tree, FULL, 30)
 

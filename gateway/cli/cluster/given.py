@@ -10,8 +10,11 @@ from broker.cli.exits import UsageError
 from broker.errors import ConfigError
 from gateway.cluster import state
 from gateway.cluster.client import Cluster
+from gateway.cluster.shape import Shape
 
 NAME: Final = "headgate"
+DEFAULT: Final = Shape(NAME, 7)
+"""What there is unless it is said otherwise."""
 
 Name = Annotated[
     str, typer.Option("--name", "-n", metavar="NAME", help="Which cluster; there may be several.")

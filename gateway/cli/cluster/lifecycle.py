@@ -15,12 +15,11 @@ from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.errors import ConfigError
 from gateway.cli.cluster import drawing
-from gateway.cli.cluster.given import NAME, Bare, Fanout, Name, Nfp, Oslo, Size, find
+from gateway.cli.cluster.given import DEFAULT, NAME, Bare, Fanout, Name, Nfp, Oslo, Size, find
 from gateway.cluster import state
 from gateway.cluster.client import Cluster
 from gateway.cluster.shape import Shape
 
-DEFAULT: Final = Shape(NAME, 7)
 HELD_S: Final = 30.0
 """How long `down` waits for an `up` of the same cluster to give up."""
 

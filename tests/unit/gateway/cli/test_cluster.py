@@ -166,7 +166,7 @@ def test_a_rank_out_of_range_is_wrong_usage(notes, words, capsys):
     assert notes.did == []
 
 
-@pytest.mark.parametrize("words", ["kill -1", "partition", "kill", "frobnicate", ""])
+@pytest.mark.parametrize("words", ["kill -1", "partition", "kill", "frobnicate", "", "up --engine docker"])
 def test_words_that_make_no_sense(notes, words):
     assert cluster(*words.split()) == 2
 

@@ -1,8 +1,5 @@
-import os
 import re
-import shutil
 import socket
-import stat
 import threading
 from pathlib import Path
 
@@ -10,7 +7,7 @@ import pytest
 
 from broker.errors import ConfigError, HeadgateError
 from broker.settings.addresses import UNIX_PATH_BYTES
-from gateway.cluster import state, supervisor
+from gateway.cluster import state
 from gateway.cluster.client import Cluster, check_paths, free_url, last_line, lines_of
 from gateway.cluster.shape import Shape
 
@@ -114,47 +111,6 @@ def test_the_longest_path_of_all_is_looked_at():
     with pytest.raises(ConfigError, match="ready-web"):
         check_paths(Path("/" + "x" * (room - 1)), Shape("demo", 1))
     check_paths(Path("/" + "x" * (room - 3)), Shape("demo", 1))
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="optional: only root can make a folder of somebody else's")
-def test_sockets_are_not_put_below_a_folder_of_somebody_else(rundir):
-    (rundir / "theirs").mkdir(mode=0o777)
-    os.chown(rundir / "theirs", 12345, 12345)
-    with pytest.raises(ConfigError, match="expected a folder of ours"):
-        supervisor._make_private(rundir / "theirs" / "clusters" / "demo-1")
-    (rundir / "link").symlink_to(rundir)
-    with pytest.raises(ConfigError, match="expected a folder of ours"):
-        supervisor._make_private(rundir / "link" / "clusters" / "demo-1")
-
-
-def test_folders_above_the_sockets_are_closed_to_other_writers(rundir):
-    (rundir / "run" / "clusters").mkdir(parents=True)
-    (rundir / "run").chmod(0o775)
-    (rundir / "run" / "clusters").chmod(0o777)
-    supervisor._make_private(rundir / "run" / "clusters" / "demo-1")
-    assert stat.S_IMODE((rundir / "run").stat().st_mode) == 0o755
-    assert stat.S_IMODE((rundir / "run" / "clusters").stat().st_mode) == 0o755
-    assert stat.S_IMODE((rundir / "run" / "clusters" / "demo-1").stat().st_mode) == 0o700
-
-
-def test_who_waits_for_the_sockets_of_a_cluster_that_ends_has_them_then(rundir):
-    """The one before removes the folder and lets go of the lock."""
-    sockets = rundir / "run" / "clusters" / "demo-1"
-    first = supervisor._own(sockets)
-    (sockets / "left").mkdir()
-    (sockets / "control").touch()
-
-    def end():
-        shutil.rmtree(sockets)
-        os.close(first)
-
-    ending = threading.Timer(0.15, end)
-    ending.start()
-    second = supervisor._own(sockets)
-    ending.join()
-    assert os.listdir(sockets) == ["lock"]
-    assert state.lock_file(sockets / "lock", 0.0) is None
-    os.close(second)
 
 
 # ---------------------------------------------------------------- logs
