@@ -85,7 +85,7 @@ class Connection:
     async def _drain(self) -> None:
         self.link.flusher.flush()
         for _ in range(int(self._limits.drain_s / _DRAIN_POLL_S)):
-            if not self.link.outbox.parked or self.link.ended is not None:
+            if not self.link.outbox.queue or self.link.ended is not None:
                 break
             await asyncio.sleep(_DRAIN_POLL_S)  # links tell low water, not emptiness
 

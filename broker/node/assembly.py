@@ -195,7 +195,7 @@ class Node:
         for client_admission in self.client_admissions:
             client_admission.open = False
         self.lifecycle.enter("cleanup")
-        self.overlay.spurn()
+        self.overlay.refuse_children()
         self.lifecycle.enter("shutdown")
         await self._finish()
         self.lifecycle.enter("finalize")
@@ -276,7 +276,7 @@ class Node:
         self.broker.pressure.sweep(SWEEP_S, self.settings.limits.stall_s)
         self.keepalives.sweep(loop.time())
         hold_call_caps(self.broker.router)
-        self.broker.router.users.elapse(SWEEP_S)
+        self.broker.router.users.expire_bans(SWEEP_S)
         self._trim.look()
         if self.capture is not None:
             self.capture.sweep()

@@ -103,7 +103,7 @@ class Backlog:
             return
         rest = self._waiting[port] = _Rest(link, port, messages, done)
         link.pause()
-        if not self._broker.pressure.held(port):
+        if not self._broker.pressure.is_held(port):
             self._put(rest)
 
     def put_back(self, port: Port, messages: list[Message]) -> None:
@@ -113,7 +113,7 @@ class Backlog:
             self.add(port.link, port, messages, 0)
         else:
             rest.messages[rest.at : rest.at] = messages
-            if not self._broker.pressure.held(port):
+            if not self._broker.pressure.is_held(port):
                 self.requeue(port)
 
     def requeue(self, port: Port) -> None:
@@ -124,8 +124,8 @@ class Backlog:
 
     def last(self, port: Port, error: LinkError) -> bool:
         """The link of ``port`` ended: True when the broker is told again once what waits here is handled."""
-        if port in self._broker.pressure.aside and not self._broker.in_turn(port):
-            self.put_back(port, self._broker.pressure.take_aside(port))
+        if port in self._broker.pressure.deferred and not self._broker.in_turn(port):
+            self.put_back(port, self._broker.pressure.take_deferred(port))
         rest = self._waiting.get(port)
         if rest is None:
             return False
@@ -148,13 +148,13 @@ class Backlog:
         rest.queued = False
         self._msgs += rest.at - start
         if rest.at < len(rest.messages):
-            if not self._broker.pressure.held(port):
+            if not self._broker.pressure.is_held(port):
                 self._put(rest)
             return
         del self._waiting[port]
         if rest.ended is not None:
             self._broker.depart(port, rest.ended)
-        elif not self._broker.pressure.held(port):
+        elif not self._broker.pressure.is_held(port):
             rest.link.resume()
 
     def _schedule(self) -> None:

@@ -15,7 +15,7 @@ A request from one socket to another, function by function::
                                 pending[rest of stack + matchtag] = decision; push the hop
     Port.send = UnixLink.send   framed() into the outbox; the link is noted at the Flusher
     Flusher.flush             at the end of the batch (of a long one: on the way, too), each noted link once
-    UnixLink.flush            one write; what the kernel does not take is parked in the Outbox
+    UnixLink.flush            one write; what the kernel does not take is queued in the Outbox
 
 With a journal, ``Router.request`` leaves a mark and the frame in a list just before ``Port.send``, and the end of the
 batch hands that list on (``_settle``; see ``routing.recording``).
@@ -97,7 +97,9 @@ class Broker:
         policy = StampPolicy(Credentials(owner, Role.OWNER), pass_through=True, local=True)
         self.own = Port(OWN, own_uuid, self._own, cred, name="broker", policy=policy)
         self.pressure = Pressure(self)
-        self.router = Router(rank, topology, uuid, self.own, stamp, self.pressure.congested, **(limits or {}))
+        self.router = Router(
+            rank, topology, uuid, self.own, stamp, self.pressure.admit_request, **(limits or {})
+        )
         self.router.events.flow.on_open = self.pressure.release_held
         self.calls = Calls(self)
         self.flusher = Flusher()
@@ -150,7 +152,7 @@ class Broker:
         request, response, event, flow = router.request, router.response, events.receive, events.flow
         load = events.load + self.backlog.batch_deliveries * DELIVERY_BYTES
         blocked = flow.blocked
-        if blocked or self.pressure.aside:
+        if blocked or self.pressure.deferred:
             stop = self.pressure.admit(port, messages, start, stop, blocked)
         flusher.batch = True
         self._active = port
@@ -163,7 +165,7 @@ class Broker:
                     flusher.flush()
                     router.call_stats.now_ns = monotonic_ns()
                     pause += FLUSH_MSGS
-                    if self.pressure.paused(port):
+                    if self.pressure.is_paused(port):
                         break
                     if flow.blocked and not blocked:
                         blocked = True
@@ -191,7 +193,7 @@ class Broker:
             index = len(messages)
         finally:
             self._work()
-            if port.window is not None or flow.owing:
+            if port.window is not None or flow.handled_due:
                 self._handled(port, index - start)
             self._active = None
             flusher.batch = False
@@ -204,11 +206,11 @@ class Broker:
         """A batch is over: neighbours are told what is handled of theirs, most of them beside what they are sent."""
         flow = self.router.events.flow
         if port.window is not None:
-            flow.ran(port, port.window, count)
-        if flow.owing:
+            flow.count_handled(port, port.window, count)
+        if flow.handled_due:
             for link in self.flusher.touched:
-                if link.data in flow.owing:
-                    flow.tell_along(link.data)
+                if link.data in flow.handled_due:
+                    flow.send_handled(link.data)
 
     def _control(self, port: Port, message: Message) -> None:
         """Control messages concern the direct peer only: the tree, or a CMB1 peer's sign of life, which has been
@@ -323,7 +325,7 @@ class Broker:
             log.warning("%s: disconnected: %s", port.name, str(error).removeprefix(f"{port.name}: "))
         key = port.link.peer.key if port.kind == CLIENT and port.link is not None else None
         if key and isinstance(error, LinkBroken) and error.errno == errno.ENOBUFS:
-            self.router.users.shut_out(key)
+            self.router.users.ban(key)
         for callback in self.on_departed:
             callback(port, error)
         if port.link is not None:

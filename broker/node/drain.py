@@ -67,7 +67,7 @@ def _once(port: Port, key: bytes) -> list[Decision]:
 
 def _having(port: Port, key: bytes) -> list[Decision]:
     entry = port.pending.get(key)
-    return [] if entry is None else entry.having(key)
+    return [] if entry is None else entry.decisions(key)
 
 
 def _are_over(port: Port, calls: list[Call]) -> bool:
@@ -90,7 +90,7 @@ async def empty_queues(broker: Broker) -> None:
     broker.flusher.flush()
     while loop.time() < min(end, moved + STALL_S):
         links = [port.link for port in broker.router.ports if port.link is not None]
-        waiting = [link.outbox for link in links if link.outbox.parked]
+        waiting = [link.outbox for link in links if link.outbox.queue]
         if not waiting:
             return
         progress = sum(outbox.progress for outbox in waiting)

@@ -23,7 +23,7 @@ def traffic(broker: Broker) -> dict[str, Any]:
         "connects": tally.connects,
         "pending": sum(port.open_calls for port in ports),
         "links": sum(port.link is not None for port in ports),
-        "outbox_bytes": sum(port.link.outbox.parked_bytes for port in ports if port.link is not None),
+        "outbox_bytes": sum(port.link.outbox.queued_bytes for port in ports if port.link is not None),
     }
 
 
@@ -51,7 +51,7 @@ def _holding(user: User) -> dict[str, Any]:
         "pending": sum(port.open_calls for port in ports),
         "services": user.services,
         "subscriptions": user.subscriptions,
-        "outbox_bytes": sum(port.link.outbox.parked_bytes for port in ports if port.link is not None),
+        "outbox_bytes": sum(port.link.outbox.queued_bytes for port in ports if port.link is not None),
         "received": sum(port.received for port in ports),
     }
 
@@ -73,8 +73,8 @@ def describe(port: Port) -> dict[str, Any]:
         "received": port.received,
         "sent": outbox.sent,
         "untranslatable": port.link.untranslatable,
-        "queued": len(outbox.fresh) + len(outbox.parked or ()),
-        "outbox_bytes": outbox.parked_bytes,
+        "queued": len(outbox.unflushed) + len(outbox.queue or ()),
+        "outbox_bytes": outbox.queued_bytes,
         "dropped_events": outbox.dropped_events,
     }
 

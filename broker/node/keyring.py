@@ -49,7 +49,7 @@ class Keyring:
         """
         extra: dict[str, Any] = {"batch": self._settings.tree.batch}
         if self._in_use():
-            extra |= self.served()
+            extra |= self.listen_curve()
         return extra
 
     def dial_options(self, parent: HostEntry) -> dict[str, Any]:
@@ -60,17 +60,17 @@ class Keyring:
         """
         extra: dict[str, Any] = {"batch": self._settings.tree.batch}
         if self._in_use():
-            extra |= self.shown(parent)
+            extra |= self.dial_curve(parent)
         return extra
 
-    def served(self) -> dict[str, Any]:
+    def listen_curve(self) -> dict[str, Any]:
         """The ``curve`` of a listener."""
         from broker.transport.curve import CurveServer
 
         assert self.certificate is not None
         return {"curve": CurveServer(self.certificate)}
 
-    def shown(self, parent: HostEntry) -> dict[str, Any]:
+    def dial_curve(self, parent: HostEntry) -> dict[str, Any]:
         """The ``curve`` of a dialer.
 
         Raises:
@@ -89,7 +89,7 @@ class Keyring:
 
     # -- change --------------------------------------------------------------------------------
 
-    def look(self, settings: Settings) -> Certificate | None:
+    def read_certificate(self, settings: Settings) -> Certificate | None:
         """The certificate that ``settings`` name, read now (this blocks); None while nothing here speaks CURVE.
 
         Raises:
@@ -109,7 +109,7 @@ class Keyring:
         return certificate
 
     def change(self, settings: Settings, certificate: Certificate | None) -> None:
-        """Go over to the keys of ``settings`` and to ``certificate`` (of ``look``) for all new links."""
+        """Go over to the keys of ``settings`` and to ``certificate`` (of ``read_certificate``) for all new links."""
         before, self._settings = self._settings, settings
         self.certificate = certificate
         # a key that its rank has got back is one to be revoked again: it retired from nothing
@@ -119,7 +119,7 @@ class Keyring:
             known.clear()
             known.update(found)
 
-    def objection(self, peer: PeerInfo, rank: int | None = None) -> str:
+    def refusal(self, peer: PeerInfo, rank: int | None = None) -> str:
         """Why a present link of ``peer``, known by a key, has to end; "" when it may stay.
 
         Args:

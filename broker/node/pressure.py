@@ -65,7 +65,7 @@ class Pressure:
     """Back-pressure of one broker.
 
     Attributes:
-        aside: what users said beyond their shares over owners' links.
+        deferred: what users said beyond their shares over owners' links.
         on_shared: told that shares are used from now on: ``renew`` is to be called each ``RENEW_S`` while it says so.
     """
 
@@ -80,20 +80,20 @@ class Pressure:
         self._waited_for: dict[Port, Port | int] = {}
         self._waits: dict[Port | int, float] = {}
         self._untrusted: dict[Port | int, float] = {}
-        self.aside: dict[Port, DeferredMessages] = {}
+        self.deferred: dict[Port, DeferredMessages] = {}
         self._told_missed: dict[Port, int] = {}
 
-    def held(self, port: Port) -> bool:
+    def is_held(self, port: Port) -> bool:
         """True while ``port`` is not heard, what was read of it neither; of a link that ended the rest is."""
         return (port in self._paused or port in self._held) and port.link.ended is None
 
-    def paused(self, port: Port) -> bool:
+    def is_paused(self, port: Port) -> bool:
         """True while ``port`` waits for the one that it calls."""
         return port in self._paused and port.link.ended is None
 
     # -- requests ------------------------------------------------------------------------------
 
-    def congested(self, origin: Port, target: Port, size: int) -> bool:
+    def admit_request(self, origin: Port, target: Port, size: int) -> bool:
         """``target`` is choked: pause a pure caller and let its request of ``size`` bytes pass; False means EAGAIN.
 
         Its request has been read, and so have a few behind it and those of others: they do not all find room.
@@ -160,7 +160,7 @@ class Pressure:
         """An owner's link speaks for many users: what one says beyond its share is taken out of ``messages`` and
         set aside, so that the others are heard. When too much is, or it is the owner itself, the link is held.
         """
-        aside = self.aside.get(port) or DeferredMessages()
+        aside = self.deferred.get(port) or DeferredMessages()
         kept: list[Message] = []
         for index in range(start, stop):
             message = messages[index]
@@ -173,7 +173,7 @@ class Pressure:
                         stop = self._hold(port, index)
                         break
                     aside.add(userid, message)
-                    self.aside[port] = aside
+                    self.deferred[port] = aside
                     continue
             kept.append(message)
         messages[start:stop] = kept
@@ -181,12 +181,12 @@ class Pressure:
 
     def rejoin(self, port: Port, messages: list[Message], start: int, stop: int) -> int:
         """What was set aside of ``port`` comes in front of ``messages[start:]``; returns the end of the batch."""
-        messages[start:start] = self.take_aside(port)
+        messages[start:start] = self.take_deferred(port)
         return stop
 
-    def take_aside(self, port: Port) -> list[Message]:
+    def take_deferred(self, port: Port) -> list[Message]:
         """What was set aside of ``port``, each user's in order; nothing is any more."""
-        aside = self.aside.pop(port, None)
+        aside = self.deferred.pop(port, None)
         return [] if aside is None else [message for said in aside.users.values() for message in said]
 
     def release_held(self) -> None:
@@ -194,12 +194,12 @@ class Pressure:
         held, self._held = self._held, {}
         for port in held:
             self._resume(port)
-        if self.aside:  # nobody may have more to say; who has, says first what was set aside (``rejoin``)
+        if self.deferred:  # nobody may have more to say; who has, says first what was set aside (``rejoin``)
             asyncio.get_running_loop().call_soon(self._release_aside)
 
     def _release_aside(self) -> None:
-        for port in list(self.aside):
-            self._broker.backlog.put_back(port, self.take_aside(port))
+        for port in list(self.deferred):
+            self._broker.backlog.put_back(port, self.take_deferred(port))
 
     def _wait_for(self, port: Port, choked: bool) -> None:
         """The outbox of a client crossed a water mark: publishers wait for a subscriber that may not miss events."""
@@ -257,7 +257,7 @@ class Pressure:
         self._waited_for.pop(port, None)
         self._told_missed.pop(port, None)
         self._held.pop(port, None)
-        self.aside.pop(port, None)
+        self.deferred.pop(port, None)
         self._release(port)
         if self._paused.pop(port, None) is not None:
             for waiters in self._waiters.values():
@@ -269,7 +269,7 @@ class Pressure:
         """
         for port, (progress, waited) in list(self._progress.items()):
             seen = port.link.outbox.progress
-            if seen != progress or not port.link.outbox.owes:
+            if seen != progress or not port.link.outbox.has_undroppable:
                 self._progress[port] = (seen, 0.0)
             elif waited + elapsed_s < stall_s:
                 self._progress[port] = (progress, waited + elapsed_s)
@@ -287,7 +287,7 @@ class Pressure:
 
     def _resume(self, origin: Port) -> None:
         """Hear ``origin`` again, unless it waits for something else, too; what was read of it, before it is read."""
-        if not origin.live or origin.link.ended is not None or self.held(origin):
+        if not origin.live or origin.link.ended is not None or self.is_held(origin):
             return
         if origin in self._broker.backlog:
             self._broker.backlog.requeue(origin)

@@ -129,7 +129,9 @@ class Reload:
             raise ConfigError(
                 "tree.curve_cert: CURVE is not switched on or off while the broker runs: restart it"
             )
-        return Plan(after, changed, self._node.keyring.look(after), access_of(after, self._node.owner))
+        return Plan(
+            after, changed, self._node.keyring.read_certificate(after), access_of(after, self._node.owner)
+        )
 
     # -- apply ---------------------------------------------------------------------------------
 
@@ -160,13 +162,13 @@ class Reload:
     def _keys(self, *, new: bool) -> None:
         """Links to come are made with the keys of the keyring; ``new``: our own has changed, too."""
         node = self._node
-        for text in node.listeners.renew(node.keyring.served()) if new else ():
+        for text in node.listeners.renew(node.keyring.listen_curve()) if new else ():
             log.error("%s; its former certificate is shown there until the broker is restarted", text)
         parent = node.parent_entry()
         try:
             node.overlay.renew(
-                node.keyring.served() if new else None,
-                node.keyring.shown(parent) if parent is not None else {},
+                node.keyring.listen_curve() if new else None,
+                node.keyring.dial_curve(parent) if parent is not None else {},
             )
         except ConfigError as error:
             log.error("%s; children find its former certificate until the broker is restarted", error)
@@ -196,7 +198,7 @@ class Reload:
     def _client_objection(self, port: Port) -> str:
         peer = port.link.peer
         if peer.key is not None:
-            return self._node.keyring.objection(peer)
+            return self._node.keyring.refusal(peer)
         now = admit(peer, self._node.access)
         if now.errnum:
             return now.reason
@@ -204,7 +206,7 @@ class Reload:
         return "" if vars_of(port.policy) == vars_of(now.policy) else "its roles have changed"
 
     def _objection(self, peer: PeerInfo, rank: int | None) -> str:
-        return self._node.keyring.objection(peer, rank) if peer.key is not None else ""
+        return self._node.keyring.refusal(peer, rank) if peer.key is not None else ""
 
 
 def vars_of(policy: Any) -> tuple[Any, ...]:

@@ -38,7 +38,7 @@ def depart(router: Router, port: Port, reason: str = "") -> int:
 def _answer_waiting(router: Router, gone: Port, reason: str) -> int:
     """Answer every call that waits for ``gone``; senders that used matchtag 0 once each."""
     answered = 0
-    for calls in list(gone.owes):
+    for calls in list(gone.to_answer):
         origin, ended = calls.origin, end(calls)
         if origin.live:
             answered += len(ended)
@@ -64,7 +64,7 @@ def unreachable(router: Router, call: Decision, key: bytes, reason: str) -> Mess
 
 def _send_notices(router: Router, port: Port) -> None:
     """One SERVICE.disconnect per (service, nodeid, upstream, sender) that ``port`` asked."""
-    owed, port.armed = port.armed, {}
+    owed, port.notices = port.notices, {}
     for head, tag, topic_part, front in owed.values():
         flags = (head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE | ROUTE | TOPIC
         router.request(port, Message(front, topic_part, b"", head[:4] + bytes((flags,)) + head[5:], tag))
@@ -73,12 +73,12 @@ def _send_notices(router: Router, port: Port) -> None:
 def _end_streams(router: Router, port: Port) -> None:
     """A neighbour is lost: tell the providers of the streams that ran through it."""
     for key, calls in port.pending.items():
-        for call in calls.having(key):
+        for call in calls.decisions(key):
             if call.once or not call.target.live:
                 continue
             topic = call.service + NOTICE
             flags = (call.head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE
             head = call.head[:4] + bytes((flags,)) + call.head[5:]
             router.tally.notices += 1
-            notice = Message(call.push + key[:-4], encode_part(topic), b"", head, key[-4:])
+            notice = Message(call.route_prefix + key[:-4], encode_part(topic), b"", head, key[-4:])
             router.deliver(call.target, notice, port)

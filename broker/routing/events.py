@@ -196,7 +196,7 @@ class Events:
         if window is not None:
             window.received += cost(message)
             if window.received >= window.due:
-                self.flow.handled(port, window)
+                self.flow.send_window(port, window)
         if not message.topic_part:
             self._tally.drop("event without topic")
             return
@@ -228,7 +228,7 @@ class Events:
             flow = self.flow
             flow.up += cost(message)
             if flow.up > flow.up_mark:
-                flow.look()
+                flow.update()
         else:
             self._hold(message, mark)
 
@@ -265,7 +265,7 @@ class Events:
             self._record_out(message, parent.peer, 1)
             parent.send(message)
             self.flow.up += cost(message)
-        self.flow.look()
+        self.flow.update()
 
     def publish(self, message: Message, mark: bytes = b"") -> int:
         """Number a stamped event and distribute it; rank 0 only. Returns its sequence.
@@ -320,7 +320,7 @@ class Events:
             flow = self.flow
             flow.down += EVENT_BYTES + size  # as ``cost`` says
             if flow.down > flow.down_mark:
-                flow.look()
+                flow.update()
 
     # -- recording -----------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ class Window:
     """What one neighbour of the tree was sent and has handled, and the same of us; in bytes as of ``cost``.
 
     Attributes:
-        speaks: it tells us, and wants to be told. base: ``Flow.down`` when it joined, for a child; 0 for the parent.
+        reports: it tells us, and wants to be told. base: ``Flow.down`` when it joined, for a child; 0 for the parent.
         handled: of what it was sent. shut, choked: it said SHUT; its outbox is above high water. behind: see above.
         received: from it. due: when ``received`` is at this, it is told. messages, messages_due: the same in messages.
     """
@@ -75,21 +75,21 @@ class Window:
         "messages",
         "messages_due",
         "received",
+        "reports",
         "shut",
-        "speaks",
     )
 
-    def __init__(self, speaks: bool, base: int) -> None:
-        self.speaks: bool = speaks
+    def __init__(self, reports: bool, base: int) -> None:
+        self.reports: bool = reports
         self.base: int = base
         self.handled: int = 0
         self.shut: bool = False
         self.choked: bool = False
         self.behind: bool = False
         self.received: int = 0
-        self.due: int = TOLD_BYTES if speaks else _NEVER
+        self.due: int = TOLD_BYTES if reports else _NEVER
         self.messages: int = 0
-        self.messages_due: int = TOLD_MSGS if speaks else _NEVER
+        self.messages_due: int = TOLD_MSGS if reports else _NEVER
 
 
 class Flow:
@@ -97,9 +97,9 @@ class Flow:
 
     Attributes:
         blocked: whoever publishes here has to wait. on_open: called when it is no longer so.
-        owing: who is to be told what is handled.
+        handled_due: who is to be told what is handled.
         down, up: sent to every child that was there, and to the parent since it is the parent. marks: above
-            ``down_mark`` or ``up_mark`` somebody may be behind, see ``look``.
+            ``down_mark`` or ``up_mark`` somebody may be behind, see ``update``.
     """
 
     __slots__ = (
@@ -112,8 +112,8 @@ class Flow:
         "blocked",
         "down",
         "down_mark",
+        "handled_due",
         "on_open",
-        "owing",
         "up",
         "up_mark",
     )
@@ -121,7 +121,7 @@ class Flow:
     def __init__(self, tally: Tally) -> None:
         self.blocked: bool = False
         self.on_open: Callable[[], None] | None = None
-        self.owing: dict[Port, None] = {}
+        self.handled_due: dict[Port, None] = {}
         self.down: int = 0
         self.up: int = 0
         self.down_mark: int = _NEVER
@@ -140,7 +140,7 @@ class Flow:
         window = port.window = self._children[port] = Window(port.windowed, self.down)
         if self.blocked:
             self._tell(port, window, True)
-        self.look()
+        self.update()
 
     def attach_parent(self, port: Port) -> None:
         """We joined a parent."""
@@ -149,7 +149,7 @@ class Flow:
         window = port.window = Window(port.windowed, 0)
         if self._below:
             self._tell(port, window, True)
-        self.look()
+        self.update()
 
     def detach(self, port: Port) -> None:
         """``port`` is gone, whatever it was: nobody waits for it."""
@@ -159,18 +159,18 @@ class Flow:
             port.window = None
             self._children.pop(port, None)
             self._clients.pop(port, None)
-            self.owing.pop(port, None)
+            self.handled_due.pop(port, None)
             if port is self._parent:
                 self._parent = None
-            self.look()
+            self.update()
 
     # -- what is under way ---------------------------------------------------------------------
 
-    def handled(self, port: Port, window: Window) -> None:
+    def send_window(self, port: Port, window: Window) -> None:
         """``received`` came to what was ``due``: tell it."""
         self._tell(port, window, self.blocked if port is not self._parent else self._below)
 
-    def tell_client(self, port: Port) -> None:
+    def attach_client(self, port: Port) -> None:
         """A client wants to be told how many of its messages are handled, and when publishers wait, from now on."""
         if port.window is None:
             port.window = Window(False, 0)
@@ -179,28 +179,28 @@ class Flow:
             if self.blocked:
                 self._tell_client(port)
 
-    def ran(self, port: Port, window: Window, count: int) -> None:
+    def count_handled(self, port: Port, window: Window, count: int) -> None:
         """``count`` messages of ``port`` are handled: it is told when there is something else for it, or late."""
         window.messages += count
         late = window.messages - window.messages_due
         if late >= LATE_MSGS - TOLD_MSGS:
-            self.tell_along(port)
+            self.send_handled(port)
         elif late >= 0:
-            self.owing[port] = None
+            self.handled_due[port] = None
 
-    def tell_along(self, port: Port) -> None:
+    def send_handled(self, port: Port) -> None:
         """There is something else for ``port``: what is handled goes with it."""
-        self.owing.pop(port, None)
+        self.handled_due.pop(port, None)
         window = port.window
         if window is not None:
             window.messages_due = window.messages + TOLD_MSGS
             self._tally.sent_controls += 1
             port.send(control(HANDLED, window.messages & _WORD))
 
-    def told(self, port: Port, count: int, shut: bool) -> None:
+    def received_window(self, port: Port, count: int, shut: bool) -> None:
         """OPEN or SHUT of a neighbour."""
         window = port.window
-        if window is None or not window.speaks:
+        if window is None or not window.reports:
             return
         sent = self.up if port is self._parent else self.down - window.base
         under_way = (sent - count) & _WORD
@@ -212,13 +212,13 @@ class Flow:
         was_behind = window.behind
         self._judge(window, sent)
         if window.behind is not was_behind:
-            self.look()
+            self.update()
 
     def choked(self, port: Port, choked: bool) -> None:
         """The outbox of a neighbour crossed a water mark."""
         if port.window is not None:
             port.window.choked = choked
-            self.look()
+            self.update()
 
     def wait_for(self, port: Port, wanted: bool) -> None:
         """The outbox of a subscriber is above high water, and publishers shall wait for it; or they no longer shall."""
@@ -228,7 +228,7 @@ class Flow:
             self._late.discard(port)
         self._settle()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Find out who is behind, and from which count on it has to be found out again."""
         self.down_mark = self.up_mark = _NEVER
         for window in self._children.values():
@@ -240,9 +240,9 @@ class Flow:
     def _judge(self, window: Window, sent: int) -> int:
         """Whether it is behind; returns what may be sent before it is, or ``_NEVER`` if it is or nobody knows."""
         allowed = WINDOW_BYTES // 2 if window.behind else WINDOW_BYTES
-        late = window.speaks and sent - window.handled > allowed
-        window.behind = late or window.shut or (window.choked and not window.speaks)
-        return window.handled + WINDOW_BYTES if window.speaks and not window.behind else _NEVER
+        late = window.reports and sent - window.handled > allowed
+        window.behind = late or window.shut or (window.choked and not window.reports)
+        return window.handled + WINDOW_BYTES if window.reports and not window.behind else _NEVER
 
     def _settle(self) -> None:
         """Tell whom it concerns what has changed."""
@@ -267,7 +267,7 @@ class Flow:
         port.send(control(SHUT if self.blocked else OPEN))
 
     def _tell(self, port: Port, window: Window, shut: bool) -> None:
-        if window.speaks:
+        if window.reports:
             window.due = window.received + TOLD_BYTES
             self._tally.sent_controls += 1
             port.send(control(SHUT if shut else OPEN, window.received & _WORD))

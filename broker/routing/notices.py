@@ -25,10 +25,10 @@ def notice_key(topic: bytes, head: bytes) -> bytes:
 
 def arm(port: Port, decision: Decision, front: bytes, message: Message, limit: int) -> None:
     """Remember that the provider learns of the end of ``front`` below ``port``; above ``limit`` notices it does not."""
-    key = decision.armed + front
-    if key not in port.armed and len(port.armed) < limit:
+    key = decision.notice_key + front
+    if key not in port.notices and len(port.notices) < limit:
         notice = encode_part(decision.service + NOTICE)
-        port.armed[key] = (decision.head, message.tag, notice, front)
+        port.notices[key] = (decision.head, message.tag, notice, front)
 
 
 def disarm(port: Port, message: Message, topic: bytes) -> bool:
@@ -37,7 +37,7 @@ def disarm(port: Port, message: Message, topic: bytes) -> bool:
     if port.kind == PARENT:
         front = front[len(port.hop) :]
     service = topic[: -len(NOTICE)]
-    if port.kind == CLIENT and port.armed.pop(notice_key(topic, message.head) + front, None) is None:
+    if port.kind == CLIENT and port.notices.pop(notice_key(topic, message.head) + front, None) is None:
         return False
     for calls in list(port.asked.get(front + service, ())):
         end(calls)

@@ -49,7 +49,7 @@ class Repeat(OpenCalls):
         super().__init__(decision, NOBODY, calls.front)
         self.waiting: list[tuple[OpenCalls, Decision]] = [(calls, decision)]
 
-    def having(self, key: bytes) -> list[Decision]:
+    def decisions(self, key: bytes) -> list[Decision]:
         """What was decided about the calls that share the matchtag, oldest first."""
         return [decision for _calls, decision in self.waiting]
 
@@ -68,13 +68,13 @@ class Repeat(OpenCalls):
 
 def find(port: Port, decision: Decision, front: bytes) -> OpenCalls:
     """Those of the sender ``front`` behind ``port`` to the service and by the way that ``decision`` names."""
-    calls = port.calls.get(front + decision.way)
+    calls = port.calls.get(front + decision.calls_key)
     if calls is None:
         _rotate(port)
-        calls = port.calls[front + decision.way] = OpenCalls(decision, decision.target, front)
+        calls = port.calls[front + decision.calls_key] = OpenCalls(decision, decision.target, front)
         port.asked.setdefault(front + decision.service, []).append(calls)
         port.rotation.append(calls)
-        decision.target.owes[calls] = None
+        decision.target.to_answer[calls] = None
     return calls
 
 
@@ -95,8 +95,8 @@ def _unlist(calls: OpenCalls) -> None:
     """The ports at both ends forget them."""
     origin, key = calls.origin, calls.front + calls.service
     calls.listed = False
-    calls.target.owes.pop(calls, None)
-    del origin.calls[calls.front + calls.way]
+    calls.target.to_answer.pop(calls, None)
+    del origin.calls[calls.front + calls.calls_key]
     origin.asked[key].remove(calls)
     if not origin.asked[key]:
         del origin.asked[key]
@@ -204,7 +204,7 @@ def leave(port: Port) -> None:
     """Forget all calls that ``port`` made: it is gone."""
     for calls in port.calls.values():
         calls.listed = False
-        calls.target.owes.pop(calls, None)
+        calls.target.to_answer.pop(calls, None)
     port.calls = {}
     port.asked = {}
     port.rotation.clear()

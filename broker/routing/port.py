@@ -40,37 +40,39 @@ class Decision:
         "answer_head",
         "answer_mark",
         "answer_out_mark",
-        "armed",
         "calls",
+        "calls_key",
         "claimed",
         "front",
         "head",
         "mark",
         "method",
+        "notice_key",
+        "notice_pending",
         "once",
         "origin",
         "out_mark",
-        "push",
+        "route_prefix",
         "service",
         "target",
         "topic_part",
-        "unarmed",
-        "way",
     )
 
-    def __init__(self, origin: Port, target: Port, topic_part: bytes, head: bytes, push: bytes) -> None:
+    def __init__(
+        self, origin: Port, target: Port, topic_part: bytes, head: bytes, route_prefix: bytes
+    ) -> None:
         self.origin: Port = origin
         self.target: Port = target
         self.topic_part: bytes = topic_part
         self.service: bytes = path_of(bytes(part_data(topic_part) or b""))
         """The topic up to its last word: whom a disconnect notice goes to."""
-        self.way: bytes = self.service + b"\0" + target.serial
+        self.calls_key: bytes = self.service + b"\0" + target.serial
         """Behind a sender's stack: the key of its open calls in ``Port.calls``."""
         self.head: bytes = head
         """``Message.head`` of the request as stamped: everything of PROTO but the matchtag."""
-        self.push: bytes = push
+        self.route_prefix: bytes = route_prefix
         """Encoded route parts that go in front of the stack."""
-        self.front: bytes = push + DELIMITER
+        self.front: bytes = route_prefix + DELIMITER
         """The stack as it leaves, of a request that came with none."""
         self.calls: OpenCalls | None = None
         """Of the link itself, where it asks for nobody behind it; None when no response is expected."""
@@ -78,9 +80,9 @@ class Decision:
         """Where it is counted, if it enters the tree here."""
         self.once: bool = True
         """The first response is the only one; False for streams, which end at an errnum."""
-        self.armed: bytes = b""
+        self.notice_key: bytes = b""
         """Key of the disconnect notice this request arms; b"" for none."""
-        self.unarmed: bool = False
+        self.notice_pending: bool = False
         """Decided for a sender behind the link: the link's own first request still has to arm its notice."""
         self.mark: bytes = b""
         """In front of its request in a recording (see ``recording``); b"": it is none that came in by a link."""
@@ -100,23 +102,23 @@ class OpenCalls:
     Attributes:
         origin, target: the port they came from, and the one that their answers come from.
         service: topic of their requests up to its last word. front: stack of the sender below the origin's hop.
-        way: see ``Decision``.
+        calls_key: see ``Decision``.
         open: rest of stack + matchtag -> what was decided about the (latest) call.
         listed: the ports at both ends know of it.
     """
 
-    __slots__ = ("front", "listed", "open", "origin", "service", "target", "way")
+    __slots__ = ("calls_key", "front", "listed", "open", "origin", "service", "target")
 
     def __init__(self, decision: Decision, target: Port, front: bytes) -> None:
         self.origin: Port = decision.origin
         self.target: Port = target
         self.service: bytes = decision.service
-        self.way: bytes = decision.way
+        self.calls_key: bytes = decision.calls_key
         self.front: bytes = front
         self.open: dict[bytes, Decision] = {}
         self.listed: bool = True
 
-    def having(self, key: bytes) -> list[Decision]:
+    def decisions(self, key: bytes) -> list[Decision]:
         """What was decided about the calls with this key, oldest first."""
         return [self.open[key]]
 
@@ -129,15 +131,15 @@ class Port:
         send: queues a message to the peer; never waits, never raises.
         pending: calls this port made that are not answered: rest of stack + matchtag -> those of sender and service.
         began: when they began, of those that are timed (``CallStats.now_ns``); 0 once the first response has come.
-        calls: the same by sender, service and target: rest of stack + ``Decision.way`` -> OpenCalls. Some have nothing
-            open: ``rotation`` finds them in time.
+        calls: the same by sender, service and target: rest of stack + ``Decision.calls_key`` -> OpenCalls. Some have
+            nothing open: ``rotation`` finds them in time.
         asked: the same by sender and service alone: rest of stack + service -> OpenCalls.
-        owes: the calls of others that this port is to answer.
+        to_answer: the calls of others that this port is to answer.
         cache: decisions by topic part + header without matchtag; dropped whenever routing changes.
         stamps: credentials as received (8 bytes) -> as stamped.
         untagged: senders that called with matchtag 0: rest of stack -> provider -> (latest decision, True
             while nothing answered it).
-        armed: disconnect notices owed when the port goes: key -> (request header, matchtag, topic part of
+        notices: disconnect notices owed when the port goes: key -> (request header, matchtag, topic part of
             the notice, front below the port's hop).
         peer: its number in a recording; 0 for none. marks: credentials of its events as received -> mark in front of
             them in a recording.
@@ -146,7 +148,6 @@ class Port:
     """
 
     __slots__ = (
-        "armed",
         "asked",
         "began",
         "busy",
@@ -164,7 +165,7 @@ class Port:
         "live",
         "marks",
         "name",
-        "owes",
+        "notices",
         "owner",
         "peer",
         "pending",
@@ -182,6 +183,7 @@ class Port:
         "stamps",
         "strict",
         "subscriptions",
+        "to_answer",
         "untagged",
         "user",
         "uuid",
@@ -234,14 +236,14 @@ class Port:
         self.calls: dict[bytes, OpenCalls] = {}
         self.asked: dict[bytes, list[OpenCalls]] = {}
         self.rotation: deque[OpenCalls] = deque()
-        self.owes: dict[OpenCalls, None] = {}
+        self.to_answer: dict[OpenCalls, None] = {}
         self.cache: dict[bytes, Decision] = {}
         self.last: Decision | None = None
         self.last_head: bytes = b""
         self.last_topic: bytes = b""
         self.heads: dict[bytes, tuple[bytes, bool]] = {}
         self.stamps: dict[bytes, bytes] = {}
-        self.armed: dict[bytes, tuple[bytes, bytes, bytes, bytes]] = {}
+        self.notices: dict[bytes, tuple[bytes, bytes, bytes, bytes]] = {}
         self.services: set[bytes] = set()
         self.provided: bool = False
         self.subscriptions: dict[bytes, int] = {}

@@ -88,7 +88,7 @@ def forget_marks(ports: Iterable[Port]) -> None:
         port.forget_decisions()
         port.marks = {}
         for key, calls in port.pending.items():
-            for call in calls.having(key):
+            for call in calls.decisions(key):
                 call.answer_head = b""
         for providers in port.untagged.values():
             for call, _unanswered in providers.values():
@@ -139,7 +139,7 @@ def record_refused(router: Router, request: Message, errnum: int) -> None:
         return
     key = request.front[len(port.hop) :] + request.tag
     calls = port.pending.get(key)
-    claimed = USERID_UNKNOWN if calls is None else calls.having(key)[0].claimed
+    claimed = USERID_UNKNOWN if calls is None else calls.decisions(key)[0].claimed
     record_denied(recording, port, router.own, request, claimed, errnum)
 
 

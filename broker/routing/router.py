@@ -205,9 +205,9 @@ class Router:
                 self.tally.refused_requests += 1
                 return
             if calls is not None:
-                calls = port.calls.get(front + decision.way) or find(port, decision, front)
-            stack = decision.push + front
-        elif decision.unarmed:
+                calls = port.calls.get(front + decision.calls_key) or find(port, decision, front)
+            stack = decision.route_prefix + front
+        elif decision.notice_pending:
             self._arm_plain(port, decision, message)
         if calls is not None:
             pending = port.pending
@@ -274,8 +274,8 @@ class Router:
             mark_request(self._recording, self.own, decision, int.from_bytes(received[:4], "big"))
         if not notice:
             if port.kind == CLIENT and decision.calls is not None:
-                decision.armed = notice_key(topic, seen)
-                decision.unarmed = True
+                decision.notice_key = notice_key(topic, seen)
+                decision.notice_pending = True
                 if message.front == DELIMITER:
                     self._arm_plain(port, decision, message)
             if not target.busy:
@@ -305,7 +305,7 @@ class Router:
                 self.tally.drop("request from the parent without its hop")
                 return b""
             return front[len(hop) :]
-        if decision.armed:
+        if decision.notice_key:
             if front == DELIMITER:
                 self._arm_plain(port, decision, message)
             else:
@@ -314,7 +314,7 @@ class Router:
 
     def _arm_plain(self, port: Port, decision: Decision, message: Message) -> None:
         """The link itself asks, for the first time since the decision was made."""
-        decision.unarmed = False
+        decision.notice_pending = False
         arm(port, decision, DELIMITER, message, self.pending_max)
 
     # -- responses -----------------------------------------------------------------------------

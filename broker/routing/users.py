@@ -56,12 +56,12 @@ class Users:
         limits: of each guest.
     """
 
-    __slots__ = ("_shut_out", "_users", "limits")
+    __slots__ = ("_banned", "_users", "limits")
 
     def __init__(self, limits: UserLimits) -> None:
         self.limits: UserLimits = limits
         self._users: dict[tuple[int, bool], User] = {}
-        self._shut_out: dict[str, float] = {}
+        self._banned: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[User]:
         return iter(self._users.values())
@@ -92,7 +92,7 @@ class Users:
         """Why somebody with ``cred`` and that key gets no further connection; "" when it may have one."""
         if cred.owner:
             return ""
-        if key in self._shut_out:
+        if key in self._banned:
             return f"who has its key sent more than could be handled, and was cut within {SHUT_OUT_S:g} s"
         user = self._users.get((cred.userid, False))
         held, most = len(user.ports) if user is not None else 0, self.limits.connections
@@ -100,13 +100,13 @@ class Users:
             return ""
         return f"userid {cred.userid} has {held} connections, limits.connections_per_user allows {most}"
 
-    def shut_out(self, key: str) -> None:
+    def ban(self, key: str) -> None:
         """A link with that key was cut because its sender could not be held up otherwise: none follows soon."""
-        self._shut_out[key] = SHUT_OUT_S
+        self._banned[key] = SHUT_OUT_S
 
-    def elapse(self, elapsed_s: float) -> None:
+    def expire_bans(self, elapsed_s: float) -> None:
         """Time has passed."""
-        self._shut_out = {key: left - elapsed_s for key, left in self._shut_out.items() if left > elapsed_s}
+        self._banned = {key: left - elapsed_s for key, left in self._banned.items() if left > elapsed_s}
 
     def detach(self, port: Port) -> None:
         """It has gone; what it held is taken back by whoever keeps it."""

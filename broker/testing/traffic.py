@@ -145,13 +145,13 @@ async def check_stalled_reader(harness: Harness) -> None:
             await asyncio.sleep(0)
         await pair.far_in.until(lambda seen: seen.choked)
         assert pair.far_in.choked[0] is True
-        assert pair.far.outbox.parked_bytes > limits.high_bytes
+        assert pair.far.outbox.queued_bytes > limits.high_bytes
         assert not pair.near_in.messages
         pair.near.resume()
         assert topics(await pair.near_in.count(STALL_MSGS)) == topics(messages)
         await pair.far_in.until(lambda seen: seen.choked[-1] is False)
-        assert pair.far.outbox.parked is None
-        assert pair.far.outbox.parked_bytes == 0
+        assert pair.far.outbox.queue is None
+        assert pair.far.outbox.queued_bytes == 0
 
 
 async def check_stall_costs_nobody_else(harness: Harness) -> None:
@@ -189,7 +189,7 @@ async def check_overflow_ends_the_link(harness: Harness) -> None:
                 await asyncio.sleep(0)
         assert isinstance(await pair.far_in.end(), LinkBroken)
         assert pair.far.outbox.discarded > 0
-        assert pair.far.outbox.parked_bytes == 0
+        assert pair.far.outbox.queued_bytes == 0
         pair.near.resume()
         assert isinstance(await pair.near_in.end(), LinkEnded | LinkBroken)
         assert topics(pair.near_in.messages) == [

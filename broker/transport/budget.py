@@ -20,40 +20,40 @@ class Account:
     Attributes:
         limit_bytes: beyond it the user's longest outbox is ended; 0: only the budget counts.
         charged_bytes: what the user holds; of a large form that others hold, too, whoever held it first.
-        parked: the user's outboxes in which something waits.
+        outboxes: the user's outboxes in which something waits.
     """
 
-    __slots__ = ("__weakref__", "charged_bytes", "limit_bytes", "name", "parked")
+    __slots__ = ("__weakref__", "charged_bytes", "limit_bytes", "name", "outboxes")
 
     def __init__(self, name: str = "", limit_bytes: int = 0) -> None:
         self.name = name
         self.limit_bytes = limit_bytes
         self.charged_bytes = 0
-        self.parked: set[Outbox[Any]] = set()
+        self.outboxes: set[Outbox[Any]] = set()
 
     @property
     def surplus_bytes(self) -> int:
         """What the user holds besides one message."""
-        return self.charged_bytes - max((outbox.single_bytes for outbox in self.parked), default=0)
+        return self.charged_bytes - max((outbox.single_bytes for outbox in self.outboxes), default=0)
 
     def longest(self) -> Outbox[Any]:
         """The outbox that ends first."""
-        return max(self.parked, key=lambda outbox: outbox.charged_bytes)
+        return max(self.outboxes, key=lambda outbox: outbox.charged_bytes)
 
 
 class Budget:
-    """Parked bytes of all links together; beyond ``limit_bytes`` links are ended until it holds.
+    """Queued bytes of all links together; beyond ``limit_bytes`` links are ended until it holds.
 
     It is the longest outbox of the user who holds most besides one message: nobody is ended for a single message while
     somebody holds more than that, and a message that is alone here is never too much.
     """
 
-    __slots__ = ("_accounts", "_shared", "limit_bytes", "parked", "used_bytes")
+    __slots__ = ("_accounts", "_shared", "accounts", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int = 512 << 20) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self.parked: set[Account] = set()
+        self.accounts: set[Account] = set()
         self._accounts: WeakValueDictionary[Hashable, Account] = WeakValueDictionary()
         self._shared: dict[int, tuple[int, dict[Outbox[Any], int]]] = {}
 
@@ -96,15 +96,15 @@ class Budget:
         outbox.account.charged_bytes += size
 
     def enforce(self, account: Account) -> None:
-        """Something was parked for ``account``: end links until its limit and the budget hold."""
+        """Something was queued for ``account``: end links until its limit and the budget hold."""
         limit = account.limit_bytes
         while limit and account.charged_bytes > limit and account.surplus_bytes:
             account.longest().overflow(
                 f"{account.charged_bytes} bytes wait for user {account.name}, the limit of one user is {limit}"
             )
-        while self.used_bytes > self.limit_bytes and self.parked:
-            worst = max(self.parked, key=lambda each: (each.surplus_bytes, each.charged_bytes))
-            if not worst.surplus_bytes and len(self.parked) == 1:
+        while self.used_bytes > self.limit_bytes and self.accounts:
+            worst = max(self.accounts, key=lambda each: (each.surplus_bytes, each.charged_bytes))
+            if not worst.surplus_bytes and len(self.accounts) == 1:
                 return
             worst.longest().overflow(
                 f"all outboxes together hold {self.used_bytes} bytes, the budget is {self.limit_bytes}"

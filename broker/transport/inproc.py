@@ -38,31 +38,31 @@ class InprocLink(Link):
     def send(self, message: Message) -> None:
         """Queue a copy of ``message``; see ``Link.send``."""
         outbox = self.outbox
-        if self.ended is not None or outbox.parked is not None:
-            outbox.park(message.copy(), message.size, message.type)
+        if self.ended is not None or outbox.queue is not None:
+            outbox.enqueue(message.copy(), message.size, message.type)
         else:
-            if not outbox.fresh:
+            if not outbox.unflushed:
                 self.flusher.touch(self)
-            outbox.fresh.append(message.copy())
+            outbox.unflushed.append(message.copy())
 
     def flush(self) -> None:
-        """Hand over as much as the other side's window takes; park the rest."""
+        """Hand over as much as the other side's window takes; queue the rest."""
         outbox, other = self.outbox, self._other
         if other is None or self.ended is not None:
             return
         room = _WINDOW - len(other._inbox)
-        fresh = outbox.fresh
+        fresh = outbox.unflushed
         if fresh:
-            outbox.fresh = []
+            outbox.unflushed = []
             other._deliver_soon(fresh[:room])
             outbox.sent += len(fresh[:room])
-            outbox.moved()
+            outbox.progressed()
             for message in fresh[room:]:
-                outbox.park(message, message.size, message.type)
-        elif outbox.parked and room > 0:
-            taken = [outbox.unpark() for _ in range(min(room, len(outbox.parked)))]
+                outbox.enqueue(message, message.size, message.type)
+        elif outbox.queue and room > 0:
+            taken = [outbox.dequeue() for _ in range(min(room, len(outbox.queue)))]
             outbox.sent += len(taken)
-            outbox.moved()
+            outbox.progressed()
             other._deliver_soon(taken)
             outbox.settle()
 
@@ -110,7 +110,7 @@ class InprocLink(Link):
         batch, self._inbox = self._inbox, []
         self.receiver.received(self, batch)
         other = self._other
-        if other is not None and other.outbox.parked:
+        if other is not None and other.outbox.queue:
             other.flush()
 
 

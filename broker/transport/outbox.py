@@ -1,7 +1,7 @@
 """What waits to be sent on a link: bounded in bytes and messages, with one budget for the whole broker.
 
-Theory of operation. While the transport takes what it is given, messages are ``fresh`` for the rest of one batch
-only. Once it reports that it is full, the rest is *parked*: kept in encoded form (shared between subscribers)
+Theory of operation. While the transport takes what it is given, messages are ``unflushed`` for the rest of one batch
+only. Once it reports that it is full, the rest is *queued*: kept in encoded form (shared between subscribers)
 and counted. Parked bytes drive these rules:
 
 * above ``high_bytes``/``high_msgs`` the outbox is *full*: it is choked, and callers of this link are paused or answered
@@ -10,8 +10,8 @@ and counted. Parked bytes drive these rules:
 * anything else beyond ``cap_bytes`` ends the link: responses are never dropped;
 * what waits for all links together is held against a ``Budget`` (see there).
 
-A peer may be *behind* with what the transport took (see ``in_flight``); then the outbox is choked, too, though not
-full. It holds nothing back for that: answers go on.
+A peer may be *lagging*, behind with what the transport took (see ``in_flight``); then the outbox is choked, too, though
+not full. It holds nothing back for that: answers go on.
 
 Events and the rest have limits apart, so that neither takes the other's room: a link whose policy is ``drop`` is never
 ended because of events, and a long answer costs nobody an event. Each of the two limits may be exceeded by one message,
@@ -44,7 +44,7 @@ SMALL_BYTES: Final = 1 << 10
 
 _EVENT: Final = 1
 _LARGE: Final = 2
-"""What is noted with a parked form, bit by bit: it is an event, a large one."""
+"""What is noted with a queued form, bit by bit: it is an event, a large one."""
 PROTO_TYPE: Final = -18
 """Where a framed message has its type: PROTO comes last."""
 
@@ -78,11 +78,11 @@ class Outbox(Generic[Form]):
 
     Attributes:
         account: of the user whose link it is; None: a link by itself.
-        fresh: forms queued since the last flush while nothing is parked.
-        parked: (form, size, what it is) that the transport did not take yet.
-        parked_bytes: their sizes; of them, events: ``event_bytes``.
+        unflushed: forms sent since the last flush while nothing is queued.
+        queue: (form, size, what it is) that the transport did not take yet.
+        queued_bytes: their sizes; of them, events: ``event_bytes``.
         charged_bytes: what the account is charged for them.
-        sent: messages that left completely. under_way: those the peer has not handled. behind: it is, with them.
+        sent: messages that left completely. under_way: those the peer has not handled. lagging: it is, with them.
         choked: full, or behind.
         progress: count of flushes in which the transport took at least one byte; stall detection compares it.
         dropped_events: events dropped by policy ``drop`` since the link began.
@@ -101,19 +101,19 @@ class Outbox(Generic[Form]):
         "_limits",
         "_owner",
         "account",
-        "behind",
         "charged_bytes",
         "choked",
         "discarded",
         "dropped_events",
         "event_bytes",
-        "fresh",
         "full",
         "in_flight",
-        "parked",
-        "parked_bytes",
+        "lagging",
         "progress",
+        "queue",
+        "queued_bytes",
         "sent",
+        "unflushed",
     )
 
     def __init__(self, owner: Owner, limits: OutboxLimits, budget: Budget) -> None:
@@ -123,16 +123,16 @@ class Outbox(Generic[Form]):
         self._ended = False
         self._large = 0
         self.account: Account | None = None
-        self.fresh: list[Form] = []
-        self.parked: deque[tuple[Form, int, int]] | None = None
-        self.parked_bytes = 0
+        self.unflushed: list[Form] = []
+        self.queue: deque[tuple[Form, int, int]] | None = None
+        self.queued_bytes = 0
         self.event_bytes = 0
         self.charged_bytes = 0
         # forms that have left, and the number, counted so, of the one beyond each limit, with its bytes
         self._left = 0
         self._beyond = self._beyond_event = -1
         self._beyond_bytes = self._beyond_event_bytes = 0
-        self.full = self.behind = self.choked = False
+        self.full = self.lagging = self.choked = False
         self.in_flight = InFlight()
         self.progress = 0
         self.sent = 0
@@ -144,7 +144,7 @@ class Outbox(Generic[Form]):
 
         One that is known while something waits already stays by itself.
         """
-        if self.parked is None:
+        if self.queue is None:
             self.account = self._budget.account(user, limit_bytes)
 
     @property
@@ -153,19 +153,19 @@ class Outbox(Generic[Form]):
         return self._limits.event_policy == "drop"
 
     @property
-    def owed_bytes(self) -> int:
+    def undroppable_bytes(self) -> int:
         """Parked bytes of what is not an event: responses, requests, control."""
-        return self.parked_bytes - self.event_bytes
+        return self.queued_bytes - self.event_bytes
 
     @property
-    def owes(self) -> bool:
+    def has_undroppable(self) -> bool:
         """True while something waits that its reader cannot do without: all but events that may be dropped."""
-        return self.owed_bytes > 0 or (self.event_bytes > 0 and not self.drops)
+        return self.undroppable_bytes > 0 or (self.event_bytes > 0 and not self.drops)
 
     @property
     def has_room_for_requests(self) -> bool:
         """Whether more requests may wait: half of the cap is kept for responses, so that no request ends a link."""
-        return self.owed_bytes - self._beyond_bytes <= self._limits.cap_bytes // 2
+        return self.undroppable_bytes - self._beyond_bytes <= self._limits.cap_bytes // 2
 
     def has_room_for_request(self, size: int) -> bool:
         """Whether a request whose sender cannot wait may: a few small ones behind large ones, too.
@@ -174,20 +174,20 @@ class Outbox(Generic[Form]):
         """
         few = self._limits.high_bytes // 4 // SMALL_BYTES
         return not self.full or (
-            size <= SMALL_BYTES and len(self.parked or ()) < few and self.has_room_for_requests
+            size <= SMALL_BYTES and len(self.queue or ()) < few and self.has_room_for_requests
         )
 
     @property
     def single_bytes(self) -> int:
         """What one message of those that wait is charged for, at least."""
-        if not self.parked:
+        if not self.queue:
             return 0
-        one = max(self.parked[0][1], self._beyond_bytes, self._beyond_event_bytes)
-        return self.charged_bytes if len(self.parked) == 1 else min(one, self.charged_bytes)
+        one = max(self.queue[0][1], self._beyond_bytes, self._beyond_event_bytes)
+        return self.charged_bytes if len(self.queue) == 1 else min(one, self.charged_bytes)
 
     # -- in ------------------------------------------------------------------------------------
 
-    def park(self, form: Form, size: int, kind: int = 0, taken: int = 0) -> None:
+    def enqueue(self, form: Form, size: int, kind: int = 0, taken: int = 0) -> None:
         """Keep ``form`` (``size`` bytes, message type ``kind``) until the transport takes more; may end the link.
 
         ``taken``: bytes of it that the transport took already; nothing else may wait then.
@@ -196,16 +196,16 @@ class Outbox(Generic[Form]):
         if kind == EVENT:
             held, limit, marks = self.event_bytes, limits.event_bytes, _EVENT
         else:
-            held, limit, marks = self.parked_bytes - self.event_bytes, limits.cap_bytes, 0
+            held, limit, marks = self.queued_bytes - self.event_bytes, limits.cap_bytes, 0
         if self._ended:
             self.discarded += 1
             return
         if held + size > limit and not self._goes_beyond(held, size, marks):
             return
-        parked, account = self.parked, self.account
-        if parked is None or account is None:
-            parked, account = self._begin()
-        self.parked_bytes += size
+        queue, account = self.queue, self.account
+        if queue is None or account is None:
+            queue, account = self._begin()
+        self.queued_bytes += size
         if marks:
             self.event_bytes += size
         budget = self._budget
@@ -217,17 +217,17 @@ class Outbox(Generic[Form]):
             budget.hold(self, form, size)
             self._large += 1
             marks |= _LARGE
-        parked.append((form, size, marks))
+        queue.append((form, size, marks))
         if taken:
             self._shorten(taken)
         if budget.used_bytes > budget.limit_bytes or 0 < account.limit_bytes < account.charged_bytes:
             budget.enforce(account)  # which may end this link, or another one
-        if not self.full and (self.parked_bytes > limits.high_bytes or len(parked) > limits.high_msgs):
+        if not self.full and (self.queued_bytes > limits.high_bytes or len(queue) > limits.high_msgs):
             self.full = True
             self._judge()
 
     def _judge(self) -> None:
-        choked = self.full or self.behind
+        choked = self.full or self.lagging
         if choked is not self.choked and not self._ended:
             self.choked = choked
             self._owner.choked(choked)
@@ -241,15 +241,15 @@ class Outbox(Generic[Form]):
         self._caught_up(not self.in_flight.marked(self.sent, number))
 
     def _caught_up(self, yes: bool) -> None:
-        if self.behind and yes:
-            self.behind = False
+        if self.lagging and yes:
+            self.lagging = False
             self._judge()
 
-    def moved(self) -> None:
+    def progressed(self) -> None:
         """The transport took something."""
         self.progress += 1
-        if self.sent > self.in_flight.end and not self.behind:
-            self.behind = True
+        if self.sent > self.in_flight.end and not self.lagging:
+            self.lagging = True
             self._judge()
 
     def _goes_beyond(self, held: int, size: int, marks: int) -> bool:
@@ -264,7 +264,7 @@ class Outbox(Generic[Form]):
             self._refuse(held + size, marks)
             return False
         if held - beyond + size > limit:
-            number = self._left + len(self.parked or ())
+            number = self._left + len(self.queue or ())
             if marks:
                 self._beyond_event, self._beyond_event_bytes = number, size
             else:
@@ -284,7 +284,7 @@ class Outbox(Generic[Form]):
         )
         self.discarded += 1
 
-    def park_rest(self, forms: list[Form], taken: int) -> None:
+    def enqueue_rest(self, forms: list[Form], taken: int) -> None:
         """Keep what a transport of bytes did not take of these frames, in order: it took ``taken`` bytes of them."""
         for form in forms:
             frame: Any = form
@@ -293,7 +293,9 @@ class Outbox(Generic[Form]):
                 taken -= size
                 self.sent += 1
                 continue
-            self.park(form, size, frame[PROTO_TYPE], taken)  # the first one, for which there is always room
+            self.enqueue(
+                form, size, frame[PROTO_TYPE], taken
+            )  # the first one, for which there is always room
             taken = 0
 
     def has_room_for_event(self, size: int) -> bool:
@@ -301,25 +303,25 @@ class Outbox(Generic[Form]):
         return _has_room(self._limits.event_bytes, self.event_bytes, self._beyond_event_bytes, size)
 
     def _begin(self) -> tuple[deque[tuple[Form, int, int]], Account]:
-        parked: deque[tuple[Form, int, int]] = deque()
+        queue: deque[tuple[Form, int, int]] = deque()
         account = self.account or Account()
-        self.parked, self.account = parked, account
-        account.parked.add(self)
-        self._budget.parked.add(account)
-        return parked, account
+        self.queue, self.account = queue, account
+        account.outboxes.add(self)
+        self._budget.accounts.add(account)
+        return queue, account
 
     # -- out -----------------------------------------------------------------------------------
 
-    def unpark(self) -> Form:
-        """Take the oldest parked form."""
-        parked, account = self.parked, self.account
-        assert parked
+    def dequeue(self) -> Form:
+        """Take the oldest queued form."""
+        queue, account = self.queue, self.account
+        assert queue
         assert account is not None
-        form, size, marks = parked.popleft()
+        form, size, marks = queue.popleft()
         if marks or self._left == self._beyond:
             self._count(-size, marks)
         else:
-            self.parked_bytes -= size
+            self.queued_bytes -= size
         self._left += 1
         if marks & _LARGE:
             self._large -= 1
@@ -331,43 +333,43 @@ class Outbox(Generic[Form]):
         return form
 
     def joined(self, limit: int) -> Any:
-        """The oldest parked bytes, as many as fit into ``limit`` but at least one form's; they stay until ``took``."""
-        assert self.parked
+        """The oldest queued bytes, what fits into ``limit`` but at least one form's; they stay until ``consume``."""
+        assert self.queue
         forms: list[Any] = []
         total = 0
-        for form, size, _marks in self.parked:
+        for form, size, _marks in self.queue:
             total += size
             if forms and total > limit:
                 break
             forms.append(form)
         return forms[0] if len(forms) == 1 else b"".join(forms)
 
-    def took(self, count: int) -> None:
-        """The transport took the oldest ``count`` parked bytes."""
-        parked = self.parked
-        while parked and parked[0][1] <= count:
-            count -= parked[0][1]
-            self.unpark()
+    def consume(self, count: int) -> None:
+        """The transport took the oldest ``count`` queued bytes."""
+        queue = self.queue
+        while queue and queue[0][1] <= count:
+            count -= queue[0][1]
+            self.dequeue()
             self.sent += 1
         if count:
             self._shorten(count)
 
     def _shorten(self, count: int) -> None:
         """The transport took the first ``count`` bytes of the oldest form."""
-        assert self.parked
-        form, size, marks = self.parked[0]
+        assert self.queue
+        form, size, marks = self.queue[0]
         rest: Any = memoryview(form)[count:]  # type: ignore[arg-type]  # only transports of bytes do this
-        self.parked[0] = (rest, size - count, marks)
+        self.queue[0] = (rest, size - count, marks)
         self._count(-count, marks)
         if not marks & _LARGE:
             self._budget.charge(self, -count)
 
     def settle(self) -> None:
         """After a drain: release what is empty and report falling below low water (a quarter of high)."""
-        if self.parked is not None and not self.parked:
+        if self.queue is not None and not self.queue:
             self._leave()
         limits = self._limits
-        low = self.parked_bytes <= limits.high_bytes // 4 and len(self.parked or ()) <= limits.high_msgs // 4
+        low = self.queued_bytes <= limits.high_bytes // 4 and len(self.queue or ()) <= limits.high_msgs // 4
         if self.full and low:
             self.full = False
             self._judge()
@@ -380,28 +382,28 @@ class Outbox(Generic[Form]):
     def discard(self) -> None:
         """The link has ended: forget everything queued, counting it; nothing is kept any more."""
         self._ended = True
-        self.discarded += len(self.fresh) + len(self.parked or ())
-        self.fresh = []
-        if self.parked is not None:
+        self.discarded += len(self.unflushed) + len(self.queue or ())
+        self.unflushed = []
+        if self.queue is not None:
             if self._large:
-                for form, _size, marks in self.parked:
+                for form, _size, marks in self.queue:
                     if marks & _LARGE:
                         self._budget.release(self, form)
             self._budget.charge(self, -self.charged_bytes)
-            self.parked_bytes = self.event_bytes = self._beyond_bytes = self._beyond_event_bytes = 0
+            self.queued_bytes = self.event_bytes = self._beyond_bytes = self._beyond_event_bytes = 0
             self._leave()
 
     def _leave(self) -> None:
-        self.parked = None
+        self.queue = None
         account = self.account
         assert account is not None
-        account.parked.discard(self)
-        if not account.parked:
-            self._budget.parked.discard(account)
+        account.outboxes.discard(self)
+        if not account.outboxes:
+            self._budget.accounts.discard(account)
 
     def _count(self, size: int, marks: int) -> None:
         """The oldest form has become longer by ``size``, which is less than 0."""
-        self.parked_bytes += size
+        self.queued_bytes += size
         if marks & _EVENT:
             self.event_bytes += size
             if self._left == self._beyond_event:

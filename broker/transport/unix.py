@@ -129,13 +129,13 @@ class UnixLink(Link):
         form: Any = message.framed() if self._plain else self._form(message)
         if form is None:
             return
-        if outbox.parked is None:
-            fresh = outbox.fresh
+        if outbox.queue is None:
+            fresh = outbox.unflushed
             if not fresh:
                 self.flusher.touch(self)
             fresh.append(form)
         elif self.ended is None:
-            outbox.park(form, len(form), message.head[3])
+            outbox.enqueue(form, len(form), message.head[3])
 
     def _form(self, message: Message) -> bytes | None:
         """The frame of a link that is not plain; None when its dialect cannot carry the message."""
@@ -148,19 +148,19 @@ class UnixLink(Link):
             return None
 
     def flush(self) -> None:
-        """Write what is queued in one call; park what the kernel does not take."""
+        """Write what is queued in one call; queue what the kernel does not take."""
         outbox = self.outbox
-        fresh = outbox.fresh
+        fresh = outbox.unflushed
         if not fresh:
             return
-        outbox.fresh = []
+        outbox.unflushed = []
         if self.ended is not None:
             outbox.discarded += len(fresh)
             return
         data = fresh[0] if len(fresh) == 1 else b"".join(fresh)
         sent = self._write(data)
         if 0 <= sent < len(data):
-            outbox.park_rest(fresh, sent)
+            outbox.enqueue_rest(fresh, sent)
             if self.ended is None:
                 self._want_write(True)
         else:  # who has hung up in between, such as a program that leaves, misses nothing
@@ -177,16 +177,16 @@ class UnixLink(Link):
             self._shut(kind(f"writing to {self.peer.address}: {error.strerror}", error.errno))
             return -1
         if sent:
-            self.outbox.moved()
+            self.outbox.progressed()
         return sent
 
     def _writable(self) -> None:
         outbox = self.outbox
         sent = self._write(outbox.joined(WRITE_BYTES))
         if sent >= 0:
-            outbox.took(sent)
+            outbox.consume(sent)
             outbox.settle()
-            if outbox.parked is None:
+            if outbox.queue is None:
                 self._want_write(False)
 
     def _want_write(self, wanted: bool) -> None:
@@ -202,7 +202,7 @@ class UnixLink(Link):
         """Write what the kernel takes now, then end with LinkClosed."""
         if self.ended is None:
             self.flush()
-            if self.outbox.parked:
+            if self.outbox.queue:
                 self._writable()
         self._shut(LinkClosed(reason or "closed"))
 

@@ -53,7 +53,7 @@ class Decision:
         unarmed: the first of its kind that is sent has the provider hear of the session's end.
     """
 
-    __slots__ = ("act", "anywhere", "head", "once", "topic_part", "track", "unarmed")
+    __slots__ = ("act", "anywhere", "head", "notice_pending", "once", "topic_part", "track")
 
     def __init__(self, act: Act | None, topic_part: bytes, head: bytes) -> None:
         flags = head[4]
@@ -62,7 +62,7 @@ class Decision:
         self.head = head
         self.once = not flags & STREAMING
         self.track = not flags & NORESPONSE
-        self.unarmed = False
+        self.notice_pending = False
         self.anywhere = False
 
 
@@ -112,7 +112,7 @@ def of_request(session: Session, message: Message) -> Decision | None:
         flags |= NORESPONSE  # whether the client knew or not: a call that stays open for ever fills its limit
     stamped = b"".join((head[:4], bytes((flags,)), session.stamp, head[13:]))
     decision = Decision(act, message.topic_part, stamped)
-    decision.unarmed = decision.track and act in (None, requests.publish)
+    decision.notice_pending = decision.track and act in (None, requests.publish)
     if session.hub.elsewhere is not None and act in (None, requests.disconnect):
         any_rank = message.nodeid == NODEID_ANY and not flags & UPSTREAM
         decision.anywhere = any_rank and (decision.track or unanswered(topic))

@@ -63,7 +63,7 @@ def session(one: Session) -> dict[str, Any]:
         "answered": one.answered_msgs,
         "denied": one.denied_msgs,
         "dropped": one.dropped + outbox.dropped_events + int(getattr(one.link, "lost", 0)),
-        "queued_bytes": outbox.parked_bytes,
+        "queued_bytes": outbox.queued_bytes,
         "choked": one.busy,
     }
 

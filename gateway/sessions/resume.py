@@ -48,7 +48,7 @@ _MAC_CHARS: Final = 43
 class HasRoom(Protocol):
     """The outbox of a web client (``websocket.waiting.Waiting``, which sessions do not know)."""
 
-    parked_bytes: int
+    queued_bytes: int
 
     def when_room(self, room_bytes: int, told: Callable[[], None]) -> None:
         """Call ``told`` once, when no more than ``room_bytes`` wait any more."""
@@ -171,7 +171,7 @@ class Resumption:
         """Hand over a portion of what is missing; the rest after the client has read, in further turns."""
         session, hub = self.session, self._hub
         outbox = cast("HasRoom", session.link.outbox)
-        if outbox.parked_bytes > self._share:
+        if outbox.queued_bytes > self._share:
             outbox.when_room(self._share, self._queue)
             return
         portion = self._portion(hub.history.since(self.cursor, PORTION_MSGS))

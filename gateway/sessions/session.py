@@ -242,8 +242,8 @@ class Session:
             hub.elsewhere.sending(self, message, decision)
         if hub.upstream.send(message):
             hub.counters.requests += 1
-            if decision.unarmed:
-                decision.unarmed = False
+            if decision.notice_pending:
+                decision.notice_pending = False
                 self.calls.arm(bytes(part_data(decision.topic_part) or b""), decision.head, tag)
             return
         if decision.track:

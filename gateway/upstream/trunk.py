@@ -129,7 +129,7 @@ class Trunk(Handle):
         """
         self.link.send(wire.control(wire.HANDLED))
         outbox = self.link.outbox
-        self._asked_at = outbox.sent + len(outbox.fresh) + len(outbox.parked or ())
+        self._asked_at = outbox.sent + len(outbox.unflushed) + len(outbox.queue or ())
         outbox.handled(self._asked_at)
 
     def _published(self, messages: list[Message]) -> None:

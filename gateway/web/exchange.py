@@ -46,7 +46,7 @@ class ExchangeLink(Link):
         if self.ended is not None:
             self.outbox.discarded += 1
             return
-        self.outbox.park(message, message.size)
+        self.outbox.enqueue(message, message.size)
         self._news.set()
 
     def flush(self) -> None:
@@ -90,19 +90,19 @@ class ExchangeLink(Link):
         """The oldest message that waits; None once the link has ended."""
         if not await self._something():
             return None
-        message: Message = self.outbox.unpark()
+        message: Message = self.outbox.dequeue()
         self._took(1)
         return message
 
     def taken(self) -> list[Message]:
         """What else waits, in order."""
-        messages: list[Message] = [self.outbox.unpark() for _ in range(len(self.outbox.parked or ()))]
+        messages: list[Message] = [self.outbox.dequeue() for _ in range(len(self.outbox.queue or ()))]
         self._took(len(messages))
         return messages
 
     async def _something(self) -> bool:
         """Wait until something waits; False once the link has ended."""
-        while not self.outbox.parked and self.ended is None:
+        while not self.outbox.queue and self.ended is None:
             self._news.clear()
             await self._news.wait()
         return self.ended is None

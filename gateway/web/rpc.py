@@ -75,7 +75,7 @@ async def _notify(request: web.Request, message: Message, timeout_s: float | Non
     async with exchange(request) as link:
         async with _deadline(message, timeout_s):
             await _send(link, message)
-        if link.ended is not None or link.outbox.parked:
+        if link.ended is not None or link.outbox.queue:
             await _one(link)
     return web.Response(status=202)
 

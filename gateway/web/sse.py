@@ -63,19 +63,19 @@ class StreamLink(ExchangeLink):
         form = _shared(run, self._epoch())
         if len(form) > self._room and len(run) > 1:  # as many as fit, then the policy
             for message in run.messages:
-                self._park(Run([message]))
+                self._enqueue(Run([message]))
         else:
-            self._park(run)
+            self._enqueue(run)
         self._news.set()
 
-    def _park(self, run: Run) -> None:
+    def _enqueue(self, run: Run) -> None:
         if self.ended is None:
-            self.outbox.park_events(_shared(run, self._epoch()), len(run), run.first, run.last)
+            self.outbox.enqueue_events(_shared(run, self._epoch()), len(run), run.first, run.last)
 
     def tell(self, obj: dict[str, Any]) -> None:
         """Keep a control object, as an event named by its type."""
         if self.ended is None:
-            self.outbox.park_form(control_text(obj))
+            self.outbox.enqueue_form(control_text(obj))
             self._news.set()
 
     async def answered(self, count: int) -> list[Message]:
@@ -97,7 +97,7 @@ class StreamLink(ExchangeLink):
             if forms:
                 self._took(len(forms))
                 return forms
-            if not self.outbox.parked:
+            if not self.outbox.queue:
                 self._news.clear()
                 await self._news.wait()
         return []

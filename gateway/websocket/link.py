@@ -3,7 +3,7 @@
 Theory of operation. The link is the asyncio protocol of its connection (``endpoint`` takes it over from aiohttp after
 the handshake), so that what one read holds goes through the whole gateway without a task switch. It is also the only
 writer: data, pings, pongs and the close frame all leave through ``flush``, which joins the forms of one tick. Once the
-transport takes no more, forms are *parked* as references that subscribers share: responses up to a cap that ends the
+transport takes no more, forms are *queued* as references that subscribers share: responses up to a cap that ends the
 link, events up to ``outbox_bytes`` and then as the client's policy says.
 
 What comes compressed may be much more than was read: so much of it is handled in one turn of the loop as of other
@@ -118,9 +118,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = transport
         self._buffer = shared_buffer()
         self._paused = False  # the transport takes no more
-        self._full = (
-            False  # nothing goes to it: it is paused, something is parked before us, or this is the end
-        )
+        self._full = False  # nothing goes to it: it is paused, something waits before us, or this is the end
         self._pong: bytes | None = None  # payload of the newest ping that waits for its pong
         self._linger: asyncio.TimerHandle | None = None
         if codec.greeting:
@@ -141,7 +139,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
             self.pause_writing()
         transport.set_write_buffer_limits(
             high=1, low=0
-        )  # what the kernel does not take is parked and counted
+        )  # what the kernel does not take is queued and counted
         if tail:
             self._take(tail)
 
@@ -276,7 +274,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         if self._full:
             self._queue_events(form, len(run.messages), run.first, run.last)
         else:
-            fresh = self.outbox.fresh
+            fresh = self.outbox.unflushed
             if not fresh:
                 self.flusher.touch(self)
             fresh.append(form)
@@ -307,29 +305,29 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
 
     def _queue(self, form: bytes) -> None:
         if not self._full:
-            fresh = self.outbox.fresh
+            fresh = self.outbox.unflushed
             if not fresh:
                 self.flusher.touch(self)
             fresh.append(form)
         elif self.ended is None:
-            self.outbox.park_form(form)
+            self.outbox.enqueue_form(form)
         else:
             self.outbox.discarded += 1
 
     def _queue_events(self, form: bytes, count: int, first: int, last: int) -> None:
         """The way of events while the link is full."""
         if self.ended is None:
-            self.outbox.park_events(form, count, first, last)
+            self.outbox.enqueue_events(form, count, first, last)
         else:
             self.outbox.discarded += 1
 
     def flush(self) -> None:
-        """Hand what is queued to the transport in one write; park what is beyond a full one."""
+        """Hand what is queued to the transport in one write; queue what is beyond a full one."""
         outbox = self.outbox
-        fresh = outbox.fresh
+        fresh = outbox.unflushed
         if not fresh:
             return
-        outbox.fresh = []
+        outbox.unflushed = []
         transport = self._transport
         if self.ended is not None or transport is None:
             outbox.discarded += len(fresh)
@@ -341,7 +339,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
             self._flush_burst(deque(fresh))
 
     def _flush_burst(self, forms: deque[bytes]) -> None:
-        """Write more than the transport should get at once: until it is full; the rest is parked."""
+        """Write more than the transport should get at once: until it is full; the rest is queued."""
         while forms and not self._paused and self.ended is None:
             piece, size = [forms.popleft()], 0
             while forms and size + len(piece[-1]) + len(forms[0]) <= WRITE_BYTES:
@@ -358,15 +356,15 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         self._transport.write(data)
 
     def pause_writing(self) -> None:
-        """The transport holds bytes that the kernel did not take: park from now on."""
+        """The transport holds bytes that the kernel did not take: queue from now on."""
         self._paused = self._full = True
         outbox = self.outbox
-        fresh, outbox.fresh = outbox.fresh, []
+        fresh, outbox.unflushed = outbox.unflushed, []
         for form in fresh:
             self._queue(form)
 
     def resume_writing(self) -> None:
-        """The kernel took everything, so the peer has read something: go on with what is parked."""
+        """The kernel took everything, so the peer has read something: go on with what is queued."""
         self._paused = False
         self._signs += 1
         if self.ended is None:

@@ -60,19 +60,19 @@ class Waiting(Outbox[Any]):
         """After a drain, as ``Outbox.settle``; and tell who waits for room."""
         super().settle()
         told = self._told
-        if told is not None and self.parked_bytes <= self._room_bytes:
+        if told is not None and self.queued_bytes <= self._room_bytes:
             self._told = None
             told()
 
-    def park_form(self, form: bytes) -> None:
+    def enqueue_form(self, form: bytes) -> None:
         """Let a response or control object wait; this may end the link."""
-        self.park(form, len(form))
+        self.enqueue(form, len(form))
 
-    def park_events(self, form: bytes, count: int, first: int, last: int) -> None:
+    def enqueue_events(self, form: bytes, count: int, first: int, last: int) -> None:
         """Let ``count`` events wait, or drop them, or end the link."""
         size = len(form)
         if self.gap is None and self.has_room_for_event(size):
-            self.park(form, size, EVENT)
+            self.enqueue(form, size, EVENT)
         elif self._limits.event_policy == "drop":
             lost, begin, _ = self.gap or (0, first, last)
             self.gap = Gap(lost + count, begin, last)
@@ -82,11 +82,11 @@ class Waiting(Outbox[Any]):
 
     def take(self, limit: int) -> list[bytes]:
         """The oldest forms, as many as fit into ``limit`` bytes, but at least one; empty when nothing waits."""
-        parked = self.parked
+        queue = self.queue
         forms: list[bytes] = []
         size = 0
-        while parked and (not forms or size + parked[0][1] <= limit):
-            form = self.unpark()
+        while queue and (not forms or size + queue[0][1] <= limit):
+            form = self.dequeue()
             size += len(form)
             forms.append(form)
         return forms

@@ -101,7 +101,7 @@ class Stage:
     async def __aexit__(self, *_error):
         if self.node is not None:
             self.node.overlay._config = replace(self.node.overlay._config, goodbye_timeout_s=0.1)
-            self.node.overlay.spurn()
+            self.node.overlay.refuse_children()
             await self.node.overlay.stop()
             await self.node.stop()
         for sock in self.sockets:

@@ -21,7 +21,7 @@ def test_a_peer_that_has_handled_everything_is_not_behind_for_want_of_another_me
     """Each step: so many are sent, in turns of so many they are handled, and there is or is not something to send."""
     said: list[int] = []
     port = Port(CHILD, new_uuid(), lambda word: said.append(word.aux2), OWNER, rank=1)
-    port.window = window = Window(speaks=True, base=0)
+    port.window = window = Window(reports=True, base=0)
     flow, sent, behind = Flow(Tally()), uncounted, False
     in_flight = InFlight()
     in_flight.handled(sent, 0)
@@ -29,9 +29,9 @@ def test_a_peer_that_has_handled_everything_is_not_behind_for_want_of_another_me
         sent += burst
         behind = behind or sent > in_flight.end
         while left := sent - uncounted - window.messages:
-            flow.ran(port, window, min(left, turn))
-            if has_else and port in flow.owing:
-                flow.tell_along(port)
+            flow.count_handled(port, window, min(left, turn))
+            if has_else and port in flow.handled_due:
+                flow.send_handled(port)
             for count in said:
                 behind = in_flight.handled(sent, count) and behind
             said.clear()

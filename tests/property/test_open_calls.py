@@ -90,5 +90,5 @@ def test_the_tables_agree_and_empty(operations):
     world.tree.check_open_calls()
     ports = [port for rank in world.tree.ranks for port in rank.router.ports]
     assert not any(port.pending for port in ports)
-    open_calls = [key for port in ports for calls in port.owes for key in calls.open]
+    open_calls = [key for port in ports for calls in port.to_answer for key in calls.open]
     assert all(key[-4:] == bytes(4) for key in open_calls)

@@ -15,7 +15,7 @@ SIZES = st.one_of(st.integers(30, 400), st.integers(30, 4000))
 WHO = st.integers(0, 2)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("park"), WHO, SIZES, KINDS),
+        st.tuples(st.just("enqueue"), WHO, SIZES, KINDS),
         st.tuples(st.just("fan out"), WHO, SIZES, KINDS),
         st.tuples(st.just("flush"), WHO, SIZES, KINDS),
         st.tuples(st.just("take"), WHO, st.integers(0, 3000), KINDS),
@@ -50,35 +50,35 @@ class Owner:
         self.ended = error
         self.outbox.discard()
 
-    def park(self, form, kind):
+    def enqueue(self, form, kind):
         before = self.outbox.dropped_events
-        self.outbox.park(form, len(form), kind)
+        self.outbox.enqueue(form, len(form), kind)
         if self.outbox.dropped_events == before:
             self.accepted += form
 
     def flush(self, number, size, kind):
         """The kernel takes a part of several frames."""
-        if self.outbox.parked is not None:
+        if self.outbox.queue is not None:
             return
         forms = [frame(number + n, max(30, size // (n + 1)), kind) for n in range(4)]
         taken = size * 3 // 2
         before = self.outbox.dropped_events
-        self.outbox.park_rest(forms, taken)
+        self.outbox.enqueue_rest(forms, taken)
         dropped = self.outbox.dropped_events - before
         self.accepted += b"".join(forms[: len(forms) - dropped])
         self.sent += b"".join(forms)[:taken]
 
     def take(self, count):
-        if not self.outbox.parked:
+        if not self.outbox.queue:
             return
         data = bytes(self.outbox.joined(WRITE))[:count]
         self.sent += data
-        self.outbox.took(len(data))
+        self.outbox.consume(len(data))
         self.outbox.settle()
 
     def take_one(self):
-        if self.outbox.parked:
-            self.sent += self.outbox.unpark()
+        if self.outbox.queue:
+            self.sent += self.outbox.dequeue()
             self.outbox.settle()
 
 
@@ -95,11 +95,11 @@ def test_sums_marks_and_order_hold(steps, policy, budget_bytes, user_bytes):
                 form = frame(number, amount, kind)
                 for each in owners:
                     if each.ended is None:
-                        each.park(form, kind)
+                        each.enqueue(form, kind)
             elif owner.ended is not None:
-                owner.outbox.park(b"late", 4)
-            elif what == "park":
-                owner.park(frame(number, amount, kind), kind)
+                owner.outbox.enqueue(b"late", 4)
+            elif what == "enqueue":
+                owner.enqueue(frame(number, amount, kind), kind)
             elif what == "flush":
                 owner.flush(number, amount, kind)
             elif what == "take":
@@ -112,12 +112,12 @@ def test_sums_marks_and_order_hold(steps, policy, budget_bytes, user_bytes):
 
 
 def check(owners, budget, limits, user):
-    parked = [owner.outbox for owner in owners if owner.outbox.parked is not None]
+    parked = [owner.outbox for owner in owners if owner.outbox.queue is not None]
     assert budget.used_bytes == sum(o.outbox.charged_bytes for o in owners) == held_bytes(parked)
-    assert budget.parked == {outbox.account for outbox in parked}
-    assert user.parked == {outbox for outbox in parked if outbox.account is user}
-    assert user.charged_bytes == sum(outbox.charged_bytes for outbox in user.parked)
-    alone = len(budget.parked) == 1 and not any(account.surplus_bytes for account in budget.parked)
+    assert budget.accounts == {outbox.account for outbox in parked}
+    assert user.outboxes == {outbox for outbox in parked if outbox.account is user}
+    assert user.charged_bytes == sum(outbox.charged_bytes for outbox in user.outboxes)
+    alone = len(budget.accounts) == 1 and not any(account.surplus_bytes for account in budget.accounts)
     assert budget.used_bytes <= budget.limit_bytes or alone
     assert not user.limit_bytes or user.charged_bytes <= user.limit_bytes or not user.surplus_bytes
     for owner in owners:
@@ -128,7 +128,7 @@ def held_bytes(outboxes):
     """What is there: small forms once for each outbox, large ones once."""
     small, large = 0, {}
     for outbox in outboxes:
-        for form, size, _marks in outbox.parked:
+        for form, size, _marks in outbox.queue:
             whole = form.obj if isinstance(form, memoryview) else form
             if len(whole) < LARGE:
                 small += size
@@ -138,12 +138,12 @@ def held_bytes(outboxes):
 
 
 def check_one(owner, outbox, limits):
-    held = list(outbox.parked or ())
-    assert outbox.parked_bytes == sum(len(form) for form, _, _ in held)
+    held = list(outbox.queue or ())
+    assert outbox.queued_bytes == sum(len(form) for form, _, _ in held)
     assert all(len(form) == size for form, size, _ in held)
     events = [size for _, size, marks in held if marks & 1]
     others = [size for _, size, marks in held if not marks & 1]
-    assert (outbox.event_bytes, outbox.owed_bytes) == (sum(events), sum(others))
+    assert (outbox.event_bytes, outbox.undroppable_bytes) == (sum(events), sum(others))
     assert sum(events) - max(events, default=0) <= limits.event_bytes
     assert sum(others) - max(others, default=0) <= limits.cap_bytes
     if owner.ended is not None:
@@ -154,10 +154,10 @@ def check_one(owner, outbox, limits):
     )
     assert owner.marks == [n % 2 == 0 for n in range(len(owner.marks))], "marks alternate"
     assert outbox.choked == (bool(owner.marks) and owner.marks[-1])
-    if outbox.parked_bytes > limits.high_bytes or len(held) > limits.high_msgs:
+    if outbox.queued_bytes > limits.high_bytes or len(held) > limits.high_msgs:
         assert outbox.choked
     if not held:
-        assert not outbox.choked or outbox.parked is not None
+        assert not outbox.choked or outbox.queue is not None
 
 
 @given(STEPS)
@@ -165,8 +165,8 @@ def test_events_end_no_link_whose_policy_is_to_drop_them(steps):
     limits = OutboxLimits(high_bytes=600, high_msgs=6, event_bytes=900, cap_bytes=1, event_policy="drop")
     owner = Owner(limits, Budget(1 << 30), None)
     for number, (what, _who, amount, _kind) in enumerate(steps):
-        if what in ("park", "fan out"):
-            owner.park(frame(number, amount, EVENT), EVENT)
+        if what in ("enqueue", "fan out"):
+            owner.enqueue(frame(number, amount, EVENT), EVENT)
         elif what == "flush":
             owner.flush(number, amount, EVENT)
         else:
@@ -180,12 +180,12 @@ def test_one_message_of_any_size_finds_room_behind_what_is_within_the_limits(sma
     limits = OutboxLimits(high_bytes=600, high_msgs=6, event_bytes=within, cap_bytes=within)
     owner = Owner(limits, Budget(), None)
     for number, each in enumerate((*small, size, 30)):
-        owner.park(frame(number, each, kind), kind)
+        owner.enqueue(frame(number, each, kind), kind)
         assert owner.ended is None
 
 
 @given(st.integers(30, 1 << 20), KINDS)
 def test_a_message_that_is_alone_is_never_too_much_for_the_budget(size, kind):
     owner = Owner(OutboxLimits(), Budget(20), None)
-    owner.park(frame(0, size, kind), kind)
+    owner.enqueue(frame(0, size, kind), kind)
     assert owner.ended is None

@@ -89,7 +89,7 @@ class KeepaliveTimer(SilenceTimer):
     def due(self, outbox: Outbox[Any], now: float, keepalive_s: float) -> bool:
         """True when a keepalive has to be sent. What waits in the outbox will be heard without one."""
         silent = self.seconds(outbox.sent, now) >= keepalive_s
-        return silent and not (outbox.fresh or outbox.parked)
+        return silent and not (outbox.unflushed or outbox.queue)
 
 
 class TorpidTimer(SilenceTimer):

@@ -153,7 +153,7 @@ class Overlay:
         broker.on_departed.append(self._departed)
         self._next, broker.deliver = broker.deliver, self._deliver
 
-    def spurn(self) -> None:
+    def refuse_children(self) -> None:
         """Admit no more children (cleanup and later): their hello is answered with a disconnect."""
         self._children.open = False
 
@@ -171,7 +171,7 @@ class Overlay:
         if self._stopping:
             return
         self._stopping = True
-        self.spurn()
+        self.refuse_children()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -288,7 +288,7 @@ class Overlay:
 
     def _controlled(self, port: Port, message: Message) -> None:
         if port.kind in (CHILD, PARENT) and message.aux1 in (OPEN, SHUT):
-            self._broker.router.events.flow.told(port, message.aux2, message.aux1 == SHUT)
+            self._broker.router.events.flow.received_window(port, message.aux2, message.aux1 == SHUT)
         elif port.windowed and message.aux1 == HANDLED:
             port.link.outbox.handled(message.aux2)
         elif port.windowed and message.aux1 == MARKED:
@@ -296,7 +296,7 @@ class Overlay:
         elif port.window is not None and message.aux1 == MARK:
             port.send(control_message(MARKED, message.aux2))
         elif port.kind == CLIENT and port.owner and message.aux1 == HANDLED:
-            self._broker.router.events.flow.tell_client(port)
+            self._broker.router.events.flow.attach_client(port)
         elif port.kind == CHILD:
             self._children.controlled(port, message)
         elif port.kind == PARENT and self._parent is not None:

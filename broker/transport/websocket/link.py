@@ -1,7 +1,7 @@
 """A WebSocket to a gateway as a Link: framed Flux messages in binary messages, on a sans-I/O protocol.
 
 The link is the asyncio protocol of its connection, so what one read holds goes to the receiver without a task. What
-is queued is joined into few WebSocket messages per flush; once the transport is full, forms are parked, as on UNIX
+is queued is joined into few WebSocket messages per flush; once the transport is full, forms are queued, as on UNIX
 sockets.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 JOIN_BYTES: Final = 64 << 10
 """Framed messages are joined into one WebSocket message up to this size: a write is a system call and a masking."""
 HIGH_BYTES: Final = 256 << 10
-"""What the transport may hold before forms are parked, where limits count them."""
+"""What the transport may hold before forms are queued, where limits count them."""
 SILENCE: Final = 3.0
 """A gateway that pings every ``ping_s`` and was not heard for this many times as long is gone."""
 REASON_BYTES: Final = 123
@@ -111,13 +111,13 @@ class ClientLink(Link, asyncio.Protocol):
             self._shut(LinkBroken(f"{self.peer.address}: {exc}{said}", number))
 
     def pause_writing(self) -> None:
-        """The transport is full: park what follows (``asyncio.Protocol``)."""
+        """The transport is full: queue what follows (``asyncio.Protocol``)."""
         self._full = True
 
     def resume_writing(self) -> None:
-        """The transport takes more: unpark (``asyncio.Protocol``)."""
+        """The transport takes more: go on with the queue (``asyncio.Protocol``)."""
         self._full = False
-        self._unpark()
+        self._flush_queue()
 
     def watch(self, ping_s: float) -> None:
         """Break the link when nothing, not even a ping, comes for three times ``ping_s``; 0 never does."""
@@ -278,12 +278,12 @@ class ClientLink(Link, asyncio.Protocol):
         limit = self.talk.message_bytes
         if limit and len(form) > limit:
             self._too_large(message, limit)
-        elif outbox.parked is not None:
-            outbox.park(form, len(form), message.head[3])
+        elif outbox.queue is not None:
+            outbox.enqueue(form, len(form), message.head[3])
         else:
-            if not outbox.fresh:
+            if not outbox.unflushed:
                 self.flusher.touch(self)
-            outbox.fresh.append(form)
+            outbox.unflushed.append(form)
 
     def _too_large(self, message: Message, limit: int) -> None:
         text = f"{message.size + 8} bytes in one message, {self.peer.address} takes {limit}"
@@ -305,16 +305,16 @@ class ClientLink(Link, asyncio.Protocol):
         return self.ended is None and self._protocol.state is State.OPEN
 
     def flush(self) -> None:
-        """Write what is queued; park what the transport does not take."""
+        """Write what is queued; queue what the transport does not take."""
         outbox = self.outbox
-        fresh, at = outbox.fresh, 0
-        outbox.fresh = []
+        fresh, at = outbox.unflushed, 0
+        outbox.unflushed = []
         while at < len(fresh) and self._open and not self._full:
             stop = self._fit(fresh, at)
             self._write(fresh[at:stop])
             at = stop
         for form in fresh[at:]:
-            outbox.park(form, len(form), form[PROTO_TYPE])
+            outbox.enqueue(form, len(form), form[PROTO_TYPE])
 
     @property
     def _join_bytes(self) -> int:
@@ -330,13 +330,13 @@ class ClientLink(Link, asyncio.Protocol):
             at += 1
         return at
 
-    def _unpark(self) -> None:
+    def _flush_queue(self) -> None:
         outbox, limit = self.outbox, self._join_bytes
-        while outbox.parked and not self._full and self._open:
-            forms = [outbox.unpark()]
+        while outbox.queue and not self._full and self._open:
+            forms = [outbox.dequeue()]
             size = len(forms[0])
-            while outbox.parked and size + outbox.parked[0][1] <= limit:
-                forms.append(outbox.unpark())
+            while outbox.queue and size + outbox.queue[0][1] <= limit:
+                forms.append(outbox.dequeue())
                 size += len(forms[-1])
             self._write(forms)
         if self.ended is None:
@@ -361,7 +361,7 @@ class ClientLink(Link, asyncio.Protocol):
         """Write what the transport takes now and a close frame, then end with LinkClosed."""
         if self.ended is None:
             self.flush()
-            self._unpark()
+            self._flush_queue()
             self._close_frame(refusal.NORMAL, reason)
         self._shut(LinkClosed(reason or "closed"))
 

@@ -113,31 +113,31 @@ class ZeromqLink(Link):
         except Untranslatable as error:
             self.refuse(message, error)
             return
-        if outbox.parked is not None:
-            outbox.park(form, form_size(form), message.head[3])
+        if outbox.queue is not None:
+            outbox.enqueue(form, form_size(form), message.head[3])
         else:
-            if not outbox.fresh:
+            if not outbox.unflushed:
                 self.flusher.touch(self)
-            outbox.fresh.append(form)
+            outbox.unflushed.append(form)
 
     def flush(self) -> None:
-        """Give libzmq what it takes; park the rest and wait for room."""
+        """Give libzmq what it takes; queue the rest and wait for room."""
         outbox = self.outbox
         if self.ended is not None:
             if self.unsent:
                 self._flush_unsent()
             return
         before = outbox.sent
-        if outbox.parked is not None:
-            self._flush_parked()
-        elif outbox.fresh:
+        if outbox.queue is not None:
+            self._flush_queue()
+        elif outbox.unflushed:
             self._flush_fresh()
         if outbox.sent != before:
-            outbox.moved()
+            outbox.progressed()
             if self._marks:
                 self._marks = False
                 self.send(control(MARK, outbox.sent & 0xFFFFFFFF))
-        elif outbox.parked:
+        elif outbox.queue:
             self._look_for_progress()
         self._pump.sent()
 
@@ -154,7 +154,7 @@ class ZeromqLink(Link):
 
     def _flush_fresh(self) -> None:
         outbox = self.outbox
-        forms, outbox.fresh = outbox.fresh, []
+        forms, outbox.unflushed = outbox.unflushed, []
         start, count = 0, len(forms)
         while start < count:
             stop = group_end(forms, start)
@@ -163,27 +163,27 @@ class ZeromqLink(Link):
             outbox.sent += stop - start
             start = stop
         for form in forms[start:]:
-            outbox.park(form, form_size(form), form_type(form))
+            outbox.enqueue(form, form_size(form), form_type(form))
 
-    def _flush_parked(self) -> None:
+    def _flush_queue(self) -> None:
         outbox = self.outbox
-        while outbox.parked and self._room():
-            group = self._unpark_group()
+        while outbox.queue and self._room():
+            group = self._dequeue_group()
             self._put(group)
             outbox.sent += len(group)
         if self.ended is None:
             outbox.settle()
 
-    def _unpark_group(self) -> list[Form]:
+    def _dequeue_group(self) -> list[Form]:
         outbox = self.outbox
-        first = outbox.unpark()
+        first = outbox.dequeue()
         group, size = [first], len(first)
-        while outbox.parked and isinstance(first, bytes) and len(group) < BATCH_MSGS:
-            form, length, _marks = outbox.parked[0]
+        while outbox.queue and isinstance(first, bytes) and len(group) < BATCH_MSGS:
+            form, length, _marks = outbox.queue[0]
             size += length
             if not isinstance(form, bytes) or size > BATCH_BYTES:
                 break
-            group.append(outbox.unpark())
+            group.append(outbox.dequeue())
         return group
 
     def close(self, reason: str = "") -> None:
@@ -191,8 +191,8 @@ class ZeromqLink(Link):
         if self.ended is None:
             self.flush()
             outbox = self.outbox
-            while outbox.parked:
-                self.unsent.append(outbox.unpark())
+            while outbox.queue:
+                self.unsent.append(outbox.dequeue())
             self.end_lingering(LinkClosed(reason or "closed"))
             if self.unsent:
                 self._flush_unsent()

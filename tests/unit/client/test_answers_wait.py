@@ -94,7 +94,7 @@ def test_nothing_is_answered_beyond_high_water_and_then_all_in_order(handler):
             await settle(200)
             assert h.link.ended is None
             assert h.link.outbox.choked
-            assert h.link.outbox.parked_bytes < SMALL.high_bytes + (256 << 10) + 2 * len(ANSWER)
+            assert h.link.outbox.queued_bytes < SMALL.high_bytes + (256 << 10) + 2 * len(ANSWER)
             assert len(calls) < 3000, "not even the handlers ran"
             peer.link.resume()
             answers = await all_answers(peer, 3000)
@@ -116,7 +116,7 @@ def test_streams_wait_too_and_from_their_first_item():
                 peer.call("x.count", tag=tag, flags=S)
             await settle(200)
             assert h.link.ended is None
-            assert h.link.outbox.parked_bytes < SMALL.high_bytes + (256 << 10) + 2 * len(ANSWER)
+            assert h.link.outbox.queued_bytes < SMALL.high_bytes + (256 << 10) + 2 * len(ANSWER)
             peer.link.resume()
             seen = {}
             for each in await all_answers(peer, 4 * 1500):
@@ -247,7 +247,7 @@ def test_many_callers_at_once_wait_too():
         calls = [soon(h.rpc("x.put", ANSWER)) for _ in range(3000)]
         await settle(100)
         assert h.link.ended is None
-        assert h.link.outbox.parked_bytes < SMALL.high_bytes + (256 << 10) + 2 * len(ANSWER)
+        assert h.link.outbox.queued_bytes < SMALL.high_bytes + (256 << 10) + 2 * len(ANSWER)
         peer.link.resume()
         tags = []
         for _ in range(3000):

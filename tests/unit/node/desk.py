@@ -62,26 +62,26 @@ class PaperLink(Link):
     def send(self, message):
         if self.ended is not None:
             self.outbox.discarded += 1
-        elif self.full or self.outbox.parked is not None:
-            self.outbox.park(message, message.size, message.type)
+        elif self.full or self.outbox.queue is not None:
+            self.outbox.enqueue(message, message.size, message.type)
         else:
-            if not self.outbox.fresh:
+            if not self.outbox.unflushed:
                 self.flusher.touch(self)
-            self.outbox.fresh.append(message)
+            self.outbox.unflushed.append(message)
 
     def flush(self):
         self.flushes += 1
-        fresh, self.outbox.fresh = self.outbox.fresh, []
+        fresh, self.outbox.unflushed = self.outbox.unflushed, []
         self.flushed += fresh
         self.log.append(len(fresh))
 
     def drain(self, count=1 << 30):
         """The peer reads again."""
-        while self.outbox.parked and count:
-            self.flushed.append(self.outbox.unpark())
+        while self.outbox.queue and count:
+            self.flushed.append(self.outbox.dequeue())
             count -= 1
         self.outbox.progress += 1
-        if not self.outbox.parked:
+        if not self.outbox.queue:
             self.full = False
         self.outbox.settle()
 

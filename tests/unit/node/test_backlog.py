@@ -206,7 +206,7 @@ def test_a_paused_caller_is_not_read_again_because_its_backlog_is_done():
         caller.say(*(ask("echo.x", tag) for tag in range(1, 13)))
         await ticks(20)
         assert not caller.link.reading
-        assert len(service.link.outbox.parked) == 4, "nor is the rest of what was read of it handled"
+        assert len(service.link.outbox.queue) == 4, "nor is the rest of what was read of it handled"
         service.link.full = False
         desk.broker.link_choked(service.link, False)
         await ticks(4)
@@ -244,7 +244,7 @@ def test_an_in_process_link_that_overflows_while_flushed_leaves_nothing_in_the_b
         mine.flush()
         assert "the cap is 3000" in str(mine.ended)
         assert budget.used_bytes == 0
-        assert not budget.parked
+        assert not budget.accounts
         assert mine.outbox.discarded + mine.outbox.sent == 1200
         theirs.abort(mine.ended)
         await ticks()

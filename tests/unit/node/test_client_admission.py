@@ -85,9 +85,9 @@ def test_who_was_cut_for_what_it_sent_does_not_come_back_at_once(error, why, cap
         await ticks()
         assert (door.admit(guest), door.admit(other)) == (errno.EAGAIN if why else 0, 0)
         assert why in caplog.text
-        desk.broker.router.users.elapse(4)
+        desk.broker.router.users.expire_bans(4)
         assert bool(door.admit(guest)) is bool(why)
-        desk.broker.router.users.elapse(1)
+        desk.broker.router.users.expire_bans(1)
         assert door.admit(guest) == 0
         _, local = come_in(desk, PeerInfo("l", uid=2000, local=True), access)
         local.link.abort(LinkBroken("cut", error))

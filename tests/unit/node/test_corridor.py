@@ -254,7 +254,7 @@ def test_a_link_lost_inside_a_batch_is_settled_after_what_it_sent():
             ("echo.disconnect", 1),
         ]
         assert peer.port not in desk.broker.router.ports
-        assert not peer.port.armed
+        assert not peer.port.notices
         assert not peer.port.pending
 
     run(script())

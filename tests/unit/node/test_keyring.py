@@ -26,7 +26,7 @@ def ring(site):
 
 def follow(ring, site, rank=0):
     settings = site.read(rank)
-    ring.change(settings, ring.look(settings))
+    ring.change(settings, ring.read_certificate(settings))
 
 
 def tree_peer(key, rank=None):
@@ -66,7 +66,7 @@ def test_without_a_certificate_there_is_nothing_but_batches():
     plain = Keyring(loads('[[hosts]]\nrank = 0\naddress = "tcp://127.0.0.1:1"\n').at_rank(0))
     assert plain.options() == {"batch": True}
     assert plain.certificate is None
-    assert plain.look(loads("")) is None
+    assert plain.read_certificate(loads("")) is None
 
 
 def test_a_parent_without_a_key_cannot_be_dialled(site):
@@ -82,15 +82,15 @@ def test_a_key_that_its_rank_has_left_for_the_next_one_retires(ring, site):
     former = site.listed[1]
     site.announce(1)
     follow(ring, site)
-    assert ring.objection(tree_peer(former, 1), 1) == ""
+    assert ring.refusal(tree_peer(former, 1), 1) == ""
     site.settle()
     follow(ring, site)
-    assert ring.objection(tree_peer(former, 1), 1) == ""
+    assert ring.refusal(tree_peer(former, 1), 1) == ""
     assert former not in ring.peers
     follow(ring, site)  # and a later reading does not forget it
-    assert ring.objection(tree_peer(former, 1), 1) == ""
-    assert "[[hosts]]" in ring.objection(tree_peer(former, 1), 2)
-    assert "[[hosts]]" in ring.objection(tree_peer(former, 1))
+    assert ring.refusal(tree_peer(former, 1), 1) == ""
+    assert "[[hosts]]" in ring.refusal(tree_peer(former, 1), 2)
+    assert "[[hosts]]" in ring.refusal(tree_peer(former, 1))
 
 
 def test_a_retired_key_that_its_rank_has_got_back_can_be_revoked(ring, site):
@@ -104,11 +104,11 @@ def test_a_retired_key_that_its_rank_has_got_back_can_be_revoked(ring, site):
     follow(ring, site)
     site.settle()
     follow(ring, site)
-    assert ring.objection(tree_peer(former, 1), 1) == ""
+    assert ring.refusal(tree_peer(former, 1), 1) == ""
     site.listed[1] = curve.generate().public_key
     site.write()
     follow(ring, site)
-    assert ring.objection(tree_peer(former, 1), 1) == "its key has been taken out of [[hosts]]"
+    assert ring.refusal(tree_peer(former, 1), 1) == "its key has been taken out of [[hosts]]"
 
 
 def test_a_key_that_is_just_replaced_is_revoked(ring, site):
@@ -116,7 +116,7 @@ def test_a_key_that_is_just_replaced_is_revoked(ring, site):
     site.listed[1] = curve.generate().public_key
     site.write()
     follow(ring, site)
-    assert ring.objection(tree_peer(former, 1), 1) == "its key has been taken out of [[hosts]]"
+    assert ring.refusal(tree_peer(former, 1), 1) == "its key has been taken out of [[hosts]]"
 
 
 def test_a_key_to_come_that_is_taken_back_is_revoked(ring, site):
@@ -125,8 +125,8 @@ def test_a_key_to_come_that_is_taken_back_is_revoked(ring, site):
     site.following[1] = None
     site.write()
     follow(ring, site)
-    assert ring.objection(tree_peer(new.public_key, 1), 1) == "its key has been taken out of [[hosts]]"
-    assert ring.objection(tree_peer(former, 1), 1) == ""
+    assert ring.refusal(tree_peer(new.public_key, 1), 1) == "its key has been taken out of [[hosts]]"
+    assert ring.refusal(tree_peer(former, 1), 1) == ""
 
 
 def test_a_key_that_goes_to_another_rank_is_no_longer_the_former_ones(ring, site):
@@ -134,8 +134,8 @@ def test_a_key_that_goes_to_another_rank_is_no_longer_the_former_ones(ring, site
     site.listed[1], site.listed[2] = site.listed[2], site.listed[1]
     site.write()
     follow(ring, site)
-    assert ring.objection(tree_peer(former, 1), 1) == "its key is now that of rank 2"
-    assert ring.objection(tree_peer(former, 1)) == "its key is now that of rank 2"
+    assert ring.refusal(tree_peer(former, 1), 1) == "its key is now that of rank 2"
+    assert ring.refusal(tree_peer(former, 1)) == "its key is now that of rank 2"
 
 
 def test_one_key_for_all_ranks_retires_too(rundir):
@@ -151,22 +151,22 @@ def test_one_key_for_all_ranks_retires_too(rundir):
     site.settle()
     assert retired(ring._settings, site.read(0)) == {(shared.public_key, rank) for rank in range(3)}
     follow(ring, site)
-    assert ring.objection(tree_peer(shared.public_key), 2) == ""
-    assert ring.objection(tree_peer(new.public_key), 2) == ""
+    assert ring.refusal(tree_peer(shared.public_key), 2) == ""
+    assert ring.refusal(tree_peer(new.public_key), 2) == ""
 
 
 def test_clients_are_known_by_key_user_and_roles(ring, site):
     key = curve.generate().public_key
     here = PeerInfo("tcp://y", key=key, user=GUEST)
-    assert ring.objection(here) == "its key has been taken out of [[clients]]"
+    assert ring.refusal(here) == "its key has been taken out of [[clients]]"
     site.clients[key] = "userid = 77\n"
     site.write()
     follow(ring, site)
-    assert ring.objection(here) == ""
+    assert ring.refusal(here) == ""
     site.clients[key] = 'userid = 77\nroles = ["owner"]\n'
     site.write()
     follow(ring, site)
-    assert ring.objection(here) == "its key has got another user or other roles"
+    assert ring.refusal(here) == "its key has got another user or other roles"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_an_admin_is_a_user_too(ring, site, roles, mask):
     follow(ring, site)
     known = ring.clients[key]
     assert known == ClientKey(Credentials(77, int(mask)))
-    assert ring.objection(PeerInfo("tcp://y", key=key, user=Credentials(77, int(mask)))) == ""
+    assert ring.refusal(PeerInfo("tcp://y", key=key, user=Credentials(77, int(mask)))) == ""
 
 
 # -- our own certificate -----------------------------------------------------------------------
@@ -195,9 +195,9 @@ def test_an_admin_is_a_user_too(ring, site, roles, mask):
 def test_our_certificate_must_be_one_that_the_others_expect(ring, site):
     site.show(0, curve.generate())
     with pytest.raises(ConfigError, match="neither public_key nor next_key of our rank"):
-        ring.look(site.read(0))
+        ring.read_certificate(site.read(0))
     site.show(0, site.announce(0)[0])
-    assert ring.look(site.read(0)) == site.shown[0]
+    assert ring.read_certificate(site.read(0)) == site.shown[0]
     (site.folder / "rank-0.cert").unlink()
     with pytest.raises(ConfigError, match="cannot read the certificate"):
-        ring.look(site.read(0))
+        ring.read_certificate(site.read(0))

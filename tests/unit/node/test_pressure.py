@@ -63,7 +63,7 @@ def behind(desk, **more):
     """A neighbour of the tree that takes all it is sent and has not handled it."""
     child = desk.peer(kind=CHILD, windowed=True, **more)
     child.link.outbox.sent = child.link.outbox.in_flight.end + 1
-    child.link.outbox.moved()
+    child.link.outbox.progressed()
     return child
 
 
@@ -270,10 +270,10 @@ def test_a_subscriber_that_does_not_read(policy):
             assert "events beyond 2000 bytes" in str(ear.link.ended)
             assert ear.port not in desk.broker.router.ports
             return
-        kept = len(ear.link.outbox.parked)
+        kept = len(ear.link.outbox.queue)
         assert ear.link.ended is None
         assert (ear.link.outbox.dropped_events, kept) == (50 - kept, kept)
-        assert ear.link.outbox.parked_bytes <= 2000 + ear.link.outbox.single_bytes
+        assert ear.link.outbox.queued_bytes <= 2000 + ear.link.outbox.single_bytes
         ear.link.drain()
         speaker.say(event("e"))
         assert [m.sequence for m in ear.events] == [*range(1, kept + 1), 51], "the gap shows in the numbers"
@@ -296,7 +296,7 @@ def test_the_budget_ends_the_longest_outbox():
         await ticks()
         assert [peer.link.ended is None for peer in (*peers, last)] == [True, False, True, True]
         assert desk.budget.used_bytes <= 8_000
-        assert desk.budget.used_bytes == sum(p.link.outbox.parked_bytes for p in (*peers, last))
+        assert desk.budget.used_bytes == sum(p.link.outbox.queued_bytes for p in (*peers, last))
 
     run(script())
 
@@ -338,7 +338,7 @@ def first_fd(door):
 
 
 def test_one_giant_batch_is_held_against_the_cap_too(rundir):
-    """Found here: what one flush could not write was parked without a look at cap, budget or high water."""
+    """Found here: what one flush could not write was queued without a look at cap, budget or high water."""
 
     async def script():
         desk = Desk(OutboxLimits(high_bytes=50_000, cap_bytes=1_000_000))
@@ -383,9 +383,9 @@ def test_a_flood_of_requests_to_a_provider_that_does_not_read_stops_at_its_calle
             provider.link.pause()
             sent = 3000
             caller.say(*(ask("echo.x", tag, b"x" * 1000) for tag in range(1, sent + 1)))
-            await until(lambda: desk.broker.pressure.held(ports[False]))
+            await until(lambda: desk.broker.pressure.is_held(ports[False]))
             await ticks(50)
-            assert ports[True].link.outbox.parked_bytes < 50_000 + 2 * 131_072 + 10_000
+            assert ports[True].link.outbox.queued_bytes < 50_000 + 2 * 131_072 + 10_000
             provider.link.resume()
             await until(lambda: len(provider.of(1)) == sent)
             assert [m.matchtag for m in provider.of(1)] == list(range(1, sent + 1))

@@ -28,7 +28,9 @@ def numbers(peer):
 def heed(desk):
     """Control messages of neighbours are heard, as the overlay does it."""
     flow = desk.broker.router.events.flow
-    desk.broker.on_control = lambda port, message: flow.told(port, message.aux2, message.aux1 == SHUT)
+    desk.broker.on_control = lambda port, message: flow.received_window(
+        port, message.aux2, message.aux1 == SHUT
+    )
 
 
 class Neighbour(Peer):
@@ -381,7 +383,7 @@ def test_publishers_wait_for_a_subscriber_that_reads():
         ear, mouth = slow_ear(desk), desk.peer(OWNER)
         mouth.say(*news(0, 1000))
         await ticks(20)
-        assert len(ear.link.outbox.parked) == 9 + SHARE
+        assert len(ear.link.outbox.queue) == 9 + SHARE
         while len(ear.events) < 1009:
             ear.link.drain(50)
             ear.link.full = True
@@ -448,7 +450,7 @@ def test_a_neighbour_of_another_make_is_waited_for_while_its_outbox_is_full():
         mouth.say(*news(0, 1000))
         await ticks(20)
         assert desk.broker.router.events.flow.blocked
-        assert len(child.link.outbox.parked) < 9 + 64 + SHARE
+        assert len(child.link.outbox.queue) < 9 + 64 + SHARE
         while len(child.events) < 1000:
             child.link.drain()
             child.link.full = True

@@ -183,7 +183,7 @@ class Tree:
         elif message.type == EVENT:
             router.events.receive(port, message)
         else:
-            router.events.flow.told(port, message.aux2, message.aux1 == SHUT)
+            router.events.flow.received_window(port, message.aux2, message.aux1 == SHUT)
 
     def settle(self):
         """Hand on what is under way until nothing is."""
@@ -218,18 +218,20 @@ class Tree:
             assert {method: method.open for method in methods if method.open} == timed
         for port in (port for rank in self.ranks for port in rank.router.ports):
             listed = list(port.calls.values())
-            assert all(port.calls[calls.front + calls.way] is calls and calls.listed for calls in listed)
-            assert all(calls.origin is port and calls in calls.target.owes for calls in listed)
+            assert all(
+                port.calls[calls.front + calls.calls_key] is calls and calls.listed for calls in listed
+            )
+            assert all(calls.origin is port and calls in calls.target.to_answer for calls in listed)
             assert all(calls in port.asked[calls.front + calls.service] for calls in listed)
             assert sum(map(len, port.asked.values())) == len(listed)
-            assert all(calls.origin.calls[calls.front + calls.way] is calls for calls in port.owes)
+            assert all(calls.origin.calls[calls.front + calls.calls_key] is calls for calls in port.to_answer)
             waiting = [
                 (key, each)
                 for key, entry in port.pending.items()
                 for each in ([calls for calls, _ in entry.waiting] if isinstance(entry, Repeat) else [entry])
             ]
             waiting += [
-                (front + NO_TAG, port.calls[front + decision.way])
+                (front + NO_TAG, port.calls[front + decision.calls_key])
                 for front, providers in port.untagged.items()
                 for decision, _ in providers.values()
             ]

@@ -72,9 +72,9 @@ def test_a_client_that_asked_is_told_when_publishers_have_to_wait():
     tree = Lanes(3)
     early, late, silent = (tree.client(1) for _ in range(3))
     flow = flow_of(tree, 1)
-    flow.tell_client(early.port)
+    flow.attach_client(early.port)
     publish(tree, 1)
-    flow.tell_client(late.port)
+    flow.attach_client(late.port)
     tree.flow()
     flow.detach(late.port)
     publish(tree, 1)
@@ -142,7 +142,7 @@ def test_a_neighbour_that_tells_nothing_is_behind_while_its_outbox_is_full():
     assert publish(tree, 1) == 10 * FULL
     flow_of(tree, 1).choked(up, True)
     assert flow_of(tree, 1).blocked
-    flow_of(tree, 1).told(up, 0, False)
+    flow_of(tree, 1).received_window(up, 0, False)
     assert flow_of(tree, 1).blocked, "who did not announce that it tells is not heard"
     flow_of(tree, 1).choked(up, False)
     assert not flow_of(tree, 1).blocked
@@ -183,8 +183,8 @@ def test_counts_wrap():
         window.due = window.received + TOLD_BYTES
     flow_of(tree, 1).up = up.window.received
     flow_of(tree, 0).down = down.window.received
-    flow_of(tree, 0).look()
-    flow_of(tree, 1).look()
+    flow_of(tree, 0).update()
+    flow_of(tree, 1).update()
     for _ in range(3):
         assert publish(tree, 1) == FULL + 1
         tree.flow()
@@ -204,14 +204,16 @@ def test_who_says_nonsense_harms_nobody_else():
     tree = Lanes(3)
     flow = flow_of(tree, 0)
     client = tree.client(0)
-    flow.told(client.port, 77, True)
+    flow.received_window(client.port, 77, True)
     assert tree.blocked == []
-    flow.told(tree.links[1][0], 1, False)  # it has handled what it was never sent: then it is not behind
+    flow.received_window(
+        tree.links[1][0], 1, False
+    )  # it has handled what it was never sent: then it is not behind
     assert tree.blocked == []
 
 
 def test_a_window_that_does_not_speak_is_never_due():
-    window = Window(speaks=False, base=0)
+    window = Window(reports=False, base=0)
     assert window.due > 1 << 60
 
 

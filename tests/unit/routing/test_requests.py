@@ -216,7 +216,7 @@ def test_a_request_without_route_flag_gets_the_delimiter():
     client.ask("probe.ping", front=b"")
     tree.settle()
     assert client.responses[0].front == DELIMITER
-    assert client.port.armed, "its end is still the provider's business"
+    assert client.port.notices, "its end is still the provider's business"
 
 
 @pytest.mark.parametrize("cmb1", [False, True])

@@ -29,8 +29,8 @@ class Owner:
         self.ended = error
         self.outbox.discard()
 
-    def park(self, size, kind=RESPONSE, form=None):
-        self.outbox.park(bytes(size) if form is None else form, size, kind)
+    def enqueue(self, size, kind=RESPONSE, form=None):
+        self.outbox.enqueue(bytes(size) if form is None else form, size, kind)
         return self.ended is None
 
 
@@ -45,10 +45,10 @@ def alive(*owners):
 def test_a_message_beyond_the_cap_waits_whatever_is_in_front(in_front):
     owner = Owner()
     if in_front:
-        owner.park(in_front)
-    assert owner.park(70 * MIB)
-    assert owner.park(64 * MIB - in_front)
-    assert not owner.park(1), "one message, and no second"
+        owner.enqueue(in_front)
+    assert owner.enqueue(70 * MIB)
+    assert owner.enqueue(64 * MIB - in_front)
+    assert not owner.enqueue(1), "one message, and no second"
     assert "the cap is 67108864 and one message" in str(owner.ended)
 
 
@@ -56,40 +56,40 @@ def test_a_message_beyond_the_cap_waits_whatever_is_in_front(in_front):
 def test_when_what_is_left_of_it_is_within_the_cap_the_next_one_may_be_as_large(kind):
     """A caller may send its second blob as soon as the first is nearly gone: low water comes before the last byte."""
     owner = Owner(cap_bytes=100, event_bytes=100)
-    owner.park(500, kind)
-    owner.park(60, kind)
-    owner.outbox.took(459)
-    assert owner.outbox.parked_bytes == 101
-    owner.outbox.took(1)
-    assert owner.park(700, kind)
-    assert owner.park(0, kind)
-    assert not owner.park(1, kind), "100 and that one"
+    owner.enqueue(500, kind)
+    owner.enqueue(60, kind)
+    owner.outbox.consume(459)
+    assert owner.outbox.queued_bytes == 101
+    owner.outbox.consume(1)
+    assert owner.enqueue(700, kind)
+    assert owner.enqueue(0, kind)
+    assert not owner.enqueue(1, kind), "100 and that one"
 
 
 def test_one_that_went_beyond_behind_others_is_within_when_they_have_left():
     owner = Owner(cap_bytes=100)
-    owner.park(90)
-    owner.park(20)
-    owner.outbox.took(90)
-    assert owner.park(500)
-    assert owner.park(80)
-    assert not owner.park(1)
+    owner.enqueue(90)
+    owner.enqueue(20)
+    owner.outbox.consume(90)
+    assert owner.enqueue(500)
+    assert owner.enqueue(80)
+    assert not owner.enqueue(1)
 
 
 def test_what_has_left_of_a_message_does_not_make_its_reader_slow():
     """A provider that had half of a long request already was said not to keep up."""
     owner = Owner(high_bytes=MIB)
-    owner.outbox.park_rest([bytes(MIB + MIB // 4)], MIB // 2)
+    owner.outbox.enqueue_rest([bytes(MIB + MIB // 4)], MIB // 2)
     assert not owner.outbox.choked
-    owner.park(MIB // 2)
+    owner.enqueue(MIB // 2)
     assert owner.outbox.choked
 
 
 def test_events_and_the_rest_leave_each_other_their_room():
     owner = Owner(event_bytes=100, cap_bytes=100)
-    assert all([owner.park(100), owner.park(100, EVENT), owner.park(30), owner.park(30, EVENT)])
-    assert (owner.outbox.owed_bytes, owner.outbox.event_bytes) == (130, 130)
-    assert not owner.park(1, EVENT)
+    assert all([owner.enqueue(100), owner.enqueue(100, EVENT), owner.enqueue(30), owner.enqueue(30, EVENT)])
+    assert (owner.outbox.undroppable_bytes, owner.outbox.event_bytes) == (130, 130)
+    assert not owner.enqueue(1, EVENT)
     assert "events beyond 100 bytes" in str(owner.ended)
     assert owner.outbox.discarded == 5
 
@@ -99,32 +99,32 @@ def test_frames_that_were_taken_in_part_are_judged_each_by_itself():
     owner = Owner(event_bytes=1000, cap_bytes=1000, event_policy="drop")
     frames = [event("e", bytes(400)).framed() for _ in range(10)]
     assert frames[0][PROTO_TYPE] == EVENT
-    owner.outbox.park_rest(frames, len(frames[0]) + 100)
+    owner.outbox.enqueue_rest(frames, len(frames[0]) + 100)
     assert owner.ended is None
     outbox = owner.outbox
     assert (outbox.sent, outbox.dropped_events) == (1, 6)
     assert bytes(outbox.joined(1 << 20)) == b"".join(frames[1:4])[100:]
-    outbox.took(outbox.parked_bytes)
+    outbox.consume(outbox.queued_bytes)
     outbox.settle()
     assert outbox.sent == 4
 
 
 def test_half_of_the_cap_is_kept_from_requests():
     owner = Owner(cap_bytes=100)
-    owner.park(500)
+    owner.enqueue(500)
     assert owner.outbox.has_room_for_requests, "one message does not count"
-    owner.park(51)
+    owner.enqueue(51)
     assert not owner.outbox.has_room_for_requests
 
 
 @pytest.mark.parametrize(("policy", "owes"), [("drop", False), ("disconnect", True)])
 def test_events_that_may_be_dropped_are_owed_to_nobody(policy, owes):
     owner = Owner(event_policy=policy)
-    assert not owner.outbox.owes
-    owner.park(10, EVENT)
-    assert owner.outbox.owes is owes
-    owner.park(10)
-    assert owner.outbox.owes
+    assert not owner.outbox.has_undroppable
+    owner.enqueue(10, EVENT)
+    assert owner.outbox.has_undroppable is owes
+    owner.enqueue(10)
+    assert owner.outbox.has_undroppable
 
 
 # -- all links -------------------------------------------------------------------------------------
@@ -142,19 +142,19 @@ def test_a_peer_is_behind_beyond_a_window_and_until_some_of_it_is_handled(before
     outbox.handled(before & 0xFFFFFFFF)
     assert outbox.in_flight.end == before + WINDOW_MSGS
     outbox.sent = before + WINDOW_MSGS + 1
-    outbox.moved()
-    outbox.moved()
+    outbox.progressed()
+    outbox.progressed()
     for size in (1, 1, 1):
-        owner.park(size)
+        owner.enqueue(size)
     assert (owner.said, outbox.full) == ([True], True)
     outbox.handled((before + WINDOW_MSGS) & 0xFFFFFFFF)
     assert owner.said == [True], "it is full"
-    while outbox.parked:
-        outbox.unpark()
+    while outbox.queue:
+        outbox.dequeue()
     outbox.settle()
     assert owner.said == [True, False]
     outbox.sent += WINDOW_MSGS
-    outbox.moved()
+    outbox.progressed()
     outbox.handled((outbox.sent - AGAIN_MSGS - 1) & 0xFFFFFFFF)
     assert owner.said == [True, False, True]
     outbox.handled((outbox.sent - AGAIN_MSGS) & 0xFFFFFFFF)
@@ -165,7 +165,7 @@ def test_a_peer_that_handled_more_than_it_was_sent_is_not_behind():
     owner = Owner()
     owner.outbox.handled(0)
     owner.outbox.sent = WINDOW_MSGS + 1
-    owner.outbox.moved()
+    owner.outbox.progressed()
     owner.outbox.handled(WINDOW_MSGS + 9)
     assert owner.said == [True, False]
 
@@ -179,7 +179,7 @@ def test_a_peer_that_handles_large_requests_is_behind_beyond_a_window_of_bytes()
     for size in (WINDOW_BYTES, 1, WINDOW_BYTES):
         asked.append(outbox.in_flight.sends_large(outbox.sent + 1, size))
         outbox.sent += 1
-        outbox.moved()
+        outbox.progressed()
     assert (asked, owner.said) == ([True, True, True], [True]), "a mark comes back before the window is full"
     outbox.marked(1)
     assert (owner.said, outbox.in_flight.large_bytes) == ([True], WINDOW_BYTES + 1)
@@ -205,13 +205,13 @@ def test_marks_are_counted_modulo_32_bits():
 def test_behind_large_requests_there_is_room_for_small_ones_of_those_who_cannot_wait():
     outbox = Owner(high_bytes=12 << 10, high_msgs=100, cap_bytes=32 << 10).outbox
     assert outbox.has_room_for_request(1 << 30)
-    outbox.park(b"x", 13 << 10)
+    outbox.enqueue(b"x", 13 << 10)
     assert (outbox.has_room_for_request(1 << 10), outbox.has_room_for_request(1025)) == (True, False)
-    outbox.park(b"x", 4 << 10)
+    outbox.enqueue(b"x", 4 << 10)
     assert not outbox.has_room_for_request(1), "half of the cap is for responses"
-    outbox.unpark()
+    outbox.dequeue()
     for _ in range(2):
-        outbox.park(b"x", 1)
+        outbox.enqueue(b"x", 1)
     assert (outbox.full, outbox.has_room_for_request(1)) == (True, False), (
         "three of 1 KiB are a quarter of 12"
     )
@@ -221,23 +221,23 @@ def test_the_budget_spares_whoever_holds_one_message():
     budget = Budget(1000)
     blob, many, few = (Owner(budget) for _ in range(3))
     for _ in range(6):
-        many.park(50)
-    few.park(10)
-    few.park(10)
-    assert blob.park(900), "the largest of all, but a single one"
+        many.enqueue(50)
+    few.enqueue(10)
+    few.enqueue(10)
+    assert blob.enqueue(900), "the largest of all, but a single one"
     assert alive(blob, many, few) == [True, False, True]
     single = Owner(budget)
-    assert single.park(200)
+    assert single.enqueue(200)
     assert alive(blob, few, single) == [False, False, True], "where all hold one only, the largest goes"
 
 
 def test_a_message_that_is_alone_is_not_too_much_for_the_budget():
     budget = Budget(1000)
     blob = Owner(budget)
-    assert blob.park(5000)
-    blob.outbox.took(4990)
+    assert blob.enqueue(5000)
+    blob.outbox.consume(4990)
     assert budget.used_bytes == 10
-    assert blob.park(900)
+    assert blob.enqueue(900)
 
 
 def test_many_links_of_one_user_do_not_make_others_pay():
@@ -245,8 +245,8 @@ def test_many_links_of_one_user_do_not_make_others_pay():
     guests = [Owner(budget, user=2000) for _ in range(9)]
     owner = Owner(budget, user=1000)
     for guest in guests:
-        guest.park(100)
-    assert owner.park(500), "of all single messages it is the largest, but that user holds one only"
+        guest.enqueue(100)
+    assert owner.enqueue(500), "of all single messages it is the largest, but that user holds one only"
     assert sum(alive(*guests)) == 5
     assert budget.used_bytes == 1000
 
@@ -255,10 +255,10 @@ def test_one_user_has_a_limit():
     budget = Budget(10_000)
     guests = [Owner(budget, user=2000, user_bytes=300) for _ in range(3)]
     other = Owner(budget, user=2001, user_bytes=300)
-    assert other.park(5000), "one message is never too much"
-    guests[0].park(100)
-    guests[1].park(150)
-    guests[2].park(100)
+    assert other.enqueue(5000), "one message is never too much"
+    guests[0].enqueue(100)
+    guests[1].enqueue(150)
+    guests[2].enqueue(100)
     assert alive(*guests, other) == [True, False, True, True]
     assert "350 bytes wait for user 2000, the limit of one user is 300" in str(guests[1].ended)
     assert isinstance(guests[1].ended, LinkBroken)
@@ -270,18 +270,18 @@ def test_an_event_that_many_wait_for_is_there_once():
     many = [Owner(budget, user=number % 3, user_bytes=17 * MIB) for number in range(60)]
     frame = event("e", bytes(16 * MIB)).framed()
     for owner in many:
-        owner.outbox.park_rest([frame], 100_000)
+        owner.outbox.enqueue_rest([frame], 100_000)
     assert all(alive(*many))
     assert budget.used_bytes == len(frame)
     for number, owner in enumerate(many):
         assert budget.used_bytes == len(frame) == sum(o.outbox.charged_bytes for o in many), number
         if number % 2:
-            owner.outbox.took(owner.outbox.parked_bytes)
+            owner.outbox.consume(owner.outbox.queued_bytes)
             owner.outbox.settle()
         else:
             owner.outbox.discard()
     assert budget.used_bytes == 0
-    assert not budget.parked
+    assert not budget.accounts
     assert not budget._shared
 
 
@@ -289,9 +289,9 @@ def test_messages_in_parts_share_their_payload():
     budget, payload = Budget(), bytes(LARGE_BYTES)
     for _ in range(3):
         parts = [b"topic", memoryview(payload), bytes(20)]
-        Owner(budget).park(sum(map(len, parts)), form=parts)
+        Owner(budget).enqueue(sum(map(len, parts)), form=parts)
     assert budget.used_bytes == len(payload) + 25
     routes = [bytes(LARGE_BYTES), b"", bytes(20)]
-    Owner(budget).park(len(routes[0]) + 20, form=routes)
-    Owner(budget).park(len(routes[0]) + 20, form=list(routes))
+    Owner(budget).enqueue(len(routes[0]) + 20, form=routes)
+    Owner(budget).enqueue(len(routes[0]) + 20, form=list(routes))
     assert budget.used_bytes == 3 * len(payload) + 65, "an empty part is everybody's"

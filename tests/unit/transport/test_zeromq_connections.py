@@ -456,7 +456,7 @@ def test_one_large_message_on_a_slow_line_makes_progress(monkeypatch, way):
             for message in (event("big", bytes(24 << 20)), *numbered(200)):
                 send_all(sender, [message])
             await standstill(outbox)
-            assert outbox.parked
+            assert outbox.queue
             sent, before = outbox.sent, outbox.progress
             while outbox.progress == before:
                 line.allowed.release()

@@ -16,7 +16,7 @@ from broker.wire.message import Message
 from headgate_tls.certificates import Certificate
 
 HIGH_BYTES: Final = 256 << 10
-"""What the connection may hold before forms are parked, where the limits of the outbox count them."""
+"""What the connection may hold before forms are queued, where the limits of the outbox count them."""
 WRITE_BYTES: Final = 256 << 10
 """Parked frames are joined up to this size for one write."""
 SHUTDOWN_S: Final = 2.0
@@ -152,15 +152,15 @@ class TlsLink(Link, asyncio.Protocol):
         """Queue ``message``; see ``Link.send``."""
         outbox = self.outbox
         form = message.framed()
-        if outbox.parked is None:
+        if outbox.queue is None:
             if not outbox.fresh:
                 self.flusher.touch(self)
             outbox.fresh.append(form)
         elif self.ended is None:
-            outbox.park(form, len(form), message.type)
+            outbox.enqueue(form, len(form), message.type)
 
     def flush(self) -> None:
-        """Write what is queued in one call; park it where the connection is full."""
+        """Write what is queued in one call; queue it where the connection is full."""
         outbox = self.outbox
         fresh = outbox.fresh
         if not fresh:
@@ -170,8 +170,8 @@ class TlsLink(Link, asyncio.Protocol):
             outbox.discarded += len(fresh)
         elif self._full or sum(map(len, fresh)) > WRITE_BYTES:
             for form in fresh:
-                outbox.park(form, len(form), form[PROTO_TYPE])
-            self._write_parked()
+                outbox.enqueue(form, len(form), form[PROTO_TYPE])
+            self._write_queue()
         else:
             self._transport.write(fresh[0] if len(fresh) == 1 else b"".join(fresh))
             outbox.sent += len(fresh)
@@ -184,12 +184,12 @@ class TlsLink(Link, asyncio.Protocol):
     def resume_writing(self) -> None:
         """The connection takes more (asyncio.Protocol)."""
         self._full = False
-        self._write_parked()
+        self._write_queue()
 
-    def _write_parked(self) -> None:
+    def _write_queue(self) -> None:
         """Write in pieces: what the connection has not sent yet is in nobody's limits."""
         outbox = self.outbox
-        while outbox.parked and not self._full and self._transport is not None:
+        while outbox.queue and not self._full and self._transport is not None:
             data: Any = outbox.joined(WRITE_BYTES)[:WRITE_BYTES]
             self._transport.write(data)
             outbox.took(len(data))

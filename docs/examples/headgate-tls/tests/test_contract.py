@@ -75,10 +75,10 @@ def test_what_a_reader_does_not_take_is_in_the_outbox(harness):
             pair.near.pause()
             pair.far.send(event("large", bytes(16 << 20)))
             pair.far.flush()
-            assert pair.far.outbox.parked_bytes > 8 << 20
+            assert pair.far.outbox.queued_bytes > 8 << 20
             pair.near.resume()
             await pair.near_in.count(1)
-            assert not pair.far.outbox.parked
+            assert not pair.far.outbox.queue
 
     asyncio.run(story())
 

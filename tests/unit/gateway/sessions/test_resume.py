@@ -287,7 +287,7 @@ def stuck_after_the_first_event(web):
 
         def send(self, message):
             super().send(message)
-            self.outbox.parked_bytes = 1 << 20
+            self.outbox.queued_bytes = 1 << 20
 
     web.near.__class__ = Stuck
     return type(web.near).__mro__[1]
@@ -314,11 +314,11 @@ def test_a_long_replay_goes_as_fast_as_the_client_reads():
         await asyncio.sleep(0.05)
         assert len(web.topics) == PORTION_MSGS
         assert not web.told("resumed")
-        web.near.outbox.parked_bytes = PORTION_BYTES + 1
+        web.near.outbox.queued_bytes = PORTION_BYTES + 1
         web.near.outbox.settle()
         assert len(asked) == 2, "it waits to be told"
         web.near.__class__ = plain
-        web.near.outbox.parked_bytes = PORTION_BYTES
+        web.near.outbox.queued_bytes = PORTION_BYTES
         web.near.outbox.settle()
         assert (await resumed(web))["recovered"] is True
         assert len(web.topics) == 1501
@@ -339,7 +339,7 @@ def test_events_that_fall_out_of_the_history_during_the_replay_are_a_loss():
         await until(lambda: web.topics)
         assert len(web.topics) == PORTION_MSGS
         await publish_many(desk, 601, "job.a")
-        web.near.outbox.parked_bytes = 0
+        web.near.outbox.queued_bytes = 0
         web.near.outbox.settle()
         assert (await resumed(web))["recovered"] is False
 

@@ -131,8 +131,8 @@ def test_the_gateway_s_link_is_never_paused():
             caller.send(wire.request("deaf.take", BLOCK))
             pressure = node.broker.pressure
             (gateway,) = ports(node)
-            await until(lambda: any(pressure.paused(port) for port in ports(node, False)), "a pause")
-            assert not pressure.paused(gateway)
+            await until(lambda: any(pressure.is_paused(port) for port in ports(node, False)), "a pause")
+            assert not pressure.is_paused(gateway)
             upstream.send(session_request(hop("b"), "broker.ping", encode_json({"seq": 1}), matchtag=2))
             await until(lambda: any(m.matchtag == 2 for m in centre.answers), "the other session's answer")
             provider.link.resume()

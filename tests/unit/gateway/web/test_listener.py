@@ -286,7 +286,7 @@ async def deaf_stream(live):
     writer.transport.pause_reading()
     (session,) = live.gateway.hub.sessions.values()
     session.tell({"type": "filler", "text": "x" * (8 << 20)})
-    while session.link.outbox.parked:
+    while session.link.outbox.queue:
         await asyncio.sleep(0)
     return writer, session
 

@@ -66,7 +66,7 @@ async def test_a_burst_above_the_write_size_arrives_whole(house):
     for message in sent:
         link.send(message)
     assert await heard(peer, lambda each: each.sequence == 199) == sent
-    assert link.outbox.parked_bytes == 0
+    assert link.outbox.queued_bytes == 0
     assert not link.outbox.choked
 
 
@@ -75,7 +75,7 @@ async def test_runs_share_their_bytes_while_they_wait(house):
     run = Run([numbered(1), numbered(2)])
     near.send_run(run)
     far.send_run(run)
-    assert near.outbox.parked[-1][0] is far.outbox.parked[-1][0]
+    assert near.outbox.queue[-1][0] is far.outbox.queue[-1][0]
 
 
 # -- slow readers ------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ async def test_slow_reader_with_policy_disconnect_is_told_why(open_house):
     (error,) = house.hub.opened[0].ends
     assert isinstance(error, LinkBroken)
     assert link.code == 4002
-    assert link.outbox.parked_bytes == 0
+    assert link.outbox.queued_bytes == 0
     assert house.hub.options.budget.used_bytes == 0
     link.send(numbered(40))
     link.tell({"type": "pong"})
@@ -195,14 +195,14 @@ async def test_one_budget_for_all(open_house):
 
 async def test_a_flood_of_pings_waits_nowhere(house):
     peer, link = await house.stalled()
-    before = link.outbox.parked_bytes
+    before = link.outbox.queued_bytes
     life = link.life
     flood = b"".join(
         masked(PING, b"%0125d" % number, mask=b"mask") for number in range(5_000)
     )  # more than fits
     peer.write(flood + masked(PING, b"newest"))
     await house.until(lambda: link._pong == b"newest")
-    assert link.outbox.parked_bytes == before
+    assert link.outbox.queued_bytes == before
     assert link.life > life
     peer.read_again()
     assert b"newest" in await heard(peer, lambda each: each == b"newest")
@@ -211,11 +211,11 @@ async def test_a_flood_of_pings_waits_nowhere(house):
 
 async def test_no_ping_is_queued_behind_what_waits(house):
     _, link = await house.stalled()
-    before = link.outbox.parked_bytes
+    before = link.outbox.queued_bytes
     for _ in range(100):
         link.ping()
-    assert link.outbox.parked_bytes == before
-    assert link.outbox.fresh == []
+    assert link.outbox.queued_bytes == before
+    assert link.outbox.unflushed == []
 
 
 # -- pausing -----------------------------------------------------------------------------------

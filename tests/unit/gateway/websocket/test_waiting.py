@@ -27,42 +27,42 @@ class Owner:
 
 def test_forms_leave_in_order_and_in_portions():
     outbox = Owner().outbox
-    outbox.park_form(b"a" * 10)
-    outbox.park_events(b"b" * 10, 1, 1, 1)
-    outbox.park_form(b"c" * 30)
+    outbox.enqueue_form(b"a" * 10)
+    outbox.enqueue_events(b"b" * 10, 1, 1, 1)
+    outbox.enqueue_form(b"c" * 30)
     assert outbox.take(25) == [b"a" * 10, b"b" * 10]
     assert outbox.take(25) == [b"c" * 30], "one form always leaves, whatever its size"
     assert outbox.take(25) == []
-    assert outbox.parked_bytes == 0
+    assert outbox.queued_bytes == 0
 
 
 def test_events_have_a_quota_of_their_own():
     owner = Owner()
-    owner.outbox.park_form(bytes(800))
-    owner.outbox.park_events(bytes(100), 1, 1, 1)
-    owner.outbox.park_events(bytes(500), 1, 2, 2)
+    owner.outbox.enqueue_form(bytes(800))
+    owner.outbox.enqueue_events(bytes(100), 1, 1, 1)
+    owner.outbox.enqueue_events(bytes(500), 1, 2, 2)
     assert owner.outbox.gap is None, "one of any size finds room beyond the limit"
-    owner.outbox.park_events(b"x", 1, 3, 3)
+    owner.outbox.enqueue_events(b"x", 1, 3, 3)
     assert owner.outbox.gap == Gap(1, 3, 3)
     assert owner.codes == []
 
 
 def test_responses_are_not_dropped_but_end_the_link():
     owner = Owner()
-    owner.outbox.park_form(bytes(1000))
-    owner.outbox.park_form(bytes(5000))
+    owner.outbox.enqueue_form(bytes(1000))
+    owner.outbox.enqueue_form(bytes(5000))
     assert owner.codes == [], "one of any size finds room beyond the limit"
-    owner.outbox.park_form(b"x")
+    owner.outbox.enqueue_form(b"x")
     assert owner.codes == [SLOW]
     assert owner.budget.used_bytes == 0
 
 
 def test_policy_disconnect():
     owner = Owner("disconnect")
-    owner.outbox.park_events(bytes(100), 4, 1, 4)
-    owner.outbox.park_events(b"x", 1, 5, 5)
+    owner.outbox.enqueue_events(bytes(100), 4, 1, 4)
+    owner.outbox.enqueue_events(b"x", 1, 5, 5)
     assert owner.codes == []
-    owner.outbox.park_events(b"y", 1, 6, 6)
+    owner.outbox.enqueue_events(b"y", 1, 6, 6)
     assert owner.codes == [SLOW]
     assert owner.outbox.dropped_events == 0
 
@@ -70,16 +70,16 @@ def test_policy_disconnect():
 def test_a_gap_ends_at_low_water():
     outbox = Owner().outbox
     for number in range(1, 6):
-        outbox.park_events(bytes(25), 1, number, number)
-    outbox.park_events(bytes(25), 3, 6, 8)
+        outbox.enqueue_events(bytes(25), 1, number, number)
+    outbox.enqueue_events(bytes(25), 3, 6, 8)
     assert outbox.take(25)
     assert outbox.take_gap() is None
-    outbox.park_events(b"x", 1, 9, 9)
+    outbox.enqueue_events(b"x", 1, 9, 9)
     assert outbox.gap == Gap(4, 6, 9), "it would fit, but the gap is not over"
     assert outbox.take(75)
     assert outbox.take_gap() == Gap(4, 6, 9), "a quarter of 100 bytes waits"
     assert outbox.take_gap() is None
-    outbox.park_events(b"x", 1, 10, 10)
+    outbox.enqueue_events(b"x", 1, 10, 10)
     assert outbox.gap is None
     assert outbox.dropped_events == 4
 
@@ -88,7 +88,7 @@ def test_the_budget_ends_the_longest_queue():
     budget = Budget(150)
     long, short = Owner(budget=budget), Owner(budget=budget)
     for _ in range(2):
-        long.outbox.park_form(bytes(50))
-    short.outbox.park_form(bytes(60))
+        long.outbox.enqueue_form(bytes(50))
+    short.outbox.enqueue_form(bytes(60))
     assert (long.codes, short.codes) == ([SLOW], [])
     assert budget.used_bytes == 60

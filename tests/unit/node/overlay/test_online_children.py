@@ -175,7 +175,7 @@ def test_nobody_is_admitted_while_we_leave():
     async def story(parent):
         await parent.join()
         assert not await parent.overlay.children_gone(0.01)
-        parent.overlay.spurn()
+        parent.overlay.refuse_children()
         answer = await ask(parent.connect(), hello.encode(HELLO._replace(rank=2, uuid=OTHER)))
         assert (answer.type, answer.aux1) == (CONTROL, control.DISCONNECT)
         parent.overlay.disconnect_child(1, "")
