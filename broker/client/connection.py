@@ -1,8 +1,8 @@
-"""A handle's way to its broker: the link in use, what waits for answers, and what becomes of both at the link's end.
+"""A handle's way to its broker: the link in use, what waits for answers, and how both end.
 
 Where the far end keeps what a client misses (a gateway), the end of a link is not the end of the connection: another
-one is dialled (``reconnecting``) and what was goes on. Calls that wait then fail with the reason, because nobody knows
-whether they were carried out; services are registered again; subscriptions go on where they were (``position``).
+one is dialled (``reconnecting``). Calls that wait fail with the reason, because nobody knows whether they were carried
+out; services are registered again; subscriptions go on where they were (``position``).
 Requests that are made meanwhile wait, at most HELD_MAX of them, and so does ``writable``.
 
 Concurrency: a connection belongs to the event loop that made it; any number of its tasks may use it at once. Nothing
@@ -42,21 +42,23 @@ class Connection:
     """What a Handle is below its calls.
 
     Args:
-        link: not started yet. again: dials another one when it is lost; None: that is the end.
+        link: not started yet. reconnecting: dials another one when it is lost; None: that is the end.
 
     Attributes:
         link: the one in use; while there is none, the one before.
     """
 
-    def __init__(self, link: Link, limits: Limits | None = None, again: Reconnecting | None = None) -> None:
+    def __init__(
+        self, link: Link, limits: Limits | None = None, reconnecting: Reconnecting | None = None
+    ) -> None:
         self.link = link
         self._limits = limits or Limits()
         self._calls = Calls(self._limits.pending_calls)
         self._interests = Interests(self.request)
         self._services = Services(self)
         self._gate = Gate(link)
-        self._again = again
-        self._away = False
+        self._reconnecting = reconnecting
+        self._lost = False
         self._held: list[Message] = []
         self._on_end: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
         self._position = Position(self._interests, self._services)
@@ -80,7 +82,7 @@ class Connection:
             await self._drain()
         finally:
             self.link.close("the client is done")
-            self._over(LinkClosed("closed"))
+            self._end(LinkClosed("closed"))
 
     async def _drain(self) -> None:
         self.link.flusher.flush()
@@ -98,14 +100,14 @@ class Connection:
         """Wait for the end and return the reason; never raises it."""
         return await asyncio.shield(self._on_end)
 
-    def _over(self, error: LinkError) -> None:
-        """Nothing comes any more: tell everyone who waits."""
+    def _end(self, error: LinkError) -> None:
+        """The connection has ended for good: tell everyone who waits."""
         if self._calls.ended is not None:
             return
-        if self._again is not None:
-            self._again.stop()
+        if self._reconnecting is not None:
+            self._reconnecting.stop()
         self._held = []
-        self._gate.turn(True)
+        self._gate.set_open(True)
         self._calls.end(error)
         self._interests.end(error)
         self._services.link_ended()
@@ -132,23 +134,23 @@ class Connection:
                 flusher.flush()
 
     def link_ended(self, link: Link, error: LinkError) -> None:
-        """The link is gone: dial another one, or it is over (``Receiver``)."""
+        """The link is gone: dial another one, or end the connection (``Receiver``)."""
         if self._calls.ended is not None:
             return
-        if self._again is None or error.final or isinstance(error, LinkClosed):
-            self._over(error)
+        if self._reconnecting is None or error.final or isinstance(error, LinkClosed):
+            self._end(error)
             return
-        self._away = True
-        self._gate.turn(False)
+        self._lost = True
+        self._gate.set_open(False)
         self._calls.fail(error)
         self._interests.lost()
         self._services.link_ended()
-        self._again.begin(error, self._back, self._over)
+        self._reconnecting.begin(error, self._reconnected, self._end)
 
-    def _back(self, link: Link) -> None:
-        """There is a link again: what was goes on, then what waited."""
+    def _reconnected(self, link: Link) -> None:
+        """There is a link again: subscriptions and services go on, then the requests that waited are sent."""
         self.link = self._gate.link = link
-        self._away = False
+        self._lost = False
         link.start(self)
         self._position.resume(link)
         self._services.restore()
@@ -158,12 +160,12 @@ class Connection:
                 self._gate.send(message)
             else:
                 self._calls.answered(wire.response(message, errnum=errno.ECANCELED))
-        self._gate.turn(True)
+        self._gate.set_open(True)
 
     def link_choked(self, link: Link, choked: bool) -> None:
         """The broker reads slowly, or does again (``Receiver``)."""
-        if not self._away:
-            self._gate.turn(not choked or self._calls.ended is not None)
+        if not self._lost:
+            self._gate.set_open(not choked or self._calls.ended is not None)
 
     # -- raw -----------------------------------------------------------------------------------
 
@@ -172,7 +174,7 @@ class Connection:
 
         A link that has ended drops it; while another one is dialled, requests that want a response are kept.
         """
-        if not self._away:
+        if not self._lost:
             self._gate.send(message)
         elif message.head[3] == wire.REQUEST and not message.head[4] & wire.NORESPONSE:
             self._hold(message)
@@ -186,9 +188,9 @@ class Connection:
         asyncio.get_running_loop().call_soon(self._calls.answered, answer)
 
     @property
-    def roomy(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether ``writable`` would not wait."""
-        return self._gate.free
+        return self._gate.is_free
 
     async def writable(self) -> None:
         """Wait while more than the outbox's high water waits for the broker, and while there is no link; at once on
@@ -196,7 +198,7 @@ class Connection:
 
         Who waits first goes on first, and should send before it waits for anything else.
         """
-        await self._gate.passed()
+        await self._gate.wait()
 
     def request(self, message: Message) -> asyncio.Future[Message]:
         """Send a request built by hand; the future gets its response message, whatever its errnum.

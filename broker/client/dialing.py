@@ -102,7 +102,7 @@ class Connecting:
             began = clock()
             try:
                 link = await dial(uri, options)
-                return Handle(link, self._limits, self._again(uri, options, link))
+                return Handle(link, self._limits, self._reconnecting(uri, options, link))
             except LinkBroken as error:
                 waited = clock() - began > PATIENT_S
                 if left <= 0 or waited or error.errno not in _ABSENT:
@@ -111,8 +111,8 @@ class Connecting:
             pause_s *= 2
             left -= 1
 
-    def _again(self, uri: str, options: Options, link: Link) -> Reconnecting | None:
-        """What follows ``link``; nothing where the far end does not keep what is missed."""
+    def _reconnecting(self, uri: str, options: Options, link: Link) -> Reconnecting | None:
+        """What dials another link after ``link``; None where the far end does not keep what a client misses."""
         if self._reconnect is None or link.talk is None:
             return None
         extra = {

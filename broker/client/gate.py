@@ -1,4 +1,4 @@
-"""Sends over a link, and lets tasks send while it takes what it is given.
+"""Sends over a link, and has tasks wait while that link is full.
 
 Concurrency: one event loop, any number of tasks.
 """
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from broker.wire.message import Message
 
 AT_A_TIME: Final = 64
-"""Waiting tasks that go on in one turn of the loop: others find the gate shut again, and are not woken in vain."""
+"""Waiting tasks that go on in one turn of the loop: they may fill the link, and the others would be woken in vain."""
 FLUSH_BYTES: Final = 256 << 10
-"""What was sent is handed to the transport after so many bytes, within one turn of the loop, too: many tasks may send
-in the same one, and those behind have to see that the link is full."""
+"""So many bytes are handed to the transport at once, even within one turn of the loop: many tasks may send in the same
+turn, and the later ones have to see that the link is full."""
 
 
 class Gate:
-    """Open, or shut; who waits goes on in the order of coming, and nobody overtakes them.
+    """Open or shut. Tasks that wait for it go on in the order in which they came; nobody overtakes them.
 
     Attributes:
-        link: where it leads.
+        link: the link that it sends over.
     """
 
     __slots__ = ("_open", "_turns", "_unflushed_bytes", "_waiting", "link")
@@ -45,20 +45,20 @@ class Gate:
             self.link.flusher.flush_now(self.link)
 
     @property
-    def free(self) -> bool:
-        """Whether ``passed`` would not wait."""
+    def is_free(self) -> bool:
+        """Whether ``wait`` would not wait."""
         return self._open.is_set() and not self._waiting
 
-    def turn(self, open_: bool) -> None:
+    def set_open(self, open_: bool) -> None:
         """Open or shut it."""
         if open_:
             self._open.set()
         else:
             self._open.clear()
 
-    async def passed(self) -> None:
-        """Wait until it is open and those before have passed; whoever sends then does it before the next wait."""
-        if self.free:
+    async def wait(self) -> None:
+        """Wait until it is open and those in front have gone on; a task then sends before it waits again."""
+        if self.is_free:
             return
         self._waiting += 1
         try:

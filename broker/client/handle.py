@@ -50,18 +50,20 @@ class Handle(Connection):
         nearby: which ranks have which service, as brokers said.
     """
 
-    def __init__(self, link: Link, limits: Limits | None = None, again: Reconnecting | None = None) -> None:
+    def __init__(
+        self, link: Link, limits: Limits | None = None, reconnecting: Reconnecting | None = None
+    ) -> None:
         self._attributes = Attributes(lambda name, rank: self.rpc("attr.get", {"name": name}, nodeid=rank))
         self.nearby = Nearby(
             lambda topic, payload, rank: self.rpc(topic, payload, nodeid=rank),
             self.rank,
             asyncio.get_running_loop().time,
         )
-        super().__init__(link, limits, again)
+        super().__init__(link, limits, reconnecting)
 
-    def _back(self, link: Link) -> None:
+    def _reconnected(self, link: Link) -> None:
         self._attributes.forget()
-        super()._back(link)
+        super()._reconnected(link)
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class Handle(Connection):
     def _send_alive(self, message: Message) -> None:
         if self._calls.ended is not None:
             raise same_error(self._calls.ended)
-        if self._away:
+        if self._lost:
             raise LinkEnded("the connection is lost, and another one is not there yet")
         self.send(message)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Ask = Callable[[Message], Awaitable[Response | None]]
 
 FRESH_S: Final = 1.0
-"""How long an answer is taken for true; a call that fails ends that at once."""
+"""How long an answer holds; a call that fails ends that at once."""
 ABSENT_S: Final = 0.1
 """The same of an answer that nobody has it: as long as brokers may take to tell each other."""
 KEPT_MAX: Final = 256
@@ -37,7 +37,7 @@ class _Answer(msgspec.Struct):
     nearest: int = 0
 
 
-class _Known:
+class _Providers:
     """Where a service is: ranks, the nearest first; so many of them are equally near and take turns."""
 
     __slots__ = ("nearest", "ranks", "turn", "until")
@@ -57,7 +57,7 @@ class _Known:
 
 
 class Nearby:
-    """What the brokers said of services elsewhere.
+    """Which ranks have which service, as brokers answered.
 
     Args:
         rpc: calls a topic with a payload at a rank. rank: that of our own broker.
@@ -75,7 +75,7 @@ class Nearby:
         self._rpc = rpc
         self._rank = rank
         self._clock = clock
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _Providers] = {}
 
     async def call(self, message: Message, ask: Ask) -> Response | None:
         """Have ``ask`` send ``message`` to the nearest provider; one that does not have it (ENOSYS) leads to the next.
@@ -93,7 +93,7 @@ class Nearby:
                     return await ask(directed(message, rank))
                 except RpcError as error:
                     if error.errno in (errno.ENOSYS, errno.EHOSTUNREACH):
-                        self.doubt(service_of(topic))
+                        self.invalidate(service_of(topic))
                     if error.errno != errno.ENOSYS:
                         raise
             if not tried:
@@ -108,13 +108,13 @@ class Nearby:
             ranks, nearest = await self._look_up(name)
             if len(self._known) >= KEPT_MAX:
                 self._known.clear()
-            known = self._known.setdefault(name, _Known())
+            known = self._known.setdefault(name, _Providers())
             known.ranks, known.nearest = ranks, nearest
             known.until = self._clock() + (FRESH_S if ranks else ABSENT_S)
         return known.next()
 
-    def doubt(self, name: str) -> None:
-        """What was said of this service may be wrong: ask again."""
+    def invalidate(self, name: str) -> None:
+        """What is known of this service may be wrong: the next call asks again."""
         if name in self._known:
             self._known[name].until = 0.0
 

@@ -1,7 +1,7 @@
-"""Where a client is in the numbers of events, as gateways count them; and what its gateway says is missing.
+"""The number of the last event that a client has, as gateways number them; and which events its gateway says it missed.
 
-The pair (epoch, number of the last event) is all that any gateway of the instance needs to go on (gateway/PROTOCOL.md,
-"Resume"). What was missed counts as missed until the gateway says ``resumed``: the link may be lost again before.
+The pair (epoch, number of the last event) is all that any gateway of the instance needs to resume (gateway/PROTOCOL.md,
+"Resume"). Events count as missed until the gateway says ``resumed``: the link may be lost again before that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Position:
-    """What one handle knows of it; nothing where links have no ``talk``.
+    """The position of one handle; nothing where links have no ``talk``.
 
     Attributes:
         epoch: of the numbers; None: not known.

@@ -1,7 +1,7 @@
 """How a lost link is followed by another one: pauses that double, each a random part of the longest.
 
-So the clients of a gateway that died do not come back in one moment, and one that is away for long is not asked
-without end.
+So the clients of a gateway that died do not all come back in one moment, and a gateway that stays away is asked less
+and less often.
 """
 
 from __future__ import annotations
@@ -50,17 +50,19 @@ class Reconnecting:
         self._pauses = pauses
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, why: LinkError, back: Callable[[Link], None], over: Callable[[LinkError], None]) -> None:
-        """The link was lost: call ``back`` with another one, or ``over`` with the error that ends all attempts."""
-        log.warning("%s; connecting again", why)
-        self._task = asyncio.get_running_loop().create_task(self._work(back, over), name="reconnect")
+    def begin(
+        self, lost: LinkError, connected: Callable[[Link], None], given_up: Callable[[LinkError], None]
+    ) -> None:
+        """The link was lost: call ``connected`` with another one, or ``given_up`` with the error that ends it all."""
+        log.warning("%s; connecting again", lost)
+        self._task = asyncio.get_running_loop().create_task(self._work(connected, given_up), name="reconnect")
 
     def stop(self) -> None:
         """No more attempts."""
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
-    async def _work(self, back: Callable[[Link], None], over: Callable[[LinkError], None]) -> None:
+    async def _work(self, connected: Callable[[Link], None], given_up: Callable[[LinkError], None]) -> None:
         attempt = 0
         while True:
             await asyncio.sleep(self._pauses.pause_s(attempt))
@@ -69,7 +71,7 @@ class Reconnecting:
                 link = await self._dial()
             except LinkError as error:
                 if error.final:
-                    over(error)
+                    given_up(error)
                     return
                 log.info("attempt %d: %s", attempt, error)
             except (
@@ -78,5 +80,5 @@ class Reconnecting:
                 log.warning("%s: attempt %d: %s", self._address, attempt, str(error) or type(error).__name__)
             else:
                 log.warning("%s: connected again", self._address)
-                back(link)
+                connected(link)
                 return

@@ -228,7 +228,7 @@ class Service(Runner):
 
     def answer(self, request: Request, method: Method) -> None:
         """Run a plain function, once the link takes its answer and nobody is in front of it."""
-        if (self.link.roomy and not self._postponed) or request.message.head[4] & NORESPONSE:
+        if (self.link.is_writable and not self._postponed) or request.message.head[4] & NORESPONSE:
             super().answer(request, method)
         elif len(self._postponed) >= self._waiting_max:
             self.refuse(request, f"{len(self._postponed)} requests wait")

@@ -39,7 +39,7 @@ def settle(
     context: Context,
     request: Request,
     change: Callable[[Sender], int],
-    unasked: Container[int] | None = None,
+    always_answered: Container[int] | None = None,
 ) -> Later:
     """Make a change to the sender's link and answer with its errno.
 
@@ -47,8 +47,8 @@ def settle(
         context: the broker.
         request: who asks.
         change: makes the change; returns an errno or raises what a handler may raise.
-        unasked: errnos that are answered even when the request wants no response; None is all of them, success (0)
-            included.
+        always_answered: errnos that are answered even when the request wants no response; None is all of them,
+            success (0) included.
     """
     message = request.message
     message.set_flags(message.flags & ~STREAMING)  # which its answer repeats
@@ -60,6 +60,6 @@ def settle(
         errnum, text = failure_of(error)
     sender = context.sender_of(message)
     as_deployed = sender is not None and sender.kind == CLIENT and not sender.strict
-    always = as_deployed and (unasked is None or errnum in unasked)
+    always = as_deployed and (always_answered is None or errnum in always_answered)
     context.respond(message, encode_text(text) if text else None, errnum, always)
     return LATER

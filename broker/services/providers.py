@@ -2,9 +2,9 @@
 
 The refusals of add and remove carry no text, as deployed: only the numbers reach the client.
 
-Each broker tells its parent what clients provide at it or below it (``service.announce``): all of it after each change,
-at most once in ``GATHER_S`` and one message at a time, however often it changes. A parent that will not hear it, as
-deployed ones will not, is told nothing until the next join. Built-in services are the same everywhere and not told.
+Each broker announces to its parent what clients provide at it or below it (``service.announce``): all of it after each
+change, at most once in ``GATHER_S`` and one message at a time, however often it changes. A parent that refuses, as
+deployed ones do, gets no more until the next join. Built-in services are the same everywhere and not announced.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from broker.wire.message import UPSTREAM, Message
 from broker.wire.payload import encode_json
 from broker.wire.topic import check_service, service_of
 
-UNASKED: Final = frozenset((errno.EPROTO, errno.EEXIST, errno.ENOENT))
+ALWAYS_ANSWERED: Final = frozenset((errno.EPROTO, errno.EEXIST, errno.ENOENT))
 """What a deployed connector refuses itself, and so even where no response is wanted; the rest is its broker's."""
 GATHER_S: Final = 0.1
 """The least time between two messages to the parent."""
-SAID_RANKS: Final = 3
+NAMED_RANKS: Final = 3
 """Ranks that the text of an ENOSYS names."""
-NOTHING: Final = SubtreeServices({}, 0)
+NO_SERVICES: Final = SubtreeServices({}, 0)
 
 
 class Providers(Service):
@@ -44,13 +44,13 @@ class Providers(Service):
         super().__init__(context)
         self._where = ServiceLocations(context.rank, context.size, context.tree_parent)
         self._joined = False
-        self._deaf = False
-        """The parent will not hear it."""
-        self._resting = False
+        self._parent_refuses = False
+        """The parent has refused an announcement."""
+        self._pausing = False
         self._call: Call | None = None
-        self._said: SubtreeServices | None = NOTHING
-        """What the parent knows of us; None: that may be anything."""
-        self._announced = 0
+        self._announced: SubtreeServices | None = NO_SERVICES
+        """The announcement that the parent has; None: nobody knows which."""
+        self._announcements = 0
 
     def start(self) -> None:
         """Follow registrations, the tree and the broker's own state."""
@@ -69,7 +69,7 @@ class Providers(Service):
             check_name(name, request.message.userid, request.message.rolemask)
             return self.context.add_service(sender, name.encode())
 
-        return settle(self.context, request, change, UNASKED)
+        return settle(self.context, request, change, ALWAYS_ANSWERED)
 
     @method("remove", allow=Role.USER)
     def remove(self, request: Request) -> Later:
@@ -78,7 +78,7 @@ class Providers(Service):
         def change(sender: Sender) -> int:
             return self.context.remove_service(sender, request.field("service", str).encode())
 
-        return settle(self.context, request, change, UNASKED)
+        return settle(self.context, request, change, ALWAYS_ANSWERED)
 
     @method("providers", allow=Role.USER)
     def providers(self, request: Request) -> Mapping[str, object]:
@@ -91,7 +91,7 @@ class Providers(Service):
         """
         name = request.field("service", str, None) if request.message.payload_part else None
         if name is None:
-            return self._where.told()._asdict()
+            return self._where.subtree()._asdict()
         near = request.field("rank", int, self.context.rank)
         if not 0 <= near < self.context.size:
             raise RpcError(errno.EINVAL, f"rank {near}: expected 0 to {self.context.size - 1}")
@@ -104,9 +104,9 @@ class Providers(Service):
         ranks = self._where.ranks(name)
         if not ranks:
             return ""
-        more = f" and {len(ranks) - SAID_RANKS} more" if len(ranks) > SAID_RANKS else ""
+        more = f" and {len(ranks) - NAMED_RANKS} more" if len(ranks) > NAMED_RANKS else ""
         one = "rank" if len(ranks) == 1 else "ranks"
-        return f"{name} is on {one} {', '.join(map(str, ranks[:SAID_RANKS]))}{more}"
+        return f"{name} is on {one} {', '.join(map(str, ranks[:NAMED_RANKS]))}{more}"
 
     # -- up the tree ---------------------------------------------------------------------------
 
@@ -123,7 +123,9 @@ class Providers(Service):
         if request.message.nodeid != sender.rank:
             raise self.unknown(request)
         try:
-            self._where.hear(sender.rank, request.field("services", dict), request.field("left_out", int, 0))
+            self._where.set_child(
+                sender.rank, request.field("services", dict), request.field("left_out", int, 0)
+            )
         except ProtocolError as error:
             self._where.forget(sender.rank)
             self.context.log(4, f"{request.topic} of rank {sender.rank}: {error}")
@@ -136,41 +138,41 @@ class Providers(Service):
         self._changed()
 
     def _changed(self) -> None:
-        """Something did: tell the parent, unless it is too early or it has not answered; then that leads here again."""
-        if not self._joined or self._deaf or self._resting or self._call is not None:
+        """Announce the change, unless it is too early or the parent has not answered; then that leads here again."""
+        if not self._joined or self._parent_refuses or self._pausing or self._call is not None:
             return
-        told = self._where.told()
-        if told == self._said:
+        services = self._where.subtree()
+        if services == self._announced:
             return
-        self._said = told
-        self._announced += 1
-        self._resting = True
-        self.context.after(GATHER_S, self._rested)
+        self._announced = services
+        self._announcements += 1
+        self._pausing = True
+        self.context.after(GATHER_S, self._pause_ended)
 
         def answered(message: Message) -> None:
             if self._call is call:
-                self._call, self._deaf = None, bool(message.errnum)
+                self._call, self._parent_refuses = None, bool(message.errnum)
                 self._changed()
 
         call = self._call = self.context.call(
             "service.announce",
-            encode_json(told._asdict()),
+            encode_json(services._asdict()),
             answered,
             nodeid=self.context.rank,
             flags=UPSTREAM,
         )
 
-    def _rested(self) -> None:
-        self._resting = False
+    def _pause_ended(self) -> None:
+        self._pausing = False
         self._changed()
 
     def _entered(self, state: str) -> None:
-        """A parent that we joined (again) is owed everything, one that may know something else even nothing."""
+        """A parent that we joined (again) gets all there is, even nothing where it may know something else."""
         if self.context.rank == 0:
             return
         if state in COMING:
-            self._said = None if self._announced and not self._deaf else NOTHING
-            self._joined, self._deaf, self._call = False, False, None
+            self._announced = None if self._announcements and not self._parent_refuses else NO_SERVICES
+            self._joined, self._parent_refuses, self._call = False, False, None
         elif state in PRESENT and not self._joined:
             self._joined = True
             self._changed()
@@ -182,9 +184,9 @@ class Providers(Service):
             self._changed()
 
     def stats(self) -> Mapping[str, Any]:
-        """How many names are known here, and how often the parent was told."""
-        told = self._where.told()
-        return {"names": len(told.services), "left_out": told.left_out, "announced": self._announced}
+        """How many names are known here, and how many announcements were made."""
+        known = self._where.subtree()
+        return {"names": len(known.services), "left_out": known.left_out, "announced": self._announcements}
 
 
 def check_name(name: str, userid: int, rolemask: int) -> None:

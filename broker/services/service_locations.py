@@ -1,8 +1,8 @@
 """Which ranks provide which service, at one broker and below it: pure state, no I/O, no clock.
 
-A broker knows what its own clients provide, and of each child what that said last: its whole subtree, names and ranks.
-What a broker says itself is made from both, bounded. Names that begin with a digit, as those of guests do, are left out
-before others.
+A broker knows what its own clients provide, and what each child announced last: the names and ranks of its whole
+subtree. A broker announces both to its own parent, within bounds. Names that begin with a digit, as those of guests do,
+are left out before others.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from broker.errors import ProtocolError
 from broker.wire.topic import check_service
 
 NAMES_MAX: Final = 1024
-"""Names that one broker tells of."""
+"""Names that one broker announces."""
 RANKS_MAX: Final = 16
-"""Ranks that are told of one name, the nearest ones."""
+"""Ranks that it announces of one name, the nearest ones."""
 LEFT_OUT_MAX: Final = 1 << 53
 
 
 class SubtreeServices(NamedTuple):
-    """What one broker says of itself and everything below it."""
+    """What one broker announces: itself and everything below it."""
 
     services: dict[str, list[int]]
     """Name -> ranks, the nearest first."""
@@ -35,7 +35,7 @@ class ServiceLocations:
     Args:
         rank: its own. size: of the instance.
         parent: the parent of a rank; below 0 for the root.
-        names_max, ranks_max: the bounds of what it says and believes.
+        names_max, ranks_max: the bounds of what it announces and accepts.
     """
 
     def __init__(
@@ -59,22 +59,22 @@ class ServiceLocations:
         """A client of this broker provides ``name`` from now on, or nobody does any more."""
         (self._own.add if there else self._own.discard)(name)
 
-    def hear(self, child: int, services: Mapping[str, Any], left_out: int) -> None:
-        """A child said this of its subtree; it replaces what it said before.
+    def set_child(self, child: int, services: Mapping[str, Any], left_out: int) -> None:
+        """A child announced its subtree; this replaces what it announced before.
 
         Raises:
-            ProtocolError: it cannot be true; nothing of what the child said is believed any more.
+            ProtocolError: it cannot be true; then nothing of what the child announced counts any more.
         """
         self._children.pop(child, None)
         if len(services) > self._names_max or not 0 <= left_out <= LEFT_OUT_MAX:
             raise ProtocolError(
                 f"{len(services)} names, {left_out} left out: expected {self._names_max} names"
             )
-        believed = {name: self._believe(child, name, ranks) for name, ranks in services.items()}
-        if believed or left_out:
-            self._children[child] = SubtreeServices(believed, left_out)
+        checked = {name: self._checked(child, name, ranks) for name, ranks in services.items()}
+        if checked or left_out:
+            self._children[child] = SubtreeServices(checked, left_out)
 
-    def _believe(self, child: int, name: str, ranks: Any) -> list[int]:
+    def _checked(self, child: int, name: str, ranks: Any) -> list[int]:
         check_service(name)
         if not isinstance(ranks, list) or not 0 < len(ranks) <= self._ranks_max:
             raise ProtocolError(f"{name}: expected a list of 1 to {self._ranks_max} ranks")
@@ -86,29 +86,29 @@ class ServiceLocations:
         return ranks
 
     def forget(self, child: int) -> bool:
-        """A child is gone, with all that it said; False when that was nothing."""
+        """A child is gone, with all that it announced; False when that was nothing."""
         return self._children.pop(child, None) is not None
 
     # -- what is known -------------------------------------------------------------------------
 
     def ranks(self, name: str, near: int | None = None) -> list[int]:
         """Who provides ``name``, the nearest to rank ``near`` (default: ours) first."""
-        found = [rank for told in self._children.values() for rank in told.services.get(name, ())]
+        found = [rank for child in self._children.values() for rank in child.services.get(name, ())]
         if name in self._own:
             found.append(self._rank)
-        hops = self._far if near is None else self._far_from(near)
+        hops = self._distance if near is None else self._distances_from(near)
         return sorted(found, key=lambda rank: (hops(rank), rank))
 
     def nearest(self, name: str, near: int) -> tuple[list[int], int]:
         """The same, and how many at its head are equally near."""
-        ranks, hops = self.ranks(name, near), self._far_from(near)
+        ranks, hops = self.ranks(name, near), self._distances_from(near)
         return ranks, sum(hops(rank) == hops(ranks[0]) for rank in ranks)
 
-    def told(self) -> SubtreeServices:
-        """What this broker says of itself and everything below it: within the bounds."""
-        names = self._own.union(*(told.services for told in self._children.values()))
+    def subtree(self) -> SubtreeServices:
+        """What this broker announces: itself and everything below it, within the bounds."""
+        names = self._own.union(*(child.services for child in self._children.values()))
         kept: dict[str, list[int]] = {}
-        left_out = sum(told.left_out for told in self._children.values())
+        left_out = sum(child.left_out for child in self._children.values())
         for name in sorted(names, key=lambda name: (name[:1].isdecimal(), name)):
             ranks = self.ranks(name)
             if len(kept) < self._names_max:
@@ -128,19 +128,19 @@ class ServiceLocations:
                 return
             rank = self._parent(rank)
 
-    def _far(self, rank: int) -> int:
+    def _distance(self, rank: int) -> int:
         """Hops from us to a rank below."""
         hops = self._hops.get(rank)
         if hops is None:
             hops = self._hops[rank] = sum(1 for _ in self._way_up(rank)) - 1
         return hops
 
-    def _far_from(self, near: int) -> Callable[[int], int]:
+    def _distances_from(self, near: int) -> Callable[[int], int]:
         """The hops from rank ``near``, by the lowest broker above both; from us when it is not below us."""
         above = {rank: hops for hops, rank in enumerate(self._way_up(near))}
 
         def far(rank: int) -> int:
             below = (up + above[at] for up, at in enumerate(self._way_up(rank)) if at in above)
-            return next(below, self._far(rank))
+            return next(below, self._distance(rank))
 
         return far

@@ -1,7 +1,7 @@
 """Statistics of NFP's services and oslo's topics, asked of these wings for ``broker.calls``.
 
-A wing is a client that provides the service of its name, in this process or another; the broker that it is attached to
-asks it, so that what it counts is counted once in a tree. It has a moment for that: one that is silent is named.
+A wing is a client that provides the service of its name, in this process or another. The broker that it is attached to
+asks it, so that its calls are counted once in a tree. One that does not answer within ``ANSWER_S`` is named as silent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SILENT_MAX: Final = 8
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Figures = dict[str, dict[str, Any]]
-Done = Callable[[dict[str, Figures], list[str]], None]
+OnFigures = Callable[[dict[str, Figures], list[str]], None]
 
 
 class LastError(msgspec.Struct):
@@ -42,7 +42,7 @@ class LastError(msgspec.Struct):
 
 
 class WingStats(msgspec.Struct):
-    """One name, as a wing tells it."""
+    """The statistics of one name."""
 
     calls: Count
     open: Count
@@ -52,24 +52,27 @@ class WingStats(msgspec.Struct):
     last_error: LastError | None = None
 
 
-class _Told(msgspec.Struct):
+class _Answer(msgspec.Struct):
+    """What a wing answers."""
+
     figures: dict[str, WingStats]
     silent: list[str] = []
 
 
 def bounded(payload: bytes | None) -> tuple[Figures, list[str]]:
-    """The figures in the answer of a wing, no more names, errnos and buckets than ours have, no text that is longer;
-    and the parts of the wing that are silent.
+    """The figures in the answer of a wing, and the parts of the wing that are silent.
+
+    What is beyond the bounds of our own figures is left out: names, errnos, buckets, the length of texts.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the payload is no such answer.
     """
     try:
-        told = msgspec.convert(decode_json(payload), _Told)
+        answer = msgspec.convert(decode_json(payload), _Answer)
     except msgspec.ValidationError as error:
         raise ProtocolError(str(error)) from error
     found: Figures = {}
-    for name, stats in told.figures.items():
+    for name, stats in answer.figures.items():
         if readable(name) != name or len(found) >= NAMES_MAX + (OTHER in found):
             continue
         stats.errors = {
@@ -82,11 +85,11 @@ def bounded(payload: bytes | None) -> tuple[Figures, list[str]]:
         if stats.last_error is not None:
             stats.last_error.text = stats.last_error.text[:TEXT_MAX]
         found[name] = msgspec.to_builtins(stats)
-    return found, [part for part in told.silent[:SILENT_MAX] if readable(part) == part]
+    return found, [part for part in answer.silent[:SILENT_MAX] if readable(part) == part]
 
 
 class Wings:
-    """What the wings told last, and who waits for what they tell now.
+    """The latest figures of each wing, and who waits for the next.
 
     Args:
         context: the broker.
@@ -95,65 +98,67 @@ class Wings:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._latest: dict[str, Figures] = {}
-        self._owed: dict[str, Call] = {}
-        self._questions: list[_Question] = []
+        self._calls: dict[str, Call] = {}
+        self._inquiries: list[_Inquiry] = []
 
-    def ask(self, kinds: Iterable[str], done: Done) -> None:
-        """Ask those of ``WINGS``; ``done`` is told the figures by kind, and what said nothing in time, or nothing that
-        can be read. Of that stands what it told last: nobody takes the next answer for a second's work. A wing that
-        owes an answer is not asked again: all who wait get that one.
+    def ask(self, kinds: Iterable[str], on_figures: OnFigures) -> None:
+        """Ask the wings of these kinds; ``on_figures`` gets the figures by kind, and the names of silent wings.
+
+        A wing is silent when it does not answer in time, or not with what can be read. Its latest figures stand in for
+        it, so that the next answer does not look like the work of one second. A wing that has not answered yet is not
+        asked again: all who wait get the same answer.
         """
         asked = set(kinds)
         for gone in self._latest.keys() - asked:
             del self._latest[gone]
-        for gone in self._owed.keys() - asked:
-            self._owed.pop(gone).cancel()
-        question = _Question(asked, done)
-        question.timer = self._context.after(ANSWER_S, partial(self._end, question))
-        self._questions.append(question)
+        for gone in self._calls.keys() - asked:
+            self._calls.pop(gone).cancel()
+        inquiry = _Inquiry(asked, on_figures)
+        inquiry.timer = self._context.after(ANSWER_S, partial(self._end, inquiry))
+        self._inquiries.append(inquiry)
         for kind in WINGS:
-            if kind in asked and kind not in self._owed:
+            if kind in asked and kind not in self._calls:
                 answered = partial(self._answered, kind)
-                self._owed[kind] = self._context.call(WINGS[kind], None, answered, nodeid=self._context.rank)
+                self._calls[kind] = self._context.call(WINGS[kind], None, answered, nodeid=self._context.rank)
 
     def _answered(self, kind: str, message: Message) -> None:
-        if self._owed.pop(kind, None) is None:
+        if self._calls.pop(kind, None) is None:
             return
-        found, silent = _told(kind, message)
-        for question in [each for each in self._questions if kind in each.waits]:
-            question.waits.discard(kind)
-            question.found |= found
-            question.silent += silent
-            if not question.waits:
-                self._end(question)
+        found, silent = _figures_in(kind, message)
+        for inquiry in [each for each in self._inquiries if kind in each.waits]:
+            inquiry.waits.discard(kind)
+            inquiry.found |= found
+            inquiry.silent += silent
+            if not inquiry.waits:
+                self._end(inquiry)
 
-    def _end(self, question: _Question) -> None:
-        """Whoever has not answered by now is silent."""
-        self._questions.remove(question)
-        if question.timer is not None:
-            question.timer.cancel()
-        found, silent = question.found, [*question.silent, *sorted(question.waits)]
+    def _end(self, inquiry: _Inquiry) -> None:
+        """Those that have not answered by now are silent."""
+        self._inquiries.remove(inquiry)
+        if inquiry.timer is not None:
+            inquiry.timer.cancel()
+        found, silent = inquiry.found, [*inquiry.silent, *sorted(inquiry.waits)]
         for kind in {part.partition(" ")[0] for part in silent}:
             known = {**self._latest.get(kind, {}), **found.get(kind, {})}
             if known:
                 found[kind] = dict(list(known.items())[: NAMES_MAX + 1])
         self._latest |= found
-        question.done(found, silent)
+        inquiry.on_figures(found, silent)
 
 
-class _Question:
-    """Somebody who waits for some wings."""
+class _Inquiry:
+    """Somebody waits for the figures of some wings."""
 
-    def __init__(self, waits: set[str], done: Done) -> None:
+    def __init__(self, waits: set[str], on_figures: OnFigures) -> None:
         self.waits = set(waits)
-        self.done = done
+        self.on_figures = on_figures
         self.timer: asyncio.TimerHandle | None = None
         self.found: dict[str, Figures] = {}
         self.silent: list[str] = []
 
 
-def _told(kind: str, message: Message) -> tuple[dict[str, Figures], list[str]]:
-    """The figures in an answer, by kind, and what is silent."""
+def _figures_in(kind: str, message: Message) -> tuple[dict[str, Figures], list[str]]:
+    """The figures in an answer, by kind, and the names of what is silent."""
     if message.errnum == errno.ENOSYS:  # an older one, which counts nothing
         return {}, []
     try:

@@ -150,7 +150,7 @@ class AnyRankRetry:
     def _doubt(self, held: Held) -> None:
         nearby = self._nearby()
         if nearby is not None:
-            nearby.doubt(service_of(held.topic.decode("utf-8", "replace")))
+            nearby.invalidate(service_of(held.topic.decode("utf-8", "replace")))
 
     def _release(self, front: bytes, tag: bytes) -> None:
         row = self.held[front]

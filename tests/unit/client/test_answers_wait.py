@@ -131,7 +131,7 @@ def test_requests_that_wait_for_the_link_are_bounded_cancelled_and_forgotten():
         async with h.service("x", {"get": at_once, "disconnect": lambda request: left.append(1)}) as service:
             left = []
             await paused(peer)
-            while h.roomy:
+            while h.is_writable:
                 h.send(wire.event("filler", ANSWER))
             for tag in range(1, 6):
                 peer.call("x.get", tag=tag)
@@ -168,7 +168,7 @@ def test_who_catches_up_takes_no_place_of_a_handler():
     async def script(h, peer):
         async with h.service("x", {"get": at_once, "later": answered}):
             await paused(peer)
-            while h.roomy:
+            while h.is_writable:
                 h.send(wire.event("filler", ANSWER))
             peer.call("x.get", tag=1)
             await settle()
@@ -187,7 +187,7 @@ def test_leaving_while_requests_wait_answers_them():
     async def script(h, peer):
         async with h.service("x", {"get": at_once}):
             await paused(peer)
-            while h.roomy:
+            while h.is_writable:
                 h.send(wire.event("filler", ANSWER))
             peer.call("x.get", tag=1)
             await settle()
@@ -225,7 +225,7 @@ def test_a_link_that_ends_in_the_same_read_as_a_request_that_waits_stops_no_late
         async with h.service("x", {"get": at_once}) as service:
             await settle()
             await paused(peer)
-            while h.roomy:
+            while h.is_writable:
                 h.send(wire.event("filler", ANSWER))
             service.requested(wire.request("x.get", matchtag=1, userid=7, rolemask=OWNER))
             service.link_ended()  # and another one follows, which is full as well
@@ -263,7 +263,7 @@ def test_many_callers_at_once_wait_too():
 def test_a_caller_that_gives_up_leaves_its_place(monkeypatch):
     async def script(h, peer):
         await paused(peer)
-        while h.roomy:
+        while h.is_writable:
             h.send(wire.event("filler", ANSWER))
         waiting = [soon(h.writable()) for _ in range(200)]
         await settle()
@@ -272,7 +272,7 @@ def test_a_caller_that_gives_up_leaves_its_place(monkeypatch):
         await settle()
         peer.link.resume()
         await asyncio.gather(*waiting[1::2])
-        assert h.roomy
+        assert h.is_writable
 
     small(script)
 

@@ -22,12 +22,12 @@ def at(rank: int = 0, **bounds: int) -> ServiceLocations:
 def test_own_and_what_children_say_the_nearest_first():
     where = at()
     where.provide("calc", True)
-    where.hear(1, {"calc": [7, 3, 1], "kvs": [4]}, 0)
-    where.hear(2, {"calc": [2]}, 0)
-    assert where.told() == ({"calc": [0, 1, 2, 3, 7], "kvs": [4]}, 0)
+    where.set_child(1, {"calc": [7, 3, 1], "kvs": [4]}, 0)
+    where.set_child(2, {"calc": [2]}, 0)
+    assert where.subtree() == ({"calc": [0, 1, 2, 3, 7], "kvs": [4]}, 0)
     where.provide("calc", False)
     where.forget(2)
-    assert where.told() == ({"calc": [1, 3, 7], "kvs": [4]}, 0)
+    assert where.subtree() == ({"calc": [1, 3, 7], "kvs": [4]}, 0)
     assert where.ranks("nope") == []
 
 
@@ -37,34 +37,34 @@ def test_own_and_what_children_say_the_nearest_first():
 )
 def test_the_nearest_to_somebody_else(near, ranks, nearest):
     where = at()
-    where.hear(1, {"calc": [3, 4]}, 0)
-    where.hear(2, {"calc": [2]}, 0)
+    where.set_child(1, {"calc": [3, 4]}, 0)
+    where.set_child(2, {"calc": [2]}, 0)
     assert where.nearest("calc", near) == (ranks, nearest)
     assert where.nearest("nope", near) == ([], 0)
 
 
 def test_who_is_not_below_us_is_as_far_as_we_are():
     where = at(1)
-    where.hear(3, {"calc": [7]}, 0)
-    where.hear(4, {"calc": [4]}, 0)
+    where.set_child(3, {"calc": [7]}, 0)
+    where.set_child(4, {"calc": [4]}, 0)
     assert where.nearest("calc", 2) == ([4, 7], 1)
 
 
 def test_what_a_child_says_replaces_what_it_said():
     where = at()
-    where.hear(1, {"calc": [1], "kvs": [3]}, 2)
-    where.hear(1, {"calc": [3]}, 0)
-    assert where.told() == ({"calc": [3]}, 0)
+    where.set_child(1, {"calc": [1], "kvs": [3]}, 2)
+    where.set_child(1, {"calc": [3]}, 0)
+    assert where.subtree() == ({"calc": [3]}, 0)
     assert where.forget(1)
     assert not where.forget(1)
-    assert where.told() == ({}, 0)
+    assert where.subtree() == ({}, 0)
 
 
 def test_beyond_the_bounds_is_counted_and_names_of_guests_go_first():
     where = at(names_max=2, ranks_max=2)
-    where.hear(1, {"42-guest": [1, 3], "b": [1, 4]}, 5)
-    where.hear(2, {"a": [2], "b": [5]}, 0)
-    assert where.told() == ({"a": [2], "b": [1, 4]}, 5 + 1 + 2)
+    where.set_child(1, {"42-guest": [1, 3], "b": [1, 4]}, 5)
+    where.set_child(2, {"a": [2], "b": [5]}, 0)
+    assert where.subtree() == ({"a": [2], "b": [1, 4]}, 5 + 1 + 2)
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_beyond_the_bounds_is_counted_and_names_of_guests_go_first():
 )
 def test_a_child_that_says_what_cannot_be_true_costs_itself_only(services):
     where = at()
-    where.hear(1, {"good": [1]}, 0)
-    where.hear(2, {"other": [2]}, 0)
+    where.set_child(1, {"good": [1]}, 0)
+    where.set_child(2, {"other": [2]}, 0)
     with pytest.raises(ProtocolError):
-        where.hear(1, services, 0)
-    assert where.told() == ({"other": [2]}, 0)
+        where.set_child(1, services, 0)
+    assert where.subtree() == ({"other": [2]}, 0)
 
 
 @pytest.mark.parametrize("left_out", [-1, 1 << 54])
 def test_a_count_that_cannot_be_true(left_out):
     with pytest.raises(ProtocolError):
-        at().hear(1, {}, left_out)
+        at().set_child(1, {}, left_out)
 
 
 odd = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
@@ -111,13 +111,13 @@ ranks = st.lists(st.integers(-2, SIZE + 1) | odd, max_size=4) | odd
 @given(st.dictionaries(names, ranks, max_size=4), st.integers())
 def test_whatever_a_child_says_it_is_believed_in_whole_or_not_at_all(services, left_out):
     where = at()
-    where.hear(2, {"other": [2]}, 0)
+    where.set_child(2, {"other": [2]}, 0)
     try:
-        where.hear(1, services, left_out)
+        where.set_child(1, services, left_out)
     except ProtocolError:
-        assert where.told() == ({"other": [2]}, 0)
+        assert where.subtree() == ({"other": [2]}, 0)
         return
-    told = where.told()
+    told = where.subtree()
     assert {name: sorted(at_ranks) for name, at_ranks in told.services.items() if name != "other"} == {
         name: sorted(at_ranks) for name, at_ranks in services.items() if name != "other"
     }

@@ -23,7 +23,7 @@ class Told:
         await self.told.wait()
         return self.given
 
-    def doubt(self, name):
+    def invalidate(self, name):
         self.doubted.append(name)
 
 
