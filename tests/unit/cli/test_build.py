@@ -1,5 +1,6 @@
 """What is said about the build that runs."""
 
+import ast
 import platform
 import re
 import sys
@@ -29,6 +30,36 @@ def test_each_room_that_is_compiled_has_a_sample():
     assert {Path(each).parent for each in INCLUDED if "/" in each} <= {
         Path(sample).parent for sample in samples
     }
+
+
+def named_for_types_only(source):
+    """Names in the fields of a module's named tuples, msgspec structs and data classes that exist for checkers only."""
+    tree = ast.parse(source)
+    typing_only = {
+        alias.asname or alias.name
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for each in block.body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
+    fields = [
+        field.annotation
+        for each in tree.body
+        if isinstance(each, ast.ClassDef) and (each.decorator_list or "Tuple" in ast.unparse(each))
+        for field in each.body
+        if isinstance(field, ast.AnnAssign)
+    ]
+    return {name.id for each in fields for name in ast.walk(each) if isinstance(name, ast.Name)} & typing_only
+
+
+def test_a_compiled_room_finds_the_types_of_its_fields():
+    """The compiler evaluates them, whatever ``from __future__ import annotations`` says."""
+    sample = "if TYPE_CHECKING:\n    from a import B\nclass C(NamedTuple):\n    b: B | None\n"
+    assert named_for_types_only(sample) == {"B"}
+    root = Path(__file__).parents[3]
+    files = [path for each in INCLUDED for path in root.glob(each)]
+    assert {str(path): wrong for path in files if (wrong := named_for_types_only(path.read_text()))} == {}
 
 
 @pytest.fixture
