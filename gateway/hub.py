@@ -212,7 +212,7 @@ class Hub:
         """A client came back as ``session``: its former connection, if it is still there half open, ends."""
         other = self.sessions.get(former)
         if other is not None and other is not session and other.principal.name == session.principal.name:
-            other.end(ENDED, "resumed by another connection")
+            other.close(ENDED, "resumed by another connection")
 
     # -- from the upstream ---------------------------------------------------------------------
 
@@ -238,18 +238,18 @@ class Hub:
     def published(self, messages: list[Message]) -> None:
         """Events in order, numbered without a hole since the last ``upstream_joined``; the history has them already."""
         if self.latest is not None:
-            self.latest.took(messages)
+            self.latest.update(messages)
         self.fanout.publish(messages)
         if self.deadlines.resumptions:
             self.deadlines.arrived(messages)
 
-    def cut(self, front: bytes, reason: str) -> None:
+    def fail_calls(self, front: bytes, reason: str) -> None:
         """The link that carried the calls of one session ended: they are answered; ``front`` is its route stack."""
         session = self.fronts.get(front)
         if self.elsewhere is not None:
             self.elsewhere.forget(front)
         if isinstance(session, Session):
-            session.cut(f"upstream lost: {reason}")
+            session.fail_calls(f"upstream lost: {reason}")
 
     def upstream_lost(self, reason: str) -> None:
         """The upstream is gone: every open call is answered, every client is told."""
@@ -325,18 +325,18 @@ class Hub:
         """Read no more of a pure caller until the upstream takes more; providers go on: others wait for them."""
         if not session.provider.names and session not in self._paused:
             self._paused.add(session)
-            session.hold(True)
+            session.set_paused(True)
 
     def unpause(self, session: Session) -> None:
         """Read ``session`` again, if it was paused."""
         if session in self._paused:
             self._paused.discard(session)
-            session.hold(False)
+            session.set_paused(False)
 
     def _resume_paused(self) -> None:
         paused, self._paused = self._paused, set()
         for session in paused:
-            session.hold(False)
+            session.set_paused(False)
 
     # -- rights --------------------------------------------------------------------------------
 
@@ -357,7 +357,7 @@ class Hub:
     def _judge_again(self, session: Session) -> None:
         mine = session.principal if self.identity is None else self.identity.again(session.principal)
         if mine is None:
-            session.end(REVOKED, GONE)
+            session.close(REVOKED, GONE)
         elif mine == session.principal:
             session.recheck()
         else:
@@ -372,7 +372,7 @@ class Hub:
             else:
                 gone = self.identity is not None and self.identity.revoked(mine)
             if gone:
-                session.end(REVOKED, "the credential was revoked")
+                session.close(REVOKED, "the credential was revoked")
 
     def refresh(self, session: Session, token: str) -> None:
         """Check a fresh token on a live connection; one that is refused ends it."""
@@ -384,15 +384,15 @@ class Hub:
             if self.identity is None:
                 raise Denied("no identity", public="no token can be checked", status=503, close=INTERNAL)
             principal = await self.identity.authenticate_token(token, address=session.address)
-            if not session.gone:
+            if not session.ended:
                 session.set_principal(principal)
                 session.tell(
                     {"type": "refreshed", "expires": principal.expires, "roles": principal.role_names}
                 )
         except Denied as denied:
-            if not session.gone:
+            if not session.ended:
                 self.deny(session, "refresh", "", str(denied))
-                session.end(denied.close, denied.public)
+                session.close(denied.close, denied.public)
         except Exception as error:
             self.fault(session, error)
         finally:
@@ -402,7 +402,7 @@ class Hub:
         """A fault of ours costs the session it happened with, and nobody else."""
         self.counters.faults += 1
         log.error("session %s of %s: a fault", session.id, session.principal.name, exc_info=error)
-        session.end(INTERNAL, MEANINGS[INTERNAL].text)
+        session.close(INTERNAL, MEANINGS[INTERNAL].text)
 
     def deny(
         self, session: Session, kind: str, topic: str, reason: str, *, claimed: int = USERID_UNKNOWN
@@ -439,13 +439,13 @@ class Hub:
             pause = began + seconds * index / len(waiting) - self.clock()
             if pause > 0:
                 await asyncio.sleep(pause)
-            session.end(SHUTDOWN, "the gateway leaves or restarts")
+            session.close(SHUTDOWN, "the gateway leaves or restarts")
 
     async def stop(self) -> None:
         """End every session and task at once; harmless twice."""
         self.accepting = False
         for session in list(self.sessions.values()):
-            session.end(SHUTDOWN, "the gateway leaves or restarts")
+            session.close(SHUTDOWN, "the gateway leaves or restarts")
         self.deadlines.stop()
         self.replays.stop()
         tasks = list(self._tasks)

@@ -24,7 +24,7 @@ from broker.cli.nfp import inside as nfp
 from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
 from broker.errors import ConfigError, HeadgateError, print_error
-from broker.node.testbed import Testbed, plan
+from broker.node.test_instance import TestInstance, plan
 from broker.settings import NfpSection, OsloSection, Settings
 
 START_S: Final = 60.0
@@ -120,7 +120,7 @@ def main(argv: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
     try:
-        testbed = Testbed(
+        testbed = TestInstance(
             plan(base, given.size, base.tree.topology, rundir.path),
             wings.beside if wings.wanted(base) else None,
         )
@@ -185,7 +185,7 @@ def _wings(settings: Settings) -> Callable[[], list[str]]:
 
 
 def _run(
-    testbed: Testbed, words: Sequence[str], rundir: Rundir, *, wait: bool, said: Callable[[], list[str]]
+    testbed: TestInstance, words: Sequence[str], rundir: Rundir, *, wait: bool, said: Callable[[], list[str]]
 ) -> int:
     began = time.monotonic()
     testbed.start()
@@ -213,14 +213,14 @@ def _shell(rundir: Rundir, uri: str) -> list[str]:
     return [program, "--rcfile", rundir.write_bashrc(environ), "-i"]
 
 
-def _brokers(testbed: Testbed) -> str:
+def _brokers(testbed: TestInstance) -> str:
     return f"{len(testbed.ranks)} brokers are" if len(testbed.ranks) > 1 else "one broker is"
 
 
 # ---------------------------------------------------------------- until all are there
 
 
-def _until_ready(testbed: Testbed, began: float) -> int | None:
+def _until_ready(testbed: TestInstance, began: float) -> int | None:
     """Wait for every rank; an exit code when that fails or somebody wants an end."""
     said = PATIENT_S
     while not testbed.wait(_STEP_S):
@@ -237,12 +237,12 @@ def _until_ready(testbed: Testbed, began: float) -> int | None:
     return None
 
 
-def _missing(testbed: Testbed) -> str:
+def _missing(testbed: TestInstance) -> str:
     numbers = [str(rank.number) for rank in testbed.ranks if not rank.ready]
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:16])}{' ...' if len(numbers) > 16 else ''}"
 
 
-def _stillborn(testbed: Testbed) -> int:
+def _stillborn(testbed: TestInstance) -> int:
     """A rank died before all were ready; it has said why itself, and what the others say comes before our word."""
     first = testbed.dead[0]
     testbed.stop()
@@ -253,7 +253,7 @@ def _stillborn(testbed: Testbed) -> int:
 # ---------------------------------------------------------------- --wait
 
 
-def _say_where(testbed: Testbed, environ: str, seconds: float, beside: Sequence[str]) -> None:
+def _say_where(testbed: TestInstance, environ: str, seconds: float, beside: Sequence[str]) -> None:
     shown = [f"  rank {rank.number:<4} {rank.uri}" for rank in testbed.ranks]
     if len(shown) > 16:
         shown[8:-2] = ["  ..."]
@@ -271,7 +271,7 @@ def _say_where(testbed: Testbed, environ: str, seconds: float, beside: Sequence[
     print("\n".join(lines), flush=True)
 
 
-def _until_told(testbed: Testbed) -> int:
+def _until_told(testbed: TestInstance) -> int:
     """Stay until a signal asks for the end, or no broker is left."""
     while testbed.alive:
         came = taken(None)
@@ -281,7 +281,7 @@ def _until_told(testbed: Testbed) -> int:
     raise HeadgateError("no broker is left")
 
 
-def report_dead(testbed: Testbed) -> None:
+def report_dead(testbed: TestInstance) -> None:
     """Say which ranks have ended since the last look."""
     for rank in testbed.reap():
         print_error(f"headgate: rank {rank.number} (pid {rank.pid}) ended with code {rank.code}")

@@ -38,7 +38,7 @@ class Position:
         """A new link, on which nothing is asked for yet."""
         talk = link.talk
         if talk is not None:
-            talk.ears = self._heard
+            talk.on_object = self._heard
             self._begin(talk)
 
     def _begin(self, talk: EventReplay) -> None:
@@ -51,7 +51,7 @@ class Position:
         talk = link.talk
         if talk is None:
             return
-        talk.ears = self._heard
+        talk.on_object = self._heard
         prefixes, former, known = self._interests.prefixes, self._token, self.epoch is not None
         if not (prefixes and known):
             self._begin(talk)
@@ -64,7 +64,7 @@ class Position:
             talk.resume(**position, **({"token": former} if former else {}))
 
     def _heard(self, obj: dict[str, Any]) -> None:
-        """One object of the gateway (``EventReplay.ears``)."""
+        """One object of the gateway (``EventReplay.on_object``)."""
         kind = obj.get("type")
         if kind == "resumed":
             self._resumed(obj)

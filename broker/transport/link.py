@@ -50,11 +50,11 @@ class EventReplay(Protocol):
 
     Attributes:
         welcome: its first words, with ``epoch``, ``sequence`` and ``resume`` where it has them.
-        ears: hears each object that it says, in the order of the messages.
+        on_object: hears each object that it says, in the order of the messages.
     """
 
     welcome: dict[str, Any]
-    ears: Callable[[dict[str, Any]], None]
+    on_object: Callable[[dict[str, Any]], None]
 
     def resume(self, **position: Any) -> None:
         """Ask for what followed this position, and for what comes; before the first subscription of a link."""

@@ -71,13 +71,13 @@ class History:
         self.last = sequence
         self._known = True
 
-    def hole(self) -> None:
+    def mark_gap(self) -> None:
         """Numbers were missed: nothing before the next event can be bridged any more."""
         self._clear()
         self._known = False
 
     def add(self, message: Message) -> None:
-        """Keep the event behind ``last``; another number means that those between were missed (``hole``)."""
+        """Keep the event behind ``last``; another number means that those between were missed (``mark_gap``)."""
         self.extend([message])
 
     def extend(self, messages: list[Message]) -> None:

@@ -35,7 +35,7 @@ class Latest:
     def __len__(self) -> int:
         return len(self._held)
 
-    def took(self, messages: list[Message]) -> None:
+    def update(self, messages: list[Message]) -> None:
         """Events that came, in order."""
         held = self._held
         for message in messages:

@@ -26,7 +26,7 @@ SHOWN_CHARS: Final = 128
 def respond(session: Session, message: Message, payload: bytes | None = None, *, errnum: int = 0) -> None:
     """Answer a request, unless no response was wanted (``LINK_REQUESTS`` apart)."""
     unwanted = message.head[4] & NORESPONSE
-    if session.gone or (unwanted and bytes(part_data(message.topic_part) or b"") not in LINK_REQUESTS):
+    if session.ended or (unwanted and bytes(part_data(message.topic_part) or b"") not in LINK_REQUESTS):
         return
     cred = session.hub.cred
     message.front = DELIMITER

@@ -81,7 +81,7 @@ class AuthorizationFilter:
         try:
             passed: list[Message] = []
             for at, item in enumerate(items):
-                if self._session.gone:
+                if self._session.ended:
                     return
                 asked = questions_of(self._session, item)
                 verdicts = {
@@ -126,7 +126,7 @@ class AuthorizationFilter:
 
     def _ask(self, questions: list[Question], items: Sequence[Item]) -> None:
         self._waiting = [_kept(each) for each in items]
-        self._session.hold(True)
+        self._session.set_paused(True)
         self._session.hub.spawn(f"authorisation hook {self._session.id}", self._asked(questions))
 
     async def _asked(self, questions: list[Question]) -> None:
@@ -139,7 +139,7 @@ class AuthorizationFilter:
         except Exception as error:
             self._session.hub.fault(self._session, error)
         finally:
-            self._session.hold(False)
+            self._session.set_paused(False)
 
 
 def questions_of(session: Session, item: Item) -> list[Question]:

@@ -25,7 +25,7 @@ def handle(session: Session, obj: dict[str, Any]) -> None:
     elif kind == "resume" and not session.resumed and not session.subscriptions:
         _resume(session, obj)
     else:
-        session.end(BAD_MESSAGE, f"a control object of type {str(kind)[:32]!r} has no place here")
+        session.close(BAD_MESSAGE, f"a control object of type {str(kind)[:32]!r} has no place here")
 
 
 def _resume(session: Session, obj: dict[str, Any]) -> None:

@@ -140,7 +140,7 @@ class Deadlines:
         """Look at every deadline."""
         wall, now = self._hub.wall(), self._hub.clock()
         for session in [one for one, expires in self._expires.items() if expires <= wall]:
-            session.end(EXPIRED, "the credential expired; connect with a fresh one")
+            session.close(EXPIRED, "the credential expired; connect with a fresh one")
         for session, row in list(self._subscriptions.items()):
             left = [one for one in row if one.until > now]
             if left:

@@ -157,7 +157,7 @@ class Provider:
         self._owed = {}
         self.count = 0
 
-    def settle(self, reason: str) -> None:
+    def answer_all(self, reason: str) -> None:
         """The provider is gone: answer what it owes with EHOSTUNREACH."""
         owed, self._owed = self._owed, {}
         self.count = 0

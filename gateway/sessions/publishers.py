@@ -42,7 +42,7 @@ class Publishers:
             self._renew_later()
         elif session not in self._held:
             self._held[session] = None
-            session.hold(True)
+            session.set_paused(True)
 
     def forget(self, session: Session) -> None:
         """It has ended."""
@@ -62,4 +62,4 @@ class Publishers:
     def _release(self) -> None:
         held, self._held = self._held, {}
         for session in held:
-            session.hold(False)
+            session.set_paused(False)

@@ -123,7 +123,7 @@ class Registrations:
         self._forget(one)
         self._ask(one, "service.remove", done)
 
-    def leave(self, session: Session) -> None:
+    def remove_session(self, session: Session) -> None:
         """``session`` is gone: remove its names, confirmed or not. Nobody waits for the answer, but it is asked for: a
         deployed connector that owes none forgets to free the name, and refuses it until its link ends.
         """

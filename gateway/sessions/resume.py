@@ -46,7 +46,7 @@ _MAC_CHARS: Final = 43
 
 
 class HasRoom(Protocol):
-    """The outbox of a web client (``websocket.waiting.Waiting``, which sessions do not know)."""
+    """The outbox of a web client (``websocket.outbox.WebOutbox``, which sessions do not know)."""
 
     queued_bytes: int
 

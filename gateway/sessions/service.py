@@ -324,7 +324,7 @@ def _end(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
     if revoke:
         _revoke(hub, caller, session)
     else:
-        session.end(ENDED, f"ended by {caller.name}")
+        session.close(ENDED, f"ended by {caller.name}")
     return {}
 
 

@@ -54,7 +54,7 @@ class Session:
         link, kind, address, opened_at: its connection, what it speaks, from where, since when (wall clock).
         subscriptions: prefix -> how often; the fan-out's.
         calls: its open calls. provider: its services.
-        busy: it reads slowly. gone: it has ended.
+        busy: it reads slowly. ended: it has ended.
         resumption: on its way back to live, or None. resumed: it was, or is. refreshing: a fresh credential is checked.
         adding: services whose registration is under way.
         received_msgs, answered_msgs, denied_msgs, dropped: counts of its messages.
@@ -63,7 +63,7 @@ class Session:
     __slots__ = (
         "_bucket",
         "_decisions",
-        "_holds",
+        "_pauses",
         "adding",
         "address",
         "answered_msgs",
@@ -71,8 +71,8 @@ class Session:
         "calls",
         "denied_msgs",
         "dropped",
+        "ended",
         "front",
-        "gone",
         "hub",
         "id",
         "kind",
@@ -102,7 +102,7 @@ class Session:
         self.provider = Provider(self)
         self.resumption: Resumption | None = None
         self.busy = False
-        self.gone = False
+        self.ended = False
         self.refreshing = False
         self.resumed = False
         self.adding = 0
@@ -111,11 +111,11 @@ class Session:
         self.denied_msgs = 0
         self.dropped = 0
         self._decisions: dict[bytes, Decision] = {}
-        self._holds = 0
+        self._pauses = 0
         self._bucket: Bucket | None = None
-        self._become(principal)
+        self._apply_principal(principal)
 
-    def _become(self, principal: Principal) -> None:
+    def _apply_principal(self, principal: Principal) -> None:
         self.stamp = decisions.stamp_of(principal)
         self.principal = principal
         self.roles = int.from_bytes(self.stamp[4:], "big")
@@ -163,7 +163,7 @@ class Session:
         if self.hub.upstream.choked:
             self.hub.pause(self)
         for message in messages:
-            if self.gone:
+            if self.ended:
                 break
             kind = message.head[3]
             if kind == RESPONSE:  # somebody waits for it: no rate applies
@@ -200,9 +200,9 @@ class Session:
     def link_ended(self, link: Link, error: LinkError) -> None:
         """The connection is gone (``Receiver``); with a code of its own, as for a slow reader, or by the client."""
         code: int = getattr(link, "code", 0)
-        if code and not self.gone:
+        if code and not self.ended:
             self.hub.counters.ended[code] += 1
-        self.leave(str(error))
+        self.detach(str(error))
 
     def link_choked(self, link: Link, choked: bool) -> None:
         """The client reads slowly, or does again: requests for its services are answered EAGAIN (``Receiver``)."""
@@ -299,14 +299,14 @@ class Session:
         """Whether the access rules let it see events of exactly this topic."""
         return self.hub.access.allows(self.roles, "subscribe", topic)
 
-    def hold(self, on: bool) -> None:
+    def set_paused(self, on: bool) -> None:
         """Do not read the client, or read it again once as often as it was held: it has published too much, or the
         upstream takes no more.
         """
-        self._holds += 1 if on else -1
-        if on and self._holds == 1:
+        self._pauses += 1 if on else -1
+        if on and self._pauses == 1:
             self.link.pause()
-        elif not self._holds and not self.gone:
+        elif not self._pauses and not self.ended:
             self.link.resume()
 
     def drop(self, reason: str) -> None:
@@ -321,7 +321,7 @@ class Session:
         self.hub.counters.limited += 1
         text = f"more than {self.hub.settings.limits.msgs_per_s:g} messages a second: retry in {wait_s:.2f} s"
         if self._bucket.flooding:
-            self.end(FLOOD, text)
+            self.close(FLOOD, text)
         elif message.head[3] == REQUEST:
             answers.refuse(self, message, errno.EAGAIN, text)
         elif message.head[3] == EVENT:
@@ -333,11 +333,11 @@ class Session:
 
     def control(self, obj: dict[str, Any]) -> None:
         """A control object of the client: ``ping``, ``refresh`` or ``resume`` (see ``controls``)."""
-        if self.gone:
+        if self.ended:
             return
         if self._bucket is not None and self._bucket.take(self.hub.clock()):
             if self._bucket.flooding:
-                self.end(FLOOD, "control objects above the rate")
+                self.close(FLOOD, "control objects above the rate")
             self.drop("control object above the rate")
             return
         controls.handle(self, obj)
@@ -355,7 +355,7 @@ class Session:
     def tell(self, obj: dict[str, Any]) -> None:
         """Send a control object; links without a control channel ignore it."""
         tell = getattr(self.link, "tell", None)
-        if tell is not None and not self.gone:
+        if tell is not None and not self.ended:
             tell(obj)
 
     # -- changes and the end -------------------------------------------------------------------
@@ -367,7 +367,7 @@ class Session:
             Denied: it is another user's (close code 4500).
         """
         rights.check_same_user(self, principal)
-        self._become(principal)
+        self._apply_principal(principal)
         self.hub.deadlines.watch(self)
         self.hub.fanout.changed(self)
         self.recheck()
@@ -377,31 +377,31 @@ class Session:
         self.redecide()
         rights.give_up(self)
 
-    def end(self, code: int, reason: str) -> None:
+    def close(self, code: int, reason: str) -> None:
         """Close the client's connection with a code of ``closes``; idempotent."""
-        if self.gone:
+        if self.ended:
             return
         self.hub.counters.ended[code] += 1
-        self.leave(reason)
+        self.detach(reason)
         close_with = getattr(self.link, "close_with", None)
         if close_with is not None:
             close_with(code, reason)
         else:
             self.link.close(reason)
 
-    def leave(self, reason: str) -> None:
+    def detach(self, reason: str) -> None:
         """Settle its affairs: nothing is sent to it any more, and nobody waits for it; idempotent."""
-        if self.gone:
+        if self.ended:
             return
-        self.gone = True
+        self.ended = True
         hub = self.hub
         hub.counters.events_dropped += self.link.outbox.dropped_events
         hub.forget(self)
         if self.resumption is not None:
             self.resumption.cancel()
             self.resumption = None
-        hub.registrations.leave(self)
-        self.provider.settle("the provider is gone")
+        hub.registrations.remove_session(self)
+        self.provider.answer_all("the provider is gone")
         for notice in self.calls.notices(self.front):
             hub.upstream.send(notice)
         hub.upstream.forget(self.front)
@@ -411,9 +411,9 @@ class Session:
     def upstream_lost(self, text: str) -> None:
         """Nothing that was asked will be answered: say so to whoever waits."""
         self.provider.forget()
-        self.cut(text)
+        self.fail_calls(text)
 
-    def cut(self, text: str) -> None:
+    def fail_calls(self, text: str) -> None:
         """No open call will be answered: say so to whoever waits."""
         waiting = self.calls.all()
         self.calls.clear()

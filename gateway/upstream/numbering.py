@@ -131,7 +131,7 @@ class Numbering:
             self.doubt()
             return False
         self.missed += step - 1
-        self._history.hole()
+        self._history.mark_gap()
         self._hub.upstream_joined(False, step - 1)
         return True
 

@@ -83,7 +83,7 @@ class Accepted(socket.socket):
         if self._admission is not None:
             self._admission.sockets -= 1
             self._admission = None
-            self.slot.leave()
+            self.slot.release()
 
 
 class Turns:

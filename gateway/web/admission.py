@@ -55,7 +55,7 @@ class Slot:
     """The slot of one connection in a pool.
 
     Args:
-        cut: closes the connection at once, without waiting for its peer; whoever has the connection replaces it.
+        abort: closes the connection at once, without waiting for its peer; whoever has the connection replaces it.
 
     Attributes:
         idle: nothing is under way, beside an answer that the client has to read: it may end for a newcomer.
@@ -64,21 +64,21 @@ class Slot:
         until: it is not ended for a newcomer before (the pool's clock).
     """
 
-    __slots__ = ("cut", "idle", "key", "pool", "until")
+    __slots__ = ("abort", "idle", "key", "pool", "until")
 
-    def __init__(self, cut: Callable[[], None]) -> None:
-        self.cut = cut
+    def __init__(self, abort: Callable[[], None]) -> None:
+        self.abort = abort
         self.until = 0.0
         self.idle = True
         self.pool: Pool | None = None
         self.key: str | None = None
 
-    def rests(self) -> None:
+    def set_idle(self) -> None:
         """Nothing is under way any more."""
         if self.pool is not None:
             self.pool.rank(self, idle=True)
 
-    def works(self) -> None:
+    def set_busy(self) -> None:
         """Something is under way."""
         if self.pool is not None:
             self.pool.rank(self, idle=False)
@@ -89,7 +89,7 @@ class Slot:
             return True
         return self.pool is not None and pool.enter(self, key)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """The connection has ended, or is counted elsewhere; harmless twice."""
         if self.pool is not None:
             self.pool.remove(self)
@@ -140,7 +140,7 @@ class Pool:
     def enter(self, slot: Slot, key: str | None) -> bool:
         """Take ``slot`` in, from another pool perhaps; False: nobody can end for it."""
         before, former = slot.pool, slot.key
-        slot.leave()
+        slot.release()
         room = self._make_room(key)
         if room:
             self._insert(slot, key)
@@ -207,8 +207,8 @@ class Pool:
 
     def _end(self, slot: Slot, why: str) -> None:
         key = slot.key or ""
-        slot.leave()
-        slot.cut()
+        slot.release()
+        slot.abort()
         self._ended(why, key)
 
 

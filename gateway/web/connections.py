@@ -72,7 +72,7 @@ class Connection(web.RequestHandler):
         """A request head is there."""
         self._body = None
         self._expect_nothing()
-        self._slot.works()
+        self._slot.set_busy()
 
     def belongs_to(self, user: str) -> None:
         """A credential of ``user`` was accepted with the present request.
@@ -91,7 +91,7 @@ class Connection(web.RequestHandler):
         """
         self._expect_nothing()
         if self._wire is not None:
-            self._slot.rests()
+            self._slot.set_idle()
             self._deadline = self._loop.call_later(LINGER_S, self.cut)
 
     def cut(self) -> None:
@@ -105,7 +105,7 @@ class Connection(web.RequestHandler):
     def _end(self) -> None:
         self._wire = None
         self._expect_nothing()
-        self._slot.leave()
+        self._slot.release()
 
     def _expect_head(self) -> None:
         self._deadline = self._loop.call_later(self._head_s, self.cut)
@@ -121,7 +121,7 @@ class Connection(web.RequestHandler):
         """The connection begins, its TLS handshake done."""
         assert isinstance(transport, asyncio.Transport)
         self._wire = transport
-        self._slot.cut = self.cut
+        self._slot.abort = self.cut
         self._deadline = self._loop.call_at(self._first_head_by, self.cut)
         super().connection_made(transport)
 
@@ -141,7 +141,7 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """The answer is there and is written now."""
         self._expect_nothing()
-        self._slot.rests()
+        self._slot.set_idle()
         if isinstance(
             resp, web.HTTPException
         ):  # raised before our handlers, as for an Expect that nobody knows

@@ -1,7 +1,7 @@
 """An HTTP exchange as a Link: what a session sends waits here until the handler writes it into the response.
 
 The handler takes messages as fast as its client reads; what waits is counted in the outbox like at any other link of
-a web client (``websocket.waiting``): over high water the session is told (``choked``), over its cap, or over the
+a web client (``websocket.outbox``): over high water the session is told (``choked``), over its cap, or over the
 budget of all clients, the link ends and the client gets an error instead of a silent hole. Nothing here writes to a
 socket.
 """
@@ -16,7 +16,7 @@ from broker.errors import LinkClosed, LinkError
 from broker.identity import PeerInfo
 from broker.transport.link import Link, Options
 from broker.wire.message import Message
-from gateway.websocket.waiting import Waiting
+from gateway.websocket.outbox import WebOutbox
 
 
 class ExchangeLink(Link):
@@ -29,11 +29,11 @@ class ExchangeLink(Link):
 
     __slots__ = ("_news", "_reading", "code", "over")
 
-    outbox: Waiting
+    outbox: WebOutbox
 
     def __init__(self, peer: PeerInfo, options: Options) -> None:
         super().__init__(peer, options)
-        self.outbox = Waiting(self, options.limits, options.budget)
+        self.outbox = WebOutbox(self, options.limits, options.budget)
         self._news = asyncio.Event()
         self._reading = asyncio.Event()
         self.code = 0

@@ -41,7 +41,7 @@ _PAGE: Final = """<!doctype html>
 """
 
 
-async def ways(request: web.Request) -> web.Response:
+async def list_providers(request: web.Request) -> web.Response:
     """How people can log in here, besides links and tokens."""
     providers = request.app[FRONT].identity.named.providers.by_name.values()
     rows = [{"name": each.entry.name, "title": each.title} for each in providers]

@@ -224,7 +224,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
         "/v1/login",
-        oidc.ways,
+        oidc.list_providers,
         "Identity providers that people can log in at.",
         {200: ("their names and titles", (_JSON,))},
         public=True,

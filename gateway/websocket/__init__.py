@@ -5,7 +5,7 @@
 ``deflate``   messages that are compressed (pure)
 ``link``      one connection as a link like every other
 ``receiving`` what links read into, and who gets it
-``waiting``   what waits for a client that does not read, and its policy
+``outbox``   what waits for a client that does not read, and its policy
 ``handshake`` the opening handshake, and the connection taken over from aiohttp
 ``endpoint``  ``GET /v1/ws``
 ``preauth``   where a client without a credential waits

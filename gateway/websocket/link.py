@@ -29,9 +29,9 @@ from gateway.closes import BAD_MESSAGE, INTERNAL, MEANINGS, NORMAL, SLOW, TOO_BI
 from gateway.codecs import control
 from gateway.websocket import frames
 from gateway.websocket.deflate import Deflated
+from gateway.websocket.outbox import WebOutbox
 from gateway.websocket.reader import Reader
 from gateway.websocket.receiving import WebReceiver, shared_buffer
-from gateway.websocket.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +103,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         deflates: bool = False,
     ) -> None:
         super().__init__(peer, options)
-        self.outbox: Waiting = Waiting(self, options.limits, options.budget)
+        self.outbox: WebOutbox = WebOutbox(self, options.limits, options.budget)
         self.code = 0
         self.codec: Codec = Deflated(codec) if deflates else codec
         self.reader = Reader(max_bytes, inflates=deflates)
@@ -159,7 +159,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         if self._transport is not None and self.ended is None:
             self._transport.pause_reading()
 
-    def go_on(self) -> None:
+    def continue_reading(self) -> None:
         """Handle some of what was read and waits."""
         self._late = False
         if self._held and self.ended is None:
@@ -465,7 +465,7 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         where = self.peer.address
         self._end(LinkBroken(f"{where}: {exc}") if exc else LinkEnded(f"{where}: the connection was lost"))
         if self.slot is not None:
-            self.slot.leave()
+            self.slot.release()
 
     def _end(self, error: LinkError) -> None:
         self._full = True

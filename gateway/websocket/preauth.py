@@ -62,7 +62,7 @@ class PreAuthReceiver:
             self._held.append(obj)
         elif obj.get("type") == "auth":
             self.link.pause()
-            self.slot.works()
+            self.slot.set_busy()
             self.check = asyncio.get_running_loop().create_task(
                 self._authenticate(obj["token"]), name=f"auth {self.link.peer.address}"
             )
@@ -73,7 +73,7 @@ class PreAuthReceiver:
         """The client left, or was refused: nothing of it stays but its connection, which counts until it has gone."""
         self._deadline.cancel()
         if not self.slot.idle:
-            self.slot.rests()
+            self.slot.set_idle()
         self._held = []
         self._endpoint.doors.discard(self)
         if self.check is not None and self.check is not asyncio.current_task():
@@ -102,7 +102,7 @@ class PreAuthReceiver:
         if link.ended is not None or not self._endpoint.enter(link, self._address, principal):
             return
         self._deadline.cancel()
-        self.slot.leave()
+        self.slot.release()
         link.slot = None
         self._endpoint.doors.discard(self)
         held, self._held = self._held, []

@@ -77,7 +77,7 @@ class ReadBuffer:
         self._taken = 0
         late = self._late
         while late and self.spare > 0:
-            late.popleft().go_on()
+            late.popleft().continue_reading()
 
 
 def shared_buffer() -> ReadBuffer:

@@ -187,7 +187,7 @@ def test_a_socket_comes_back_by_itself(script):
         assert (await sockets.ask(dealer, asked(matchtag=1))).errnum == 0
         sessions = gateway.gateway.hub.sessions
         (session,) = sessions.values()
-        session.end(4000, "for a test")
+        session.close(4000, "for a test")
         await until(lambda: any(other is not session for other in sessions.values()))
         assert (await sockets.ask(dealer, asked(matchtag=2))).matchtag == 2
 

@@ -59,7 +59,7 @@ def test_covers_and_since_tell_exactly_what_is_held(steps, max_msgs, max_bytes):
             model.break_at(value)
             last = value
         elif kind == "hole":
-            history.hole()
+            history.mark_gap()
             model.break_at(None)
         else:
             for _ in range(value if kind == "skip" else 0):

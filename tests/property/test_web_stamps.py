@@ -100,7 +100,7 @@ def received(who, sent, rules=(ALL,)):
         hub.requested(asked)
         session.received(near, sent)
         front = session.front
-        session.leave("done")
+        session.detach("done")
         far.close()
         await asyncio.sleep(0)
         assert hub.counters.faults == 0

@@ -41,7 +41,7 @@ class Conversation:
         welcomed: done with True once the gateway let us in (and resumed); or with the reason why not.
         welcome: its welcome; empty before.
         resumed: its answer to ``resume``; empty without one.
-        ears: hears each object, after this conversation did.
+        on_object: hears each object, after this conversation did.
         said: the text of its last error object, which precedes a close frame; and ``again``, whether it wants us to
             connect again, where it said.
         gaps, lost: notices of dropped events, and events dropped: we read too slowly.
@@ -61,7 +61,7 @@ class Conversation:
         self.resumed: dict[str, Any] = {}
         self.said = ""
         self.again: bool | None = None
-        self.ears: Callable[[dict[str, Any]], None] = lambda _obj: None
+        self.on_object: Callable[[dict[str, Any]], None] = lambda _obj: None
         self.gaps = 0
         self.lost = 0
 
@@ -78,7 +78,7 @@ class Conversation:
         found = self.welcome.get("ping_s")
         return float(found) if isinstance(found, int | float) and found > 0 else 0.0
 
-    def heard(self, text: bytes) -> None:
+    def received(self, text: bytes) -> None:
         """Take one control object.
 
         Raises:
@@ -91,7 +91,7 @@ class Conversation:
         handler = _HANDLERS.get(str(obj.get("type")))
         if handler is not None:  # a newer gateway may say more
             handler(self, obj)
-        self.ears(obj)
+        self.on_object(obj)
 
     def resume(self, **position: Any) -> None:
         """See ``Talk.resume``."""

@@ -242,7 +242,7 @@ class ClientLink(Link, asyncio.Protocol):
             if messages:  # what stands in front of it is told before it
                 self._deliver(messages)
                 messages.clear()
-            self.talk.heard(data)
+            self.talk.received(data)
             return
         splitter = self._splitter
         messages += splitter.feed(data)

@@ -29,7 +29,7 @@ def test_connections_are_bounded_in_all_and_per_user():
         assert refusal(desk) == (429, 4504)
         desk.client(principal("eve", 1002))
         assert refusal(desk, who=principal("bob", 1003)) == (503, 4005)
-        first.session.end(1000, "bye")
+        first.session.close(1000, "bye")
         desk.client()
         assert dict(desk.hub.counters.refusals) == {"flux.v1: 429": 1, "flux.v1: 503": 1}
 
@@ -62,8 +62,8 @@ def test_places_of_all_processes_count():
         places = desk.hub.places = Elsewhere()
         web = desk.client()
         assert places.own == 1
-        web.session.end(1000, "bye")
-        web.session.leave("twice")
+        web.session.close(1000, "bye")
+        web.session.detach("twice")
         assert places.own == 0
         desk.client(kind="http")
         assert places.own == 0

@@ -104,7 +104,7 @@ def test_a_session_that_is_ended_says_why():
     async def body(folder: Path) -> None:
         async with live(folder) as gateway, to(gateway) as h:
             for session in list(gateway.gateway.hub.sessions.values()):
-                session.end(4506, "an administrator wants it so")
+                session.close(4506, "an administrator wants it so")
             error = await h.wait_ended()
             assert isinstance(error, LinkEnded)
             assert "an administrator wants it so (close code 4506)" in str(error)

@@ -82,7 +82,7 @@ def test_a_history_of_none_still_knows_who_missed_nothing():
 
 def test_a_hole_cannot_be_bridged():
     history = filled(3)
-    history.hole()
+    history.mark_gap()
     assert [history.covers(EPOCH, n) for n in range(6)] == [False] * 6
     with pytest.raises(LookupError):
         history.since(3, 99)

@@ -26,7 +26,7 @@ from gateway.hub import Hub
 from gateway.principal import ROLE_NAMES, Principal
 from gateway.settings.schema import GatewaySettings
 from gateway.upstream.supervisor import Upstream
-from gateway.websocket.waiting import Waiting
+from gateway.websocket.outbox import WebOutbox
 
 KEY = b"k" * 32
 _tags = itertools.count(1)
@@ -54,7 +54,7 @@ class WebLink(InprocLink):
 
     def __init__(self, peer, options, client):
         super().__init__(peer, options)
-        self.outbox = Waiting(self, options.limits, options.budget)
+        self.outbox = WebOutbox(self, options.limits, options.budget)
         self.data = client
 
     def send(self, message):

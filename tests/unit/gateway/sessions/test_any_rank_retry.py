@@ -58,7 +58,7 @@ def test_the_ranks_are_tried_one_after_the_other():
         assert nodeids(desk)[2:] == [NODEID_ANY, 0]
         assert web.session.calls.count == 0
         web.leave()
-        await until(lambda: web.session.gone)
+        await until(lambda: web.session.ended)
         assert sorted(nodeids(desk, "calc.disconnect")) == [0, 7, NODEID_ANY]
 
     before(script, ranks=[7])
@@ -98,7 +98,7 @@ def test_who_goes_while_the_brokers_are_asked_is_sent_nothing_and_nothing_is_sen
         tag = other.send("calc.add")
         await until(lambda: len(told.asked) == 2)
         web.leave()
-        await until(lambda: web.session.gone)
+        await until(lambda: web.session.ended)
         told.told.set()
         await other.answer(tag)
         assert nodeids(desk) == [NODEID_ANY, NODEID_ANY, 7]

@@ -263,7 +263,7 @@ def test_whoever_leaves_while_it_is_asked_is_gone():
         web.send("attr.get", {"name": "size"})
         await until(lambda: hook.asked)
         web.leave()
-        await until(lambda: web.session.gone)
+        await until(lambda: web.session.ended)
         hook.open.set()
         await desk.settled()
         assert desk.spy.requests("attr.get") == []

@@ -31,7 +31,7 @@ def test_whoever_was_asked_hears_once_of_the_sessions_end():
         await web.settled()
         desk.spy.sent.clear()
         web.leave()
-        await until(lambda: web.session.gone)
+        await until(lambda: web.session.ended)
         notices = {(one.topic, one.nodeid) for one in desk.spy.sent}
         assert notices == {
             ("calc.disconnect", wire.NODEID_ANY),
@@ -84,7 +84,7 @@ def test_a_client_may_take_leave_itself():
             assert web.session.calls.count == 1
             desk.spy.sent.clear()
             web.leave()
-            await until(lambda: web.session.gone)
+            await until(lambda: web.session.ended)
             assert [one.topic for one in desk.spy.sent] == ["other.disconnect"]
 
     run(script, rules=[CALLS])
@@ -96,7 +96,7 @@ def test_whoever_could_not_be_asked_is_owed_no_notice():
         assert (await web.refused("calc.a"))[0] == errno.EHOSTUNREACH
         await desk.join()
         web.leave()
-        await until(lambda: web.session.gone)
+        await until(lambda: web.session.ended)
         assert desk.spy.sent == []
 
     run(script, rules=[CALLS], join=False)
@@ -152,8 +152,8 @@ def test_an_ended_session_gets_nothing_and_sends_nothing():
             web = desk.client()
             web.send("calc.wait")
             await until(lambda: seen)
-            web.session.end(4006, "enough")
-            web.session.end(4000, "twice")
+            web.session.close(4006, "enough")
+            web.session.close(4000, "twice")
             assert (web.code, web.reason) == (4006, "enough")
             seen[0].respond()
             await desk.settled()
@@ -279,7 +279,7 @@ def test_an_end_is_counted_once_with_its_code_whether_the_session_or_its_link_ma
         by_link.near.code = 4002
         by_link.near.abort(LinkBroken("it does not read"))
         by_session.near.code = 4006
-        by_session.session.end(4006, "enough")
+        by_session.session.close(4006, "enough")
         by_client.leave()
         await until(lambda: not desk.hub.sessions)
         assert dict(desk.hub.counters.ended) == {4002: 1, 4006: 1}

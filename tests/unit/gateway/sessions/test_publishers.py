@@ -87,7 +87,7 @@ def test_a_lost_upstream_and_the_end_of_a_session_let_go():
         for one in (web, gone):
             one.say(wire.event("load.a", LARGE), wire.event("load.b", LARGE))
             await until(lambda one=one: one.paused)
-        gone.session.end(REVOKED, "that is all")
+        gone.session.close(REVOKED, "that is all")
         desk.hub.upstream_lost("cut")
         assert not web.paused
 

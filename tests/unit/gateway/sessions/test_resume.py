@@ -456,7 +456,7 @@ def test_a_client_that_goes_while_it_waits_for_its_turn_takes_none():
         for _ in range(20):
             web = desk.client()
             resume(web, old, *where)
-            web.session.end(4006, "enough")
+            web.session.close(4006, "enough")
         assert desk.hub.replays._rows == {}
 
     run(script, rules=[NEWS])
@@ -526,7 +526,7 @@ def test_a_token_that_names_no_connection_of_this_user_replaces_none_and_the_res
             resume(web, token, *where, "news.")
             said = await resumed(web)
             assert (said["recovered"], said["replayed"]) == (True, 1)
-        assert not any(old.session.gone for old in olds)
+        assert not any(old.session.ended for old in olds)
 
     run(script, rules=[NEWS])
 
@@ -554,7 +554,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing_behind():
         web.send("event.subscribe", {"topic": "news."})
         await web.settled()
         web.leave()
-        await until(lambda: web.session.gone)
+        await until(lambda: web.session.ended)
         assert not desk.hub.deadlines.resumptions
         await publish(desk, "news.a")
         assert web.topics == []

@@ -224,7 +224,7 @@ def test_who_goes_costs_nothing_of_what_others_registered():
             for number in range(count):
                 registrations.add(other, f"1001-{count}-{number}", lambda _errnum, _text: None)
             leaver = (await provider(desk)).session
-            costs.append(bytecodes(lambda: registrations.leave(leaver)))  # noqa: B023 - called at once
+            costs.append(bytecodes(lambda: registrations.remove_session(leaver)))  # noqa: B023 - called at once
             await desk.settled()
 
     run(script, rules=[GUEST])

@@ -47,7 +47,7 @@ def test_a_client_that_begins_is_told_the_newest_of_each_topic():
 def test_a_payload_that_is_no_object_is_told_in_base64():
     async def script(desk):
         kept = [wire.event("weather.a", b"\xff\0{", sequence=1), wire.event("weather.b", sequence=2)]
-        desk.hub.latest.took(kept)
+        desk.hub.latest.update(kept)
         first, second = (await desk.owner().rpc("gateway.latest", {"topic": ""}))["events"]
         assert first["data"] == b64encode(b"\xff\0{").decode()
         assert second == {"topic": "weather.b", "sequence": 2, "userid": 0xFFFFFFFF}
@@ -60,7 +60,7 @@ def test_a_payload_that_is_no_object_is_told_in_base64():
 )
 def test_what_may_not_be_the_newest_any_more_is_not_told(changed, missed, left):
     async def script(desk):
-        desk.hub.latest.took([wire.event("weather.a", sequence=1)])
+        desk.hub.latest.update([wire.event("weather.a", sequence=1)])
         desk.hub.upstream_joined(changed, missed)
         assert len((await desk.owner().rpc("gateway.latest", {"topic": ""}))["events"]) == left
 
@@ -107,8 +107,8 @@ def test_without_the_setting_nothing_is_kept():
 
 def test_an_event_above_the_bound_takes_nothing_but_its_own_topic_with_it():
     kept = Latest(["a", "b"], 9, 200)
-    kept.took([wire.event("a", b"1", sequence=1), wire.event("b", b"2", sequence=2)])
-    kept.took([wire.event("a", bytes(300), sequence=3)])
+    kept.update([wire.event("a", b"1", sequence=1), wire.event("b", b"2", sequence=2)])
+    kept.update([wire.event("a", bytes(300), sequence=3)])
     assert [(topic, message.sequence) for topic, message in kept.under(b"")] == [(b"b", 2)]
     assert kept.bytes == sum(message.size for _topic, message in kept.under(b""))
 
@@ -118,7 +118,7 @@ def test_it_has_the_newest_of_those_that_spoke_last_within_its_bounds(said, most
     kept = Latest(["a", "b", "c", "d"], most, 200)
     model = {}
     for number, (topic, size) in enumerate(said, 1):
-        kept.took([wire.event(topic, bytes(size), sequence=number)])
+        kept.update([wire.event(topic, bytes(size), sequence=number)])
         if topic in "abcd":
             model.pop(topic, None)
             model[topic] = number

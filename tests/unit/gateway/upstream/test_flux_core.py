@@ -23,7 +23,7 @@ class Cutting(Recorder):
         super().__init__()
         self.cuts = []
 
-    def cut(self, front, reason):
+    def fail_calls(self, front, reason):
         self.cuts.append(front)
 
 

@@ -55,8 +55,8 @@ def test_the_age_counts_from_the_last_request():
     connections, _ = pool(3, 3)
     for number in range(3):
         connections.open(number, None)
-    connections.slots[0].works()
-    connections.slots[0].rests()
+    connections.slots[0].set_busy()
+    connections.slots[0].set_idle()
     connections.open(3, None)
     assert connections.cut == [1]
 
@@ -100,7 +100,7 @@ def test_a_user_whose_connections_are_all_at_work_stays_a_stranger_with_the_next
     slots = [Slot(lambda: None) for _ in range(3)]
     for slot in slots:
         admission.admit(slot, "192.0.2.7")
-        slot.works()
+        slot.set_busy()
     assert [slot.move(admission.users, "ada") for slot in slots] == [True, True, False]
     assert slots[2].pool is admission.strangers
     assert admission.strangers.of("192.0.2.7") == 1
@@ -118,7 +118,7 @@ def test_no_more_sockets_than_allowed_whoever_has_them():
     assert admission.admit(Slot(lambda: None), None)
     assert (stranger.pool, user.pool) == (None, admission.users)
     newest = next(iter(admission.strangers._idle))
-    newest.works()
+    newest.set_busy()
     assert admission.admit(Slot(lambda: None), None)
     assert user.pool is None
     assert admission.ended == {room.ALL: 2}
@@ -164,11 +164,11 @@ def test_what_a_pool_counts_is_what_is_in_it():
                 if admission.admit(fresh, chance.choice(["a", "b", "c", None])):
                     alive.append(fresh)
             case 1:
-                slot.works()
+                slot.set_busy()
             case 2:
-                slot.rests()
+                slot.set_idle()
             case 3:
-                slot.leave()
+                slot.release()
             case 4:
                 slot.move(admission.users, chance.choice("uvwxyz"))
             case 5:
@@ -213,8 +213,8 @@ def test_strangers_have_time_for_their_first_word_before_they_end_for_newer_ones
     assert admission.rest_s() == 0
     assert admission.admit(slots[3], "192.0.2.2")
     assert admission.rest_s() == GRACE_S, "all are as new: accepting rests"
-    slots[0].works()
-    slots[0].rests()
+    slots[0].set_busy()
+    slots[0].set_idle()
     assert admission.rest_s() == GRACE_S, "the oldest idle one is another"
     now[0] = GRACE_S
     assert admission.rest_s() == 0

@@ -297,7 +297,7 @@ async def test_a_stream_that_outlives_its_session_ends_for_a_newer_one_of_its_us
     for _ in range(4):
         writer, session = await deaf_stream(live)
         writers.append(writer)
-        session.end(ENDED, "enough")
+        session.close(ENDED, "enough")
         assert not live.gateway.hub.sessions
     assert live.gateway.admission.users.of("bob") == 2
     for writer in writers:
@@ -307,7 +307,7 @@ async def test_a_stream_that_outlives_its_session_ends_for_a_newer_one_of_its_us
 async def test_a_stream_that_outlives_its_session_ends_soon(live, monkeypatch):
     monkeypatch.setattr("gateway.web.connections.LINGER_S", 0.0)
     writer, session = await deaf_stream(live)
-    session.end(ENDED, "enough")
+    session.close(ENDED, "enough")
     async with asyncio.timeout(20):
         while live.gateway.admission.sockets:
             await asyncio.sleep(0.005)

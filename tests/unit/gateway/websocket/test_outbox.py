@@ -3,7 +3,7 @@
 from broker.transport.budget import Budget
 from broker.transport.outbox import OutboxLimits
 from gateway.closes import SLOW
-from gateway.websocket.waiting import Gap, Waiting
+from gateway.websocket.outbox import Gap, WebOutbox
 
 
 class Owner:
@@ -12,7 +12,7 @@ class Owner:
         self.marks: list[bool] = []
         limits = OutboxLimits(event_bytes=event_bytes, cap_bytes=cap_bytes, event_policy=policy)
         self.budget = budget or Budget()
-        self.outbox = Waiting(self, limits, self.budget)
+        self.outbox = WebOutbox(self, limits, self.budget)
 
     def choked(self, choked):
         self.marks.append(choked)

@@ -95,7 +95,7 @@ class Rank:
     """None while it lives, then its exit code, 128 + N when signal N ended it."""
 
 
-class Testbed:
+class TestInstance:
     """The processes of one instance.
 
     Args:

@@ -35,7 +35,7 @@ class Gap(NamedTuple):
     last: int
 
 
-class Waiting(Outbox[Any]):
+class WebOutbox(Outbox[Any]):
     """The outbox of a web client.
 
     Attributes:
