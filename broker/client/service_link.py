@@ -87,12 +87,12 @@ class ServiceLink:
             service = handle.service(self._name)
             self._add_methods(service)
             await service.open()
+            self._changed(handle)
         except BaseException:
-            await handle.close()
+            await handle.close()  # or the name would stay taken
             raise
         self.handle = handle
         self.connections += 1
-        self._changed(handle)
 
     async def _leave(self) -> None:
         handle, self.handle = self.handle, None

@@ -52,8 +52,8 @@ from broker.wire.message import (
 )
 from broker.wire.parts import encode_part, part_data
 
-Congested = Callable[[Port, Port, int], bool]
-"""``congested(origin, target, size)``: target is choked; whether a request of ``size`` bytes may pass all the same."""
+AdmitRequest = Callable[[Port, Port, int], bool]
+"""``admit_request(origin, target, size)``: target is choked; whether a request of so many bytes may pass."""
 
 NO_ERROR: Final = b"\0\0\0\0"
 CACHE_MAX: Final = 512
@@ -68,7 +68,7 @@ class Router:
     Args:
         rank: own rank. topology: the tree. uuid: own uuid (36 characters), new with each incarnation.
         own: the broker's own port: built-in services and the broker's own calls.
-        stamp: see ``Stamp``. congested: see ``Congested``.
+        stamp: see ``Stamp``. admit_request: see ``AdmitRequest``.
         pending_max: calls one client may have open; those that come over a tree link share no such cap.
         pending_total: open calls of all ports together (see ``call_caps``).
         user_limits: what the links of one user may hold together.
@@ -83,7 +83,7 @@ class Router:
         uuid: str,
         own: Port,
         stamp: Stamp,
-        congested: Congested,
+        admit_request: AdmitRequest,
         *,
         pending_max: int = 65536,
         pending_total: int = 1 << 20,
@@ -116,7 +116,7 @@ class Router:
         self._recording: Recording | None = None
         self._records: list[bytes] | None = None
         self._stamp: Stamp = stamp
-        self._congested: Congested = congested
+        self._admit_request: AdmitRequest = admit_request
         self._hop: bytes = encode_part(uuid.encode())
         self._by_hop: dict[bytes, Port] = {own.hop: own}
         self._decided: set[Port] = set()
@@ -255,7 +255,7 @@ class Router:
             target.busy
             and target is not port
             and not owed
-            and not self._congested(port, target, message.size)
+            and not self._admit_request(port, target, message.size)
         ):
             self.answer(port, message, errno.EAGAIN, f"{target.name} does not keep up with its requests")
             return None

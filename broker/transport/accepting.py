@@ -1,7 +1,7 @@
 """The listening side of UNIX sockets: who comes is greeted with a byte, 0 or the errno of a refusal.
 
 Nobody is left without an answer. When the process is out of descriptors, one that was kept for this is closed, and
-whoever comes is told so; guests are told before that, while there are some left for the owner (``Reserve``).
+whoever comes is told so; guests are told before that, while there are some left for the owner (``reserve``).
 """
 
 from __future__ import annotations

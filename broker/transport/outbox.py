@@ -2,7 +2,7 @@
 
 Theory of operation. While the transport takes what it is given, messages are ``unflushed`` for the rest of one batch
 only. Once it reports that it is full, the rest is *queued*: kept in encoded form (shared between subscribers)
-and counted. Parked bytes drive these rules:
+and counted. Queued bytes drive these rules:
 
 * above ``high_bytes``/``high_msgs`` the outbox is *full*: it is choked, and callers of this link are paused or answered
   EAGAIN;
@@ -83,7 +83,7 @@ class Outbox(Generic[Form]):
         queued_bytes: their sizes; of them, events: ``event_bytes``.
         charged_bytes: what the account is charged for them.
         sent: messages that left completely. under_way: those the peer has not handled. lagging: it is, with them.
-        choked: full, or behind.
+        choked: full, or lagging.
         progress: count of flushes in which the transport took at least one byte; stall detection compares it.
         dropped_events: events dropped by policy ``drop`` since the link began.
         discarded: messages that were queued when the link ended, or came later.
@@ -154,7 +154,7 @@ class Outbox(Generic[Form]):
 
     @property
     def undroppable_bytes(self) -> int:
-        """Parked bytes of what is not an event: responses, requests, control."""
+        """Queued bytes of what is not an event: responses, requests, control."""
         return self.queued_bytes - self.event_bytes
 
     @property

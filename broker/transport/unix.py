@@ -37,7 +37,7 @@ from broker.wire.message import MAGIC_DEPLOYED, Message
 READ_BYTES: Final = 128 << 10
 """One read at most; half of what a batch may hold, so that one greedy peer costs the others one batch."""
 WRITE_BYTES: Final = 256 << 10
-"""Parked frames are joined up to this size for one write."""
+"""Queued frames are joined up to this size for one write."""
 CONNECT_RETRY_S: Final = 0.01
 """Pause before another try to join a full queue."""
 

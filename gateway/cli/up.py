@@ -184,7 +184,9 @@ def _run(
     sockets = _bound(settings, fixed=bool(given.listen or given.config))
     testbed = TestInstance(ranks[1:])
     hurry = False
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # ranks that end are looked for, see Testbed
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGCHLD}
+    )  # ranks that end are looked for, see TestInstance
     try:
         testbed.start()
         from gateway import process  # behind the fork: the other ranks need nothing of it

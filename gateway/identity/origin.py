@@ -49,7 +49,7 @@ class Origins:
 
         Args:
             request: what was sent, for its headers and method.
-            client: who sent it (``Doors.client``).
+            client: who sent it (see ``proxies``).
             kind: how the user proved itself (``Principal.kind``); None: not, or not yet.
 
         Raises:

@@ -50,7 +50,7 @@ class HandshakeMonitor:
         return self._events.closed
 
     def close(self) -> None:
-        """Watch no more; Harmless twice."""
+        """Watch no more. Harmless twice."""
         self._events.close()
 
     def _event(self, event: int, _value: int) -> None:

@@ -94,7 +94,7 @@ class Conversation:
         self.on_object(obj)
 
     def resume(self, **position: Any) -> None:
-        """See ``Talk.resume``."""
+        """See ``EventReplay.resume``."""
         self._send(_encoder.encode({"type": "resume", **position}))
 
     def end(self) -> None:

@@ -36,17 +36,20 @@ def named_for_types_only(source):
     """Names in the fields of a module's named tuples, msgspec structs and data classes that exist for checkers only."""
     tree = ast.parse(source)
     typing_only = {
-        alias.asname or alias.name
+        (alias.asname or alias.name).partition(".")[0]
         for block in tree.body
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for each in block.body
-        if isinstance(each, ast.ImportFrom)
+        if isinstance(each, ast.Import | ast.ImportFrom)
         for alias in each.names
     }
     fields = [
         field.annotation
         for each in tree.body
-        if isinstance(each, ast.ClassDef) and (each.decorator_list or "Tuple" in ast.unparse(each))
+        if isinstance(each, ast.ClassDef)
+        and (
+            each.decorator_list or re.search("Tuple|Struct|TypedDict", " ".join(map(ast.unparse, each.bases)))
+        )
         for field in each.body
         if isinstance(field, ast.AnnAssign)
     ]
@@ -55,8 +58,10 @@ def named_for_types_only(source):
 
 def test_a_compiled_room_finds_the_types_of_its_fields():
     """The compiler evaluates them, whatever ``from __future__ import annotations`` says."""
-    sample = "if TYPE_CHECKING:\n    from a import B\nclass C(NamedTuple):\n    b: B | None\n"
-    assert named_for_types_only(sample) == {"B"}
+    for wanted, field in (("from a import B", "B | None"), ("import B", "B.C"), ("import B.c", "B.c.D")):
+        for base in ("NamedTuple", "msgspec.Struct"):
+            sample = f"if TYPE_CHECKING:\n    {wanted}\nclass C({base}):\n    b: {field}\n"
+            assert named_for_types_only(sample) == {"B"}
     root = Path(__file__).parents[3]
     files = [path for each in INCLUDED for path in root.glob(each)]
     assert {str(path): wrong for path in files if (wrong := named_for_types_only(path.read_text()))} == {}

@@ -90,11 +90,11 @@ class Rank:
         cred = Credentials(1000, int(Role.OWNER | Role.LOCAL))
         policy = StampPolicy(OWNER, pass_through=True, local=True)
         self.own = Port(OWN, new_uuid(), self._own, cred, name="broker", policy=policy)
-        self.router = Router(rank, topology, self.uuid, self.own, stamp, self._congested, **limits)
+        self.router = Router(rank, topology, self.uuid, self.own, stamp, self._admit_request, **limits)
         self.router.services.add(b"probe", self.own)
         self.wire: deque = deque()
 
-    def _congested(self, origin, _target, _size):
+    def _admit_request(self, origin, _target, _size):
         if origin.kind != CLIENT or origin.services:
             return False
         self.busy_origins.append(origin)
