@@ -153,29 +153,29 @@ class TlsLink(Link, asyncio.Protocol):
         outbox = self.outbox
         form = message.framed()
         if outbox.queue is None:
-            if not outbox.fresh:
+            if not outbox.unflushed:
                 self.flusher.touch(self)
-            outbox.fresh.append(form)
+            outbox.unflushed.append(form)
         elif self.ended is None:
             outbox.enqueue(form, len(form), message.type)
 
     def flush(self) -> None:
         """Write what is queued in one call; queue it where the connection is full."""
         outbox = self.outbox
-        fresh = outbox.fresh
-        if not fresh:
+        unflushed = outbox.unflushed
+        if not unflushed:
             return
-        outbox.fresh = []
+        outbox.unflushed = []
         if self.ended is not None or self._transport is None:
-            outbox.discarded += len(fresh)
-        elif self._full or sum(map(len, fresh)) > WRITE_BYTES:
-            for form in fresh:
+            outbox.discarded += len(unflushed)
+        elif self._full or sum(map(len, unflushed)) > WRITE_BYTES:
+            for form in unflushed:
                 outbox.enqueue(form, len(form), form[PROTO_TYPE])
             self._write_queue()
         else:
-            self._transport.write(fresh[0] if len(fresh) == 1 else b"".join(fresh))
-            outbox.sent += len(fresh)
-            outbox.moved()
+            self._transport.write(unflushed[0] if len(unflushed) == 1 else b"".join(unflushed))
+            outbox.sent += len(unflushed)
+            outbox.progressed()
 
     def pause_writing(self) -> None:
         """The connection is full (asyncio.Protocol)."""
@@ -192,8 +192,8 @@ class TlsLink(Link, asyncio.Protocol):
         while outbox.queue and not self._full and self._transport is not None:
             data: Any = outbox.joined(WRITE_BYTES)[:WRITE_BYTES]
             self._transport.write(data)
-            outbox.took(len(data))
-            outbox.moved()
+            outbox.consume(len(data))
+            outbox.progressed()
         outbox.settle()
 
     # -- the end -------------------------------------------------------------------------------
