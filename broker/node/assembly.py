@@ -109,13 +109,7 @@ class Node:
         self.options = Options(
             flusher=self.broker.flusher,
             budget=Budget(limits.broker_budget_bytes),
-            limits=OutboxLimits(
-                high_bytes=limits.outbox_high_bytes,
-                high_msgs=limits.outbox_high_msgs,
-                event_bytes=min(limits.response_cap_bytes, 16 << 20),
-                cap_bytes=limits.response_cap_bytes,
-                event_policy=limits.event_policy,
-            ),
+            limits=_outbox_limits(limits),
             insecure=settings.tree.insecure,
             connect_timeout_s=settings.tree.connect_timeout_s,
             reserve=reserve_of(limits, descriptors),
@@ -401,6 +395,16 @@ class Node:
 def _log_only(reason: str) -> None:
     """Nobody runs this node as a process: there is nothing to exit."""
     log.error("would exit: %s", reason)
+
+
+def _outbox_limits(limits: LimitsSection) -> OutboxLimits:
+    return OutboxLimits(
+        high_bytes=limits.outbox_high_bytes,
+        high_msgs=limits.outbox_high_msgs,
+        event_bytes=min(limits.response_cap_bytes, 16 << 20),
+        cap_bytes=limits.response_cap_bytes,
+        event_policy=limits.event_policy,
+    )
 
 
 def _capture(broker: Broker, settings: Settings) -> Capture | None:

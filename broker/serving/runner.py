@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
@@ -33,7 +34,7 @@ YIELD_EVERY: Final = 64
 """Items a generator may produce, or answers that waited may leave, before other tasks get a turn."""
 
 
-class Runner:
+class Runner(ABC):
     """Runs the handlers of one service. Subclasses say what their kind of service does differently.
 
     Args:
@@ -59,22 +60,22 @@ class Runner:
 
     # -- what differs --------------------------------------------------------------------------
 
+    @abstractmethod
     def respond(self, message: Message, payload: bytes | None, errnum: int) -> None:
         """Send a response to the request ``message``, unless it wants none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failure(self, request: Request, error: Exception) -> tuple[int, str]:
         """The errnum and text that answer a request whose handler raised ``error``."""
-        raise NotImplementedError
 
-    def denied(self, request: Request) -> None:
+    def denied(self, request: Request) -> None:  # noqa: B027 - a hook that may do nothing
         """The sender of ``request`` may not call its method; it is answered EPERM."""
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` as a task."""
         return asyncio.get_running_loop().create_task(work, name=name)
 
-    async def writable(self) -> None:
+    async def writable(self) -> None:  # noqa: B027 - a hook that may do nothing
         """Wait until an answer may leave."""
 
     # -- requests ------------------------------------------------------------------------------
