@@ -214,6 +214,14 @@ def reply(
 # -- a broker in this process ---------------------------------------------------------------------
 
 
+async def files_served(broker: NfpBroker) -> None:
+    """Wait until its file service is registered, as the command does, but however busy the machine is."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not all(worker.connected for worker in broker.files_worker._workers):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # READY of the last one is acted on in the next turn
+
+
 class LiveBroker(Live):
     """An ``NfpBroker`` in a thread of its own."""
 
@@ -239,6 +247,7 @@ class LiveBroker(Live):
     async def _start(self) -> None:
         self.broker = NfpBroker(self.settings, journal=self.journal)
         await self.broker.start()
+        await files_served(self.broker)
 
     def run(self, coroutine: Any) -> Any:
         """Await something in the broker's loop."""
@@ -293,6 +302,7 @@ async def running(settings: NfpSection) -> AsyncIterator[NfpBroker]:
     broker = NfpBroker(settings)
     await broker.start()
     try:
+        await files_served(broker)
         yield broker
     finally:
         await broker.stop()
