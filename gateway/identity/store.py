@@ -55,33 +55,25 @@ FLEET: Final = "fleet"
 KEY_BYTES: Final = 32
 """256 bits, for keys and for the secrets that links and cookies carry."""
 
-_FIRST: Final = """
-CREATE TABLE IF NOT EXISTS keys (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS facts (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS change (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
-INSERT OR IGNORE INTO change VALUES (1, 0);
-CREATE TABLE IF NOT EXISTS revocations (credential TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS links
+_TABLES: Final = """
+CREATE TABLE keys (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE facts (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL);
+CREATE TABLE change (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
+INSERT INTO change VALUES (1, 0);
+CREATE TABLE revocations (credential TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE links
     (hash BLOB PRIMARY KEY, role TEXT NOT NULL, loopback INTEGER NOT NULL, expires REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS logins
+CREATE TABLE logins
     (hash BLOB PRIMARY KEY, id TEXT NOT NULL UNIQUE, role TEXT NOT NULL, loopback INTEGER NOT NULL,
-     expires REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS workers (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS counts
+     expires REAL NOT NULL, source TEXT NOT NULL, user TEXT NOT NULL, claims BLOB NOT NULL, made REAL NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE spent (hash BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE workers (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE counts
     (user TEXT, worker TEXT, connections INTEGER NOT NULL, PRIMARY KEY (user, worker)) WITHOUT ROWID;
 """
-
-
-_NAMED: Final = """
-ALTER TABLE logins ADD COLUMN source TEXT NOT NULL DEFAULT 'link';
-ALTER TABLE logins ADD COLUMN user TEXT NOT NULL DEFAULT '';
-ALTER TABLE logins ADD COLUMN claims BLOB NOT NULL DEFAULT x'7b7d';
-ALTER TABLE logins ADD COLUMN made REAL NOT NULL DEFAULT 0;
-CREATE TABLE spent (hash BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID;
-"""
-_STEPS: Final = (_FIRST, _NAMED)
-"""What leads from each version of the file to the next."""
-SCHEMA: Final = len(_STEPS)
+VERSION: Final = 2
+"""Of these tables; once a release has written such files, ``_set_up`` brings those of the last release to the next."""
 
 
 def hash_of(secret: str) -> bytes:
@@ -301,17 +293,20 @@ def _make_private(path: Path) -> None:
 
 
 def _set_up(base: sqlite3.Connection, path: Path) -> None:
-    base.execute("PRAGMA journal_mode=WAL")
     found = base.execute("PRAGMA user_version").fetchone()[0]
-    if found == SCHEMA:
-        return
-    if not 0 <= found < SCHEMA:
-        raise ConfigError(f"{path}: version {found}, expected {SCHEMA}: move it away, logins are lost")
-    base.execute("BEGIN IMMEDIATE")
-    for statement in filter(str.strip, ";".join(_STEPS[found:]).split(";")):
-        base.execute(statement)
-    base.execute(f"PRAGMA user_version={SCHEMA}")
-    base.execute("COMMIT")
+    if found not in (0, VERSION):
+        raise ConfigError(
+            f"{path}: version {found}, expected {VERSION}: another version of Headgate wrote it. Run that one, or move"
+            f" {path.name} away together with {path.name}-wal and {path.name}-shm: logins, keys and revocations are"
+            " lost with it"
+        )
+    base.execute("PRAGMA journal_mode=WAL")
+    if found == 0:
+        base.execute("BEGIN IMMEDIATE")
+        for statement in filter(str.strip, _TABLES.split(";")):
+            base.execute(statement)
+        base.execute(f"PRAGMA user_version={VERSION}")
+        base.execute("COMMIT")
 
 
 def _unavailable(path: Path, error: sqlite3.Error) -> Denied:

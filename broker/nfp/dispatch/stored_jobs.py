@@ -21,7 +21,6 @@ from broker.nfp.dispatch.state import State
 from broker.nfp.dispatch.timers import Timer
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command
-from broker.nfp.outcome import job_state
 from broker.nfp.records import JobRow
 
 log = logging.getLogger("headgate")
@@ -196,8 +195,6 @@ def filled(state: State, rows: Iterable[JobRow]) -> list[Order]:
         if order is not None and order.stored:
             order.stored, size = False, order.size
             fill(order, row)
-            if not order.open:  # an earlier version recorded every job with results as done
-                order.state = job_state(part.ended for part in order.parts.values())
             order.drop_body()
             order.size = size
             read.append(order)

@@ -3,7 +3,7 @@
     journal     Store: the broker's journal; NoStore: the store switched off
     thread      one thread that owns a database: put, commit, durable, retry; for every store of the wing
     writer      the thread's side of it: opens, writes groups, answers questions, cleans up
-    database    files: mode, lock, damage, versions and migrations
+    database    files: mode, lock, damage, version
     clock       ages that no step of the wall clock changes
     schema      the broker's tables
     writing     operations -> rows

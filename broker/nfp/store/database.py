@@ -1,4 +1,4 @@
-"""A SQLite file of ours: made private, locked to one process, checked, brought to the present schema.
+"""A SQLite file of ours: made private, locked to one process, checked, of the present schema.
 
 Rules of these files:
 
@@ -22,7 +22,7 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -54,18 +54,20 @@ _holding = threading.Lock()
 
 
 class Schema(NamedTuple):
-    """What is in a file.
+    """What is in a file; one of another version is refused.
+
+    Once a release has written files of a version, the next one brings them to its own: in ``_set_up``, within the
+    transaction that sets ``user_version``.
 
     Attributes:
         what: "broker store", for people. application: four bytes as a number, marks the file as ours.
-        version: of ``tables``. migrations: from the version that is the key to the next one: SQL, or a function.
+        version: of ``tables``, grows with every change of them.
     """
 
     what: str
     application: int
     version: int
     tables: str
-    migrations: Mapping[int, str | Callable[[sqlite3.Connection], None]] = {}
 
 
 class Database:
@@ -95,7 +97,7 @@ def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "no
     """Open ``path``, made with its folder (0700) when it is missing; ``MEMORY`` opens one without a file.
 
     Raises:
-        ConfigError: it cannot be used: held by another process, damaged, of a newer version, not ours, no space.
+        ConfigError: it cannot be used: held by another process, damaged, of another version, not ours, no space.
     """
     if path == MEMORY:
         return _open_in_memory(schema)
@@ -123,7 +125,7 @@ def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "no
 def _open_in_memory(schema: Schema) -> Database:
     place = Path(MEMORY)
     connection = _connection(place)
-    _migrate(connection, place, schema, 0)
+    _create(connection, schema)
     return Database(place, connection, None)
 
 
@@ -141,9 +143,14 @@ def complaint(path: Path, error: Exception) -> ConfigError:
 
 def _damaged(path: Path, seen: str) -> ConfigError:
     return ConfigError(
-        f"{path}: damaged ({seen}), expected a SQLite database. Put back a copy, or move {path.name} away together with"
-        f" {path.name}-wal and {path.name}-shm to begin with an empty one; `sqlite3 {path.name} .recover` may save"
-        " what is in it"
+        f"{path}: damaged ({seen}), expected a SQLite database. Put back a copy, or {_move_away(path)};"
+        f" `sqlite3 {path.name} .recover` may save what is in it"
+    )
+
+
+def _move_away(path: Path) -> str:
+    return (
+        f"move {path.name} away together with {path.name}-wal and {path.name}-shm to begin with an empty one"
     )
 
 
@@ -264,12 +271,12 @@ def _make_private(path: Path) -> None:
 
 
 def _set_up(connection: sqlite3.Connection, path: Path, schema: Schema, sync: Sync) -> None:
-    version = _check_kind(connection, path, schema)
+    new = _is_new(connection, path, schema)
     if path.stat().st_size <= CHECKED_BYTES:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise _damaged(path, found)
-    if version == 0:
+    if new:
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
@@ -277,40 +284,29 @@ def _set_up(connection: sqlite3.Connection, path: Path, schema: Schema, sync: Sy
     connection.execute(f"PRAGMA synchronous={'FULL' if sync == 'full' else 'NORMAL'}")
     connection.execute(f"PRAGMA journal_size_limit={WAL_KEPT_BYTES}")
     connection.execute("PRAGMA temp_store=MEMORY")
-    _migrate(connection, path, schema, version)
+    if new:
+        _create(connection, schema)
 
 
-def _check_kind(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
-    """Refuse, without having written a byte, what is not ours or newer than we are; its version, 0 for a new file."""
+def _is_new(connection: sqlite3.Connection, path: Path, schema: Schema) -> bool:
+    """Refuse, without having written a byte, what is not ours or of another version; False: its tables are there."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application == schema.application:
-        if version > schema.version:
+        if version != schema.version:
             raise ConfigError(
-                f"{path}: {schema.what} of version {version}, expected at most {schema.version}: a newer Headgate wrote"
-                " it. Run that one, or move the file away to begin with an empty one"
+                f"{path}: {schema.what} of version {version}, expected {schema.version}: another version of Headgate"
+                f" wrote it. Run that one, or {_move_away(path)}"
             )
-    elif application or version or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        return False
+    if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         raise ConfigError(f"{path}: a database, but no {schema.what} of Headgate; choose another file")
-    return int(version)
+    return True
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, schema: Schema, version: int) -> None:
-    if version == schema.version:
-        return
+def _create(connection: sqlite3.Connection, schema: Schema) -> None:
     with transaction(connection):
-        if version == 0:
-            _run(connection, schema.tables)
-        for step in range(version or schema.version, schema.version):
-            log.info("%s: from version %d to %d", path, step, step + 1)
-            _run(connection, schema.migrations[step])
+        for statement in filter(str.strip, schema.tables.split(";")):
+            connection.execute(statement)
         connection.execute(f"PRAGMA application_id={schema.application}")
         connection.execute(f"PRAGMA user_version={schema.version}")
-
-
-def _run(connection: sqlite3.Connection, step: str | Callable[[sqlite3.Connection], None]) -> None:
-    if callable(step):
-        step(connection)
-        return
-    for statement in filter(str.strip, step.split(";")):
-        connection.execute(statement)

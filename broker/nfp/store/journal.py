@@ -70,7 +70,7 @@ class Store(StoreThread[Op]):
         """Open the file and return what is in it, but for the bodies and results of closed jobs (see ``closed``).
 
         Raises:
-            ConfigError: another broker uses it, it is damaged, of a newer version, not ours, or cannot be written.
+            ConfigError: another broker uses it, it is damaged, of another version, not ours, or cannot be written.
         """
         return await self.start(self._read_all)
 

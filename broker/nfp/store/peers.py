@@ -157,7 +157,7 @@ class PeerStore(Generic[More]):
         """Begin.
 
         Raises:
-            ConfigError: another process uses the file (EBUSY), it is damaged, of a newer version, or cannot be written.
+            ConfigError: another process uses the file (EBUSY), it is damaged, of another version, or cannot be written.
         """
         rows, sizes = await self._thread.start(partial(_read_all, self._clock, self._more))
         for row in rows:

@@ -24,7 +24,7 @@ _TABLES: Final = f"""
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, service TEXT NOT NULL, task TEXT NOT NULL, target TEXT NOT NULL,
     client TEXT NOT NULL, dialect TEXT NOT NULL, holder TEXT NOT NULL, userid INTEGER NOT NULL, ttl_s REAL NOT NULL,
-    submitted_s REAL NOT NULL, at REAL NOT NULL, body BLOB NOT NULL, parts TEXT NOT NULL DEFAULT '[]');
+    submitted_s REAL NOT NULL, at REAL NOT NULL, body BLOB NOT NULL, parts TEXT NOT NULL);
 CREATE TABLE parts (
     id INTEGER PRIMARY KEY, job INTEGER NOT NULL, part TEXT NOT NULL, worker TEXT NOT NULL, attempt INTEGER NOT NULL,
     state INTEGER NOT NULL, earlier TEXT NOT NULL DEFAULT '[]', owner TEXT NOT NULL DEFAULT '', UNIQUE (job, part));
@@ -34,33 +34,12 @@ CREATE TABLE results (
 CREATE TABLE closed (job INTEGER PRIMARY KEY, state TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE workers (
     name TEXT PRIMARY KEY, service TEXT NOT NULL, dialect TEXT NOT NULL, key TEXT NOT NULL, gone REAL) WITHOUT ROWID;
-CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL, at REAL NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE usage (
     holder TEXT NOT NULL, key TEXT NOT NULL, service TEXT NOT NULL, jobs INTEGER NOT NULL, failed INTEGER NOT NULL,
     bytes_in INTEGER NOT NULL, bytes_out INTEGER NOT NULL, busy_s REAL NOT NULL,
-    expired INTEGER NOT NULL DEFAULT 0, cancelled INTEGER NOT NULL DEFAULT 0,
+    expired INTEGER NOT NULL, cancelled INTEGER NOT NULL,
     PRIMARY KEY (holder, key, service)) WITHOUT ROWID
 """
 
-_MIGRATIONS: Final = {
-    1: """
-ALTER TABLE slots ADD COLUMN owner TEXT NOT NULL DEFAULT '';
-ALTER TABLE workers ADD COLUMN gone REAL;
-ALTER TABLE pins ADD COLUMN at REAL NOT NULL DEFAULT 0
-""",
-    2: "ALTER TABLE results DROP COLUMN status_text",
-    # states were 0 added, 1 dispatched, 2 accepted, 3 final, 4 returned, 5 accepted and not to be repeated
-    3: """
-ALTER TABLE slots RENAME TO parts;
-ALTER TABLE parts RENAME COLUMN slot TO part;
-ALTER TABLE results RENAME COLUMN slot TO part;
-ALTER TABLE jobs ADD COLUMN parts TEXT NOT NULL DEFAULT '[]';
-UPDATE parts SET state = CASE state WHEN 1 THEN 1 WHEN 2 THEN 1 WHEN 5 THEN 2 ELSE 0 END
-""",
-    4: """
-ALTER TABLE usage ADD COLUMN expired INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE usage ADD COLUMN cancelled INTEGER NOT NULL DEFAULT 0
-""",
-}
-
-SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 5, _TABLES, _MIGRATIONS)
+SCHEMA: Final = Schema("broker store", int.from_bytes(b"NFPb"), 5, _TABLES)

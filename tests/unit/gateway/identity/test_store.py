@@ -1,6 +1,5 @@
 """The store that workers share: its file, its keys, revocations, and who wins a race."""
 
-import contextlib
 import os
 import sqlite3
 import stat
@@ -11,11 +10,10 @@ import pytest
 from broker.errors import ConfigError
 from gateway import closes
 from gateway.identity.login import Logins
-from gateway.identity.store import _FIRST, BUSY_S, FILE, SCHEMA, Store, hash_of
+from gateway.identity.store import BUSY_S, FILE, VERSION, Store
 from gateway.principal import Denied
 from gateway.settings.schema import AccessSection
 from tests.unit.gateway.identity import racers
-from tests.unit.gateway.identity.idp import HERE
 
 
 @pytest.fixture
@@ -53,31 +51,20 @@ def test_a_symbolic_link_is_refused(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_file_of_before_is_taken_over(tmp_path):
-    """Version 1 had one-time links only: their logins go on, and may be read beside others."""
-    tmp_path.chmod(0o700)
-    base = sqlite3.connect(tmp_path / FILE, isolation_level=None)
-    for statement in filter(str.strip, _FIRST.split(";")):
-        base.execute(statement)
-    base.execute("PRAGMA user_version=1")
-    base.execute("INSERT INTO logins VALUES (?, 'ab', 'user', 0, 1e12)", (hash_of("cookie"),))
-    base.close()
-    (tmp_path / FILE).chmod(0o600)
-    with contextlib.closing(Store(tmp_path)) as store:
-        logins = Logins(store, AccessSection(login_links="user"))
-        mine = logins.principal("cookie", HERE)
-        assert (mine.credential, mine.login) == ("login:ab", "link")
-        logins.begin("token:1", "ada", {})
-        assert [each.user for each in logins.of(None)] == ["ada", ""]
-
-
-def test_another_version_is_refused(tmp_path):
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_another_version_is_refused_untouched_and_its_file_named(tmp_path, version):
     Store(tmp_path).close()
     base = sqlite3.connect(tmp_path / FILE)
-    base.execute(f"PRAGMA user_version={SCHEMA + 1}")
+    base.execute(f"PRAGMA user_version={version}")
     base.close()
-    with pytest.raises(ConfigError, match="version"):
+    before = (tmp_path / FILE).read_bytes()
+    with pytest.raises(ConfigError) as refused:
         Store(tmp_path)
+    assert str(refused.value) == (
+        f"{tmp_path / FILE}: version {version}, expected {VERSION}: another version of Headgate wrote it. Run that one,"
+        f" or move {FILE} away together with {FILE}-wal and {FILE}-shm: logins, keys and revocations are lost with it"
+    )
+    assert (tmp_path / FILE).read_bytes() == before
 
 
 def test_what_is_no_database_is_refused(tmp_path):

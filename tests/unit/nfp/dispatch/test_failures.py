@@ -78,16 +78,6 @@ def test_all_of_it_agrees(how, state):
     assert bench.find(uuid).view.state == state
 
 
-def test_a_job_that_an_earlier_version_recorded_as_done_has_failed():
-    bench = Bench()
-    uuid = ended(bench, "raises")
-    (at,) = (at for at, op in enumerate(bench.journal.ops) if isinstance(op, Finished))
-    assert bench.journal.ops[at].closes == "failed"
-    bench.journal.ops[at] = bench.journal.ops[at]._replace(closes="done")
-    bench.restart()
-    assert bench.find(uuid).view.state == "failed"
-
-
 @pytest.mark.parametrize("how", ["raise", "answer an error", "are called by no such name"])
 @pytest.mark.parametrize("client", ["deployed", "own", "text"])
 def test_a_job_of_several_workers_that_all_fail_has_failed(how, client):

@@ -276,69 +276,6 @@ def test_names_of_workers_that_left_first_are_forgotten_first(path):
     run(story())
 
 
-_FIRST = """
-    CREATE TABLE jobs (
-        id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, service TEXT NOT NULL, task TEXT NOT NULL,
-        target TEXT NOT NULL, client TEXT NOT NULL, dialect TEXT NOT NULL, holder TEXT NOT NULL,
-        userid INTEGER NOT NULL, ttl_s REAL NOT NULL, submitted_s REAL NOT NULL, at REAL NOT NULL, body BLOB NOT NULL);
-    CREATE TABLE slots (
-        id INTEGER PRIMARY KEY, job INTEGER NOT NULL, slot TEXT NOT NULL, worker TEXT NOT NULL,
-        attempt INTEGER NOT NULL, state INTEGER NOT NULL, earlier TEXT NOT NULL DEFAULT '[]', UNIQUE (job, slot));
-    CREATE TABLE results (
-        slot INTEGER PRIMARY KEY, worker TEXT NOT NULL, attempt INTEGER NOT NULL, status INTEGER NOT NULL,
-        status_text TEXT NOT NULL, body BLOB NOT NULL);
-    CREATE TABLE workers (
-        name TEXT PRIMARY KEY, service TEXT NOT NULL, dialect TEXT NOT NULL, key TEXT NOT NULL) WITHOUT ROWID;
-    CREATE TABLE pins (name TEXT PRIMARY KEY, key TEXT NOT NULL) WITHOUT ROWID;
-    CREATE TABLE usage (
-        holder TEXT NOT NULL, key TEXT NOT NULL, service TEXT NOT NULL, jobs INTEGER NOT NULL, failed INTEGER NOT NULL,
-        bytes_in INTEGER NOT NULL, bytes_out INTEGER NOT NULL, busy_s REAL NOT NULL,
-        PRIMARY KEY (holder, key, service)) WITHOUT ROWID;
-    INSERT INTO usage VALUES ('uid:7', 'K', 'svc', 3, 1, 10, 20, 0.5);
-    INSERT INTO jobs VALUES (1, 'u', 'svc', 'task', '["any",[]]', '6d65', 'norfab', 'uid:7', 7, 60, 0, 0, x'7b7d');
-    INSERT INTO pins VALUES ('c1', 'K');
-    INSERT INTO slots (job, slot, worker, attempt, state) VALUES (1, '', 'w1', 1, 1);
-    INSERT INTO slots (job, slot, worker, attempt, state) VALUES (1, 'w2', 'w2', 1, 3);
-    INSERT INTO results VALUES (2, 'w2', 1, 200, 'OK', x'72');
-    INSERT INTO workers VALUES ('w1', 'svc', 'norfab', '')"""
-_THIRD = """
-    ALTER TABLE slots ADD COLUMN owner TEXT NOT NULL DEFAULT '';
-    ALTER TABLE workers ADD COLUMN gone REAL;
-    ALTER TABLE pins ADD COLUMN at REAL NOT NULL DEFAULT 0;
-    ALTER TABLE results DROP COLUMN status_text;
-    INSERT INTO slots (job, slot, worker, attempt, state) VALUES
-        (1, 'accepted', 'accepted', 1, 2), (1, 'returned', 'returned', 2, 4), (1, 'once', 'once', 1, 5),
-        (1, 'added', '', 0, 0)"""
-
-
-@pytest.mark.parametrize("version", [1, 3])
-def test_a_file_of_an_earlier_version_is_brought_to_the_present_one(path, version):
-    run(write(path))
-    base = sqlite3.connect(path)
-    for table in ("jobs", "parts", "results", "workers", "pins", "usage"):
-        base.execute(f"DROP TABLE {table}")
-    base.executescript(_FIRST + (";" + _THIRD if version == 3 else ""))
-    base.execute(f"PRAGMA user_version = {version}")
-    base.close()
-
-    async def story():
-        await write(path, Owned("u", "w1"), WorkerLeft("w1"), Used("uid:7", "K", "svc", 1, 0, 0, 0, 0.0, 1))
-        async with opened(path) as store:
-            assert await store.usage() == [Used("uid:7", "K", "svc", 4, 1, 10, 20, 0.5, 1, 0)]
-        found = await read(path)
-        assert found.jobs[0].added == job("u")._replace(client=b"me")
-        assert found.jobs[0].parts[:2] == (
-            PartRow("", "w1", 1, "dispatched", workers=(("w1", 1),), owner="w1"),
-            PartRow("w2", "w2", 1, "final", 200, b"r", (("w2", 1),)),
-        )
-        rest = {row.part: (row.state, row.attempt) for row in found.jobs[0].parts[2:]}
-        states = {"accepted": ("dispatched", 1), "returned": ("waiting", 2), "once": ("accepted", 1)}
-        assert rest == ({**states, "added": ("waiting", 0)} if version == 3 else {})
-        assert (found.workers, found.pins, found.known) == ((), (Pinned("c1", "K"),), ("w1",))
-
-    run(story())
-
-
 def test_parts_that_were_never_given_to_anybody(path):
     async def story():
         await write(
