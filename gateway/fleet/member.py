@@ -24,6 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.fleet.inbox import Inbox
 from gateway.fleet.kept import Kept, client_of
 from gateway.fleet.logins import SharedLogins
 from gateway.fleet.messages import (
@@ -38,7 +39,6 @@ from gateway.fleet.messages import (
     encode,
 )
 from gateway.fleet.roster import Roster, label_of
-from gateway.identity import shared
 from gateway.identity.leases import HEARTBEAT_S, LEASE_S
 from gateway.identity.store import FLEET
 from gateway.principal import Denied
@@ -132,8 +132,7 @@ class Fleet:
         self._known: Mapping[str, float] = {}
         self._seen = -1
         self._retell_at: float | None = None
-        self._heard_revoked: dict[str, float] = {}
-        self._heard_rows: list[bytes] = []
+        self._inbox = Inbox(store)
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._asked: dict[int, _Asked] = {}
         self._numbers = 0
@@ -312,11 +311,9 @@ class Fleet:
         if self._retell_at is not None and self._clock() >= self._retell_at:
             self._seen, self._retell_at = -1, None
         try:
-            if self._heard_revoked:
-                self._take_revoked()
-            if self._heard_rows:
-                shared.take(self._store, self._heard_rows)
-                self._heard_rows = []
+            self._inbox.write()
+            if self._inbox.missed:
+                await self._read_anew()
             seen = self._store.changes()
             if seen == self._seen:
                 return
@@ -334,6 +331,21 @@ class Fleet:
             await self._kept.restore(restored)
         self._seen, self._known, self._told = seen, revoked, set(revoked)
 
+    async def _read_anew(self) -> None:
+        """Some of what was heard could not be kept: read what Redis has, and let the others say again what they know.
+
+        Raises:
+            Denied: it cannot be written down.
+        """
+        self._inbox.missed = False
+        try:
+            told = await self.logins.take_up()
+        except Denied:
+            self._inbox.missed = True
+            raise
+        self._told |= told
+        self._say_counts(hello=True)
+
     # -- what is heard -------------------------------------------------------------------------
 
     def _heard(self, said: Said) -> None:
@@ -345,13 +357,13 @@ class Fleet:
         elif isinstance(said, Revoked):
             self._told |= said.credentials.keys()  # all have heard it: nobody has to say it again
             if said.gateway != self._gateway:
-                self._heard_revoked |= said.credentials
+                self._inbox.add(said)
         elif said.gateway == self._gateway:
             return
         elif isinstance(said, Counts):
             self._counted(said)
         elif isinstance(said, Entered):
-            self._heard_rows += said.rows
+            self._inbox.add(said)
         else:
             self._say(Reply(self._name, said.number, self._answer(said.body)), self._channel_of(said.name))
 
@@ -367,18 +379,6 @@ class Fleet:
         """All that is revoked is told again; of many gateways one, as a rule: the others hear it before their turn."""
         self._told.clear()
         self._retell_at = self._clock() + random.uniform(0, min(others * RETELL_S, RETELL_MAX_S))
-
-    def _take_revoked(self) -> None:
-        known = self._store.revocations()
-        now = self._store.wall()
-        new = {
-            credential: until
-            for credential, until in self._heard_revoked.items()
-            if until >= now and known.get(credential, 0.0) < until
-        }
-        if new:
-            self._store.revoke_all(new)
-        self._heard_revoked = {}
 
     def _drop(self, name: str) -> None:
         self._roster.drop(name)

@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from redis import Redis
 from redis.exceptions import ConnectionError as Gone
 
-from gateway.fleet import kept, member
+from gateway.fleet import inbox, kept, member
 from gateway.fleet.member import Fleet
 from gateway.fleet.messages import Entered, Revoked, decode, encode
 from gateway.identity import login, named, shared
@@ -470,3 +470,48 @@ async def test_logins_of_many_users_are_counted_in_one_look(redis, tmp_path, mon
         shared.take(one.store, told)
         assert len(one.ids()) == 100
         assert looks == [""]
+
+
+@contextlib.contextmanager
+def unwritable(process, monkeypatch):
+    """The store of ``process`` cannot be written in the block."""
+
+    def full(**_):
+        raise Denied("disk full", public="", status=503, close=0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process.store, "writing", full)
+        yield
+
+
+async def test_what_is_heard_while_it_cannot_be_written_is_bounded_and_none_of_it_is_forgotten(
+    redis, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(inbox, "HELD_BYTES", 1000)
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        await until(lambda: one.fleet.others and other.fleet.others)
+        end = one.store.wall() + 1000
+        with unwritable(other, monkeypatch):
+            for number in range(4):
+                one.store.revoke_all({f"tls:{number}{letter}": end for letter in "abc"})
+                await one.enter()
+                await until(lambda: one.fleet._seen == one.store.changes())
+            await until(lambda: other.fleet._inbox.missed)
+            assert 0 < other.fleet._inbox.held_bytes <= 1000
+            assert other.joined  # limits of users are still those of all
+        await until(lambda: other.store.revocations() == one.store.revocations())
+        await until(lambda: other.ids() == one.ids())
+        assert not other.fleet._inbox.held_bytes
+
+
+async def test_many_that_are_heard_at_once_are_written_down_and_not_asked_for_again(
+    redis, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(inbox, "HELD_BYTES", 2000)
+    async with members(tmp_path, redis, "a") as (one,):
+        end = one.store.wall() + 1000
+        for start in range(0, 100, 10):
+            one.fleet._heard(Revoked("there", {f"jwt:{number}": end for number in range(start, start + 10)}))
+            assert one.fleet._inbox.held_bytes < 2000 + 10 * 300
+        assert not one.fleet._inbox.missed
+        await until(lambda: len(one.store.revocations()) == 100)
