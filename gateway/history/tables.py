@@ -172,10 +172,6 @@ class Warehouse:
                 f"there is no warehouse at {place} yet: "
                 f"headgate pipeline batch --journal DIR --warehouse {place} makes one"
             )
-        if os.path.exists(os.path.join(self.directory, FORMER)):
-            raise Absent(
-                f"an earlier version made {self.directory}: headgate pipeline convert --warehouse {self.directory}"
-            )
 
     def tables(self) -> list[str]:
         """Names of the tables that are there, those of the machinery left out.
@@ -328,8 +324,6 @@ WIDTHS: Final = {"traffic": 10, "rpc_latency": 60, "tree_latency": 60, "errors":
 WIDEST_S: Final = max(WIDTHS.values())
 EXACT: Final = ("traffic", "denied", "event_gaps", "job_outcomes", "notifications", "slow")
 """Tables that tell when something was; the others are wider windows of the same messages."""
-FORMER: Final = "_feed"
-"""What a warehouse of Parquet files without a log has, which earlier versions made: such a warehouse is not read."""
 EDGES_MAX: Final = 8192
 """Files whose first and last time are remembered."""
 

@@ -15,7 +15,6 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 ``spans``      which bytes of which segments a task reads; ``offsets`` how far a stream may read
 ``filters``    what of a query's conditions the source can decide itself
 ``parts``      rows -> a file for each date
-``convert``    a warehouse of Parquet files alone, of earlier versions -> Delta tables
 ``errors``     what goes wrong, in words
 ``progress``   how far a job is, on a terminal
 ``describe``, ``verify``   what a warehouse holds; whether it holds all that the journal does

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 CHECKPOINT: Final = "_checkpoint"
-FORMER: Final = "_feed"
-"""What a warehouse of Parquet files alone has, which earlier versions made."""
 FEED: Final = "headgate.feed"
 QUERY: Final = "headgate.query"
 """Properties of ``messages``: ingest or stream; uuid of the stream's checkpoint."""
@@ -118,22 +116,13 @@ class Warehouse:
         """Make it, and the tables that it lacks; nobody else may look into it.
 
         Raises:
-            PipelineError: it is of a version that is not read here.
+            PipelineError: a table is of a version that is not read here.
             TableError: a log is damaged, or the store does not answer.
         """
-        self.refuse_former()
         if not self.stored:  # who talked to whom is nobody else's business
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in schema.TABLES:
             until_it_passes(lambda: lake.create(self.at(name)))  # noqa: B023 - called here
-
-    def refuse_former(self) -> None:
-        """Raise where an earlier version made it, with what to do."""
-        if not self.stored and (self.root / FORMER).exists():
-            raise PipelineError(
-                f"{self}: Parquet files without Delta's log, of an earlier version: headgate pipeline convert "
-                f"--warehouse {self}"
-            )
 
     # ---------------------------------------------------------------- reading
 
@@ -144,7 +133,6 @@ class Warehouse:
             PipelineError: no such table, or of a version that is not read here.
         """
         known = schema.table_named(name)
-        self.refuse_former()
         table = Snapshot(known, self.table(name))
         if not table.made:
             delta.refuse_without_log(table.place)

@@ -178,5 +178,3 @@ def test_the_verbs(
     assert main(["pipeline", "describe", "--warehouse", warehouse, "--json"]) == 0
     held = {each["table"]: each["rows"] for each in json.loads(capsys.readouterr().out)["tables"]}
     assert (held["messages"], held["rpc"]) == (ROWS, ROWS)
-    assert main(["pipeline", "convert", "--warehouse", warehouse]) == 1
-    assert "a store, and this job needs a directory" in capsys.readouterr().err

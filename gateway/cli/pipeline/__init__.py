@@ -4,7 +4,6 @@
     batch      bronze -> gold; with --journal bronze first
     stream     the journal as it grows -> bronze and gold
     compact    many small files -> few large ones
-    convert    a warehouse of an earlier version -> Delta tables
     describe   what a warehouse holds
     verify     whether it holds every record of the journal once
     report     charts of a warehouse as one HTML page
@@ -25,7 +24,6 @@ VERBS: Final = {
     "batch": "bronze -> gold tables; with --journal both",
     "stream": "the journal as it grows -> bronze and gold",
     "compact": "many small files -> few large ones",
-    "convert": "a warehouse of an earlier version -> Delta tables",
     "describe": "what a warehouse holds, or the columns of its tables",
     "verify": "whether it holds every record of the journal once",
     "report": "charts of a warehouse as one HTML page",

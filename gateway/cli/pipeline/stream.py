@@ -73,7 +73,6 @@ def stream(
     settings = _settings(on_corrupt, payload, max_files, max_bytes)
     listing(journal)
     target, screen = Warehouse(warehouse), Screen(as_json)
-    target.refuse_former()
     checkpoint = checkpoint or target.checkpoint  # which a store refuses: before a JVM is started
     with (
         given.leaving() as leave,

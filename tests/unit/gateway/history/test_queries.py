@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from gateway.history.reader import QUESTIONS, Question, answer
-from gateway.history.tables import Absent, Warehouse
+from gateway.history.tables import Warehouse
 from tests.live import warehouse as wh
 
 
@@ -152,12 +152,6 @@ def test_what_is_not_captured_is_not_unanswered(house):
     }
     assert topics["log.append"]["not_captured"] == 2 * 3 * 6
     assert topics["log.append"]["unmatched_no_response"] == 0
-
-
-def test_a_warehouse_of_an_earlier_version_is_refused_in_words(tmp_path):
-    (tmp_path / "_feed").write_text("{}")
-    with pytest.raises(Absent, match=r"an earlier version made .*: headgate pipeline convert --warehouse"):
-        ask(Warehouse(str(tmp_path)), "traffic")
 
 
 def test_refusals_by_service_and_rank(house):

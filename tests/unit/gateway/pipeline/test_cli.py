@@ -102,24 +102,6 @@ def test_a_segment_of_a_newer_version_ends_it_before_spark_starts(
     assert "segment of version 3; this program knows versions up to 1: update it" in capsys.readouterr().err
 
 
-def test_a_warehouse_of_an_earlier_version_is_refused_before_spark_starts_and_converted(
-    journal: Path, tmp_path: Path, capsys
-) -> None:
-    place = tmp_path / "w"
-    place.mkdir()
-    (place / "_feed").write_text('{"feed": "ingest", "dirty": []}')
-    for verb in ("ingest", "stream"):
-        assert main(["pipeline", verb, "-j", str(journal), "-w", str(place)]) == 1
-        assert f"headgate pipeline convert --warehouse {place}" in capsys.readouterr().err
-    for verb in ("describe", "compact"):
-        assert main(["pipeline", verb, "-w", str(place)]) == 1
-        assert f"headgate pipeline convert --warehouse {place}" in capsys.readouterr().err
-    assert main(["pipeline", "convert", "-w", str(place)]) == 0
-    assert main(["pipeline", "describe", "-w", str(place)]) == 0
-    assert main(["pipeline", "convert", "-w", str(place)]) == 1
-    assert "nothing to convert" in capsys.readouterr().err
-
-
 def test_the_columns_are_documented(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "describe", "--table", "traffic", "--json"]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

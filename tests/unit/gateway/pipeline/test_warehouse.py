@@ -1,6 +1,5 @@
 """A warehouse is for whoever made it; a commit is there whole or not at all, and nothing is there twice."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,14 +8,12 @@ import threading
 import time
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from broker.cli.main import main
 from gateway.delta import TableError
-from gateway.pipeline import compact, schema
-from gateway.pipeline.convert import convert
-from gateway.pipeline.errors import Busy, Conflict, PipelineError
+from gateway.pipeline import compact
+from gateway.pipeline.errors import Busy, Conflict
 from gateway.pipeline.warehouse import Warehouse, until_it_passes
 from tests.live import traffic
 
@@ -243,65 +240,3 @@ def test_ingest_and_stream_do_not_both_feed_it(warehouse: Warehouse) -> None:
     with pytest.raises(Busy, match="fed by stream"):
         warehouse.claim("ingest")
     assert warehouse.feed() == {"feed": "stream", "query": "q", "bronze": -1, "gold": -1}
-
-
-# ---------------------------------------------------------------- of an earlier version
-
-
-@pytest.fixture
-def former(tmp_path: Path) -> Warehouse:
-    """As version 2 left it: files of batches, one of them half done, and one without rows for each table."""
-    made = Warehouse(tmp_path / "former")
-    for table in schema.TABLES.values():
-        place = made.root / table.name / "dt=1000-01-01"
-        place.mkdir(parents=True)
-        pq.write_table(table.arrow().empty_table(), place / "empty.parquet")
-    for batch in range(3):
-        place = made.root / "messages" / f"dt={DAY}"
-        place.mkdir(exist_ok=True)
-        pq.write_table(
-            rows(5).select(schema.MESSAGES.arrow().names), place / f"batch-{batch:010d}-00000.parquet"
-        )
-    (made.root / "_open" / "batch-0000000001").mkdir(parents=True)
-    tell(made, gold=1)
-    return made
-
-
-def tell(warehouse: Warehouse, **more: int) -> None:
-    feed = {"feed": "stream", "query": "q", "bronze": 1, **more}
-    (warehouse.root / "_feed").write_text(json.dumps(feed))
-
-
-def test_it_is_converted_by_one_command(former: Warehouse) -> None:
-    with pytest.raises(PipelineError, match="headgate pipeline convert --warehouse"):
-        former.scan("messages")
-    before = {path.name: path.stat().st_mtime_ns for path in former.root.rglob("*.parquet")}
-    assert convert(former)["messages"] == 10
-    assert count(former) == 10, "without the batch that was half done"
-    assert former.feed() == {"feed": "stream", "query": "q", "bronze": 0, "gold": 0}
-    assert former.at("messages").done("stream") == 1
-    assert [path.name for path in (former.root / "_open").iterdir()] == ["0"]
-    assert {path.name: path.stat().st_mtime_ns for path in former.root.rglob("*.parquet")} == before
-    assert former.dates("traffic") == []
-    former.ready()
-    with pytest.raises(PipelineError, match="nothing to convert"):
-        convert(former)
-
-
-def test_gold_that_was_behind_is_left_to_batch(former: Warehouse) -> None:
-    tell(former, gold=0)
-    place = former.root / "traffic" / f"dt={DAY}"
-    place.mkdir()
-    pq.write_table(schema.TRAFFIC.arrow().empty_table(), place / "batch-0000000000-0.parquet")
-    convert(former)
-    assert former.at("traffic").files() == []
-    assert former.feed()["gold"] == -1
-
-
-def test_a_conversion_that_was_killed_is_done_again(former: Warehouse) -> None:
-    feed = (former.root / "_feed").read_text()
-    convert(former)
-    (former.root / "_feed").write_text(feed)
-    (former.root / "_open" / "0").rename(former.root / "_open" / "batch-0000000001")
-    assert convert(former)["messages"] == 10
-    assert count(former) == 10
