@@ -66,20 +66,10 @@ class Inbox:
             Denied: the store cannot be written; what waits stays.
         """
         if self._revoked:
-            self._write_revoked()
+            now = self._store.wall()
+            self._store.revoke_all({name: until for name, until in self._revoked.items() if until >= now})
+            self._revoked = {}
         if self._rows:
             shared.take(self._store, self._rows)
             self._rows = []
         self.held_bytes = 0
-
-    def _write_revoked(self) -> None:
-        known = self._store.revocations()
-        now = self._store.wall()
-        new = {
-            credential: until
-            for credential, until in self._revoked.items()
-            if until >= now and known.get(credential, 0.0) < until
-        }
-        if new:
-            self._store.revoke_all(new)
-        self._revoked = {}

@@ -56,13 +56,11 @@ class Kept:
         """
         await self._redis.set(f"{self._name}.key", secrets.token_bytes(KEY_BYTES), nx=True)
         self.key = await self._redis.get(f"{self._name}.key")
-        revoked = f"{self._name}.revoked"
-        await self._redis.zremrangebyscore(revoked, "-inf", f"({self._store.wall()}")
-        named = await self._redis.zrange(revoked, 0, -1, withscores=True)
+        await self._forget_ended()
+        named = await self._redis.zrange(f"{self._name}.revoked", 0, -1, withscores=True)
         found = {name.decode(errors="replace"): until for name, until in named}
-        known = self._store.revocations()
-        if new := {name: until for name, until in found.items() if known.get(name, 0.0) < until}:
-            self._store.revoke_all(new)
+        if found:
+            self._store.revoke_all(found)
         pattern, cursor = re.sub(r"([\[\]*?\\])", r"\\\1", self._name) + ".login.*", 0
         while True:
             cursor, names = await self._redis.scan(cursor, match=pattern, count=AT_ONCE)
@@ -97,8 +95,9 @@ class Kept:
         return row if ended is None else None
 
     async def revoke(self, credentials: Mapping[str, float]) -> None:
-        """Keep that these count no more, and no login that is among them."""
+        """Keep that these count no more, and no login that is among them; what would have ended by now is forgotten."""
         items = list(credentials.items())
+        await self._forget_ended()
         for at in range(0, len(items), AT_ONCE):
             part = dict(items[at : at + AT_ONCE])
             logins = [name.removeprefix(LOGIN) for name in part if name.startswith(LOGIN)]
@@ -107,6 +106,9 @@ class Kept:
                 if logins:
                     pipe.delete(*(f"{self._name}.login.{name}" for name in logins))
                 await pipe.execute()
+
+    async def _forget_ended(self) -> None:
+        await self._redis.zremrangebyscore(f"{self._name}.revoked", "-inf", f"({self._store.wall()}")
 
     async def restore(self, credentials: Sequence[str]) -> None:
         """Forget that these were revoked."""

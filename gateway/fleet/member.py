@@ -315,21 +315,22 @@ class Fleet:
             if self._inbox.missed:
                 await self._read_anew()
             seen = self._store.changes()
-            if seen == self._seen:
-                return
-            revoked = self._store.revocations()
+            revoked = self._store.revocations(since=self._seen) if seen != self._seen else {}
+            known = self._store.revocations(logins=False) if seen != self._seen else self._known
         except Denied:
             return  # once more at the next tick
         rows = [each for each in revoked.items() if each[0] not in self._told]
+        if self._retell_at is None:
+            self._told.clear()  # it is written here, and not looked at again
         for at in range(0, len(rows), PART):
             part = dict(rows[at : at + PART])
             self._say(Revoked(self._gateway, part))
             await self._pass_on()  # told before it is kept: who comes back takes what is kept for told
             await self._kept.revoke(part)
         now = self._store.wall()
-        if restored := [name for name, until in self._known.items() if name not in revoked and until > now]:
+        if restored := [name for name, until in self._known.items() if name not in known and until > now]:
             await self._kept.restore(restored)
-        self._seen, self._known, self._told = seen, revoked, set(revoked)
+        self._seen, self._known = seen, known
 
     async def _read_anew(self) -> None:
         """Some of what was heard could not be kept: read what Redis has, and let the others say again what they know.

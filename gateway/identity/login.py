@@ -316,7 +316,7 @@ def trim_all(base: sqlite3.Connection) -> int:
 def _end(base: sqlite3.Connection, where: str, *values: Any) -> int:
     """End logins; in a fleet, which alone has that key, what may be known elsewhere is remembered as revoked."""
     base.execute(
-        f"INSERT OR IGNORE INTO revocations SELECT '{LOGIN}' || id, expires FROM logins "  # noqa: S608 - ours
+        f"INSERT OR IGNORE INTO revocations SELECT '{LOGIN}' || id, expires, number + 1 FROM logins, change "  # noqa: S608 - ours
         f"WHERE {where} AND NOT loopback AND EXISTS (SELECT 1 FROM keys WHERE name = '{FLEET}')",
         values,
     )

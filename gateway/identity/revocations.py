@@ -32,7 +32,7 @@ class Revocations:
         authorities = (entry.client_ca for entry in settings.listen if entry.client_ca is not None)
         self.lists = RevocationLists(settings.access.client_crls, authorities)
         self._reading = asyncio.Lock()
-        self._revoked: dict[str, float] = store.revocations()
+        self._revoked: dict[str, float] = store.revocations(logins=False)
         self._seen = self._told = self._numbers()
 
     @property
@@ -52,7 +52,7 @@ class Revocations:
         self.tokens.refresh()
         seen = self._numbers()
         if seen != self._seen:
-            self._revoked = self._store.revocations()
+            self._revoked = self._store.revocations(logins=False)
             self._seen = seen
 
     def poll(self) -> bool:
@@ -71,7 +71,7 @@ class Revocations:
         self._told = _NEVER
 
     def ended(self, credential: str, user: str) -> bool:
-        """Whether a token of ``user``, a JWT or a certificate counts no more."""
+        """Whether a token of ``user``, a JWT or a certificate counts no more; of a login `Logins.open` says it."""
         if credential in self._revoked:
             return True
         if credential.startswith(TLS):

@@ -60,7 +60,10 @@ CREATE TABLE keys (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE facts (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL);
 CREATE TABLE change (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
 INSERT INTO change VALUES (1, 0);
-CREATE TABLE revocations (credential TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE revocations
+    (credential TEXT PRIMARY KEY, until REAL NOT NULL, change INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX revocations_by_until ON revocations (until);
+CREATE INDEX revocations_by_change ON revocations (change);
 CREATE TABLE links
     (hash BLOB PRIMARY KEY, role TEXT NOT NULL, loopback INTEGER NOT NULL, expires REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE logins
@@ -72,8 +75,14 @@ CREATE TABLE workers (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE counts
     (user TEXT, worker TEXT, connections INTEGER NOT NULL, PRIMARY KEY (user, worker)) WITHOUT ROWID;
 """
-VERSION: Final = 2
+VERSION: Final = 3
 """Of these tables; once a release has written such files, ``_set_up`` brings those of the last release to the next."""
+
+_REVOKED: Final = "SELECT credential, until FROM revocations WHERE"
+_SINCE: Final = f"{_REVOKED} change > ? AND +until >= ?"
+_BELOW_LOGINS: Final = f"{_REVOKED} credential < '{LOGIN}' AND +change > ? AND +until >= ?"
+_ABOVE_LOGINS: Final = f"{_REVOKED} credential > '{LOGIN}~' AND +change > ? AND +until >= ?"
+"""Each by one index, the other columns with a plus; ids of logins are hexadecimal."""
 
 
 def hash_of(secret: str) -> bytes:
@@ -205,16 +214,20 @@ class Store:
         self.revoke_all({credential: until})
 
     def revoke_all(self, credentials: Mapping[str, float]) -> None:
-        """The same of several, by name, in one transaction; of a login nothing else is left."""
+        """The same of several, by name, in one transaction; of a login nothing else is left. One that is revoked for so
+        long already is no change.
+        """
         with self.writing(durable=True) as base:
             base.execute("DELETE FROM revocations WHERE until < ?", (self.wall(),))
-            base.executemany(
-                "INSERT INTO revocations VALUES (?, ?) ON CONFLICT DO UPDATE SET until = max(until, excluded.until)",
+            revoked = base.executemany(
+                "INSERT INTO revocations SELECT ?, ?, number + 1 FROM change WHERE true ON CONFLICT DO UPDATE "
+                "SET until = excluded.until, change = excluded.change WHERE until < excluded.until",
                 credentials.items(),
-            )
+            ).rowcount
             logins = [name.removeprefix(LOGIN) for name in credentials if name.startswith(LOGIN)]
-            base.executemany("DELETE FROM logins WHERE id = ?", [(name,) for name in logins])
-            count_change(base)
+            ended = base.executemany("DELETE FROM logins WHERE id = ?", [(name,) for name in logins]).rowcount
+            if revoked > 0 or ended > 0:
+                count_change(base)
 
     def restore(self, credential: str) -> bool:
         """Let a revoked credential count again, in every worker; False: it was not revoked.
@@ -230,10 +243,16 @@ class Store:
                 count_change(base)
         return restored
 
-    def revocations(self) -> dict[str, float]:
-        """Credentials that are revoked and have not ended, and the wall clock seconds after which they have."""
-        query = "SELECT credential, until FROM revocations WHERE until >= ? ORDER BY credential"
-        return dict(self.reading(query, self.wall()))
+    def revocations(self, *, since: int = -1, logins: bool = True) -> dict[str, float]:
+        """Credentials that are revoked and have not ended, and the wall clock seconds after which they have.
+
+        Args:
+            since: those that a change with a greater number (``changes``) revoked; -1: all.
+            logins: False: but for those of logins, of which there may be many; each is gone from the table of logins.
+        """
+        queries = (_SINCE,) if logins else (_BELOW_LOGINS, _ABOVE_LOGINS)
+        rows = [row for query in queries for row in self.reading(query, since, self.wall())]
+        return dict(sorted(rows))
 
 
 def count_change(base: sqlite3.Connection) -> None:

@@ -515,3 +515,48 @@ async def test_many_that_are_heard_at_once_are_written_down_and_not_asked_for_ag
             assert one.fleet._inbox.held_bytes < 2000 + 10 * 300
         assert not one.fleet._inbox.missed
         await until(lambda: len(one.store.revocations()) == 100)
+
+
+async def test_logins_that_have_ended_are_not_read_again_at_each_change(redis, tmp_path):
+    """A fleet has 64 and one more every ten seconds for each user, for as long as the longest login lasts."""
+    async with members(tmp_path, redis, "a", "b") as both:
+        one, _ = both
+        made = [await one.enter() for _ in range(20)]
+        one.logins.end_all(one.logins.of(None))
+        await until(lambda: all(len(each.store.revocations()) == len(made) for each in both))
+        await until(lambda: all(each.fleet._retell_at is None for each in both))
+        await until(lambda: all(each.fleet._seen == each.store.changes() for each in both))
+        rows = []
+
+        def counted(reading):
+            def read(query, *values):
+                found = reading(query, *values)
+                rows.extend(found if "FROM revocations" in query else ())
+                return found
+
+            return read
+
+        for each in both:
+            each.identity.poll()
+            each.store.reading = counted(each.store.reading)
+        one.store.revoke("tls:x", one.store.wall() + 1000)
+        await until(lambda: all(each.fleet._seen == each.store.changes() for each in both))
+        await until(lambda: all("tls:x" in each.fleet._known for each in both))
+        assert all(each.identity.poll() for each in both)
+        assert {credential for credential, *_ in rows} == {"tls:x"}
+        await until(lambda: not any(each.fleet._told for each in both))
+
+
+async def test_what_has_ended_is_remembered_for_as_long_as_it_would_have_lasted(redis, tmp_path):
+    client, key = Redis.from_url(redis), f"t.{tmp_path.name}.revoked"
+    async with members(tmp_path, redis, "a") as (one,):
+        now = one.store.wall()
+        one.store.wall = lambda: now
+        _, made = one.logins.begin("oidc:x", "u", {}, until=now + 10)
+        one.logins.end_all([made])
+        await until(lambda: client.zrange(key, 0, -1) == [made.credential.encode()])
+        now += 11
+        _, fresh = one.logins.begin("oidc:x", "u", {}, until=now + 10)
+        assert one.store.reading("SELECT credential FROM revocations") == []
+        one.logins.end_all([fresh])
+        await until(lambda: client.zrange(key, 0, -1) == [fresh.credential.encode()])

@@ -104,6 +104,36 @@ def test_revocations_are_seen_by_other_processes_and_forgotten_after_their_time(
     two.close()
 
 
+def test_revocations_are_read_from_a_change_on_and_without_those_of_logins(store):
+    store.revoke_all({"jwt:a": 1e12, "login:1": 1e12, "tls:b": 1e12})
+    before = store.changes()
+    store.revoke("login:2", 1e12)
+    store.revoke("jwt:a", 1e12 - 1)  # nothing new
+    assert store.changes() == before + 1
+    assert store.revocations(since=before) == {"login:2": 1e12}
+    assert store.revocations(since=store.changes()) == {}
+    assert set(store.revocations()) == {"jwt:a", "login:1", "login:2", "tls:b"}
+    assert set(store.revocations(logins=False)) == {"jwt:a", "tls:b"}
+    store.revoke("jwt:a", 1e12 + 1)
+    assert store.revocations(since=before) == {"login:2": 1e12, "jwt:a": 1e12 + 1}
+
+
+def test_no_look_at_revocations_goes_through_all_of_them(store):
+    plans, reading = [], store.reading
+
+    def explained(query, *values):
+        plans.extend(reading(f"EXPLAIN QUERY PLAN {query}", *values))
+        return reading(query, *values)
+
+    store.reading = explained
+    store.revocations(since=5)
+    store.revocations(logins=False)
+    explained("DELETE FROM revocations WHERE until < ?", 1.0)
+    steps = [step for *_, step in plans if "revocations" in step]
+    assert len(steps) == 4
+    assert all("SEARCH" in step for step in steps), steps
+
+
 def test_a_revocation_is_taken_back_in_all_processes(tmp_path):
     one, two = Store(tmp_path), Store(tmp_path)
     one.revoke("jwt:a", until=1e12)
@@ -125,7 +155,7 @@ def test_what_was_announced_can_be_read(store):
 
 def test_an_error_within_a_transaction_takes_all_of_it_back(store):
     with pytest.raises(RuntimeError), store.writing() as base:
-        base.execute("INSERT INTO revocations VALUES ('x', 1e12)")
+        base.execute("INSERT INTO revocations VALUES ('x', 1e12, 1)")
         raise RuntimeError
     assert store.revocations() == {}
     store.revoke("y", until=1e12)
