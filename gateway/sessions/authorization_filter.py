@@ -1,17 +1,22 @@
 """Asks the authorisation hook, where one is configured, before what a client sends reaches its session.
 
 What is known passes at once. For what is not, the link is read no further until the answer is there, so that all of a
-client's messages stay in order; it has one question under way then, whatever it sends. Answers of services, ends of
-calls and what the gateway answers itself (``gateway.*``) pass unasked: a hook that is away keeps no owner from it. What
-``gateway.latest`` and ``gateway.presence`` tell of a topic is for those who may subscribe to it, and is asked for so.
+client's messages stay in order; it has one question under way then, whatever it sends. What has come with them waits,
+within bounds, and counts in the budget of all links; half of that is kept for what clients are sent. Answers of
+services, ends of calls and what the gateway answers itself (``gateway.*``) pass unasked: a hook that is away keeps no
+owner from it. What ``gateway.latest`` and ``gateway.presence`` tell of a topic is for those who may subscribe to it,
+and is asked for so.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from broker.errors import HeadgateError
-from broker.wire.message import EVENT, REQUEST, Message
+from broker.wire.message import EVENT, REQUEST, RESPONSE, Message
 from broker.wire.parts import part_data
 from broker.wire.payload import decode_json
 from broker.wire.topic import service_of
@@ -39,17 +44,21 @@ INSIDE: Final = {
 }
 """Requests whose payload says what is wanted."""
 UNASKED: Final = frozenset((b"event.unsubscribe", b"service.remove"))
+WAITING_MSGS: Final = 1024
+"""Messages of one client that may wait for an answer; of bytes so many as one message may have, besides one message."""
+FULL: Final = "too many messages wait for the authorisation hook: retry in 1 s"
 
 
 class AuthorizationFilter:
     """The receiver of one link (``broker.transport.link.Receiver``)."""
 
-    __slots__ = ("_hook", "_session", "_waiting")
+    __slots__ = ("_hook", "_session", "_waiting", "_waiting_bytes")
 
     def __init__(self, session: Session, hook: AuthorizationHook) -> None:
         self._session = session
         self._hook = hook
         self._waiting: list[Item] | None = None
+        self._waiting_bytes = 0
 
     def received(self, _link: Link, messages: list[Message]) -> None:
         """What one read produced, in order."""
@@ -61,7 +70,7 @@ class AuthorizationFilter:
 
     def link_ended(self, link: Link, error: LinkError) -> None:
         """The connection is gone."""
-        self._waiting = None
+        self._take_waiting()
         self._session.link_ended(link, error)
 
     def link_choked(self, link: Link, choked: bool) -> None:
@@ -70,9 +79,42 @@ class AuthorizationFilter:
 
     def _take(self, items: Sequence[Item]) -> None:
         if self._waiting is not None:
-            self._waiting += map(_kept, items)
+            for item in items:
+                self._keep(item)
         else:
             self._run(items, {})
+
+    def _keep(self, item: Item) -> None:
+        """Let ``item`` wait behind those that do; where that are too many, refuse it. Responses always may: somebody
+        waits for them.
+        """
+        waiting = self._waiting
+        if waiting is None or self._session.ended:  # it was closed for the one before
+            return
+        size, budget = _size(item), self._session.hub.options.budget
+        most = self._session.hub.settings.limits.message_bytes
+        mine = waiting and (len(waiting) >= WAITING_MSGS or self._waiting_bytes + size > most)
+        everybodys = budget.used_bytes and budget.used_bytes + size > budget.limit_bytes // 2
+        if (mine or everybodys) and not (isinstance(item, Message) and item.head[3] == RESPONSE):
+            self._refuse(item)
+            return
+        waiting.append(item.copy())
+        self._waiting_bytes += size
+        budget.used_bytes += size
+
+    def _take_waiting(self) -> list[Item]:
+        """What waits: it does no longer."""
+        items, self._waiting = self._waiting or [], None
+        self._session.hub.options.budget.used_bytes -= self._waiting_bytes
+        self._waiting_bytes = 0
+        return items
+
+    def _refuse(self, item: Item) -> None:
+        session = self._session
+        if not isinstance(item, Message):
+            session.drop("control object beyond what may wait")
+        elif session.charge(item):
+            answers.disallow(session, item, "", b"", errno.EAGAIN, FULL)
 
     def _run(self, items: Sequence[Item], said: Mapping[Question, Verdict]) -> None:
         """Pass on what may be, refuse what may not, and ask for the first that is not known."""
@@ -125,7 +167,9 @@ class AuthorizationFilter:
             session.tell({"type": "unsubscribed", "subscriptions": lost})
 
     def _ask(self, questions: list[Question], items: Sequence[Item]) -> None:
-        self._waiting = [_kept(each) for each in items]
+        self._waiting = []
+        for item in items:
+            self._keep(item)
         self._session.set_paused(True)
         self._session.hub.spawn(f"authorisation hook {self._session.id}", self._asked(questions))
 
@@ -133,7 +177,7 @@ class AuthorizationFilter:
         mine = self._session.principal
         try:
             found = [await self._hook.ask(mine, *each) for each in questions]
-            items, self._waiting = self._waiting or [], None
+            items = self._take_waiting()
             same = self._session.principal == mine
             self._run(items, dict(zip(questions, found, strict=True)) if same else {})
         except Exception as error:
@@ -179,5 +223,5 @@ def _encoded(prefix: str) -> bytes:
     return prefix.encode("utf-8", "surrogateescape")
 
 
-def _kept(item: Item) -> Item:
-    return item.copy()
+def _size(item: Item) -> int:
+    return item.size if isinstance(item, Message) else len(msgspec.json.encode(item))

@@ -7,8 +7,9 @@ import pytest
 
 from broker.wire import message as wire
 from broker.wire.payload import any_text, encode_json
+from gateway.closes import FLOOD
 from gateway.identity.hook import AWAY, Verdict
-from gateway.sessions import answers, service
+from gateway.sessions import answers, authorization_filter, service
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
 ALL = (rule(["user"], [""]), rule(["user"], ["secret."], allow=False))
@@ -294,3 +295,111 @@ def test_roles_that_changed_while_it_was_asked_are_asked_for_again():
         assert len(hook.asked) == 1 or hook.asked[0] == hook.asked[1]
 
     with_hook(script)
+
+
+def request(tag, size=2):
+    return wire.request("attr.get", b"x" * size, matchtag=tag)
+
+
+async def held_and_refused(desk, hook, *messages):
+    """What the gate does with ``messages`` of one read while the hook thinks: the tags it answers at once, and a
+    client.
+    """
+    web = desk.client()
+    hook.open.clear()
+    web.near.receiver.received(web.near, list(messages))
+    await until(lambda: hook.asked)
+    found = [one.matchtag for one in web.of(wire.RESPONSE)]
+    for tag in found:
+        (answer,) = web.answers(tag)
+        assert answer.errnum == errno.EAGAIN
+        assert any_text(answer.payload).endswith("wait for the authorisation hook: retry in 1 s")
+    return web, found
+
+
+def test_what_waits_for_the_hook_is_bounded_in_number(monkeypatch):
+    monkeypatch.setattr(authorization_filter, "WAITING_MSGS", 3)
+
+    async def script(desk, hook):
+        web, refused = await held_and_refused(desk, hook, *map(request, range(1, 5)))
+        web.near.receiver.received(web.near, [request(5), wire.event("news.a", b"")])
+        assert refused + [one.matchtag for one in web.of(wire.RESPONSE)][1:] == [4, 5]
+        (said,) = web.told("denied")
+        assert (said["topic"], said["errno"]) == ("news.a", errno.EAGAIN)
+        web.near.receiver.control({"type": "ping"})
+        assert web.session.dropped == 2
+        hook.open.set()
+        assert [(await web.answer(tag)).errnum for tag in (1, 2, 3)] != [errno.EAGAIN] * 3
+        assert not web.told("pong")
+        await web.rpc("attr.get", {"name": "size"}, nodeid=0)
+
+    with_hook(script)
+
+
+def test_what_waits_for_the_hook_is_bounded_in_bytes_besides_one_message():
+    async def script(desk, hook):
+        big = request(1, 5000), request(2, 100), request(3, 100)
+        _, refused = await held_and_refused(desk, hook, *big)
+        assert refused == [2, 3]
+
+    with_hook(script, limits={"message_bytes": 4096})
+
+
+def test_what_waits_for_the_hook_counts_where_all_clients_together_have_a_budget():
+    """A quarter of a megabyte of each of ten thousand clients was counted nowhere."""
+
+    async def script(desk, hook):
+        budget = desk.hub.options.budget
+        budget.limit_bytes = 4000
+        first, refused = await held_and_refused(desk, hook, request(1, 1000))
+        assert refused == []
+        assert budget.used_bytes == request(1, 1000).size
+        hook.asked.clear()
+        hook.cached.clear()
+        _, refused = await held_and_refused(desk, hook, request(2, 1000), request(3, 100))
+        assert refused == [2]  # half is for what clients are sent
+        held = request(1, 1000).size + request(3, 100).size
+        assert budget.used_bytes == held
+        first.leave()
+        await until(lambda: budget.used_bytes == request(3, 100).size)
+        hook.open.set()
+        await until(lambda: not budget.used_bytes)
+        await desk.settled()
+        assert not budget.used_bytes
+
+    with_hook(script)
+
+
+def test_a_response_of_a_provider_waits_whatever_waits_already(monkeypatch):
+    monkeypatch.setattr(authorization_filter, "WAITING_MSGS", 1)
+
+    async def script(desk, hook):
+        web = desk.client()
+        await web.rpc("service.add", {"service": "1001-x"})
+        caller = desk.client(principal("bob", 1002))
+        tag = caller.send("1001-x.y")
+        asked = await web.request("1001-x.y")
+        hook.open.clear()
+        answer = wire.response(asked, b"{}\0", userid=0, rolemask=0)
+        web.near.receiver.received(web.near, [request(1), request(2), answer])
+        hook.open.set()
+        assert (await caller.answer(tag)).payload == b"{}\0"
+
+    with_hook(script)
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_who_floods_while_it_waits_is_closed_and_nothing_of_it_stays(monkeypatch, reads):
+    monkeypatch.setattr(authorization_filter, "WAITING_MSGS", 1)
+
+    async def script(desk, hook):
+        web = desk.client()
+        hook.open.clear()
+        for _ in range(reads):
+            web.near.receiver.received(web.near, [*map(request, range(1, 5000))])
+        assert web.code == FLOOD
+        hook.open.set()
+        await desk.settled()
+        assert not desk.hub.options.budget.used_bytes
+
+    with_hook(script, limits={"msgs_per_s": 0.001, "msgs_burst": 3})
