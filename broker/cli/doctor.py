@@ -246,7 +246,7 @@ async def _same_version(number: int, uri: str, extra: dict[str, Any], settings: 
 
 def _parent(settings: Settings) -> tuple[int, str, dict[str, Any]] | None:
     from broker.node.assembly import topology_of
-    from broker.node.keyring import dial_options
+    from broker.node.curve_keys import dial_options
 
     number = topology_of(settings).parent(settings.broker.rank or 0)
     host = settings.host(number)

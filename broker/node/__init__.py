@@ -20,7 +20,7 @@
 ``probes``             whether it lives and is ready: over HTTP, and for the service manager
 ``reload``             the settings read again while it runs: keys, clients, access
 ``test_instance``            test instances of many ranks, forked from one process
-``attributes``, ``keyring``, ``logring``, ``metrics``: what the broker shows of itself
+``attributes``, ``curve_keys``, ``logring``, ``metrics``: what the broker shows of itself
 ``capture``            the journal: records from the corridor to the process that writes them
 ``linkfacts``          what the journal is told of links; ``refusals``: of who was turned away
 """

@@ -23,9 +23,9 @@ from broker.node.attributes import STDERR_SEVERITY, hostname, initial, shown
 from broker.node.broker import Broker
 from broker.node.client_admission import ClientAdmission, access_of
 from broker.node.context import context_of
+from broker.node.curve_keys import CurveKeys
 from broker.node.descriptors import allowed, connections_of, reserve_of
 from broker.node.keepalive import Keepalives
-from broker.node.keyring import Keyring
 from broker.node.lifecycle import Lifecycle
 from broker.node.listening import Listeners
 from broker.node.metrics import listener, samples
@@ -114,7 +114,7 @@ class Node:
             connect_timeout_s=settings.tree.connect_timeout_s,
             reserve=reserve_of(limits, descriptors),
         )
-        self.keyring = Keyring(settings)
+        self.curve_keys = CurveKeys(settings)
         self.access = access_of(settings, self.owner)
         self.more_samples: list[Callable[[], list[Sample]]] = []
         self.reloaded: list[Callable[[Settings], None]] = []
@@ -334,9 +334,9 @@ class Node:
             dialect=entry.dialect,
             strict_rfc3=entry.strict_rfc3,
             insecure=entry.insecure,
-            keys=self.keyring.clients,
+            keys=self.curve_keys.clients,
             settings=typed(entry.options, can),
-            extra=self.keyring.options() if can.protection == "curve" else {},
+            extra=self.curve_keys.options() if can.protection == "curve" else {},
             reserve=self.options.reserve,
             refused=self._refused,
         )
@@ -347,14 +347,14 @@ class Node:
         return self.settings.host(above) if above != NO_PARENT else None
 
     def _overlay_config(self) -> OverlayConfig:
-        settings, tree, keyring = self.settings, self.settings.tree, self.keyring
+        settings, tree, curve_keys = self.settings, self.settings.tree, self.curve_keys
         own, parent = settings.host(self.rank), self.parent_entry()
         has_children = len(self.topology.children(self.rank)) > 0
         return OverlayConfig(
             listen_uri=(own.bind or own.address) if own is not None and has_children else None,
             parent_uri=parent.address if parent is not None else None,
-            listen=self._tree_options(own if has_children else None, lambda _own: keyring.options()),
-            dial=self._tree_options(parent, keyring.dial_options),
+            listen=self._tree_options(own if has_children else None, lambda _own: curve_keys.options()),
+            dial=self._tree_options(parent, curve_keys.dial_options),
             version=settings.broker.version_announced,
             hostname=hostname(settings, self.rank) if own is not None and own.hostname else "",
             hostnames={host.rank: host.hostname for host in settings.hosts if host.hostname},
@@ -382,7 +382,7 @@ class Node:
             insecure=options.insecure,
             connect_timeout_s=options.connect_timeout_s,
             max_bytes=lambda _peer: self.settings.limits.owner_message_bytes,
-            keys=self.keyring.peers,
+            keys=self.curve_keys.peers,
             tree=True,
             settings=typed(self.settings.tree.options, can),
             extra=extra(host) if host is not None and can.protection == "curve" else {},

@@ -30,7 +30,7 @@ from broker.journal.layout import CAPTURE, DROP, LINK_DOWN, LINK_UP, STATE
 from broker.journal.options import JournalOptions
 from broker.journal.recorder import Figures, Recorder
 from broker.journal.tap import FLUSH_S, Tap
-from broker.node.linkfacts import farewell_of, known_of, transport_of
+from broker.node.linkfacts import known_of, link_down_facts, transport_of
 from broker.node.refusals import Refusals
 from broker.routing.port import KIND_NAMES, Port
 from broker.services.context import Denial
@@ -247,7 +247,7 @@ class Capture:
     def _departed(self, port: Port, error: LinkError) -> None:
         if port.peer and self.on:
             self._sweep_port(port)
-            self._tell(LINK_DOWN, farewell_of(port, error), peer=port.peer)
+            self._tell(LINK_DOWN, link_down_facts(port, error), peer=port.peer)
         self._dropped.pop(port, None)
         if port.peer:
             self.tap.forget(port.peer)

@@ -44,7 +44,7 @@ def known_of(peer: PeerInfo) -> dict[str, Any]:
     return {name: each for name, each in facts.items() if each}
 
 
-def farewell_of(port: Port, error: LinkError) -> dict[str, Any]:
+def link_down_facts(port: Port, error: LinkError) -> dict[str, Any]:
     """What ``link.down`` says."""
     cause = next((word for kind, word in _CAUSES if isinstance(error, kind)), "broken")
     outbox = port.link.outbox

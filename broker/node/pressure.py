@@ -41,7 +41,7 @@ PATIENCE_S: Final = 2.0
 CALM_SHARE: Final = 0.25
 """Of the time in which nobody waits for it, so much is taken off what was waited: who drips is not waited for again and
 again."""
-ASIDE_BYTES: int = 16 << 20
+DEFERRED_BYTES: int = 16 << 20
 """What users of one owner's link may have said beyond their shares, as of ``shares.cost``, before the link is held."""
 UNTRUSTED_S: Final = 60.0
 """Nobody waits for the subscribers of that user again for so long, or a few that do not read could stop publishers."""
@@ -56,7 +56,7 @@ class DeferredMessages:
         self.load = 0
 
     def add(self, userid: int, message: Message) -> None:
-        """Set a message aside."""
+        """Defer a message."""
         self.users.setdefault(userid, []).append(message)
         self.load += cost(message)
 
@@ -160,7 +160,7 @@ class Pressure:
         """An owner's link speaks for many users: what one says beyond its share is taken out of ``messages`` and
         set aside, so that the others are heard. When too much is, or it is the owner itself, the link is held.
         """
-        aside = self.deferred.get(port) or DeferredMessages()
+        deferred = self.deferred.get(port) or DeferredMessages()
         kept: list[Message] = []
         for index in range(start, stop):
             message = messages[index]
@@ -168,12 +168,12 @@ class Pressure:
                 userid = message.userid
                 if userid == USERID_UNKNOWN:
                     userid = port.cred.userid
-                if userid in aside.users or not self._share(userid, message):
-                    if userid == port.cred.userid or aside.load + cost(message) > ASIDE_BYTES:
+                if userid in deferred.users or not self._share(userid, message):
+                    if userid == port.cred.userid or deferred.load + cost(message) > DEFERRED_BYTES:
                         stop = self._hold(port, index)
                         break
-                    aside.add(userid, message)
-                    self.deferred[port] = aside
+                    deferred.add(userid, message)
+                    self.deferred[port] = deferred
                     continue
             kept.append(message)
         messages[start:stop] = kept
@@ -186,8 +186,8 @@ class Pressure:
 
     def take_deferred(self, port: Port) -> list[Message]:
         """What was set aside of ``port``, each user's in order; nothing is any more."""
-        aside = self.deferred.pop(port, None)
-        return [] if aside is None else [message for said in aside.users.values() for message in said]
+        deferred = self.deferred.pop(port, None)
+        return [] if deferred is None else [message for said in deferred.users.values() for message in said]
 
     def release_held(self) -> None:
         """Events move on, or shares are new: whoever waits for that is heard again, in the order in which they came."""
@@ -195,9 +195,9 @@ class Pressure:
         for port in held:
             self._resume(port)
         if self.deferred:  # nobody may have more to say; who has, says first what was set aside (``rejoin``)
-            asyncio.get_running_loop().call_soon(self._release_aside)
+            asyncio.get_running_loop().call_soon(self._release_deferred)
 
-    def _release_aside(self) -> None:
+    def _release_deferred(self) -> None:
         for port in list(self.deferred):
             self._broker.backlog.put_back(port, self.take_deferred(port))
 

@@ -130,7 +130,7 @@ class Reload:
                 "tree.curve_cert: CURVE is not switched on or off while the broker runs: restart it"
             )
         return Plan(
-            after, changed, self._node.keyring.read_certificate(after), access_of(after, self._node.owner)
+            after, changed, self._node.curve_keys.read_certificate(after), access_of(after, self._node.owner)
         )
 
     # -- apply ---------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ class Reload:
     def _apply(self, plan: Plan) -> None:
         node = self._node
         said = summary(plan.changed)
-        former = node.keyring.certificate
-        node.keyring.change(plan.settings, plan.certificate)
+        former = node.curve_keys.certificate
+        node.curve_keys.change(plan.settings, plan.certificate)
         node.settings, node.access = plan.settings, plan.access
         # first of all: whatever fails below, nobody stays who may not
         ended = self._end_clients() + node.overlay.revoke(self._objection)
@@ -160,15 +160,15 @@ class Reload:
         log.info("reloaded: %s%s", ", ".join(said) or "nothing has changed", left)
 
     def _keys(self, *, new: bool) -> None:
-        """Links to come are made with the keys of the keyring; ``new``: our own has changed, too."""
+        """Links to come are made with the keys of now; ``new``: our own has changed, too."""
         node = self._node
-        for text in node.listeners.renew(node.keyring.listen_curve()) if new else ():
+        for text in node.listeners.renew(node.curve_keys.listen_curve()) if new else ():
             log.error("%s; its former certificate is shown there until the broker is restarted", text)
         parent = node.parent_entry()
         try:
             node.overlay.renew(
-                node.keyring.listen_curve() if new else None,
-                node.keyring.dial_curve(parent) if parent is not None else {},
+                node.curve_keys.listen_curve() if new else None,
+                node.curve_keys.dial_curve(parent) if parent is not None else {},
             )
         except ConfigError as error:
             log.error("%s; children find its former certificate until the broker is restarted", error)
@@ -198,7 +198,7 @@ class Reload:
     def _client_objection(self, port: Port) -> str:
         peer = port.link.peer
         if peer.key is not None:
-            return self._node.keyring.refusal(peer)
+            return self._node.curve_keys.refusal(peer)
         now = admit(peer, self._node.access)
         if now.errnum:
             return now.reason
@@ -206,7 +206,7 @@ class Reload:
         return "" if vars_of(port.policy) == vars_of(now.policy) else "its roles have changed"
 
     def _objection(self, peer: PeerInfo, rank: int | None) -> str:
-        return self._node.keyring.refusal(peer, rank) if peer.key is not None else ""
+        return self._node.curve_keys.refusal(peer, rank) if peer.key is not None else ""
 
 
 def vars_of(policy: Any) -> tuple[Any, ...]:

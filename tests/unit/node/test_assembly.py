@@ -15,8 +15,8 @@ from broker.identity import Credentials, PeerInfo
 from broker.node import assembly, bootstrap
 from broker.node.assembly import Node
 from broker.node.client_admission import group_ids, user_ids
+from broker.node.curve_keys import credentials, keys_of
 from broker.node.descriptors import connections_of, reserve_of
-from broker.node.keyring import credentials, keys_of
 from broker.node.rundir import make_rundir
 from broker.transport.link import Options
 from broker.transport.unix import transport as unix

@@ -205,7 +205,7 @@ def test_what_was_set_aside_is_published_when_its_link_ends():
 
 
 def test_when_too_much_is_set_aside_the_link_is_held(monkeypatch):
-    monkeypatch.setattr(pressure, "ASIDE_BYTES", 100 * cost(event("e.1000")))
+    monkeypatch.setattr(pressure, "DEFERRED_BYTES", 100 * cost(event("e.1000")))
 
     async def script():
         desk, neighbour = shut_desk()

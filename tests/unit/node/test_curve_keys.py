@@ -4,7 +4,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.identity import ClientKey, Credentials, PeerInfo, PeerKey, Role
-from broker.node.keyring import Keyring, dial_options, keys_of, retired
+from broker.node.curve_keys import CurveKeys, dial_options, keys_of, retired
 from broker.settings import loads
 from broker.transport import curve
 from tests.unit.node.keyed import Site
@@ -19,7 +19,7 @@ def site(rundir):
 
 @pytest.fixture
 def ring(site):
-    made = Keyring(site.read(0))
+    made = CurveKeys(site.read(0))
     made.options()
     return made
 
@@ -63,7 +63,7 @@ def test_a_dialler_is_told_both_keys_of_its_parent(site):
 
 
 def test_without_a_certificate_there_is_nothing_but_batches():
-    plain = Keyring(loads('[[hosts]]\nrank = 0\naddress = "tcp://127.0.0.1:1"\n').at_rank(0))
+    plain = CurveKeys(loads('[[hosts]]\nrank = 0\naddress = "tcp://127.0.0.1:1"\n').at_rank(0))
     assert plain.options() == {"batch": True}
     assert plain.certificate is None
     assert plain.read_certificate(loads("")) is None
@@ -72,7 +72,7 @@ def test_without_a_certificate_there_is_nothing_but_batches():
 def test_a_parent_without_a_key_cannot_be_dialled(site):
     own = site.read(1)
     with pytest.raises(ConfigError, match="rank 0 has no public_key"):
-        Keyring(own).dial_options(loads('[[hosts]]\nrank = 0\naddress = "tcp://127.0.0.1:1"\n').hosts[0])
+        CurveKeys(own).dial_options(loads('[[hosts]]\nrank = 0\naddress = "tcp://127.0.0.1:1"\n').hosts[0])
 
 
 # -- retired and revoked -----------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_one_key_for_all_ranks_retires_too(rundir):
         site.show(rank, shared)
     site.listed, site.following = [shared.public_key] * 3, [new.public_key] * 3
     site.write()
-    ring = Keyring(site.read(0))
+    ring = CurveKeys(site.read(0))
     assert ring.peers[new.public_key] == PeerKey(None)
     site.show(0, new)
     site.settle()

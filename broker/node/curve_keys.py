@@ -23,7 +23,7 @@ _ROLES = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN | Role.USE
 """An admin is a user, too, as at the local socket and at a gateway: the masks of most methods ask for USER alone."""
 
 
-class Keyring:
+class CurveKeys:
     """The keys of one broker.
 
     Args:
@@ -187,9 +187,9 @@ def dial_options(settings: Settings, parent: HostEntry) -> dict[str, Any]:
     """``Options.extra`` of a connection to ``parent`` that nobody will renew.
 
     Raises:
-        ConfigError: as of ``Keyring.dial_options``.
+        ConfigError: as of ``CurveKeys.dial_options``.
     """
-    return Keyring(settings).dial_options(parent)
+    return CurveKeys(settings).dial_options(parent)
 
 
 def _client(certificate: Certificate, parent: HostEntry) -> Any:
