@@ -46,9 +46,9 @@ from gateway.web.allowance import Allowance
 from gateway.web.app_context import AppContext
 from gateway.web.listener import Listener
 from gateway.web.samples import Snapshot
-from gateway.web.siblings import Siblings
 from gateway.web.static import Dashboard
 from gateway.web.tally import samples
+from gateway.web.worker_peers import WorkerPeers
 from gateway.websocket.endpoint import Endpoint
 
 log = logging.getLogger("headgate")
@@ -146,7 +146,7 @@ class Gateway:
         self.hub.places = self.identity.connections
         self.hub.reload = self._reload_called
         self.endpoint = Endpoint(self.hub, self.identity, self.admission)
-        self._siblings = self._among(*worker) if worker else None
+        self._worker_peers = self._among(*worker) if worker else None
         self.fleet = self.hub.fleet = self._in_fleet() if settings.gateway.redis is not None else None
         self.hub.ask_others = self._ask_others if worker or self.fleet is not None else None
         self.history = History(settings.history.warehouse, settings.history.max_days)
@@ -185,7 +185,7 @@ class Gateway:
             await self.join()
             for listener in self._listeners:
                 sockname = await listener.start()
-                self.identity.doors.opened(listener.entry, sockname)
+                self.identity.listeners.opened(listener.entry, sockname)
                 log.info("gateway listens at %s", listener.url)
             self.identity.announce(self.urls)
         except BaseException:
@@ -193,11 +193,11 @@ class Gateway:
             raise
 
     async def join(self) -> None:
-        """The part of a start before the doors: credentials, siblings, upstream; `apps` can answer from now on."""
+        """The part of a start before the doors: credentials, other workers, upstream; `apps` can answer then."""
         await self.identity.start()
         self._keep(self.identity.run(self.hub.revoked), "identity")
-        if self._siblings is not None:
-            await self._siblings.start()
+        if self._worker_peers is not None:
+            await self._worker_peers.start()
         if self.fleet is not None:
             self.fleet.start()
             await self.fleet.reached()
@@ -294,8 +294,8 @@ class Gateway:
             self._reload_all()
         return {"problems": problems}
 
-    def _among(self, name: str, folder: str) -> Siblings:
-        return Siblings(folder, name, self._own_samples, functools.partial(service.answered, self.hub))
+    def _among(self, name: str, folder: str) -> WorkerPeers:
+        return WorkerPeers(folder, name, self._own_samples, functools.partial(service.answered, self.hub))
 
     def _in_fleet(self) -> Fleet:
         settings = self.settings.gateway
@@ -313,11 +313,11 @@ class Gateway:
 
     async def _ask_others(self, question: bytes) -> list[bytes]:
         """What the other processes of this gateway, and those of other gateways, answer."""
-        all_ = [others.ask(question) for others in (self._siblings, self.fleet) if others is not None]
+        all_ = [others.ask(question) for others in (self._worker_peers, self.fleet) if others is not None]
         return [each for answers in await asyncio.gather(*all_) for each in answers]
 
     async def _snapshots(self) -> list[Snapshot]:
-        return [self._own_samples()] if self._siblings is None else await self._siblings.snapshots()
+        return [self._own_samples()] if self._worker_peers is None else await self._worker_peers.snapshots()
 
     def _own_samples(self) -> Snapshot:
         return samples(
@@ -379,8 +379,8 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.trends.save()
-        if self._siblings is not None:
-            await self._siblings.stop()
+        if self._worker_peers is not None:
+            await self._worker_peers.stop()
         if self.hook is not None:
             self.hook.close()
         self.identity.close()

@@ -39,7 +39,7 @@ from gateway.settings.places import Place, place_of
 from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings
 from gateway.web.listener import bind, place_bound
-from gateway.web.siblings import fold
+from gateway.web.worker_peers import fold
 
 log = logging.getLogger("headgate")
 

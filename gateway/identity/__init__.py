@@ -11,7 +11,7 @@
 ``login``         one-time links, and the cookies of all logins
 ``cookies``       of logins, and of those that were begun
 ``shared``        logins that count at several gateways
-``named``         logins by a token or at a provider
+``user_logins``   logins by a token or at a provider
 ``oidc``          OpenID Connect: to a provider and back
 ``provider``      one provider: metadata, keys, the exchange of codes
 ``users``         name -> userid and roles

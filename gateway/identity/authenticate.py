@@ -32,12 +32,12 @@ from gateway.identity.jwt import Verifier, is_jwt
 from gateway.identity.keys import KeyRing
 from gateway.identity.leases import HEARTBEAT_S, Connections
 from gateway.identity.login import LoggedIn, id_of
-from gateway.identity.named import NamedLogins
 from gateway.identity.origin import Origins
 from gateway.identity.proxies import Client, ListenerNetworks
 from gateway.identity.revocations import TLS, Revocations
 from gateway.identity.store import FOREVER, LOGIN, Store
 from gateway.identity.tokens import CREDENTIAL, PREFIX, bearer_of, credential_of
+from gateway.identity.user_logins import UserLogins
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal, refused
 from gateway.settings.places import place_of
@@ -62,9 +62,9 @@ class Authenticator:
         worker: name of this worker process; "" when there is one only.
 
     Attributes:
-        doors: who is behind a connection; tell it about every bound listener (``doors.opened``).
+        listeners: who is behind a connection; tell it about every bound listener (``listeners.opened``).
         origins: from which pages browsers may come.
-        named: logins by tokens and at providers. logins: one-time links, and the cookies of all logins.
+        user_logins: logins by tokens and at providers. logins: one-time links, and the cookies of all logins.
         connections: counts per user, over all workers.
         attempts: counters of refusals.
 
@@ -86,12 +86,12 @@ class Authenticator:
         self.users = Users(settings)
         self._revocations = Revocations(settings, store)
         self.tokens = self._revocations.tokens
-        self.named = NamedLogins(
+        self.user_logins = UserLogins(
             settings, store, clock, users=lambda: self.users, ended=self._revocations.ended_by_now
         )
-        self.logins = self.named.logins
+        self.logins = self.user_logins.logins
         self.connections = Connections(store if settings.gateway.workers > 1 else None, worker)
-        self.doors = ListenerNetworks()
+        self.listeners = ListenerNetworks()
         self.origins = Origins(settings.access.allowed_origins, _names(settings))
         self.attempts = Attempts()
         self._faults = Attempts()  # what is no client's doing, and must not fill the log either
@@ -111,7 +111,7 @@ class Authenticator:
         await self._revocations.read()
         if problem := self._revocations.problem:
             raise ConfigError(problem)
-        self.named.providers.start()
+        self.user_logins.providers.start()
         await self._ring.start()
 
     def announce(self, urls: Sequence[str]) -> None:
@@ -166,7 +166,7 @@ class Authenticator:
     def close(self) -> None:
         """Give back this worker's counts, read no keys any more; the store is its maker's to close."""
         self._ring.close()
-        self.named.providers.close()
+        self.user_logins.providers.close()
         self.connections.close()
 
     # ------------------------------------------------------------ checking
@@ -194,7 +194,7 @@ class Authenticator:
             self.origins.check(request, client, kind=kind)
 
     async def authenticate_token(self, text: str, *, address: str) -> Principal:
-        """Whose token or JWT this is; ``address`` is the client's (``doors.client(request).address``).
+        """Whose token or JWT this is; ``address`` is the client's (``listeners.client(request).address``).
 
         Raises:
             Denied: it is refused.
@@ -207,7 +207,7 @@ class Authenticator:
     @contextlib.contextmanager
     def counted(self, request: web.BaseRequest) -> Iterator[Client]:
         """Who sends a request; a refusal in the block is counted, and logged, as that client's."""
-        client = self.doors.client(request)
+        client = self.listeners.client(request)
         try:
             yield client
         except Denied as denied:
@@ -231,11 +231,11 @@ class Authenticator:
         """
         with self.counted(request) as client:
             self.origins.check(request, client, kind="cookie")
-            return self.named.by_token(await self._of_token(text))
+            return self.user_logins.by_token(await self._of_token(text))
 
     def joined(self, elsewhere: SharedLogins) -> None:
         """Have logins in common with other gateways from now on."""
-        self._elsewhere = self.named.providers.elsewhere = elsewhere
+        self._elsewhere = self.user_logins.providers.elsewhere = elsewhere
 
     async def share(self, logged_in: LoggedIn) -> None:
         """Let a login that was made here count at other gateways, before its browser can be there."""

@@ -29,7 +29,7 @@ have ended anyway."""
 log = logging.getLogger("headgate")
 
 
-class NamedLogins:
+class UserLogins:
     """The logins that came from no link.
 
     Args:

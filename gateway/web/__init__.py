@@ -23,7 +23,7 @@
 ``metrics``     ``/metrics``
 ``tally``       what this process has counted
 ``samples``     counts as plain data: added up, and written for Prometheus
-``siblings``    the counts of all worker processes
+``worker_peers`` the counts of all worker processes
 ``openapi``     ``/openapi.json``
 ``static``      the dashboard's files
 """

@@ -96,7 +96,7 @@ async def _identify(request: web.Request, front: AppContext) -> None:
     if isinstance(request.protocol, Connection):
         request.protocol.belongs_to(principal.name)
     request[PRINCIPAL] = principal
-    request[ADDRESS] = front.identity.doors.client(request).address
+    request[ADDRESS] = front.identity.listeners.client(request).address
 
 
 # ---------------------------------------------------------------- around every handler

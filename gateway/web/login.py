@@ -42,7 +42,7 @@ async def login(request: web.Request) -> web.Response:
         logged_in = front.identity.login(request, shown.once)
     await front.identity.share(logged_in)
     response = _said(described(logged_in.principal))
-    set_cookie(response, logged_in, front.identity.doors.client(request), now=front.wall())
+    set_cookie(response, logged_in, front.identity.listeners.client(request), now=front.wall())
     return response
 
 
@@ -52,7 +52,7 @@ async def logout(request: web.Request) -> web.Response:
     Other credentials are ended where they were made.
     """
     identity = request.app[FRONT].identity
-    client = identity.doors.client(request)
+    client = identity.listeners.client(request)
     cookie = LOGIN.of(request, client)
     if cookie is None:
         principal = await identity.authenticate_request(request)

@@ -43,7 +43,7 @@ _PAGE: Final = """<!doctype html>
 
 async def list_providers(request: web.Request) -> web.Response:
     """How people can log in here, besides links and tokens."""
-    providers = request.app[FRONT].identity.named.providers.by_name.values()
+    providers = request.app[FRONT].identity.user_logins.providers.by_name.values()
     rows = [{"name": each.entry.name, "title": each.title} for each in providers]
     return web.Response(body=msgspec.json.encode({"oidc": rows}), content_type=bodies.JSON)
 
@@ -54,7 +54,7 @@ async def begin(request: web.Request) -> web.Response:
     try:
         with identity.counted(request) as client:
             identity.origins.check(request, client, kind="cookie")
-            place, sealed = await identity.named.providers.begin(name, client)
+            place, sealed = await identity.user_logins.providers.begin(name, client)
     except Denied as denied:
         return _refused(request.app[FRONT], name, denied, "../../../")
     response = web.Response(status=303, headers={"Location": place, "Cache-Control": "no-store"})
@@ -70,8 +70,8 @@ async def callback(request: web.Request) -> web.Response:
     try:
         with identity.counted(request) as client:
             cookie = BEGUN.of(request, client)
-            account = await identity.named.providers.finish(name, query, cookie, client)
-            logged_in = identity.named.by_provider(name, account)
+            account = await identity.user_logins.providers.finish(name, query, cookie, client)
+            logged_in = identity.user_logins.by_provider(name, account)
             await identity.share(logged_in)
     except Denied as denied:
         response = _refused(front, name, denied, HOME)
@@ -81,12 +81,12 @@ async def callback(request: web.Request) -> web.Response:
             200, f'<p>You are logged in. <a href="{HOME}">Go on to the dashboard</a></p>', refresh
         )
         set_cookie(response, logged_in, client, now=front.wall())
-    BEGUN.clear(response, identity.doors.client(request))
+    BEGUN.clear(response, identity.listeners.client(request))
     return response
 
 
 def _refused(front: AppContext, name: str, denied: Denied, home: str) -> web.Response:
-    provider = front.identity.named.providers.by_name.get(name)
+    provider = front.identity.user_logins.providers.by_name.get(name)
     title = "there" if provider is None else f"with {provider.title}"
     again = "" if provider is None else f'<a href="{home}v1/login/oidc/{name}">Try again</a> · '
     body = (

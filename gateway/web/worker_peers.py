@@ -41,7 +41,7 @@ class _Ended(msgspec.Struct):
     samples: Snapshot = []
 
 
-class Siblings:
+class WorkerPeers:
     """One worker among its siblings.
 
     Args:

@@ -55,7 +55,7 @@ class Endpoint:
         admission: where connections are counted that are no session's, and end for newer ones; None is one of its own.
 
     Attributes:
-        admission: as above. doors: clients without a credential yet.
+        admission: as above. preauth: clients without a credential yet.
         keepalive: pings all links, also those.
     """
 
@@ -63,7 +63,7 @@ class Endpoint:
         limits = hub.settings.limits
         self.hub = hub
         self.identity = identity
-        self.doors: set[PreAuthReceiver] = set()
+        self.preauth: set[PreAuthReceiver] = set()
         self.admission = Admission(limits) if admission is None else admission
         self.keepalive = Keepalive(limits.ping_s, limits.pong_s)
         self._options: dict[str, Options] = {
@@ -115,7 +115,7 @@ class Endpoint:
             refused = denied
         if principal is None and refused is None and not _has_control(codec):
             raise Refusal(401, f"{codec.name} has no auth object: bring a credential with the handshake")
-        address = self.identity.doors.client(request).address
+        address = self.identity.listeners.client(request).address
         taken = handshake.take_over(request)
         if taken is not None:  # else the client left while its credential was checked
             taken.transport.write(handshake.answer(key, codec.name, deflate.AGREED if deflates else ""))
@@ -169,7 +169,7 @@ class Endpoint:
             link.close_with(SHUTDOWN)
         elif principal is None:
             door = PreAuthReceiver(self, link, address)
-            self.doors.add(door)
+            self.preauth.add(door)
             link.start(door)
             self.admission.strangers.enter(door.slot, key_of(address))
         elif self.enter(link, address, principal):
@@ -198,8 +198,8 @@ class Endpoint:
     async def close(self) -> None:
         """Turn away who is still at the door, and ping nobody any more; sessions are the hub's to close."""
         self.keepalive.stop()
-        checks = [door.check for door in self.doors if door.check is not None]
-        for door in [*self.doors]:
+        checks = [door.check for door in self.preauth if door.check is not None]
+        for door in [*self.preauth]:
             door.link.close_with(SHUTDOWN)
         await asyncio.gather(*checks, return_exceptions=True)
 

@@ -75,7 +75,7 @@ class PreAuthReceiver:
         if not self.slot.idle:
             self.slot.set_idle()
         self._held = []
-        self._endpoint.doors.discard(self)
+        self._endpoint.preauth.discard(self)
         if self.check is not None and self.check is not asyncio.current_task():
             self.check.cancel()
 
@@ -104,7 +104,7 @@ class PreAuthReceiver:
         self._deadline.cancel()
         self.slot.release()
         link.slot = None
-        self._endpoint.doors.discard(self)
+        self._endpoint.preauth.discard(self)
         held, self._held = self._held, []
         link.replay(held)
         link.resume()

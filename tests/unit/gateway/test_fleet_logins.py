@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as Gone
 from gateway.fleet import inbox, kept, member
 from gateway.fleet.member import Fleet
 from gateway.fleet.messages import Entered, Revoked, decode, encode
-from gateway.identity import login, named, shared
+from gateway.identity import login, shared, user_logins
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.oidc import Account
 from gateway.identity.store import Store
@@ -53,7 +53,7 @@ class Member:
         )
         self.store = Store(statedir)
         self.identity = Authenticator(settings, self.store)
-        self.logins, self.named = self.identity.logins, self.identity.named
+        self.logins, self.user_logins = self.identity.logins, self.identity.user_logins
         clock = asyncio.get_running_loop().time
         self.fleet, self.left = None, False
         if fleet:
@@ -67,13 +67,13 @@ class Member:
 
     async def enter(self, user="ada"):
         """A login of ``user``, which counts elsewhere when this returns."""
-        logged_in = self.named.by_provider("x", Account(user, {})) if user != "ada" else self._ada()
+        logged_in = self.user_logins.by_provider("x", Account(user, {})) if user != "ada" else self._ada()
         await self.identity.share(logged_in)
         return logged_in
 
     def _ada(self):
         cookie, made = self.logins.begin("jwt:1", "ada", {})
-        return login.LoggedIn(cookie, self.named.now(made))
+        return login.LoggedIn(cookie, self.user_logins.now(made))
 
     async def who(self, cookie, client=FAR):
         """Whose cookie it is, as a request asks."""
@@ -288,12 +288,12 @@ async def test_what_is_restored_is_forgotten_in_redis(redis, tmp_path):
 
 
 async def test_who_logs_in_again_and_again_has_to_wait(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr(named, "BURST", 2)
+    monkeypatch.setattr(user_logins, "BURST", 2)
     async with members(tmp_path, redis, "a") as (one,):
         for _ in range(2):
-            one.named._enter("jwt:1", "ada", {}, None)
+            one.user_logins._enter("jwt:1", "ada", {}, None)
         with pytest.raises(Denied, match="began more than 2 logins") as found:
-            one.named._enter("jwt:1", "ada", {}, None)
+            one.user_logins._enter("jwt:1", "ada", {}, None)
         assert found.value.status == 429
 
 
@@ -310,7 +310,7 @@ async def test_alone_nothing_is_remembered_of_what_has_ended(tmp_path):
 
 async def test_a_login_is_begun_at_one_and_ended_at_another_once(redis, tmp_path, idp):
     async with members(tmp_path, redis, "a", "b", oidc=(idp.entry(),)) as (one, other):
-        begun, ending = one.named.providers, other.named.providers
+        begun, ending = one.user_logins.providers, other.user_logins.providers
         url, cookie = await begun.begin("corp", HERE)
         query = idp.approve(url)
         assert (await ending.finish("corp", query, cookie, HERE)).user == "corp:alice"
@@ -321,9 +321,9 @@ async def test_a_login_is_begun_at_one_and_ended_at_another_once(redis, tmp_path
 
 async def test_of_two_that_use_an_answer_at_a_time_one_is_let_in(redis, tmp_path, idp):
     async with members(tmp_path, redis, "a", "b", oidc=(idp.entry(),)) as both:
-        url, cookie = await both[0].named.providers.begin("corp", HERE)
+        url, cookie = await both[0].user_logins.providers.begin("corp", HERE)
         query = idp.approve(url)
-        work = (each.named.providers.finish("corp", query, cookie, HERE) for each in both)
+        work = (each.user_logins.providers.finish("corp", query, cookie, HERE) for each in both)
         came = await asyncio.gather(*work, return_exceptions=True)
         assert sum(not isinstance(each, Denied) for each in came) == 1
 
@@ -334,7 +334,7 @@ async def test_without_redis_a_login_is_ended_where_it_was_begun(tmp_path, idp):
     url = f"redis://127.0.0.1:{port}/0"
     more = {"oidc": (idp.entry(),)}
     one, other = Member(tmp_path, "a", url, **more), Member(tmp_path, "b", url, **more)
-    ways = one.named.providers, other.named.providers
+    ways = one.user_logins.providers, other.user_logins.providers
     try:
         with redis_server(tmp_path, port) as (process, _):
             await until(lambda: one.joined and other.joined)
@@ -362,10 +362,10 @@ async def test_without_redis_a_login_is_ended_where_it_was_begun(tmp_path, idp):
 async def test_an_answer_that_redis_does_not_know_of_is_refused(redis, tmp_path, idp, monkeypatch):
     monkeypatch.setattr("gateway.fleet.logins.ANSWER_S", 0.05)
     async with members(tmp_path, redis, "a", oidc=(idp.entry(),)) as (one,):
-        url, cookie = await one.named.providers.begin("corp", HERE)
+        url, cookie = await one.user_logins.providers.begin("corp", HERE)
         monkeypatch.setattr(one.fleet._kept, "spend", lambda *_: asyncio.sleep(10))
         with pytest.raises(Denied, match="used already"):
-            await one.named.providers.finish("corp", idp.approve(url), cookie, HERE)
+            await one.user_logins.providers.finish("corp", idp.approve(url), cookie, HERE)
 
 
 async def test_answers_that_were_used_are_bounded(redis, tmp_path, monkeypatch):

@@ -63,18 +63,18 @@ class Doorway:
             if request.path == "/v1/login":
                 logged_in = self.identity.login(request, (await request.json())["once"])
                 response = web.json_response({"name": logged_in.principal.name})
-                client = self.identity.doors.client(request)
+                client = self.identity.listeners.client(request)
                 set_cookie(response, logged_in, client, now=self.store.wall())
                 return response
             if request.path == "/v1/logout":
                 response = web.json_response({})
-                LOGIN.clear(response, self.identity.doors.client(request))
+                LOGIN.clear(response, self.identity.listeners.client(request))
                 return response
             found = await self.identity.authenticate_request(request)
         except Denied as denied:
             self.denied.append(str(denied))
             return web.json_response({"error": denied.public, "close": denied.close}, status=denied.status)
-        client = self.identity.doors.client(request)
+        client = self.identity.listeners.client(request)
         said = {
             "address": client.address,
             "peer": client.peer,
@@ -104,7 +104,7 @@ async def _listening(settings, doorway, host, family, more):
     sock = socket.socket(family)
     sock.bind((host, 0))
     doorway.port = sock.getsockname()[1]
-    doorway.identity.doors.opened(entry, sock.getsockname())
+    doorway.identity.listeners.opened(entry, sock.getsockname())
     doorway.tls = TlsContext(entry) if entry.url.startswith("https") else None
     doorway.admission = Admission(settings.limits)
     doorway.acceptor = listening = Acceptor(

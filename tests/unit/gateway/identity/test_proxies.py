@@ -105,7 +105,7 @@ def test_addresses_of_names():
     assert address_of(None) is None
 
 
-# ---------------------------------------------------------------- doors
+# ---------------------------------------------------------------- listeners
 
 
 class Transport:
@@ -120,10 +120,10 @@ class Transport:
 
 
 def client_of(peer, headers=None, trusted=("10.0.0.0/8",), own=("192.0.2.1", 443), bound=None):
-    doors = ListenerNetworks()
-    doors.opened(ListenEntry(trusted_proxies=trusted), bound or own)
+    listeners = ListenerNetworks()
+    listeners.opened(ListenEntry(trusted_proxies=trusted), bound or own)
     request = make_mocked_request("GET", "/", headers=headers or {}, transport=Transport(peer, own))
-    return doors.client(request)
+    return listeners.client(request)
 
 
 def test_an_untrusted_peer_is_the_client_whatever_it_says():
@@ -149,13 +149,13 @@ def test_a_wildcard_listener_is_found_by_its_port():
 
 
 def test_listeners_have_their_own_networks():
-    doors = ListenerNetworks()
-    doors.opened(ListenEntry(trusted_proxies=("10.0.0.0/8",)), ("192.0.2.1", 1))
-    doors.opened(ListenEntry(), ("192.0.2.1", 2))
+    listeners = ListenerNetworks()
+    listeners.opened(ListenEntry(trusted_proxies=("10.0.0.0/8",)), ("192.0.2.1", 1))
+    listeners.opened(ListenEntry(), ("192.0.2.1", 2))
     for port, client in ((1, "6.6.6.6"), (2, "10.0.0.2")):
         transport = Transport(("10.0.0.2", 9), ("192.0.2.1", port))
         request = make_mocked_request("GET", "/", headers={"X-Forwarded-For": "6.6.6.6"}, transport=transport)
-        assert doors.client(request).address == client
+        assert listeners.client(request).address == client
 
 
 def test_behind_a_proxy_header_the_headers_of_its_client_count_only_when_it_is_trusted_itself():

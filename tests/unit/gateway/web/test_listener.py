@@ -215,7 +215,7 @@ async def test_silent_websockets_keep_nobody_out(open_live):
         silent.append(await dial(live.url))
         silent[-1][1].write(upgrade(live))
         assert b" 101 " in await asyncio.wait_for(silent[-1][0].readuntil(b"\r\n\r\n"), 5)
-    assert len(live.gateway.endpoint.doors) == len(live.gateway.admission.strangers) == 20
+    assert len(live.gateway.endpoint.preauth) == len(live.gateway.admission.strangers) == 20
     last, (reader, writer) = silent[20], await dial(live.url)
     writer.write(upgrade(live, "bob"))
     assert b" 101 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)

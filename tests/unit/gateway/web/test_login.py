@@ -79,7 +79,7 @@ async def who(site, cookie):
 async def test_the_page_can_know_the_ways(corp):
     answer = await corp.get("/v1/login", None)
     assert await answer.json() == {"oidc": [{"name": "corp", "title": "Example <Corp>"}]}
-    corp.gateway.identity.named.providers.by_name.clear()
+    corp.gateway.identity.user_logins.providers.by_name.clear()
     assert await (await corp.get("/v1/login", None)).json() == {"oidc": []}
 
 
@@ -131,7 +131,7 @@ async def test_over_https_cookies_are_of_this_host_alone(open_site, idp):
     answer = await site.get(BEGIN, None, allow_redirects=False)
     assert answer.status == 400
     assert "this gateway is to be reached at https://gate.example" in await answer.text()
-    site.gateway.identity.doors.opened(site.gateway.settings.listen[0], ("127.0.0.1", site.client.port))
+    site.gateway.identity.listeners.opened(site.gateway.settings.listen[0], ("127.0.0.1", site.client.port))
     headers = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7", "Host": "gate.example"}
     # a listener of the loopback takes ambient credentials for its own names alone
     site.gateway.identity.origins._names.add("gate.example")
@@ -223,7 +223,7 @@ async def test_a_page_repeats_nothing_of_its_address(corp, idp):
 
 async def test_a_login_ends_with_its_provider(corp, idp):
     cookie = await logged_in(corp, idp)
-    corp.gateway.identity.named.providers.by_name.clear()
+    corp.gateway.identity.user_logins.providers.by_name.clear()
     assert await who(corp, cookie) == 401
 
 

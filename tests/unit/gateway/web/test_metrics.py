@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.web.samples import COUNTER, GAUGE, LEAST, counters_only, merged, render
-from gateway.web.siblings import Siblings, fold
+from gateway.web.worker_peers import WorkerPeers, fold
 from tests.unit.gateway.web.site import Stream
 
 
@@ -95,7 +95,7 @@ def total(snapshots):
 
 async def test_whoever_is_asked_knows_the_counts_of_all(rundir):
     counts = {"a": 1, "b": 10, "c": 100}
-    workers = {name: Siblings(str(rundir), name, lambda n=name: counted(counts[n], 1)) for name in counts}
+    workers = {name: WorkerPeers(str(rundir), name, lambda n=name: counted(counts[n], 1)) for name in counts}
     for worker in workers.values():
         await worker.start()
     for worker in workers.values():
@@ -107,8 +107,8 @@ async def test_whoever_is_asked_knows_the_counts_of_all(rundir):
 
 
 async def test_a_worker_that_ended_keeps_counting_but_has_no_sessions(rundir):
-    first = Siblings(str(rundir), "first", lambda: counted(5, 2))
-    second = Siblings(str(rundir), "second", lambda: counted(1, 1))
+    first = WorkerPeers(str(rundir), "first", lambda: counted(5, 2))
+    second = WorkerPeers(str(rundir), "second", lambda: counted(1, 1))
     await first.start()
     await second.start()
     await first.stop()
@@ -124,21 +124,21 @@ async def test_a_worker_that_ended_keeps_counting_but_has_no_sessions(rundir):
 
 async def test_a_file_that_is_folded_already_counts_once(rundir):
     """A reader may list the file before the supervisor removes it, and read the sum after."""
-    first = Siblings(str(rundir), "first", lambda: counted(5))
+    first = WorkerPeers(str(rundir), "first", lambda: counted(5))
     await first.start()
     await first.stop()
     kept = (rundir / "first.json").read_bytes()
     fold(str(rundir), "first")
     (rundir / "first.json").write_bytes(kept)
-    second = Siblings(str(rundir), "second", lambda: counted(1))
+    second = WorkerPeers(str(rundir), "second", lambda: counted(1))
     await second.start()
     assert total(await second.snapshots()) == 6
     await second.stop()
 
 
 async def test_a_worker_that_does_not_answer_speaks_by_its_file(rundir, monkeypatch):
-    monkeypatch.setattr("gateway.web.siblings.ASK_S", 0.1)
-    stuck = Siblings(str(rundir), "stuck", lambda: counted(5))
+    monkeypatch.setattr("gateway.web.worker_peers.ASK_S", 0.1)
+    stuck = WorkerPeers(str(rundir), "stuck", lambda: counted(5))
     await stuck.start()
     await stuck.stop()
 
@@ -147,7 +147,7 @@ async def test_a_worker_that_does_not_answer_speaks_by_its_file(rundir, monkeypa
         writer.close()
 
     silent = await asyncio.start_unix_server(listen_only, str(rundir / "stuck.sock"))
-    other = Siblings(str(rundir), "other", lambda: counted(1))
+    other = WorkerPeers(str(rundir), "other", lambda: counted(1))
     await other.start()
     assert total(await other.snapshots()) == 6
     assert await other.ask(b"who") == [b""]
@@ -161,8 +161,8 @@ async def test_a_question_that_is_none_costs_no_traceback(rundir, caplog):
     def answer(question):
         return msgspec.json.decode(question, type=dict)
 
-    first = Siblings(str(rundir), "first", lambda: counted(5), answer)
-    second = Siblings(str(rundir), "second", lambda: counted(1))
+    first = WorkerPeers(str(rundir), "first", lambda: counted(5), answer)
+    second = WorkerPeers(str(rundir), "second", lambda: counted(1))
     for worker in (first, second):
         await worker.start()
     assert await second.ask(b"no question") == [b""]

@@ -122,7 +122,9 @@ class IdentityStub:
     """``good`` is alice's token; ``slow`` is, too, once ``release`` is set."""
 
     def __init__(self):
-        self.doors = SimpleNamespace(client=lambda request: SimpleNamespace(address=request.remote or "unix"))
+        self.listeners = SimpleNamespace(
+            client=lambda request: SimpleNamespace(address=request.remote or "unix")
+        )
         self.release = asyncio.Event()
         self.asked = asyncio.Event()
         self.broken = False

@@ -64,7 +64,7 @@ async def test_what_may_not_become_a_websocket_is_told_over_http(house, head, st
     if status == 401:
         assert "www-authenticate: bearer" in lines
     assert not house.hub.opened
-    assert not house.endpoint.doors
+    assert not house.endpoint.preauth
 
 
 async def test_frames_right_behind_the_handshake_are_not_lost(house):
@@ -95,7 +95,7 @@ async def test_a_credential_in_the_handshake_opens_a_session(house, subprotocol)
         "alice",
         "127.0.0.1",
     )
-    assert not house.endpoint.doors
+    assert not house.endpoint.preauth
     assert len(house.endpoint.keepalive) == 1
 
 
@@ -106,7 +106,7 @@ async def test_a_leaving_gateway_lets_nobody_in(house, credential):
     peer.write(request_head(**credential))
     assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
     assert (await peer.closing())[1] == SHUTDOWN
-    assert not house.endpoint.doors
+    assert not house.endpoint.preauth
     assert not house.hub.opened
 
 
@@ -156,7 +156,7 @@ async def test_what_the_hub_refuses_is_closed_with_its_code(house, token):
     before, code, reason = await peer.closing()
     assert (code, reason) == (TOO_MANY, "no more than 3")
     assert len(before) == 1
-    assert not house.endpoint.doors
+    assert not house.endpoint.preauth
 
 
 async def test_no_more_sessions_than_connections(open_house):
@@ -174,7 +174,7 @@ async def test_of_more_clients_at_the_door_than_allowed_the_oldest_goes(open_hou
     before, code, _ = await first.closing()
     assert code == BUSY
     assert msgspec.json.decode(before[0][1])["reconnect"] is True
-    assert len(house.endpoint.doors) == 2
+    assert len(house.endpoint.preauth) == 2
     for peer in (second, third):
         peer.write(masked(TEXT, AUTH % b"good"))
         assert (await peer.control())["type"] == "welcome"
@@ -196,7 +196,7 @@ async def test_a_refused_client_that_does_not_leave_ends_for_a_newer_one(open_ho
         assert (await peer.closing())[1] >= 4500
         peers.append(peer)
     assert len(house.endpoint.admission.strangers) == 2
-    assert not house.endpoint.doors
+    assert not house.endpoint.preauth
     for peer in peers[:2]:  # which did not answer the close frame
         assert await peer.ended()
     for peer in peers[2:]:

@@ -13,11 +13,11 @@ BINARY, TEXT, CLOSE, PING = 2, 1, 8, 9
 @pytest.mark.parametrize("subprotocol", ["flux.v1", "flux.v1.json"])
 async def test_a_credential_in_the_first_message(house, subprotocol):
     peer = await house.connect(subprotocol, token=None)
-    assert len(house.endpoint.doors) == 1
+    assert len(house.endpoint.preauth) == 1
     assert not house.hub.opened
     peer.write(masked(TEXT, AUTH % b"good"))
     assert (await peer.control()) == {"type": "welcome", "user": "alice"}
-    assert not house.endpoint.doors
+    assert not house.endpoint.preauth
     assert house.hub.opened[0].link.reader.max_bytes == house.hub.settings.limits.message_bytes
 
 
@@ -59,7 +59,7 @@ async def test_what_a_stranger_may_not_do(open_house, sent, code):
     assert [msgspec.json.decode(data)["code"] for _, data in before] == [code]
     assert reason
     assert not house.hub.opened
-    assert not house.endpoint.doors
+    assert not house.endpoint.preauth
 
 
 async def test_the_limit_is_the_announced_one_after_authentication(open_house):
@@ -79,7 +79,7 @@ async def test_a_credential_has_to_come_in_time(open_house):
     before, code, _ = await peer.closing()
     assert code == 4502
     assert msgspec.json.decode(before[0][1])["name"] == "auth-timeout"
-    assert not house.endpoint.doors
+    assert not house.endpoint.preauth
 
 
 async def test_a_check_that_takes_too_long_ends_in_time(open_house):
@@ -108,7 +108,7 @@ async def test_a_client_gone_during_authentication_leaves_nothing(house, how):
     peer = await house.connect(token=None)
     peer.write(masked(TEXT, AUTH % b"slow"))
     await house.identity.asked.wait()
-    (door,) = house.endpoint.doors
+    (door,) = house.endpoint.preauth
     if how == "abort":
         peer.writer.transport.abort()
     elif how == "eof":
@@ -117,7 +117,7 @@ async def test_a_client_gone_during_authentication_leaves_nothing(house, how):
         peer.write(masked(CLOSE))
     await asyncio.sleep(0.05)
     house.identity.release.set()
-    await house.until(lambda: not house.endpoint.doors)
+    await house.until(lambda: not house.endpoint.preauth)
     await house.until(lambda: door.check.done())
     await asyncio.sleep(0.05)
     assert not house.hub.sessions, "a session that was opened has ended"
@@ -148,4 +148,4 @@ async def test_who_is_at_the_door_is_told_of_the_end(house):
         before, code, _ = await each.closing()
         assert code == 4000
         assert msgspec.json.decode(before[0][1])["reconnect"] is True
-    assert not house.endpoint.doors
+    assert not house.endpoint.preauth
