@@ -5,7 +5,7 @@ the node said REFUSED. What libzmq took and its connection may have lost is sent
 knows by the id whether it has it: it takes it, or answers once more, or goes on with what it has begun. A call whose
 server cannot be asked any more ends at once, since nobody knows whether it ran.
 
-What cannot be sent now is parked, and tried again when the directory changes, when a node is back, and from time to
+What cannot be sent now waits, and is tried again when the directory changes, when a node is back, and from time to
 time (``retry_queue``).
 """
 
@@ -128,7 +128,7 @@ class CallSender:
             )
 
     def _place(self, call: PendingCall) -> None:
-        """Choose a server and hand the call to its node's link, or park it."""
+        """Choose a server and hand the call to its node's link, or let it wait for the next try."""
         servers = self._routes.for_calls(call.address)
         links = self.call_links
         for _ in range(len(servers)):
@@ -163,7 +163,7 @@ class CallSender:
             self._cast_sender.nobody(call.address)
             self._finish(call, b"")
         else:
-            self._retries.park(call)
+            self._retries.add(call)
 
     def _all_refused(self, call: PendingCall, servers: Servers) -> bool:
         tried = call.tried

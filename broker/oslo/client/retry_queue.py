@@ -23,17 +23,17 @@ ROUND_MAX: Final = 256
 
 
 class RetryQueue:
-    """The parked calls of one client.
+    """The calls of one client that wait to be tried again.
 
     Args:
-        place: finds a place for a call, or ends it, or parks it again (its ``link`` is None then).
+        place: finds a place for a call, or ends it, or adds it again (its ``link`` is None then).
     """
 
     def __init__(self, reactor: Reactor, routes: RoutingTable, place: Callable[[PendingCall], None]) -> None:
         self._reactor = reactor
         self._routes = routes
         self._place = place
-        self._parked: dict[tuple[str, str], deque[PendingCall]] = {}
+        self._waiting: dict[tuple[str, str], deque[PendingCall]] = {}
         self._pause: Timer | None = None
         self._until_s = 0.0
         self._was_synced = False
@@ -47,20 +47,20 @@ class RetryQueue:
         """The directory should have answered by now."""
         return self._reactor.now() >= self._until_s
 
-    def park(self, call: PendingCall) -> None:
+    def add(self, call: PendingCall) -> None:
         """Keep it."""
         call.link = None
-        self._parked.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
+        self._waiting.setdefault((call.address.exchange, call.address.topic), deque()).append(call)
         self._arm()
 
     def news(self) -> None:
         """Something has changed: there may be a place."""
-        if self._parked:
+        if self._waiting:
             self._again(False)
 
     def soon(self) -> None:
         """As ``news``, not from within what brings it."""
-        if self._parked:
+        if self._waiting:
             self._reactor.call_soon(self.news)
 
     def answered(self, address: Address) -> None:
@@ -68,11 +68,11 @@ class RetryQueue:
         counted: those are one in each pause.
         """
         key = (address.exchange, address.topic)
-        calls = self._parked.get(key)
+        calls = self._waiting.get(key)
         while calls and (calls[0].over or calls[0].tries is None):
             call = calls.popleft()
             if not calls:
-                del self._parked[key]
+                del self._waiting[key]
             if not call.over:
                 call.tried = None
                 self._place(call)
@@ -82,10 +82,10 @@ class RetryQueue:
         """Forget all of them."""
         if self._pause is not None:
             self._pause.cancel()
-        self._parked.clear()
+        self._waiting.clear()
 
     def _arm(self) -> None:
-        if self._parked and self._pause is None:
+        if self._waiting and self._pause is None:
             self._pause = self._reactor.call_later(PAUSE_S, self._paused)
 
     def _paused(self) -> None:
@@ -96,12 +96,12 @@ class RetryQueue:
         synced = self._routes.synced
         everything = synced is not self._was_synced or (not synced and self.overdue)
         self._was_synced = synced
-        for key in list(self._parked):
-            calls = [call for call in self._parked.pop(key) if not call.over]
+        for key in list(self._waiting):
+            calls = [call for call in self._waiting.pop(key) if not call.over]
             if everything or self._routes.replica.servers(*key):
                 calls = self._round(calls, paused, everything)
-            if calls:  # they are older than those that were parked again meanwhile
-                self._parked[key] = deque([*calls, *self._parked.get(key, ())])
+            if calls:  # they are older than those that were added again meanwhile
+                self._waiting[key] = deque([*calls, *self._waiting.get(key, ())])
         self._arm()
 
     def _round(self, calls: list[PendingCall], paused: bool, everything: bool) -> list[PendingCall]:

@@ -30,7 +30,7 @@ class Clock:
 
 
 class Stage:
-    """``room``: calls that find a place; the others are parked again."""
+    """``room``: calls that find a place; the others are added again."""
 
     def __init__(self, n, room):
         self.clock = Clock()
@@ -43,7 +43,7 @@ class Stage:
         self.calls = [PendingCall(Address("x", "t"), b"", new_id(), lambda _answer: None) for _ in range(n)]
         self.retries._was_synced = True
         for call in self.calls:
-            self.retries.park(call)
+            self.retries.add(call)
 
     def place(self, call):
         self.tried.append(call)
@@ -51,7 +51,7 @@ class Stage:
             call.link = "a link"
             self.placed.append(call)
         else:
-            self.retries.park(call)
+            self.retries.add(call)
 
 
 def test_a_round_ends_where_there_is_no_place():
@@ -77,7 +77,7 @@ def test_who_has_given_up_is_not_tried():
         call.over = True
     stage.retries.news()
     assert stage.placed == stage.calls[1::2]
-    assert not stage.retries._parked
+    assert not stage.retries._waiting
 
 
 def test_where_nobody_listens_nobody_is_tried():
@@ -105,7 +105,7 @@ def test_who_waits_longest_has_the_place_of_a_call_that_was_answered():
     stage.calls[3].over = True
     for _ in range(2):
         stage.retries.answered(Address("x", "t"))
-    assert stage.retries._parked == {}
+    assert stage.retries._waiting == {}
     assert stage.tried == stage.calls[1:]
 
 
