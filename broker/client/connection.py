@@ -21,7 +21,7 @@ from broker.client.limits import Limits
 from broker.client.position import Position
 from broker.client.registered import Services
 from broker.client.service import Service
-from broker.client.subscriptions import Interests
+from broker.client.subscriptions import SubscriptionTable
 from broker.errors import LinkClosed, LinkError
 from broker.wire import message as wire
 from broker.wire.message import Message
@@ -54,14 +54,14 @@ class Connection:
         self.link = link
         self._limits = limits or Limits()
         self._calls = Calls(self._limits.pending_calls)
-        self._interests = Interests(self.request)
+        self._subscriptions = SubscriptionTable(self.request)
         self._services = Services(self)
         self._gate = Gate(link)
         self._reconnecting = reconnecting
         self._lost = False
         self._held: list[Message] = []
         self._on_end: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
-        self._position = Position(self._interests, self._services)
+        self._position = Position(self._subscriptions, self._services)
         self._position.follow(link)
         link.start(self)
 
@@ -109,7 +109,7 @@ class Connection:
         self._held = []
         self._gate.set_open(True)
         self._calls.end(error)
-        self._interests.end(error)
+        self._subscriptions.end(error)
         self._services.link_ended()
         self._on_end.set_result(error)
 
@@ -127,7 +127,7 @@ class Connection:
                 elif kind == wire.REQUEST:
                     self._services.requested(message)
                 elif kind == wire.EVENT:
-                    self._interests.published(message)
+                    self._subscriptions.published(message)
         finally:
             flusher.batch = outer
             if not outer:
@@ -143,7 +143,7 @@ class Connection:
         self._lost = True
         self._gate.set_open(False)
         self._calls.fail(error)
-        self._interests.lost()
+        self._subscriptions.lost()
         self._services.link_ended()
         self._reconnecting.begin(error, self._reconnected, self._end)
 

@@ -268,7 +268,7 @@ class Handle(Connection):
             RpcError, LinkError: on entering the block.
         """
         inbox: Inbox[Event | Missed] = Inbox(buffer_msgs or self._limits.event_msgs, self._limits.event_bytes)
-        return Subscription(prefixes or [""], self._interests, inbox, overflow)
+        return Subscription(prefixes or [""], self._subscriptions, inbox, overflow)
 
     # -- services ------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from broker.errors import RpcError
 
 if TYPE_CHECKING:
     from broker.client.registered import Services
-    from broker.client.subscriptions import Interests
+    from broker.client.subscriptions import SubscriptionTable
     from broker.transport.link import EventReplay, Link
 
 
@@ -25,10 +25,10 @@ class Position:
         resumed: what the last ``resumed`` said; empty before.
     """
 
-    __slots__ = ("_interests", "_services", "_token", "epoch", "resumed")
+    __slots__ = ("_services", "_subscriptions", "_token", "epoch", "resumed")
 
-    def __init__(self, interests: Interests, services: Services) -> None:
-        self._interests = interests
+    def __init__(self, subscriptions: SubscriptionTable, services: Services) -> None:
+        self._subscriptions = subscriptions
         self._services = services
         self._token: str | None = None
         self.epoch: str | None = None
@@ -44,7 +44,7 @@ class Position:
     def _begin(self, talk: EventReplay) -> None:
         self._token = talk.welcome.get("resume")
         self.epoch = talk.welcome.get("epoch")
-        self._interests.sequence = _number(talk.welcome.get("sequence"))
+        self._subscriptions.sequence = _number(talk.welcome.get("sequence"))
 
     def resume(self, link: Link) -> None:
         """Go on over ``link`` where the one before ended; it is told which one that was, and ends it if it hangs."""
@@ -52,15 +52,19 @@ class Position:
         if talk is None:
             return
         talk.on_object = self._heard
-        prefixes, former, known = self._interests.prefixes, self._token, self.epoch is not None
+        prefixes, former, known = self._subscriptions.prefixes, self._token, self.epoch is not None
         if not (prefixes and known):
             self._begin(talk)
         self._token = talk.welcome.get("resume")
         if prefixes and not known:
-            self._interests.restore()
-            self._interests.missed("the connection was lost while the gateway had no broker")
+            self._subscriptions.restore()
+            self._subscriptions.missed("the connection was lost while the gateway had no broker")
         elif self.epoch is not None:
-            position = {"epoch": self.epoch, "sequence": self._interests.sequence, "subscriptions": prefixes}
+            position = {
+                "epoch": self.epoch,
+                "sequence": self._subscriptions.sequence,
+                "subscriptions": prefixes,
+            }
             talk.resume(**position, **({"token": former} if former else {}))
 
     def _heard(self, obj: dict[str, Any]) -> None:
@@ -70,11 +74,13 @@ class Position:
             self._resumed(obj)
         elif kind == "upstream" and obj.get("joined"):
             if obj.get("epoch") != self.epoch:
-                self.epoch, self._interests.sequence = obj.get("epoch"), 0
+                self.epoch, self._subscriptions.sequence = obj.get("epoch"), 0
             if obj.get("lost") != 0:
-                self._interests.missed("the gateway lost its broker meanwhile")
+                self._subscriptions.missed("the gateway lost its broker meanwhile")
         elif kind == "gap":
-            self._interests.missed(f"the gateway dropped {obj.get('lost')} events because we read too slowly")
+            self._subscriptions.missed(
+                f"the gateway dropped {obj.get('lost')} events because we read too slowly"
+            )
         elif kind == "unsubscribed":
             self._withdraw(obj.get("subscriptions"))
         elif kind == "service" and not obj.get("registered"):
@@ -83,16 +89,16 @@ class Position:
     def _resumed(self, obj: dict[str, Any]) -> None:
         self.resumed = obj
         self.epoch = obj.get("epoch") or self.epoch
-        self._interests.sequence = _number(obj.get("sequence"))
+        self._subscriptions.sequence = _number(obj.get("sequence"))
         self._withdraw(obj.get("denied"))
         if not obj.get("recovered"):
-            self._interests.missed(
+            self._subscriptions.missed(
                 "the connection was lost, and the gateway cannot give all of what was missed"
             )
 
     def _withdraw(self, prefixes: Any) -> None:
         for prefix in prefixes or ():
-            self._interests.drop(
+            self._subscriptions.drop(
                 str(prefix), RpcError(errno.EPERM, f"{prefix!r} is not given any more", "event.subscribe")
             )
 

@@ -48,7 +48,7 @@ def distinct(prefixes: Iterable[str]) -> list[str]:
     return kept
 
 
-class Interest:
+class SubscribedPrefix:
     """One prefix the broker knows about, and the subscriptions that want it."""
 
     __slots__ = ("accepted", "members", "was_live")
@@ -64,7 +64,7 @@ class Interest:
         return self.was_live or (_succeeded(self.accepted) and not self.accepted.result().errnum)
 
 
-class Interests:
+class SubscriptionTable:
     """All prefixes of one handle.
 
     Attributes:
@@ -75,7 +75,7 @@ class Interests:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._by_prefix: dict[bytes, Interest] = {}
+        self._by_prefix: dict[bytes, SubscribedPrefix] = {}
         self.sequence = 0
 
     async def join(self, member: Subscription) -> None:
@@ -87,37 +87,37 @@ class Interests:
         try:
             joined = [self._add(prefix, member) for prefix in member.prefixes]
             # shielded: another subscription may wait for the same answer
-            answers = await asyncio.gather(*(asyncio.shield(interest.accepted) for interest in joined))
-            for prefix, interest, answer in zip(member.prefixes, joined, answers, strict=True):
+            answers = await asyncio.gather(*(asyncio.shield(entry.accepted) for entry in joined))
+            for prefix, entry, answer in zip(member.prefixes, joined, answers, strict=True):
                 if answer.errnum:
-                    self._refused(prefix, interest, member)
+                    self._refused(prefix, entry, member)
                     raise RpcError(answer.errnum, "", f"event.subscribe {prefix.decode(errors='replace')!r}")
         except BaseException:
             self.leave(member)
             raise
 
-    def _add(self, prefix: bytes, member: Subscription) -> Interest:
-        interest = self._by_prefix.get(prefix)
-        if interest is None:
-            interest = self._by_prefix[prefix] = Interest(self._tell("event.subscribe", prefix))
-            interest.accepted.add_done_callback(self._accepted)
-        interest.members.append(member)
-        return interest
+    def _add(self, prefix: bytes, member: Subscription) -> SubscribedPrefix:
+        entry = self._by_prefix.get(prefix)
+        if entry is None:
+            entry = self._by_prefix[prefix] = SubscribedPrefix(self._tell("event.subscribe", prefix))
+            entry.accepted.add_done_callback(self._accepted)
+        entry.members.append(member)
+        return entry
 
-    def _refused(self, prefix: bytes, interest: Interest, member: Subscription) -> None:
+    def _refused(self, prefix: bytes, entry: SubscribedPrefix, member: Subscription) -> None:
         """The broker does not know ``prefix``: there is nothing to unsubscribe from."""
-        interest.members.remove(member)
-        if self._by_prefix.get(prefix) is interest:
+        entry.members.remove(member)
+        if self._by_prefix.get(prefix) is entry:
             del self._by_prefix[prefix]
 
     def leave(self, member: Subscription) -> None:
         """Remove ``member``; the last one of a prefix tells the broker, without waiting."""
         for prefix in member.prefixes:
-            interest = self._by_prefix.get(prefix)
-            if interest is None or member not in interest.members:
+            entry = self._by_prefix.get(prefix)
+            if entry is None or member not in entry.members:
                 continue
-            interest.members.remove(member)
-            if not interest.members:
+            entry.members.remove(member)
+            if not entry.members:
                 del self._by_prefix[prefix]
                 try:
                     self._tell("event.unsubscribe", prefix)
@@ -141,19 +141,19 @@ class Interests:
     @property
     def prefixes(self) -> list[str]:
         """Those that are live, or were when the link was lost."""
-        return [_text(prefix) for prefix, interest in self._by_prefix.items() if interest.live]
+        return [_text(prefix) for prefix, entry in self._by_prefix.items() if entry.live]
 
     def lost(self) -> None:
         """The link was lost, and another will follow: what was not live yet has failed."""
-        self._by_prefix = {prefix: interest for prefix, interest in self._by_prefix.items() if interest.live}
+        self._by_prefix = {prefix: entry for prefix, entry in self._by_prefix.items() if entry.live}
 
     def restore(self) -> None:
         """Ask for every prefix anew, over another link."""
-        for prefix, interest in self._by_prefix.items():
-            if interest.live:
-                interest.was_live = True
-                interest.accepted = self._tell("event.subscribe", prefix)
-                interest.accepted.add_done_callback(partial(self._restored, prefix))
+        for prefix, entry in self._by_prefix.items():
+            if entry.live:
+                entry.was_live = True
+                entry.accepted = self._tell("event.subscribe", prefix)
+                entry.accepted.add_done_callback(partial(self._restored, prefix))
 
     def _restored(self, prefix: bytes, answer: asyncio.Future[Message]) -> None:
         self._accepted(answer)
@@ -162,8 +162,8 @@ class Interests:
 
     def drop(self, prefix: str, error: RpcError) -> None:
         """The far end does not give this prefix any more."""
-        interest = self._by_prefix.pop(prefix.encode("utf-8", "surrogateescape"), None)
-        for member in interest.members if interest is not None else ():
+        entry = self._by_prefix.pop(prefix.encode("utf-8", "surrogateescape"), None)
+        for member in entry.members if entry is not None else ():
             member.failed(error)
 
     def missed(self, why: str) -> None:
@@ -177,16 +177,16 @@ class Interests:
         if not self._by_prefix:
             return
         topic = bytes(part_data(message.topic_part) or b"")
-        for prefix, interest in self._by_prefix.items():
+        for prefix, entry in self._by_prefix.items():
             if topic.startswith(prefix):
-                for member in interest.members:
+                for member in entry.members:
                     member.published(message)
 
     def end(self, error: LinkError) -> None:
         """The link ended."""
         by_prefix, self._by_prefix = self._by_prefix, {}
-        for interest in by_prefix.values():
-            for member in interest.members:
+        for entry in by_prefix.values():
+            for member in entry.members:
                 member.failed(same_error(error))
 
 
@@ -215,16 +215,29 @@ class Subscription:
         lost: events lost since the subscription began.
     """
 
-    __slots__ = ("_behind_gap", "_inbox", "_interests", "_missed", "_raise", "_unmarked", "lost", "prefixes")
+    __slots__ = (
+        "_behind_gap",
+        "_inbox",
+        "_missed",
+        "_raise",
+        "_table",
+        "_unmarked",
+        "lost",
+        "prefixes",
+    )
 
     def __init__(
-        self, prefixes: Iterable[str], interests: Interests, inbox: Inbox[Event | Missed], overflow: Overflow
+        self,
+        prefixes: Iterable[str],
+        table: SubscriptionTable,
+        inbox: Inbox[Event | Missed],
+        overflow: Overflow,
     ) -> None:
         if overflow not in ("raise", "mark"):
             raise ValueError(f"overflow={overflow!r}: expected 'raise' or 'mark'")
         self.prefixes = [prefix.encode("utf-8", "surrogateescape") for prefix in distinct(prefixes)]
         self.lost = 0
-        self._interests = interests
+        self._table = table
         self._inbox = inbox
         self._raise = overflow == "raise"
         self._unmarked = 0
@@ -237,13 +250,13 @@ class Subscription:
         return len(self._inbox) or int(self._behind_gap is not None or (self._raise and self._unmarked > 0))
 
     async def __aenter__(self) -> Self:
-        await self._interests.join(self)
+        await self._table.join(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._interests.leave(self)
+        self._table.leave(self)
         self._inbox.clear()
         self._inbox.finish(StopAsyncIteration())
 

@@ -136,7 +136,7 @@ class Trunk(Handle):
         try:
             for message in messages:
                 message.front = DELIMITER  # deployed brokers leave the hops of the way down in it
-                self._interests.published(message)
+                self._subscriptions.published(message)
             self.numbering.received(messages)
         except Exception as error:
             self._fault(messages[0], error)

@@ -124,7 +124,7 @@ def test_one_refused_prefix_of_several_leaves_nothing():
         await settle()
         left = [decode_json(request.payload)["topic"] for request in peer.seen]
         assert sorted(left) == ["a", "c"]
-        assert not h._interests._by_prefix
+        assert not h._subscriptions._by_prefix
 
     talk(script, auto=())
 
@@ -175,7 +175,7 @@ def test_refused_subscription_raises_and_leaves_nothing():
                 await entering
             assert caught.value.errno == 71
         assert topics_of(peer) == ["event.subscribe"] * 2
-        assert not h._interests._by_prefix
+        assert not h._subscriptions._by_prefix
 
     talk(script, auto=())
 
