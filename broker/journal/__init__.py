@@ -19,6 +19,6 @@
 ``replay``    a captured session sent again
 
 A record's way: ``Router.request`` -> ``routing.recording.record_request`` (mark and frame into ``Tap.items``) -> at the
-end of the batch ``node.capture`` -> ``Tap.settle`` -> ``Recorder.hand`` -> (socket) -> ``writer.process`` ->
+end of the batch ``node.capture`` -> ``Tap.end_batch`` -> ``Recorder.hand`` -> (socket) -> ``writer.process`` ->
 ``writer.intake`` -> ``writer.blocks`` -> ``writer.segments`` -> disk -> ``reading``.
 """

@@ -1,6 +1,6 @@
-"""A tap with its recorder on an event loop: settled once a turn, flushed by a timer while something waits.
+"""A tap with its recorder on an event loop: a batch is a turn, flushed by a timer while something waits.
 
-For brokers and proxies that record beside their own work; ``node.capture`` settles its tap in the corridor itself.
+For brokers and proxies that record beside their own work; ``node.capture`` ends its batches in the corridor itself.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Feed:
         self._options = options
         self._loop = loop
         self._ended = ended
-        self._settling = False
+        self._scheduled = False
         self._timing = False
 
     def start(self) -> None:
@@ -136,14 +136,14 @@ class Feed:
             self._tell_on()
 
     def _soon(self) -> None:
-        if not self._settling:
-            self._settling = True
-            self._loop.call_soon(self._settle)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._end_turn)
 
-    def _settle(self) -> None:
+    def _end_turn(self) -> None:
         """The end of a turn: what it brought is dated."""
-        self._settling = False
-        self._tap.settle()
+        self._scheduled = False
+        self._tap.end_batch()
         self._arm()
 
     def _flush(self) -> None:

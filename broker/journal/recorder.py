@@ -50,7 +50,7 @@ WRITER: Final = interpreter.command("broker.journal.writer")
 """The writer's command; behind it comes what ``Child`` says."""
 RESTART_S: Final = (0.1, 5.0)
 """Pause before a dead writer is replaced: the first one and the longest; it doubles in between."""
-STILLBORN_MAX: Final = 5
+FAILED_STARTS_MAX: Final = 5
 """Writers in a row that died before they were ready; then capture is off: time does not heal what is wrong."""
 PAIR_SLACK_BYTES: Final = 1 << 20
 """How much a chunk may be larger than the one behind it that holds the same message: what the tap puts with it."""
@@ -119,8 +119,8 @@ class Recorder:
         self._cause = NOTHING_LOST
         self._ready = self._closing = False
         self._base = -1
-        self._sent_before = self._settled = 0
-        self._stillborn = 0
+        self._sent_before = self._accounted = 0
+        self._failed_starts = 0
         self._pause_s = RESTART_S[0]
         self._retry_at = 0.0
         self._handed = self._written = self._shed = self._lost = self._restarts = self._disk_bytes = 0
@@ -139,7 +139,7 @@ class Recorder:
         if not self._see_off(time.monotonic() + CLOSE_S):
             raise ConfigError(f"journal {self.options.directory}: the former writer is still at work")
         lock = premises.take(self.options, 0.0 if self._number else FORMER_S)
-        self._stillborn = 0
+        self._failed_starts = 0
         self._pause_s = RESTART_S[0]
         try:
             with contextlib.closing(lock):
@@ -378,10 +378,10 @@ class Recorder:
             if self._base < 0:
                 self._base = first
             self._ready = True
-            self._stillborn = 0
+            self._failed_starts = 0
             # what is missing was counted before, where the last writer put nothing on disk either
-            self._lost += max(0, self._sent_before - max(first - self._base, self._settled))
-            self._settled = self._sent_before
+            self._lost += max(0, self._sent_before - max(first - self._base, self._accounted))
+            self._accounted = self._sent_before
             return
         # a writer that could not even begin knows no numbers
         self._written, self._disk_bytes = max(self._written, first), second or self._disk_bytes
@@ -401,7 +401,7 @@ class Recorder:
         """No writer is left that may put on disk what was sent: all that was neither written nor shed is lost."""
         waiting = sum(chunk.records for chunk in self._queue)
         self._lost = max(self._lost, self._handed - self._shed - self._written - waiting)
-        self._settled = self._number
+        self._accounted = self._number
 
     def _lose_writer(self) -> None:
         """Its end of the pair is closed, and it did not say why."""
@@ -415,9 +415,9 @@ class Recorder:
         self._cause = WRITER_DIED
         self._retry_at = time.monotonic() + self._pause_s
         if not self._ready:
-            self._stillborn += 1
-            if self._stillborn >= STILLBORN_MAX:
-                log.error("journal: %d writers in a row did not start: capture is off", self._stillborn)
+            self._failed_starts += 1
+            if self._failed_starts >= FAILED_STARTS_MAX:
+                log.error("journal: %d writers in a row did not start: capture is off", self._failed_starts)
                 self._give_up()
                 self._count_lost()
                 self._enter("off: the writer does not start")

@@ -157,7 +157,7 @@ class Replay:
                     self._skipped[why] += 1
                 else:
                     await self._one(record)
-            await self._settle()
+            await self._wait_for_answers()
         finally:
             for task in self._waiting:
                 task.cancel()
@@ -284,7 +284,7 @@ class Replay:
         else:
             self.outcome.ok += 1
 
-    async def _settle(self) -> None:
+    async def _wait_for_answers(self) -> None:
         if self._waiting:
             await asyncio.wait(self._waiting, timeout=self._answer_s)
 

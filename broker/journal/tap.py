@@ -1,7 +1,7 @@
 """The corridor's end of the journal: records as they pass, peers by number, chunks at the end of a batch (sans I/O).
 
-A record is a mark and a frame, appended to one list. ``settle`` joins what a batch left there, dates it with one look
-at the clock, and hands a chunk on when enough has come together; ``flush`` hands on what there is.
+A record is a mark and a frame, appended to one list. ``end_batch`` joins what a batch left there, dates it with one
+look at the clock, and hands a chunk on when enough has come together; ``flush`` hands on what there is.
 
 A chunk holds many batches: what a hand-over costs (a system call, another process that wakes up) is shared by
 hundreds of records. It goes at CHUNK_BYTES, or at CHUNK_NS of age with the next batch or the owner's timer.
@@ -32,7 +32,7 @@ FLUSH_S: Final = CHUNK_NS / 1e9
 class Tap:
     """Where records enter; satisfies ``routing.recording.Recording``.
 
-    Belongs to one thread, and to no event loop: its owner calls ``settle`` after each batch, and ``flush`` by a timer
+    Belongs to one thread, and to no event loop: its owner calls ``end_batch`` after each, and ``flush`` by a timer
     while something is ``waiting``.
 
     Args:
@@ -141,7 +141,7 @@ class Tap:
         """Something is here, or with the recorder, that is not the writer's yet."""
         return bool(self.items or self._blobs) or self.recorder.waiting
 
-    def settle(self) -> None:
+    def end_batch(self) -> None:
         """A batch is over: date what it recorded; hand a chunk over when it is large or old enough. Cheap when
         nothing was recorded.
         """
@@ -180,7 +180,7 @@ class Tap:
 
     def flush(self) -> None:
         """Hand over everything; have the recorder send what waits and hear what the writer says."""
-        self.settle()
+        self.end_batch()
         if self._blobs:
             self._hand()
         self.recorder.poll()

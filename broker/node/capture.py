@@ -2,7 +2,7 @@
 
 ::
 
-    Router, Events --add--> Tap --settle, at the end of a batch--> Recorder --> the process that writes
+    Router, Events --add--> Tap --end_batch, at the end of a batch--> Recorder --> the process that writes
     attach, depart ------> peers (DICTIONARY), ``link.up``, ``link.down``
     sweep, each second --> ``drop``: events that a slow subscriber missed
     admission, hello, ZAP -> ``denied.link``: who was turned away at connect
@@ -199,7 +199,7 @@ class Capture:
 
     def _settle(self) -> None:
         """A batch is over."""
-        self.tap.settle()
+        self.tap.end_batch()
         if self._timer is None and self.tap.waiting:
             self._arm()
 

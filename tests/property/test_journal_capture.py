@@ -108,7 +108,7 @@ class Recorded(World):
     def do(self, *operation):
         super().do(*operation)
         for witness in self.witnesses:
-            witness.tap.settle()
+            witness.tap.end_batch()
 
 
 def stamped_as_by(port, message):

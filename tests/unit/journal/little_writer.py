@@ -1,7 +1,7 @@
 """A writer of a few lines: ``python little_writer.py FD JSON`` keeps each chunk it gets as a file and says so.
 
 What kind of writer it is stands in the name it was given: ``plain``; ``slow`` reads nothing before the file ``go`` is
-there; ``stillborn`` dies at once; ``full`` reports a full disk at its second chunk; ``mute`` stays when all is said.
+there; ``failed_start`` dies at once; ``full`` reports a full disk at its second chunk; ``mute`` stays when all is said.
 """
 
 import errno
@@ -31,7 +31,7 @@ class LittleWriter:
         return first + records
 
     def run(self):
-        if self.kind == "stillborn":
+        if self.kind == "failed_start":
             sys.exit(3)
         while self.kind == "slow" and not (self.folder / "go").exists():
             time.sleep(0.005)

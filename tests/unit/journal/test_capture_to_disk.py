@@ -29,7 +29,7 @@ class Captured:
         self.recorder = Recorder(chosen)
         self.desk = Desk()
         self.tap = Tap(self.recorder)
-        self.desk.broker.record(self.tap, self.tap.settle)
+        self.desk.broker.record(self.tap, self.tap.end_batch)
         self.desk.broker.on_attached.append(self._number)
         self._number(self.desk.broker.own)
         self.recorder.start()

@@ -109,7 +109,7 @@ def test_a_chunk_of_many_pieces_and_one_larger_than_the_socket(make):
     tap = Tap(one, now_ns=lambda: 1)
     for number in range(2000):
         put(tap, b"%d" % number)
-        tap.settle()  # a piece each
+        tap.end_batch()  # a piece each
     put(tap, b"L" * (3 << 20))
     tap.flush()
     until(lambda: not tap.waiting, one)
@@ -291,13 +291,13 @@ def test_what_a_dead_writer_had_is_counted_as_lost(make, tmp_path):
 
 def test_writers_that_never_start_end_capture(make, monkeypatch, caplog):
     monkeypatch.setattr(recorder, "RESTART_S", (0.001, 0.001))
-    one = make("stillborn")
+    one = make("failed_start")
     one.start()
     tap = Tap(one)
     hand(tap, b"1")
     until(lambda: one.state != "on", one)
     assert one.state == "off: the writer does not start"
-    assert one.figures.restarts == recorder.STILLBORN_MAX - 1
+    assert one.figures.restarts == recorder.FAILED_STARTS_MAX - 1
     hand(tap, b"2")
     assert one.figures.shed == 1
     assert not one.waiting

@@ -45,7 +45,7 @@ def test_a_batch_is_dated_once(desk):
     tap, shelf, clock = desk
     put(tap)
     put(tap)
-    tap.settle()
+    tap.end_batch()
     began = clock.ns
     clock.ns += 7
     put(tap)
@@ -57,7 +57,7 @@ def test_a_batch_is_dated_once(desk):
 
 def test_settle_without_records_does_nothing(desk):
     tap, shelf, _clock = desk
-    tap.settle()
+    tap.end_batch()
     tap.flush()
     assert shelf.handed == []
     assert shelf.polls == 1, "flush lets the recorder go on"
@@ -80,7 +80,7 @@ def test_a_chunk_goes_when_it_is_large(desk):
     while size < CHUNK_BYTES:
         assert shelf.handed == []
         size += 16 + len(put(tap, payload=b"p" * 1000).framed()) + 16
-        tap.settle()
+        tap.end_batch()
     assert len(shelf.handed) == 1
     assert sum(map(len, shelf.handed[0][0])) == size
 
@@ -90,7 +90,7 @@ def test_a_large_message_goes_with_its_batch(desk, size):
     tap, shelf, _clock = desk
     put(tap)
     message = put(tap, payload=b"p" * size)
-    tap.settle()
+    tap.end_batch()
     assert shelf.records[1].frame == message.framed()
     assert not tap.waiting
 
@@ -98,10 +98,10 @@ def test_a_large_message_goes_with_its_batch(desk, size):
 def test_a_batch_of_large_messages_goes_in_chunks(desk):
     tap, shelf, clock = desk
     put(tap)
-    tap.settle()
+    tap.end_batch()
     sizes = [10, BATCH_BYTES // 2, BATCH_BYTES // 2, 20, 3 * BATCH_BYTES, 30, 40]
     sent = [put(tap, payload=b"p" * size) for size in sizes]
-    tap.settle()
+    tap.end_batch()
     assert [r.frame for r in shelf.records[1:]] == [m.framed() for m in sent]
     assert [said for _items, said in shelf.handed] == [1, 3, 2, 2]
     assert {r.ns for r in shelf.records} == {clock.ns}
@@ -112,11 +112,11 @@ def test_a_batch_of_large_messages_goes_in_chunks(desk):
 def test_a_chunk_goes_when_it_is_old_or_the_clock_steps_back(desk, step):
     tap, shelf, clock = desk
     put(tap)
-    tap.settle()
+    tap.end_batch()
     assert shelf.handed == []
     clock.ns += step
     put(tap)
-    tap.settle()
+    tap.end_batch()
     assert len(shelf.records) == 2
 
 
@@ -125,7 +125,7 @@ def test_waiting_covers_the_batch_the_chunk_and_the_recorder(desk):
     assert not tap.waiting
     put(tap)
     assert tap.waiting
-    tap.settle()
+    tap.end_batch()
     assert tap.waiting
     tap.flush()
     assert not tap.waiting
