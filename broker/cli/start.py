@@ -120,14 +120,14 @@ def main(argv: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
     try:
-        testbed = TestInstance(
+        instance = TestInstance(
             plan(base, given.size, base.tree.topology, rundir.path),
             wings.beside if wings.wanted(base) else None,
         )
         try:
-            return _run(testbed, words, rundir, wait=given.wait, said=_wings(base))
+            return _run(instance, words, rundir, wait=given.wait, said=_wings(base))
         finally:
-            testbed.stop()
+            instance.stop()
     finally:
         rundir.remove()
 
@@ -185,23 +185,23 @@ def _wings(settings: Settings) -> Callable[[], list[str]]:
 
 
 def _run(
-    testbed: TestInstance, words: Sequence[str], rundir: Rundir, *, wait: bool, said: Callable[[], list[str]]
+    instance: TestInstance, words: Sequence[str], rundir: Rundir, *, wait: bool, said: Callable[[], list[str]]
 ) -> int:
     began = time.monotonic()
-    testbed.start()
-    code = _until_ready(testbed, began)
+    instance.start()
+    code = _until_ready(instance, began)
     if code is not None:
         return code
-    uri = testbed.ranks[0].uri
+    uri = instance.ranks[0].uri
     if wait:
         seconds, environ = time.monotonic() - began, rundir.write_environment(where(uri), own_directory())
-        _say_where(testbed, environ, seconds, said())
-        return _until_told(testbed)
+        _say_where(instance, environ, seconds, said())
+        return _until_told(instance)
     if not words:
         words = _shell(rundir, uri)
         if sys.stdin.isatty():
-            print_error(f"headgate: {_brokers(testbed)} up; leave the shell to end")
-    return Command(words, environment(uri)).run(lambda: report_dead(testbed))
+            print_error(f"headgate: {_brokers(instance)} up; leave the shell to end")
+    return Command(words, environment(uri)).run(lambda: report_dead(instance))
 
 
 def _shell(rundir: Rundir, uri: str) -> list[str]:
@@ -213,39 +213,39 @@ def _shell(rundir: Rundir, uri: str) -> list[str]:
     return [program, "--rcfile", rundir.write_bashrc(environ), "-i"]
 
 
-def _brokers(testbed: TestInstance) -> str:
-    return f"{len(testbed.ranks)} brokers are" if len(testbed.ranks) > 1 else "one broker is"
+def _brokers(instance: TestInstance) -> str:
+    return f"{len(instance.ranks)} brokers are" if len(instance.ranks) > 1 else "one broker is"
 
 
 # ---------------------------------------------------------------- until all are there
 
 
-def _until_ready(testbed: TestInstance, began: float) -> int | None:
+def _until_ready(instance: TestInstance, began: float) -> int | None:
     """Wait for every rank; an exit code when that fails or somebody wants an end."""
     said = PATIENT_S
-    while not testbed.wait(_STEP_S):
-        if testbed.dead:
-            return _stillborn(testbed)
+    while not instance.wait(_STEP_S):
+        if instance.dead:
+            return _failed_start(instance)
         if (came := taken(0)) is not None and came.number != signal.SIGCHLD:
             return 128 + came.number
         waited = time.monotonic() - began
         if waited > START_S:
-            raise TimeoutError(f"{_missing(testbed)} not ready within {START_S:g} s")
+            raise TimeoutError(f"{_missing(instance)} not ready within {START_S:g} s")
         if waited > said:
-            print_error(f"headgate: waiting for {_missing(testbed)} ({waited:.0f} s)")
+            print_error(f"headgate: waiting for {_missing(instance)} ({waited:.0f} s)")
             said *= 2
     return None
 
 
-def _missing(testbed: TestInstance) -> str:
-    numbers = [str(rank.number) for rank in testbed.ranks if not rank.ready]
+def _missing(instance: TestInstance) -> str:
+    numbers = [str(rank.number) for rank in instance.ranks if not rank.ready]
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:16])}{' ...' if len(numbers) > 16 else ''}"
 
 
-def _stillborn(testbed: TestInstance) -> int:
+def _failed_start(instance: TestInstance) -> int:
     """A rank died before all were ready; it has said why itself, and what the others say comes before our word."""
-    first = testbed.dead[0]
-    testbed.stop()
+    first = instance.dead[0]
+    instance.stop()
     print_error(f"headgate start: rank {first.number} ended with code {first.code} before it was ready")
     return first.code or exits.FAILED
 
@@ -253,17 +253,17 @@ def _stillborn(testbed: TestInstance) -> int:
 # ---------------------------------------------------------------- --wait
 
 
-def _say_where(testbed: TestInstance, environ: str, seconds: float, beside: Sequence[str]) -> None:
-    shown = [f"  rank {rank.number:<4} {rank.uri}" for rank in testbed.ranks]
+def _say_where(instance: TestInstance, environ: str, seconds: float, beside: Sequence[str]) -> None:
+    shown = [f"  rank {rank.number:<4} {rank.uri}" for rank in instance.ranks]
     if len(shown) > 16:
         shown[8:-2] = ["  ..."]
     lines = [
-        f"{_brokers(testbed)} up after {seconds:.2f} s",
+        f"{_brokers(instance)} up after {seconds:.2f} s",
         *shown,
         "in another terminal:",
         f"  . {shlex.quote(environ)}",
         "  headgate status",
-        f"  headgate ping {testbed.ranks[-1].number}",
+        f"  headgate ping {instance.ranks[-1].number}",
         "  headgate sub hello.",
         *beside,
         "Ctrl-C ends it",
@@ -271,17 +271,17 @@ def _say_where(testbed: TestInstance, environ: str, seconds: float, beside: Sequ
     print("\n".join(lines), flush=True)
 
 
-def _until_told(testbed: TestInstance) -> int:
+def _until_told(instance: TestInstance) -> int:
     """Stay until a signal asks for the end, or no broker is left."""
-    while testbed.alive:
+    while instance.alive:
         came = taken(None)
         if came is None or came.number != signal.SIGCHLD:
             return exits.OK
-        report_dead(testbed)
+        report_dead(instance)
     raise HeadgateError("no broker is left")
 
 
-def report_dead(testbed: TestInstance) -> None:
+def report_dead(instance: TestInstance) -> None:
     """Say which ranks have ended since the last look."""
-    for rank in testbed.reap():
+    for rank in instance.reap():
         print_error(f"headgate: rank {rank.number} (pid {rank.pid}) ended with code {rank.code}")

@@ -182,13 +182,13 @@ def _run(
 ) -> int:
     began = time.monotonic()
     sockets = _bound(settings, fixed=bool(given.listen or given.config))
-    testbed = TestInstance(ranks[1:])
+    instance = TestInstance(ranks[1:])
     hurry = False
     signal.pthread_sigmask(
         signal.SIG_BLOCK, {signal.SIGCHLD}
     )  # ranks that end are looked for, see TestInstance
     try:
-        testbed.start()
+        instance.start()
         from gateway import process  # behind the fork: the other ranks need nothing of it
 
         process.set_up_logging(settings.gateway.log_level, "up")
@@ -198,12 +198,12 @@ def _run(
         token = ""
         if not given.no_login and settings.gateway.statedir.startswith(f"{rundir.path}/"):
             settings, token = with_owner(settings)
-        up = _Up(settings, ranks[0], own, testbed, sockets, began, rundir, token, login=not given.no_login)
+        up = _Up(settings, ranks[0], own, instance, sockets, began, rundir, token, login=not given.no_login)
         code = asyncio.run(up.run())
         hurry = up.forced
         return code
     finally:
-        testbed.stop(*((0.0, HURRY_S) if hurry else ()))
+        instance.stop(*((0.0, HURRY_S) if hurry else ()))
         for sock in sockets:
             sock.close()
 
@@ -260,7 +260,7 @@ class _Up:
         settings: GatewaySettings,
         rank: Settings,
         own: str,
-        testbed: TestInstance,
+        instance: TestInstance,
         sockets: list[socket.socket],
         began: float,
         rundir: Rundir,
@@ -271,7 +271,7 @@ class _Up:
         self._settings = settings
         self._rank = rank
         self._own = own
-        self._testbed = testbed
+        self._instance = instance
         self._sockets = sockets
         self._began = began
         self._rundir = rundir
@@ -324,7 +324,7 @@ class _Up:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.2):
                         await self._running.wait()
-                self._stillborn()
+                self._failed_start()
         if self._wing is not None:
             node.more_samples.append(self._wing.samples)
             await self._wing.start()
@@ -336,18 +336,18 @@ class _Up:
         if state == "run":
             self._running.set()
 
-    def _stillborn(self) -> None:
+    def _failed_start(self) -> None:
         """A rank that ended before all have joined has said why itself."""
-        if dead := self._testbed.reap():
+        if dead := self._instance.reap():
             raise ConfigError(f"rank {dead[0].number} ended with code {dead[0].code} before it had joined")
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            report_dead(self._testbed)
+            report_dead(self._instance)
 
     def _say_where(self, gateway: Gateway) -> None:
-        count = 1 + len(self._testbed.ranks)
+        count = 1 + len(self._instance.ranks)
         brokers = f"{count} brokers" if count > 1 else "one broker"
         seconds = time.monotonic() - self._began
         lines = [
