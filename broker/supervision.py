@@ -4,7 +4,8 @@
 ``disown`` takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take
 apart, and ``raise_descriptor_limit`` asks for all that is allowed, ``name_process`` tells ps(1) who this is. Without a
 manager (no ``$NOTIFY_SOCKET``) nothing is said. ``signals`` is how a process leaves, at once when it is told twice,
-``start_again`` how it begins anew, and ``Pauses`` is for who looks after others.
+``start_again`` how it begins anew. For who looks after others there are ``Pauses``, ``following``, ``hearing`` and
+``exit_code``; none of them needs SIGCHLD or a thread.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from broker.flood import LINE_CHARS, TRACE_CHARS, FloodGate, shortened
+
+if TYPE_CHECKING:
+    import subprocess
 
 LOG_FORMAT: Final = "HEADGATE_LOG_FORMAT"
 """Environment: ``json`` makes each line of the log a JSON object; unset or ``text`` leaves it to be read by people."""
@@ -29,6 +33,7 @@ _NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
 _WATCHDOG_USEC: Final = "WATCHDOG_USEC"
 _WATCHDOG_PID: Final = "WATCHDOG_PID"
 _JOURNAL_STREAM: Final = "JOURNAL_STREAM"
+_PR_SET_PDEATHSIG: Final = 1
 
 _SEVERITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 """The levels of ``logging`` and those of syslog (sd-daemon(3)); what is less severe is debug, 7."""
@@ -117,7 +122,7 @@ def disown() -> None:
         os.environ.pop(name, None)
 
 
-# ---------------------------------------------------------------- starting again
+# ---------------------------------------------------------------- looking after others
 
 
 class Pauses:
@@ -142,6 +147,89 @@ class Pauses:
             self.ends = 0
         self.ends += 1
         return float(min(self._first_s * 2.0 ** min(self.ends - 1, 32), self._longest_s))
+
+
+def following(parent: int, number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
+    """What a child calls, as its ``preexec_fn`` may be, to get signal ``number`` when ``parent`` ends, however it ends;
+    it leaves with code 1 when that process (0: not known) has ended already.
+    """
+    import ctypes  # half a MiB, which a process without children does not need
+
+    prctl = ctypes.CDLL(None).prctl
+
+    def follow() -> None:
+        prctl(_PR_SET_PDEATHSIG, number)
+        if parent and os.getppid() != parent:
+            os._exit(1)  # it ended before we could ask to be told
+
+    return follow
+
+
+@contextlib.contextmanager
+def hearing(loop: Any, path: str, heard: Callable[[str], object]) -> Iterator[None]:
+    """In the block be the service manager at the socket ``path``: ``heard`` gets each line, such as ``READY=1``.
+    OSError: no socket can be made there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+        sock.bind(path)
+
+        def came() -> None:
+            with contextlib.suppress(BlockingIOError):
+                for line in sock.recv(4096).decode(errors="replace").splitlines():
+                    heard(line)
+
+        loop.add_reader(sock, came)
+        try:
+            yield
+        finally:
+            loop.remove_reader(sock)
+
+
+@contextlib.contextmanager
+def readable(loop: Any, fd: int) -> Iterator[Any]:
+    """Gives a future that is done once ``fd`` can be read; behind the block it is done or cancelled."""
+    there = loop.create_future()
+
+    def came() -> None:
+        loop.remove_reader(fd)
+        if not there.done():
+            there.set_result(None)
+
+    loop.add_reader(fd, came)
+    try:
+        yield there
+    finally:
+        loop.remove_reader(fd)
+        there.cancel()
+
+
+@contextlib.contextmanager
+def end_of(loop: Any, process: subprocess.Popen[bytes]) -> Iterator[Any]:
+    """Gives a future that is done once the child has ended and ``process.wait`` returns at once.
+
+    Raises:
+        OSError: nobody would notice its end (pidfd_open(2)): it has been killed.
+    """
+    try:
+        fd = os.pidfd_open(process.pid)
+    except OSError:
+        process.kill()
+        process.communicate()
+        raise
+    try:
+        with readable(loop, fd) as ended:
+            yield ended
+    finally:
+        os.close(fd)
+
+
+async def exit_code(loop: Any, process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a child; returns its exit code, -N after signal N. Raises as ``end_of``."""
+    with end_of(loop, process) as ended:
+        await ended
+    return process.wait()
 
 
 # ---------------------------------------------------------------- signals

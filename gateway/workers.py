@@ -178,7 +178,7 @@ class Supervisor:
     def _become(self, worker: Worker, pipe: int, supervisor: int) -> NoReturn:
         code = process.EXIT_FAILED
         try:
-            _follow(supervisor)
+            supervision.following(supervisor)()
             supervision.disown()
             os.setpgid(0, 0)  # a Ctrl-C at the terminal is the supervisor's to pass on
             for number in SIGNALS:
@@ -333,15 +333,6 @@ def _heard(pipe: int, seconds: float) -> bytes:
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     return os.read(pipe, 1) if poll.poll(seconds * 1000) else b""
-
-
-def _follow(supervisor: int) -> None:
-    """End when the supervisor does, however it ends."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-    if os.getppid() != supervisor:
-        os._exit(process.EXIT_FAILED)
 
 
 def _tell(supervisor: int, number: signal.Signals) -> None:

@@ -37,7 +37,6 @@ LEAVE_S: Final = 3.0
 """How long the ranks may take to follow rank 0 before each is told to leave."""
 STOP_S: Final = 10.0
 """How long the ranks may take to drain and leave, all in all, before they are killed."""
-_PR_SET_PDEATHSIG: Final = 1
 _READY: Final = b"r"
 
 
@@ -242,13 +241,9 @@ def _become(settings: Settings, pipe: int, launcher: int, beside: Beside | None)
 
 def _detach(launcher: int) -> None:
     """Leave the terminal and its signals, end with the launcher, keep nothing of its input and output."""
-    import ctypes
-
     os.setsid()
     supervision.disown()  # a service manager looks after the launcher
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != launcher:
-        os._exit(1)  # it ended before we could ask to be told
+    supervision.following(launcher)()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

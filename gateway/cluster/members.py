@@ -15,19 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from broker.supervision import Pauses
+from broker.supervision import Pauses, exit_code, following, hearing
 
 log = logging.getLogger("headgate")
 
@@ -37,15 +35,10 @@ RESTART_MAX_S: Final = 30.0
 """Longest such pause."""
 LASTED_S: Final = 10.0
 """Who ran for so long did not fail at the start: the next pause is the first again."""
-DATAGRAM_BYTES: Final = 4096
-"""Longest notification of a member."""
 NOT_STARTED: Final = 127
 """Exit code of a member that cannot be started at all, as shells have it."""
 NOT_AGAIN: Final = (0, 78)
 """Exit codes after which starting again makes no sense: told to leave; wrong configuration (sysexits.h EX_CONFIG)."""
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
-"""Loaded before any fork."""
 
 State = Literal["running", "paused", "partitioned", "exited", "starting"]
 """``starting``: it runs, and is not ready yet. ``paused`` goes before ``partitioned``."""
@@ -226,7 +219,7 @@ class Process:
         loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._listening(loop))
+                stack.enter_context(hearing(loop, str(self._notify), self._heard))
                 self._process = spawn(self._argv, self._log, NOTIFY_SOCKET=str(self._notify))
             except (OSError, subprocess.SubprocessError) as error:
                 log.error("%s: cannot be started: %s", self.name, error)
@@ -235,35 +228,20 @@ class Process:
             self._changed()
             log.info("%s: pid %d", self.name, self.pid)
             try:
-                return await exit_code(self._process, loop)
+                return await exit_code(loop, self._process)
             finally:
                 self.pid = 0
                 self._ready = self._paused = False
                 self._status = ""
                 self._changed()
 
-    @contextlib.contextmanager
-    def _listening(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-        """Take in what the process notifies us of, while there is one."""
-        self._notify.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.setblocking(False)
-            sock.bind(str(self._notify))
-            loop.add_reader(sock, self._notified, sock)
-            try:
-                yield
-            finally:
-                loop.remove_reader(sock)
-
-    def _notified(self, sock: socket.socket) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for line in sock.recv(DATAGRAM_BYTES).decode(errors="replace").splitlines():
-                name, _, value = line.partition("=")
-                if name == "STATUS":
-                    self._status = value
-                elif line == "READY=1" and not self._ready:
-                    self._ready = True
-                    self._changed()
+    def _heard(self, line: str) -> None:
+        name, _, value = line.partition("=")
+        if name == "STATUS":
+            self._status = value
+        elif line == "READY=1" and not self._ready:
+            self._ready = True
+            self._changed()
 
 
 def _reason(code: int) -> str:
@@ -294,13 +272,7 @@ def spawn(argv: Sequence[str], log: Path, **environ: str) -> subprocess.Popen[by
     Raises:
         OSError, SubprocessError: it cannot be started.
     """
-    supervisor = os.getpid()
-
-    def tie() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a paused process follows no milder one
-        if os.getppid() != supervisor:
-            os._exit(1)  # it ended before we could ask to be told
-
+    follow = following(os.getpid(), signal.SIGKILL)  # a paused process follows no milder one
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(
@@ -310,20 +282,7 @@ def spawn(argv: Sequence[str], log: Path, **environ: str) -> subprocess.Popen[by
             stderr=descriptor,
             start_new_session=True,
             env=os.environ | environ,
-            preexec_fn=tie,  # noqa: PLW1509 - one thread, see above
+            preexec_fn=follow,  # noqa: PLW1509 - one thread, see above
         )
     finally:
         os.close(descriptor)
-
-
-async def exit_code(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop) -> int:
-    """Wait for the end of a child; returns its exit code, negative the signal that ended it."""
-    ended = asyncio.Event()
-    descriptor = os.pidfd_open(process.pid)
-    loop.add_reader(descriptor, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-    return process.wait()

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
-import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -38,8 +37,6 @@ LAST_LINE_CHARS: Final = 300
 """Of the last line that is told with an end."""
 HURRY_S: Final = 3.0
 """How long it may take to leave at once."""
-_READY: Final = b"READY=1"
-_PR_SET_PDEATHSIG: Final = 1
 
 Tell = Callable[[str, str, str], None]
 """Gets (name, event, text) of what happens: ``starting``, ``ready``, ``line``, ``ended``, ``left``."""
@@ -81,7 +78,7 @@ class Process:
         self._last_line = ""
         self._place = place
         self._leaving = asyncio.Event()
-        self._running: asyncio.subprocess.Process | None = None
+        self._running: subprocess.Popen[bytes] | None = None
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Tell it to leave; it is not started again."""
@@ -142,20 +139,16 @@ class Process:
     async def _live(self) -> int:
         """Run it once; returns the exit code."""
         self._last_line = ""
-        read, write = os.pipe()  # not one of asyncio's: a child of the process may keep it open for longer
-        reading = asyncio.get_running_loop().create_task(
-            self._read(read), name=f"lines of {self.program.name}"
-        )
+        loop = asyncio.get_running_loop()
+        read, write = os.pipe()  # a child of the process may keep it open for longer
+        reading = loop.create_task(self._read(read), name=f"lines of {self.program.name}")
         try:
-            with self._place_to_say_so() as sock:
-                self._running = await self._spawned(write)
+            with supervision.hearing(loop, self._place, self._heard):
+                self._running = self._spawned(write)
                 self._tell("starting", f"is started, process {self._running.pid}")
-                asyncio.get_running_loop().add_reader(
-                    sock, self._heard, sock
-                )  # it may have said so before we knew
                 if self._leaving.is_set():
                     self.end()
-                code = await self._running.wait()
+                code = await supervision.exit_code(loop, self._running)
         except OSError as error:
             self._tell("line", f"cannot be started: {error}")
             code = CONFIG
@@ -165,17 +158,17 @@ class Process:
         reading.cancel()
         return code
 
-    async def _spawned(self, output: int) -> asyncio.subprocess.Process:
+    def _spawned(self, output: int) -> subprocess.Popen[bytes]:
         """Start it; what it prints goes to ``output``, which is closed here."""
         try:
-            return await asyncio.create_subprocess_exec(
-                *self.program.words(),
-                stdin=asyncio.subprocess.DEVNULL,
+            return subprocess.Popen(
+                self.program.words(),
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env={**_environ(), **self.program.environ, "NOTIFY_SOCKET": self._place},
                 start_new_session=True,
-                preexec_fn=_following(),
+                preexec_fn=supervision.following(os.getpid()),  # noqa: PLW1509 - it imports nothing
             )
         finally:
             os.close(output)
@@ -200,25 +193,11 @@ class Process:
         finally:
             transport.close()
 
-    @contextlib.contextmanager
-    def _place_to_say_so(self) -> Iterator[socket.socket]:
-        """Have a socket on which it says that it is ready."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._place)
-            sock.bind(self._place)
-            try:
-                yield sock
-            finally:
-                asyncio.get_running_loop().remove_reader(sock)
-
-    def _heard(self, sock: socket.socket) -> None:
-        with contextlib.suppress(BlockingIOError):
-            said = sock.recv(4096)
-            if _READY in said.split(b"\n") and not self.ready.is_set():
-                self.ready.set()
-                self.settled.set()
-                self._tell("ready", "is ready")
+    def _heard(self, line: str) -> None:
+        if line == "READY=1" and not self.ready.is_set():
+            self.ready.set()
+            self.settled.set()
+            self._tell("ready", "is ready")
 
 
 class Supervisor:
@@ -325,16 +304,3 @@ def _environ() -> dict[str, str]:
     unsaid = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM")
     environ = {name: value for name, value in os.environ.items() if name not in unsaid}
     return {**environ, "PYTHONUNBUFFERED": "1"}
-
-
-def _following() -> Callable[[], None]:
-    """For a new process: have it told to leave when this one has ended."""
-    prctl = ctypes.CDLL(None).prctl
-    supervisor = os.getpid()
-
-    def follow() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != supervisor:
-            os._exit(FAILED)  # it ended before we could ask to be told
-
-    return follow

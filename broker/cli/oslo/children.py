@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from broker import interpreter
+from broker import interpreter, supervision
 from broker.errors import ConfigError, HeadgateError
 from broker.settings import JournalSection, OsloSection
 
@@ -119,7 +119,7 @@ class Child:
             ConfigError, HeadgateError: it ended before it was ready for the first time; it has said why itself.
         """
         loop = asyncio.get_running_loop()
-        pause_s = FIRST_PAUSE_S
+        pauses = supervision.Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S)
         while True:
             began = loop.time()
             try:
@@ -130,11 +130,9 @@ class Child:
             if not self.ready.is_set():
                 kind = ConfigError if code == EX_CONFIG else HeadgateError
                 raise kind(f"the process for {self.order.name} {said} before it was ready")
-            if loop.time() - began > STEADY_S:
-                pause_s = FIRST_PAUSE_S
+            pause_s = pauses.after(loop.time() - began)
             log.warning("the process for %s %s: started again in %g s", self.order.name, said, pause_s)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _once(self) -> int:
         """Start it and wait for its end; returns its exit code, below 0 for a signal."""
@@ -147,26 +145,18 @@ class Child:
             os.close(self._input)
 
     async def _run(self, process: subprocess.Popen[bytes]) -> int:
-        try:
-            pidfd = os.pidfd_open(process.pid)
-        except OSError:
-            process.kill()
-            process.communicate()
-            raise
-        self.starts += 1
-        self.pid = process.pid
-        ended = _readable(pidfd)
-        try:
-            assert process.stdout is not None
-            with process.stdout:
-                await self._listen(process.stdout.fileno(), ended)
-            await asyncio.shield(ended)
-        finally:
-            self._running = False
-            await self._end(process, ended)
-            _forget(pidfd, ended)
-            os.close(pidfd)
-            self.pid = 0
+        with supervision.end_of(asyncio.get_running_loop(), process) as ended:
+            self.starts += 1
+            self.pid = process.pid
+            try:
+                assert process.stdout is not None
+                with process.stdout:
+                    await self._listen(process.stdout.fileno(), ended)
+                await asyncio.shield(ended)
+            finally:
+                self._running = False
+                await self._end(process, ended)
+                self.pid = 0
         return process.wait()
 
     async def _listen(self, fd: int, ended: asyncio.Future[None]) -> None:
@@ -174,11 +164,10 @@ class Child:
         os.set_blocking(fd, False)
         line = b""
         while not line.endswith(b"\n"):
-            there = _readable(fd)
-            await asyncio.wait((there, ended), return_when=asyncio.FIRST_COMPLETED)
-            if not there.done():
-                _forget(fd, there)
-                return
+            with supervision.readable(asyncio.get_running_loop(), fd) as there:
+                await asyncio.wait((there, ended), return_when=asyncio.FIRST_COMPLETED)
+                if not there.done():
+                    return
             some = os.read(fd, 65536)
             if not some:
                 return
@@ -215,25 +204,6 @@ def _write(given: int, order: Order) -> None:
     data = msgspec.json.encode(order)
     os.pwrite(given, data, 0)
     os.ftruncate(given, len(data))
-
-
-def _readable(fd: int) -> asyncio.Future[None]:
-    """A future that is done once ``fd`` can be read."""
-    loop = asyncio.get_running_loop()
-    there: asyncio.Future[None] = loop.create_future()
-
-    def came() -> None:
-        loop.remove_reader(fd)
-        if not there.done():
-            there.set_result(None)
-
-    loop.add_reader(fd, came)
-    return there
-
-
-def _forget(fd: int, there: asyncio.Future[None]) -> None:
-    asyncio.get_running_loop().remove_reader(fd)
-    there.cancel()
 
 
 class Children:

@@ -7,12 +7,10 @@ reads its input again from the beginning. It ends with the process that started 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import os
 import signal
 import sys
-from typing import Final
 
 import msgspec
 
@@ -23,15 +21,6 @@ from broker.cli.oslo import plan
 from broker.cli.oslo.children import Order, Ready
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.oslo.node import NodeConfig
-
-_PR_SET_PDEATHSIG: Final = 1
-
-
-def bind_to(parent: int) -> None:
-    """Be told to leave when the process that started us ends; leave now when it has ended already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if parent and os.getppid() != parent:
-        sys.exit(FAILED)
 
 
 def log_to_stderr(level: str, who: str = "oslo") -> None:
@@ -84,7 +73,7 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read the order again
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started us may have blocked some
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    bind_to(order.parent)
+    supervision.following(order.parent)()
     log_to_stderr(order.log_level, f"oslo {order.name}")
     try:
         return run(order)

@@ -261,14 +261,6 @@ def test_a_child_dies_with_its_parent_even_if_it_is_frozen(rundir):
         parent.stdout.close()
 
 
-def test_a_child_is_waited_for_also_when_it_has_ended_already(rundir):
-    async def run():
-        process = members.spawn(["/bin/sh", "-c", "exit 7"], rundir / "log")
-        assert await members.exit_code(process, asyncio.get_running_loop()) == 7
-
-    asyncio.run(run())
-
-
 def test_who_cannot_even_be_listened_to_is_tried_again(rundir):
     """A full disk has no room for its socket."""
 
