@@ -73,15 +73,16 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
     for kind, name in SETTINGS.items():
         files.append(File.generated(config, f"reference/settings-{kind}.md", content=settings(kind, name)))
-    files.append(File.generated(config, SERVICES, content=services()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """See MkDocs: links as the site has them; the command line's page gets the help of every verb."""
+    """See MkDocs: links as the site has them, and what is made of the code: verbs, services."""
     place = page.file.src_uri
     if place == COMMAND_LINE:
         markdown += commands()
+    elif place == SERVICES:
+        markdown = services()
     source = next((path for path, other in PAGES.items() if other == place), f"docs/{place}")
     parts = FENCED.split(WORDS.sub(r"\1", markdown))
     parts[::2] = [linked(text, source, place, config["repo_url"]) for text in parts[::2]]

@@ -12,7 +12,7 @@ A request from one socket to another, function by function::
     Broker.run                one message after the other, by its type:
     Router.request              a request like an earlier one has its Decision in the port's cache; else
     Router._decide                rules (request_routing.resolve) and stamp (ingress decides; the port remembers)
-                                pending[rest of stack + matchtag] = decision; push the hop
+                                then pending[rest of stack + matchtag] = its OpenCalls, and the hop is pushed
     Port.send = UnixLink.send   framed() into the outbox; the link is noted at the Flusher
     Flusher.flush             at the end of the batch (of a long one: on the way, too), each noted link once
     UnixLink.flush            one write; what the kernel does not take is queued in the Outbox

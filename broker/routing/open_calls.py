@@ -2,7 +2,7 @@
 
 A delivered request that wants an answer stands in three places: in its origin's ``pending`` under (rest of stack,
 matchtag), where its response finds it; in the ``OpenCalls`` of its sender and service, which that sender's
-``X.disconnect`` ends; and with these in ``owes`` of the port that has to answer, whose departure ends them. So a
+``X.disconnect`` ends; and with these in ``to_answer`` of the port that has to answer, whose departure ends them. So a
 notice or a departure costs what it ends, whatever others have open.
 
 Two kinds of calls are not told apart by their matchtag (RFC 6, "Matchtags"), and deployed software makes both: calls

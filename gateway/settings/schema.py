@@ -144,7 +144,8 @@ class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Whether clients must show a certificate. Default off; `optional` lets other credentials in, too."""
 
     trusted_proxies: tuple[Network, ...] = ()
-    """Networks of proxies whose `X-Forwarded-For` is believed, read from right to left. Default none."""
+    """Networks of proxies whose `X-Forwarded-For` (read from right to left) and `X-Forwarded-Proto` are believed; where
+    one ends TLS, pages are refused without. Default none."""
 
     proxy_protocol: bool = False
     """Connections from `trusted_proxies` begin with a PROXY v2 (or v1) header. Default false."""

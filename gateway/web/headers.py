@@ -21,6 +21,9 @@ SECURITY: Final = {
 }
 """On every answer; the dashboard has no inline script and asks no other site for anything."""
 
+STREAMED: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""On every answer that has no end yet: nginx, too, passes on what there is at once."""
+
 
 def secure(response: web.StreamResponse) -> None:
     """Add our name, and what browsers must not do with the answer."""

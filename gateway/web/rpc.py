@@ -33,6 +33,7 @@ from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
 from gateway.web.connections import Connection
 from gateway.web.errors import Refusal, described, of_denied, of_response
 from gateway.web.exchange import ExchangeLink
+from gateway.web.headers import STREAMED
 from gateway.web.sse import ONE_LINE
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _ended(link: ExchangeLink) -> Refusal:
 async def _stream(
     request: web.Request, link: ExchangeLink, first: Message, silence_s: float | None
 ) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": NDJSON, "Cache-Control": "no-store"})
+    response = web.StreamResponse(headers={"Content-Type": NDJSON, **STREAMED})
     await response.prepare(request)
     message: Message | None = first
     while message is not None:

@@ -21,6 +21,7 @@ from gateway import closes
 from gateway.codecs import control
 from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
 from gateway.web.errors import STATUS, Refusal, of_response
+from gateway.web.headers import STREAMED
 from gateway.web.rpc import open_session, options_of
 from gateway.web.sse import COMMENT, StreamLink, control_text
 
@@ -53,7 +54,7 @@ async def events(request: web.Request) -> web.StreamResponse:
             link.tell(session.welcome())
         else:
             await _resume(session, position, prefixes)
-        response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store"})
+        response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE, **STREAMED})
         await response.prepare(request)
         await response.write(f"retry: {RETRY_MS}\n\n".encode())
         await _pump(response, link, front.settings.limits.ping_s)

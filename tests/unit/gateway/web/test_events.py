@@ -51,6 +51,7 @@ async def test_a_stream_begins_with_its_position_and_carries_events(site):
     async with site.get("/v1/events?prefix=a.&prefix=c.") as answer:
         assert answer.status == 200
         assert answer.content_type == "text/event-stream"
+        assert answer.headers["X-Accel-Buffering"] == "no"
         stream = Stream(answer)
         welcome = await stream.next()
         assert welcome.event == "welcome"

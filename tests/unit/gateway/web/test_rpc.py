@@ -162,6 +162,7 @@ async def test_a_stream_is_a_line_a_response_and_says_that_it_ended(site):
     answer = await site.post("/v1/rpc/lab.count?stream=1", json={"to": 1000})
     assert answer.status == 200
     assert answer.content_type == "application/x-ndjson"
+    assert answer.headers["X-Accel-Buffering"] == "no"
     found = lines(await answer.read())
     assert found[:-1] == [{"payload": {"n": number}} for number in range(1000)]
     assert found[-1] == {"end": True}
