@@ -1,4 +1,4 @@
-"""Which broker a client verb, or a wing's face, talks to, and with which CURVE key."""
+"""Which broker a client verb, or a wing, talks to, and with which CURVE key."""
 
 from __future__ import annotations
 

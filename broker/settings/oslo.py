@@ -1,4 +1,4 @@
-"""`[oslo]`: a node proxy for oslo.messaging, alone (`headgate oslo proxy`) or beside rank 0, and its face there.
+"""`[oslo]`: a node proxy for oslo.messaging, alone (`headgate oslo proxy`) or beside rank 0, and its bridge there.
 
 Documented as in `schema`. Without the section there is neither. All times that end in `_s` are seconds.
 """
@@ -114,7 +114,7 @@ class OsloBacklog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[oslo]`: a node proxy, and its face."""
+    """`[oslo]`: a node proxy, and its bridge."""
 
     node: Text | None = None
     """Name of this node, unlike those of all others. Default: this machine's host name."""
@@ -226,7 +226,7 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Allow `metrics_listen` off loopback. Default false: whoever reaches the port reads the figures, which hold names
     of topics, no payloads and no keys."""
 
-    face: bool = True
+    bridge: bool = True
     """Let it be reached on the broker, beside rank 0 or with `--uri`: the service `oslo`. Default true. false: the
     proxy alone."""
 
@@ -241,7 +241,7 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     is `/HOST/EXCHANGE`. Default: where services send them unless told otherwise. An empty list: none."""
 
     notify_pool: Text = "headgate"
-    """Pool that listens to them: with a name of its own it takes nothing away from other listeners, and faces that
+    """Pool that listens to them: with a name of its own it takes nothing away from other listeners, and bridges that
     share it share the notifications."""
 
     notify_public: bool = False

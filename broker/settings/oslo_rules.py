@@ -26,7 +26,7 @@ def oslo_problems(section: OsloSection) -> Iterator[Problem]:
     yield from _limits(section)
     if section.metrics_listen is not None:
         yield from check_metrics(("oslo", "metrics_listen"), section.metrics_listen, section.metrics_insecure)
-    yield from _face(section)
+    yield from _bridge(section)
 
 
 def _host(section: OsloSection) -> Iterator[Problem]:
@@ -129,7 +129,7 @@ def _limits(section: OsloSection) -> Iterator[Problem]:
             yield saw(("oslo", smaller), low, f"at most {larger}, {high:g}")
 
 
-def _face(section: OsloSection) -> Iterator[Problem]:
+def _bridge(section: OsloSection) -> Iterator[Problem]:
     for index, place in enumerate(section.notify):
         path: KeyPath = ("oslo", "notify", index)
         exchange, mark, topic = place.rpartition("/")  # an exchange of a virtual host has slashes

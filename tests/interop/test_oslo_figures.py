@@ -1,4 +1,4 @@
-"""Real oslo.messaging through a proxy with a face on a Flux broker: what passes stands in the table of that broker."""
+"""Real oslo.messaging through a proxy with a bridge on a Flux broker: what passes is in the table of that broker."""
 
 import errno
 import subprocess
@@ -17,10 +17,10 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
 
 @contextmanager
-def face(rundir: Path, node: Proxy, uri: str) -> Iterator[None]:
-    """``headgate oslo face`` of the node on the broker at ``uri``."""
-    log = rundir / "face.log"
-    argv = [*HEADGATE, "oslo", "face", "--uri", uri, "--ipc-dir", str(node.folder)]
+def bridge(rundir: Path, node: Proxy, uri: str) -> Iterator[None]:
+    """``headgate oslo bridge`` of the node on the broker at ``uri``."""
+    log = rundir / "bridge.log"
+    argv = [*HEADGATE, "oslo", "bridge", "--uri", uri, "--ipc-dir", str(node.folder)]
     with log.open("ab") as errors, subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors) as process:
         try:
             until_said(process, "Ctrl-C", log)
@@ -30,7 +30,7 @@ def face(rundir: Path, node: Proxy, uri: str) -> Iterator[None]:
 
 
 def test_what_applications_send_is_counted_by_topic(rundir: Path, sides: Sides) -> None:
-    with nodes(rundir, 1) as (node,), one_broker(rundir) as broker, face(rundir, node, broker.uri):
+    with nodes(rundir, 1) as (node,), one_broker(rundir) as broker, bridge(rundir, node, broker.uri):
         log = rundir / "log"
         sides("server", node.url, topic="t", server="s", log=str(log))
         client = sides("client", node.url)

@@ -124,7 +124,7 @@ def running(
     brokers.write_text(
         f'[journal]\ncapture = "{capture}"\npayload = {str(payload).lower()}\n'
         f'[nfp]\nendpoint = "tcp://127.0.0.1:*"\nbase_dir = "{folder}/nfp"\nfiles = ""\n'
-        f'[oslo]\nnode = "here"\nipc_dir = "{folder}/oslo"\nface = false\n'
+        f'[oslo]\nnode = "here"\nipc_dir = "{folder}/oslo"\nbridge = false\n'
         "call_port = 0\nfanout_port = 0\nnotify_port = 0\ncast_port = 0\ndirectory_port = 0\n"
         f'[[oslo.rules]]\ntopics = ["forbidden*"]\naction = "send"\nroles = ["user", "owner"]\nallow = false\n'
     )

@@ -15,18 +15,18 @@ pytestmark = pytest.mark.story
 CERT, SERVER_KEY = "HEADGATE_CERT", "HEADGATE_SERVER_KEY"
 VERBS = {
     "nfp broker": ("nfp", "broker", "--endpoint", "tcp://127.0.0.1:*"),
-    "oslo face": ("oslo", "face"),
+    "oslo bridge": ("oslo", "bridge"),
     "oslo proxy": ("oslo", "proxy", *FREE_PORTS),
 }
 verbs = pytest.mark.parametrize(
-    "verb", ["nfp broker", "oslo face", pytest.param("oslo proxy", marks=pytest.mark.patient)]
+    "verb", ["nfp broker", "oslo bridge", pytest.param("oslo proxy", marks=pytest.mark.patient)]
 )
 
 
 @pytest.fixture
 def place(rundir):
     with one_place(rundir, "") as found:
-        curve.save(found.client, rundir / "face.cert")
+        curve.save(found.client, rundir / "client.cert")
         curve.save(curve.load(rundir / "broker.cert").public, rundir / "broker.pub")
         yield found
 
@@ -35,7 +35,7 @@ def place(rundir):
 def named(request, rundir, place, monkeypatch):
     """The environment names our certificate and the broker's key, by itself or in a file."""
     key = place.server_key if request.param == "key" else str(rundir / "broker.pub")
-    monkeypatch.setenv(CERT, str(rundir / "face.cert"))
+    monkeypatch.setenv(CERT, str(rundir / "client.cert"))
     monkeypatch.setenv(SERVER_KEY, key)
     return place
 
@@ -49,7 +49,7 @@ def folders(verb, rundir):
 def ended(verb, rundir, uri):
     """Exit code and last words of a verb that cannot start."""
     words = [*VERBS[verb], *folders(verb, rundir), "--uri", uri]
-    if verb == "oslo proxy":  # its face is a child, which says what is wrong
+    if verb == "oslo proxy":  # its bridge is a child, which says what is wrong
         done = subprocess.run(
             [*HEADGATE, *words], capture_output=True, text=True, check=False, timeout=START_S
         )
@@ -75,7 +75,7 @@ def test_topics_are_called_through_a_broker_that_speaks_curve(rundir, named):
 
 @pytest.mark.patient
 def test_a_face_by_itself_comes_in_by_its_key(rundir, named):
-    argv = [*HEADGATE, "oslo", "face", *folders("oslo face", rundir), "--uri", named.uri]
+    argv = [*HEADGATE, "oslo", "bridge", *folders("oslo bridge", rundir), "--uri", named.uri]
     with oslo_node(rundir) as node, subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         try:
             assert f"oslo.EXCHANGE.TOPIC.METHOD on {named.uri}" in until_said(
@@ -127,8 +127,8 @@ def test_plaintext_to_another_machine_is_refused_and_says_so(rundir, verb):
 @pytest.mark.patient
 def test_a_guest_s_key_cannot_be_a_face(rundir, monkeypatch):
     with one_place(rundir, "", userid=2001, roles="admin") as found:
-        curve.save(found.client, rundir / "face.cert")
-        monkeypatch.setenv(CERT, str(rundir / "face.cert"))
+        curve.save(found.client, rundir / "client.cert")
+        monkeypatch.setenv(CERT, str(rundir / "client.cert"))
         monkeypatch.setenv(SERVER_KEY, found.server_key)
         for verb in VERBS:
             code, said = ended(verb, rundir, found.uri)

@@ -104,7 +104,7 @@ def test_topics_are_called_from_rank_1_and_notifications_are_seen_there(rundir):
             rooms = h.rpc("oslo.status").json()
             assert set(rooms["rooms"]) == {"directory", "call", "fanout", "notify", "cast"}
             assert all(rooms["rooms"].values())
-            assert rooms["face"]["sent"] >= 10
+            assert rooms["bridge"]["sent"] >= 10
             notified(node, "disk.full", "host=a1")
             event = next(iter(events))
             assert (event.topic, event.private) == ("oslo.notify.openstack.notifications.info", True)
@@ -203,7 +203,7 @@ def result(handle):
     try:
         return handle.rpc("oslo.openstack.lab.show").json()["result"]
     except RpcError as error:
-        if error.errno != errno.ENOSYS:  # its face is not back yet
+        if error.errno != errno.ENOSYS:  # its bridge is not back yet
             raise
         return None
 
@@ -356,7 +356,7 @@ def test_what_runs_beside_rank_0_is_started_again_and_ends_with_it(rundir):
 
 
 def rooms_of(handle):
-    """Rooms that answer, of what the face tells."""
+    """Rooms that answer, of what the bridge tells."""
     try:
         rooms = handle.rpc("oslo.status").json()["rooms"]
     except RpcError as error:

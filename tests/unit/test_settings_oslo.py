@@ -206,7 +206,7 @@ def test_a_certificate_closes_the_ports_to_keys_that_are_not_listed_unless_the_f
 def test_the_defaults_are_those_of_the_proxy():
     told = plan.node_config(OsloSection(node="n"))
     assert told == NodeConfig(ipc_dir=proxy_ipc_dir(), node="n", advertise="127.0.0.1")
-    assert plan.face_config(OsloSection()) == FluxBridgeConfig(plan.client_settings(OsloSection()))
+    assert plan.bridge_config(OsloSection()) == FluxBridgeConfig(plan.client_settings(OsloSection()))
 
 
 def test_a_proxy_is_told_everything():
@@ -312,7 +312,7 @@ def test_a_face_is_told_everything():
         ctxt = true
         """
     )
-    told = plan.face_config(section)
+    told = plan.bridge_config(section)
     assert told.rules == (CallRule(topics=("t",), roles=int(Role.USER | Role.ADMIN), ctxt=True),)
     assert told.notify == (("a", "b"), ("/cell1/nova", "n"))
     assert (told.call_timeout_s, told.call_timeout_max_s) == (1.0, 2.0)

@@ -2,15 +2,15 @@
 
     proxy      run this node's proxy: its pipelines and its directory
     status     what the rooms of this node count, which nodes the directory knows
-    face       be reachable on a Flux broker: topics as a service, notifications as events
+    bridge     be reachable on a Flux broker: topics as a service, notifications as events
     call       call a method of an rpc-server and print its result
     cast       have one server of a topic do something
     fanout     have every server of a topic do something
     notify     send a notification
     listen     print notifications as they come
 
-A verb's file is loaded when it is called: ``proxy`` and ``face`` load neither typer nor rich. Files that several verbs
-share stand beside them: ``given`` reads options and settings, ``rereading`` reads them again for a proxy that runs,
+A verb's file is loaded when it is called: ``proxy`` and ``bridge`` load neither typer nor rich. What several verbs
+share stands beside them: ``given`` reads options and settings, ``rereading`` reads them again for a proxy that runs,
 ``plan`` makes of them what each process is told, ``children`` keeps processes running, ``room`` is what such a process
 does, ``metrics`` serves its figures, ``inside`` is the proxy as a part of ``headgate up``, ``start`` and ``broker``,
 ``sending`` what the verbs that send have in common, ``picture`` how ``status`` shows what it was told.
@@ -26,7 +26,7 @@ from broker.cli import family
 VERBS: Final = {
     "proxy": "this node's proxy: its pipelines and its directory",
     "status": "what the rooms of this node count, which nodes are known",
-    "face": "be reachable on a Flux broker (oslo.EXCHANGE.TOPIC.METHOD)",
+    "bridge": "be reachable on a Flux broker (oslo.EXCHANGE.TOPIC.METHOD)",
     "call": "call a method of an rpc-server, print its result",
     "cast": "have one server of a topic do something",
     "fanout": "have every server of a topic do something",

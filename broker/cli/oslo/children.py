@@ -1,4 +1,4 @@
-"""Processes beside this one: a node's proxy, and its face. Started, watched, started again, ended with us.
+"""Processes beside this one: a node's proxy, and its bridge. Started, watched, started again, ended with us.
 
 Each child is this program again (``room``): it reads its order, JSON, from its input, and writes one line to its output
 once it can be used. The kernel tells it when we are gone (``PR_SET_PDEATHSIG``), however that happens.
@@ -37,10 +37,10 @@ EX_CONFIG: Final = 78
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is told: to be the proxy, or, with ``face``, the Flux broker to be reachable on."""
+    """What a child is told: to be the proxy, or, with ``bridge``, the Flux broker to be reachable on."""
 
     section: OsloSection
-    face: str = ""
+    bridge: str = ""
     parent: int = 0
     """Our pid: a child whose parent is somebody else has lost us already."""
     log_level: str = "warning"
@@ -49,7 +49,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """For people."""
-        return "face" if self.face else "proxy"
+        return "bridge" if self.bridge else "proxy"
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -60,17 +60,17 @@ class Ready(msgspec.Struct, frozen=True):
 
 def orders(
     section: OsloSection,
-    face: str = "",
+    bridge: str = "",
     *,
     log_level: str = "warning",
     journal: JournalSection | None = None,
 ) -> list[Order]:
-    """The children that settings ask for: the proxy, and the face where ``face`` names a broker."""
+    """The children that settings ask for: the proxy, and the bridge where ``bridge`` names a broker."""
     parent = os.getpid()
     kept = journal if journal is not None else JournalSection()
     made = [Order(section=section, parent=parent, log_level=log_level, journal=kept)]
-    if face:
-        made.append(Order(section=section, face=face, parent=parent, log_level=log_level))
+    if bridge:
+        made.append(Order(section=section, bridge=bridge, parent=parent, log_level=log_level))
     return made
 
 
@@ -105,7 +105,7 @@ class Child:
             self._tell()
 
     def _tell(self) -> None:
-        if self._told is self.order or self.order.face:  # a face finds its settings when it starts
+        if self._told is self.order or self.order.bridge:  # a bridge finds its settings when it starts
             return
         self._told = self.order
         _write(self._input, self.order)
@@ -229,10 +229,10 @@ class Children:
             ConfigError, HeadgateError: one of them cannot. TimeoutError: not within READY_S.
         """
         loop = asyncio.get_running_loop()
-        rooms = [child for child in self.children if not child.order.face]
-        faces = [child for child in self.children if child.order.face]
+        rooms = [child for child in self.children if not child.order.bridge]
+        bridges = [child for child in self.children if child.order.bridge]
         try:
-            for share in (rooms, faces):  # a face finds its node's rooms there
+            for share in (rooms, bridges):  # a bridge finds its node's rooms there
                 keeping = [loop.create_task(child.keep(), name=f"oslo {child.order.name}") for child in share]
                 self._tasks += keeping
                 await self._until_ready(share)
@@ -277,7 +277,7 @@ class Children:
         """End all by signal ``number``, ``hurry`` at once; harmless twice."""
         for child in self.children:
             child.hurry, child.stop_by = hurry, number
-        while self._tasks:  # the latest first: a face leaves through its node's rooms
+        while self._tasks:  # the latest first: a bridge leaves through its node's rooms
             share = self._tasks[-1:] if not hurry else list(self._tasks)
             del self._tasks[-len(share) :]
             for task in share:

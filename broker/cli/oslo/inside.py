@@ -1,5 +1,5 @@
-"""A node proxy beside rank 0, with its face on that broker: what ``headgate broker``, ``start`` and ``up`` add when the
-configuration has ``[oslo]``.
+"""A node proxy beside rank 0, with its bridge on that broker: what ``headgate broker``, ``start`` and ``up`` add when
+the configuration has ``[oslo]``.
 
 Both are processes of their own (``children``): the proxy's loop is another one than the broker's, and the corridor has
 nothing of their work in it. They end with the broker.
@@ -40,14 +40,14 @@ class OsloWing:
         journal: JournalSection | None = None,
     ) -> None:
         self._section = section
-        self._uri = uri if section.face else ""
+        self._uri = uri if section.bridge else ""
         self._log_level = log_level
         self._journal = journal
         self._children: Children | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the proxy, then its face.
+        """Start the proxy, then its bridge.
 
         Raises:
             ConfigError: a setting cannot be followed; HeadgateError: one of them ended; TimeoutError: too slow.

@@ -144,8 +144,8 @@ def client_settings(section: OsloSection) -> ClientSettings:
     )
 
 
-def face_config(section: OsloSection) -> FluxBridgeConfig:
-    """What the face is told."""
+def bridge_config(section: OsloSection) -> FluxBridgeConfig:
+    """What the bridge is told."""
     from broker.oslo.service.config import (
         CallRule,
         FluxBridgeConfig,

@@ -132,7 +132,7 @@ def main(argv: list[str]) -> int:
         if not given.quiet:
             print("\n".join([*said(section, endpoints, given.uri or ""), "Ctrl-C ends it"]), flush=True)
 
-    uri = given.uri if section.face else ""
+    uri = given.uri if section.bridge else ""
     if uri:
         return asyncio.run(_serve(section, uri, level, ready, journal, read))
 
@@ -146,7 +146,7 @@ def main(argv: list[str]) -> int:
 def said(section: OsloSection, endpoints: Mapping[str, str], uri: str) -> list[str]:
     """What is printed once it is there."""
     lines = plan.where(section, endpoints)
-    if uri and section.face:
+    if uri and section.bridge:
         lines.append(f"  reachable as oslo.EXCHANGE.TOPIC.METHOD on {uri}")
     return lines
 

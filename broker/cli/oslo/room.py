@@ -1,4 +1,4 @@
-"""A process that ``children`` keeps: a node's proxy, or its face. Not for people: it has no options.
+"""A process that ``children`` keeps: a node's proxy, or its bridge. Not for people: it has no options.
 
 Its input is an ``Order``; one line on its output says that it can be used, then its output is closed. At SIGHUP it
 reads its input again from the beginning. It ends with the process that started it.
@@ -39,11 +39,11 @@ def _say(ready: Ready) -> None:
 
 def run(order: Order) -> int:
     """Do what ``order`` says until told to leave; returns the exit code."""
-    if order.face:
-        from broker.cli.oslo.face import serve
+    if order.bridge:
+        from broker.cli.oslo.bridge import serve
 
-        config, options = plan.face_config(order.section), address.link_options(order.face)
-        return asyncio.run(serve(config, order.face, lambda: _say(Ready()), options))
+        config, options = plan.bridge_config(order.section), address.link_options(order.bridge)
+        return asyncio.run(serve(config, order.bridge, lambda: _say(Ready()), options))
     from broker.cli.oslo.proxy import run_here
 
     told = plan.node_config(order.section)

@@ -1,6 +1,6 @@
 """How many messages of one pipeline went to each topic, and why some were refused or lost; bounded.
 
-An errno says why, as a face on a Flux broker says it. A topic that somebody here listens to is not made up. How long
+An errno says why, as a bridge on a Flux broker says it. A topic that somebody here listens to is not made up. How long
 calls take, and what their endpoints answer, is in bodies and is not known here.
 """
 

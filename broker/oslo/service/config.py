@@ -30,7 +30,7 @@ class CallRule:
 
 @dataclass(frozen=True, slots=True)
 class FluxBridgeConfig:
-    """One face.
+    """One bridge.
 
     Attributes:
         client: how it finds the pipelines.

@@ -72,7 +72,7 @@ class FluxBridge:
         """Open the pipelines, connect and register.
 
         Raises:
-            LinkError: nobody is there, or it refuses. RpcError: EEXIST, another face is there; EPERM, we are a guest
+            LinkError: nobody is there, or it refuses. RpcError: EEXIST, another bridge is there; EPERM, we are a guest
             there. ConfigError: a certificate cannot be used.
         """
         try:

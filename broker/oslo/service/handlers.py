@@ -103,7 +103,7 @@ class Handlers:
         """``oslo.status``."""
         read(StatusPayload, request.payload)
         rooms = await self._once("status", lambda: asking.statuses(self._config.client.ipc_dir))
-        return {"rooms": rooms, "face": self._figures()}
+        return {"rooms": rooms, "bridge": self._figures()}
 
     async def calls(self, request: Request) -> dict[str, Any]:
         """``oslo.calls``."""

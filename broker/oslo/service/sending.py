@@ -28,7 +28,7 @@ THREADS: Final = 8
 
 
 class RequestSender:
-    """What one face sends.
+    """What one bridge sends.
 
     Args:
         session: into the pipelines; ``close`` of this object leaves it open.

@@ -232,15 +232,15 @@ def test_a_child_that_cannot_start_says_why(rundir, capfd):
     assert f"{rundir}/ipc" in capfd.readouterr().err
 
 
-def test_a_face_without_its_broker_takes_the_proxy_with_it(rundir, capfd):
+def test_a_bridge_without_its_broker_takes_the_proxy_with_it(rundir, capfd):
     async def work():
         kept = Children(orders(made(rundir), f"local://{rundir}/none"))
-        with pytest.raises(HeadgateError, match="the process for face ended with code 1"):
+        with pytest.raises(HeadgateError, match="the process for bridge ended with code 1"):
             await kept.start()
         assert all(child.pid == 0 for child in kept.children)
 
     run(work)
-    assert f"headgate oslo face: cannot connect to local://{rundir}/none" in capfd.readouterr().err
+    assert f"headgate oslo bridge: cannot connect to local://{rundir}/none" in capfd.readouterr().err
     assert asking.statuses(f"{rundir}/ipc", 0.2) == {}
 
 

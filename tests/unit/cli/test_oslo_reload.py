@@ -73,7 +73,7 @@ def test_a_broker_takes_over_what_a_proxy_beside_it_may_change():
 @pytest.mark.patient
 def test_a_broker_passes_it_on_to_the_proxy_beside_it(rundir, capsys):
     ports = "".join(f"{name} = 0\n" for name in ANY)
-    oslo = f'[oslo]\nipc_dir = "{rundir}/ipc"\nface = false\nrun = ["directory", "call"]\n{ports}'
+    oslo = f'[oslo]\nipc_dir = "{rundir}/ipc"\nbridge = false\nrun = ["directory", "call"]\n{ports}'
     file = rundir / "broker.toml"
     file.write_text(f'[broker]\nrundir = "{rundir}"\n{oslo}')
     command = [sys.executable, "-m", "broker.cli.main", "broker", "--config", str(file)]

@@ -1,4 +1,4 @@
-"""``headgate oslo``: its verbs, settings of ``proxy`` and ``face``, what is said about where it is; rank 0's wing."""
+"""``headgate oslo``: its verbs, settings of ``proxy`` and ``bridge``, what is said about where it is; rank 0's wing."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ import pytest
 
 from broker.cli import exits, wings
 from broker.cli.main import main
-from broker.cli.oslo import VERBS, call, face, listen, notify, picture, plan, proxy, sending
+from broker.cli.oslo import VERBS, bridge, call, listen, notify, picture, plan, proxy, sending
 from broker.cli.oslo.children import orders
 from broker.cli.oslo.inside import wing_of
 from broker.cli.screen import Screen
@@ -139,33 +139,33 @@ def test_plaintext_off_loopback_when_it_is_wanted():
     assert section("--host", "*", "--insecure").insecure is True
 
 
-# ---------------------------------------------------------------- headgate oslo face
+# ---------------------------------------------------------------- headgate oslo bridge
 
 
-def test_options_of_the_face(tmp_path, monkeypatch):
+def test_options_of_the_bridge(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = face.arguments().parse_args(
+    given = bridge.arguments().parse_args(
         ["--uri", "local:///a", "--ipc-dir", "x", "--notify", "a/b", "--notify", "c/d", "--public"]
     )
-    assert face.section_of(given) == OsloSection(
+    assert bridge.section_of(given) == OsloSection(
         ipc_dir=f"{tmp_path}/x", notify=("a/b", "c/d"), notify_public=True
     )
-    assert face.flux_uri(given, {"FLUX_URI": "local:///b"}) == "local:///a"
+    assert bridge.flux_uri(given, {"FLUX_URI": "local:///b"}) == "local:///a"
 
 
 def test_which_flux_broker():
     nothing = argparse.Namespace(uri=None)
-    assert face.flux_uri(nothing, {"FLUX_URI": "local:///a", "HEADGATE_URI": "local:///b"}) == "local:///b"
-    assert face.flux_uri(nothing, {"FLUX_URI": "local:///a"}) == "local:///a"
+    assert bridge.flux_uri(nothing, {"FLUX_URI": "local:///a", "HEADGATE_URI": "local:///b"}) == "local:///b"
+    assert bridge.flux_uri(nothing, {"FLUX_URI": "local:///a"}) == "local:///a"
     with pytest.raises(exits.UsageError, match="no broker is named"):
-        face.flux_uri(nothing, {})
+        bridge.flux_uri(nothing, {})
 
 
 def test_what_the_face_says():
-    said = face.said(OsloSection(ipc_dir="/i"), "local:///a")
+    said = bridge.said(OsloSection(ipc_dir="/i"), "local:///a")
     assert said[0] == "oslo.EXCHANGE.TOPIC.METHOD on local:///a, through the proxy in /i"
     assert said[1] == "notifications of openstack/notifications as events oslo.notify.* for owners"
-    assert face.said(OsloSection(notify=()), "u")[1] == "no notifications"
+    assert bridge.said(OsloSection(notify=()), "u")[1] == "no notifications"
 
 
 # ---------------------------------------------------------------- sending
@@ -353,9 +353,9 @@ def test_start_with_oslo_takes_the_section_or_the_defaults(tmp_path):
 
 def test_which_processes():
     def names(**settings):
-        return [(order.name, order.face) for order in orders(OsloSection(**settings), "local:///a")]
+        return [(order.name, order.bridge) for order in orders(OsloSection(**settings), "local:///a")]
 
-    assert names() == [("proxy", ""), ("face", "local:///a")]
+    assert names() == [("proxy", ""), ("bridge", "local:///a")]
     assert [order.name for order in orders(OsloSection(run=("call",)))] == ["proxy"]
 
 

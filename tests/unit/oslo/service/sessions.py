@@ -97,7 +97,7 @@ class FakePort:
 
 
 def with_service(script, session=None, **rules):
-    """Run ``script(peer, port)``: the handlers of a face on a link whose far end is ``peer``."""
+    """Run ``script(peer, port)``: the handlers of a bridge on a link whose far end is ``peer``."""
     session = session or FakePort()
 
     async def served(h, peer):

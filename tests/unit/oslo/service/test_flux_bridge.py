@@ -1,4 +1,4 @@
-"""The face's link: registered, lost, made again; notifications go through it and wait for nothing."""
+"""The bridge's link: registered, lost, made again; notifications go through it and wait for nothing."""
 
 import asyncio
 import contextlib
@@ -34,8 +34,8 @@ def run(script):
 
 
 @contextlib.asynccontextmanager
-async def faced(tmp_path, session=None, **more):
-    """A broker, a face on it, and a client there."""
+async def bridged(tmp_path, session=None, **more):
+    """A broker, a bridge on it, and a client there."""
     flux, listener = await start(f"local://{tmp_path}/s")
     session = session or FakePort()
     bridge = FluxBridge(config(**more), f"local://{tmp_path}/s", open_session=lambda settings: session)
@@ -58,7 +58,7 @@ def notification(event_type="e", **message):
 
 def test_calls_come_through_and_notifications_go_out(tmp_path):
     async def script():
-        async with faced(tmp_path) as (bridge, session, h, _flux), h.subscribe("oslo.notify.") as events:
+        async with bridged(tmp_path) as (bridge, session, h, _flux), h.subscribe("oslo.notify.") as events:
             assert (await h.rpc("oslo.nova.compute.show")).json() == {"result": "pong"}
             await until(session.listens.is_set)
             (topics, pool), *_ = session.listened
@@ -94,7 +94,7 @@ def test_calls_come_through_and_notifications_go_out(tmp_path):
 
 def test_who_waits_is_told_when_the_face_leaves(tmp_path):
     async def script():
-        async with faced(tmp_path, FakePort(None), notify=()) as (bridge, session, h, _flux):
+        async with bridged(tmp_path, FakePort(None), notify=()) as (bridge, session, h, _flux):
             waiting = soon(h.rpc("oslo.a.b.c"))
             await until(lambda: session.done)
             assert session.listened == []
@@ -108,7 +108,7 @@ def test_who_waits_is_told_when_the_face_leaves(tmp_path):
 
 def test_a_lost_link_is_made_again(tmp_path):
     async def script():
-        async with faced(tmp_path) as (bridge, session, h, flux):
+        async with bridged(tmp_path) as (bridge, session, h, flux):
             await until(session.listens.is_set)
             flux.services["oslo"].close("cut by the test")
             await until(lambda: bridge.status()["connections"] == 2)
@@ -122,7 +122,7 @@ def test_notifications_of_the_time_between_are_told_as_lost(tmp_path, monkeypatc
 
     async def script():
         async with (
-            faced(tmp_path, notify_public=True) as (bridge, session, h, flux),
+            bridged(tmp_path, notify_public=True) as (bridge, session, h, flux),
             h.subscribe("oslo.") as events,
         ):
             await until(session.listens.is_set)
@@ -148,7 +148,7 @@ def test_a_name_that_is_taken_and_a_broker_that_is_not_there(tmp_path):
                 config(), f"local://{tmp_path}/none", open_session=lambda settings: session
             ).start()
         assert session.closed
-        async with faced(tmp_path):
+        async with bridged(tmp_path):
             second = FakePort()
             with pytest.raises(RpcError) as caught:
                 await FluxBridge(
@@ -166,7 +166,7 @@ def test_listening_that_fails_is_tried_again(tmp_path, monkeypatch, caplog):
     async def script():
         session = FakePort()
         session.failure = OsloFailure("no sockets")
-        async with faced(tmp_path, session) as (_face, _session, _h, _flux):
+        async with bridged(tmp_path, session) as (_bridge, _session, _h, _flux):
             await until(session.listens.is_set)
             assert len(session.listened) == 2
         assert "notifications cannot be listened to: no sockets" in caplog.text
@@ -213,7 +213,7 @@ def test_whatever_one_notification_is_the_next_one_is_told(tmp_path):
     ]  # fmt: skip
 
     async def script():
-        async with faced(tmp_path) as (bridge, session, h, _flux), h.subscribe("oslo.notify.") as events:
+        async with bridged(tmp_path) as (bridge, session, h, _flux), h.subscribe("oslo.notify.") as events:
             await until(session.listens.is_set)
             for body in bad:
                 session.intakes[0].items.put(FakeItem(body))

@@ -225,7 +225,7 @@ def test_status_is_for_owners(monkeypatch):
     async def script(peer, session):
         assert await answer(peer, "oslo.status") == {
             "rooms": {"call": {"folder": "/nowhere"}, "cast": None},
-            "face": {"calls": 0},
+            "bridge": {"calls": 0},
         }
         assert (await asked(peer, "oslo.status", rolemask=GUEST))[0] == errno.EPERM
         assert (await asked(peer, "oslo.status", {"x": 1}))[0] == errno.EINVAL

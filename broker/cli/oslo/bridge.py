@@ -1,4 +1,4 @@
-"""``headgate oslo face``: the topics of oslo.messaging as a service of a Flux broker, its notifications as events.
+"""``headgate oslo bridge``: the topics of oslo.messaging as a service of a Flux broker, its notifications as events.
 
 This process holds both ends, so nothing is loaded that it does not need.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _EPILOG = f"""\
 examples:
-  headgate oslo face --uri local:///run/headgate/local-0
-  headgate oslo face --uri tcp://node0:8051
-  headgate oslo face --config broker.toml              rules in [[oslo.calls]], notifications in oslo.notify
+  headgate oslo bridge --uri local:///run/headgate/local-0
+  headgate oslo bridge --uri tcp://node0:8051
+  headgate oslo bridge --config broker.toml              rules in [[oslo.calls]], notifications in oslo.notify
   headgate rpc oslo.openstack.scheduler.select '{{"args": {{"host": "a1"}}}}'
   headgate sub oslo.notify.                            notifications, as owner
 
@@ -41,7 +41,7 @@ Exit codes: 0 told to leave, 1 failed or refused, 2 wrong options, 3 no broker t
 def arguments() -> Parser:
     """The options of the verb."""
     parser = Parser(
-        "oslo face",
+        "oslo bridge",
         "Be the service `oslo` on a Flux broker until told to leave.",
         _EPILOG,
     )
@@ -96,13 +96,13 @@ def main(argv: list[str]) -> int:
 
     from broker.cli.oslo.room import log_to_stderr
 
-    log_to_stderr("warning" if given.quiet else "info", "oslo face")
+    log_to_stderr("warning" if given.quiet else "info", "oslo bridge")
 
     def ready() -> None:
         if not given.quiet:
             print("\n".join(said(section, uri)), flush=True)
 
-    return asyncio.run(serve(plan.face_config(section), uri, ready, options))
+    return asyncio.run(serve(plan.bridge_config(section), uri, ready, options))
 
 
 def said(section: OsloSection, uri: str) -> list[str]:
@@ -117,12 +117,12 @@ def said(section: OsloSection, uri: str) -> list[str]:
 
 
 async def serve(config: FluxBridgeConfig, uri: str, ready: Callable[[], None], options: Options) -> int:
-    """Be the face until SIGTERM or SIGINT; returns the exit code.
+    """Be the bridge until SIGTERM or SIGINT; returns the exit code.
 
     Args:
-        config: of the face.
+        config: of the bridge.
         uri: the Flux broker.
-        ready: called once the face is there.
+        ready: called once the bridge is there.
         options: of the link to that broker, see ``address.link_options``.
 
     Raises:
@@ -130,10 +130,10 @@ async def serve(config: FluxBridgeConfig, uri: str, ready: Callable[[], None], o
     """
     from broker.oslo.service import FluxBridge
 
-    face = FluxBridge(config, uri, options=options)
+    bridge = FluxBridge(config, uri, options=options)
     async with signals() as leave:
         try:
-            starting = asyncio.get_running_loop().create_task(face.start(), name="start")
+            starting = asyncio.get_running_loop().create_task(bridge.start(), name="start")
             waiting = asyncio.get_running_loop().create_task(leave.wait(), name="leave")
             await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
@@ -148,5 +148,5 @@ async def serve(config: FluxBridgeConfig, uri: str, ready: Callable[[], None], o
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            await face.stop()
+            await bridge.stop()
     return OK
