@@ -20,6 +20,7 @@ One message's journey, room by room::
     call_report  what broker.calls tells, for whoever adds brokers up
     figures      rate, errors and duration of what has a name: methods, topics, tasks; bounded
     exposition   counts as Prometheus reads them, and the small HTTP listener for who does
+    atomic       files that are written whole or not at all
     memory       what a burst of messages took goes back to the system
     flood        how many lines of a kind a log takes, and how long they may be
     interpreter  this Python again, for a room in a process of its own

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from broker import atomic
 from broker.errors import ConfigError
 
 ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
@@ -97,21 +98,11 @@ def save(made: Made, directory: str | os.PathLike[str], *, replace: bool = False
         folder.mkdir(parents=True, exist_ok=True)
         if not replace and (found := next((path for path in (certificate, key) if path.exists()), None)):
             raise ConfigError(f"{found}: exists; --force replaces it, and its key is lost", 17)
-        _write(key, made.key, 0o600)
-        _write(certificate, made.certificate, 0o644)
+        atomic.write(key, made.key)
+        atomic.write(certificate, made.certificate, 0o644)
     except OSError as error:
         raise ConfigError(f"{error.filename or folder}: {error.strerror}", error.errno) from error
     return certificate, key
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """A new file in the place of an old one, in one step: a gateway that reloads meanwhile reads a whole file."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with open(descriptor, "wb") as file:
-        file.write(content)
-    os.replace(fresh, path)
 
 
 def _names(hosts: Iterable[str]) -> list[x509.GeneralName]:

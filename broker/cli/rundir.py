@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from broker import atomic
 from broker.errors import ConfigError
 
 _LOCK: Final = "lock"
@@ -99,11 +100,7 @@ class Rundir:
     def _write(self, name: str, text: str) -> str:
         path = os.path.join(self.path, name)
         try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
+            atomic.write(path, text.encode())
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
         return path

@@ -16,13 +16,10 @@ A public certificate is the same without the secret key, readable by everyone.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import logging
 import os
 import re
 import stat
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +28,7 @@ from typing import Final
 
 import zmq
 
+from broker import atomic
 from broker.errors import ConfigError
 
 log = logging.getLogger("headgate")
@@ -44,8 +42,6 @@ _LINE: Final = re.compile(
          (?:=\ *(?P<value>"[^"]*"|'[^']*'|[^\s"'\#]+))?\ *(?:\#.*)?$""",
     re.VERBOSE,
 )
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""What a file system without hard links says."""
 _SECRETS: Final = "/run/secrets"
 """Where Docker, Podman and Kubernetes mount secrets."""
 SLOW_BOX_US: Final = 300.0
@@ -157,40 +153,11 @@ def save(certificate: Certificate, path: str | Path, *, replace: bool = False) -
         ConfigError: the file exists or cannot be written, or a metadata value cannot be quoted.
     """
     mode = 0o644 if certificate.secret_key is None else 0o600
-    text = encode(certificate)
-    path = Path(path)
-    fresh = path.with_name(f".{path.name[:200]}.{threading.get_native_id()}")
+    data = encode(certificate).encode()
     try:
-        fresh.unlink(missing_ok=True)  # of a process that was killed
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        if replace:
-            fresh.replace(path)  # a new file: the mode of an old one would stay
-        else:
-            _rename_to_new(fresh, path)
+        atomic.write(path, data, mode, replace=replace)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise ConfigError(f"{path}: cannot write the certificate: {error.strerror}", error.errno) from error
-
-
-def _rename_to_new(fresh: Path, path: Path) -> None:
-    """Rename, unless there is a file at ``path``.
-
-    Raises:
-        FileExistsError: there is.
-    """
-    try:
-        os.link(fresh, path)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        if os.path.lexists(path):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from error
-        fresh.replace(path)
-    else:
-        fresh.unlink()
 
 
 def _read(path: str | Path, *, secret: bool) -> str:

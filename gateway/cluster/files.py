@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from typing import Final, Self
 
 import msgspec
 
-from broker import __version__
+from broker import __version__, atomic
 from broker.errors import ConfigError
 from broker.settings import loads as loads_broker
 from broker.transport import curve
@@ -177,19 +176,9 @@ class _Writing:
 
     def _put(self, name: str, text: str, mode: int) -> None:
         path = self.folder / name
-        new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         with self._told(path):
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-                with open(descriptor, "w", encoding="utf-8") as file:
-                    os.fchmod(descriptor, mode)  # whatever the umask says
-                    file.write(text)
-                    file.flush()
-                    os.fsync(descriptor)
-                os.replace(new, path)
-            finally:
-                new.unlink(missing_ok=True)
+            atomic.write(path, text.encode(), mode, durable=True)
         self.made.append(name)
 
     @staticmethod

@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from broker import atomic
 from broker.errors import ConfigError
 from broker.settings.schema import default_rundir
 from gateway.cluster.shape import Shape
@@ -98,10 +99,7 @@ def save(folder: Path, saved: Saved) -> None:
     try:
         for path in (folder, folder / KEYS, folder / LOGS):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = folder / f".{FILE}"
-        new.touch(mode=0o600)
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(dataclasses.asdict(saved))))
-        new.replace(folder / FILE)
+        atomic.write(folder / FILE, msgspec.json.format(msgspec.json.encode(dataclasses.asdict(saved))))
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}", error.errno) from error
 

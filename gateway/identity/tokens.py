@@ -17,13 +17,13 @@ import hmac
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from broker import atomic
 from broker.errors import ConfigError
 from gateway.identity.store import KEY_BYTES
 from gateway.principal import refused
@@ -179,7 +179,8 @@ class TokenFile:
                 before = _read(self.path)
                 after = change(before)
                 if after != before:
-                    _write(self.path, msgspec.json.format(msgspec.json.encode(_Document(tokens=after))))
+                    data = msgspec.json.format(msgspec.json.encode(_Document(tokens=after)))
+                    atomic.write(self.path, data, durable=True)
         except OSError as error:
             raise ConfigError(
                 f"{self.path}: cannot write the token file: {error.strerror}", error.errno
@@ -246,21 +247,6 @@ def _read(path: Path) -> tuple[Token, ...]:
     if document.version != 1:
         raise ConfigError(f"{path}: token file of version {document.version}, expected 1")
     return document.tokens
-
-
-def _write(path: Path, encoded: bytes) -> None:
-    """Put a new file in the place of the old one; it is on the disk when this returns."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(encoded)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 @contextlib.contextmanager

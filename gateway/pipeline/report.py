@@ -5,15 +5,12 @@ What it shows is what the dashboard's *History* shows, from the same answers (``
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, Final, NamedTuple
 
-from broker import __version__
+from broker import __version__, atomic
 from gateway.history.charts import FINE_S, Line, bounds, chart, moment
 from gateway.history.reader import QUESTIONS, Question, TooWide, answer
 from gateway.history.scope import DAY_S, LEAST_S, Scope
@@ -107,25 +104,10 @@ def write(
     """
     answers = read(warehouse, since=since, until=until, days=days)
     if output is not None:
-        _replace(output, page(answers))
+        atomic.write(output, page(answers).encode())  # 0600: it names users, topics and sizes of everybody
     if picture is not None:
-        _replace(picture, drawn(answers))
+        atomic.write(picture, drawn(answers).encode())
     return answers["summary"]
-
-
-def _replace(output: str, text: str) -> None:
-    """Write a file whole or not at all."""
-    folder, name = os.path.split(os.path.abspath(output))
-    handle, path = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, 0o600)  # it names users, topics and sizes of everybody
-        os.replace(path, output)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
 
 
 # ---------------------------------------------------------------- the page

@@ -5,14 +5,13 @@ The file is MessagePack: ``{"version", "marks": [[time, text]], "tracks": {name:
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from broker import atomic
 from gateway.trends.rings import COARSE, NAMES_MAX, Mark, Rings
 
 log = logging.getLogger("headgate")
@@ -21,7 +20,6 @@ VERSION: Final = 1
 FILE: Final = "trends.bin"
 FILE_BYTES: Final = NAMES_MAX * (COARSE * 5 + 1024)
 """Largest file that is read."""
-_TEMPORARY: Final = ".new"
 
 
 class _Document(msgspec.Struct):
@@ -39,15 +37,10 @@ def encode(rings: Rings) -> bytes:
 
 def write(data: bytes, path: Path) -> bool:
     """Put ``data`` in the place of the file; False, and a line in the log, where that cannot be."""
-    new = path.with_name(path.name + _TEMPORARY)
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
-        os.replace(new, path)
+        atomic.write(path, data)
     except OSError as error:
         log.error("%s: the figures of the charts cannot be kept: %s", path, error.strerror)
-        with contextlib.suppress(OSError):
-            os.unlink(new)
         return False
     return True
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from broker import atomic
 from broker.errors import ConfigError
 from gateway.web.samples import Snapshot, counters_only, merged
 
@@ -150,7 +150,7 @@ class WorkerPeers:
                 log.warning("counts cannot be saved: %s", error)
 
     def _save(self) -> None:
-        _replace(self._folder / f"{self._name}.json", msgspec.json.encode(self._own()))
+        atomic.write(self._folder / f"{self._name}.json", msgspec.json.encode(self._own()))
 
 
 def fold(folder: str, name: str) -> None:
@@ -159,7 +159,7 @@ def fold(folder: str, name: str) -> None:
     ended = _ended(place)
     samples = merged([ended.samples, counters_only(_saved(place / f"{name}.json"))])
     still = [each for each in ended.names if (place / f"{each}.json").exists()]
-    _replace(place / ENDED, msgspec.json.encode(_Ended([*still, name], samples)))
+    atomic.write(place / ENDED, msgspec.json.encode(_Ended([*still, name], samples)))
     for suffix in ("json", "sock"):
         with contextlib.suppress(FileNotFoundError):
             (place / f"{name}.{suffix}").unlink()
@@ -181,9 +181,3 @@ def _saved(path: Path) -> Snapshot:
 
 def _snapshot(data: bytes) -> Snapshot:
     return msgspec.json.decode(data, type=Snapshot)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    fresh = path.with_suffix(f".{os.getpid()}.new")
-    fresh.write_bytes(data)
-    os.replace(fresh, path)

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker import atomic
 from broker.oslo.names import Pipeline, roster_file
 from broker.oslo.reactor import Reactor, Timer
 
@@ -132,14 +133,8 @@ class Rejoin:
 
     def _write(self) -> None:
         note = {str(pid): size for pid, size in self._registered().items() if pid and size}
-        beside = f"{self._path}.new"
         try:
-            descriptor = os.open(
-                beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                json.dump(note, file)
-            os.replace(beside, self._path)
+            atomic.write(self._path, json.dumps(note).encode())
         except OSError as error:
             text = "%s: who is registered could not be noted, a restart may lose messages: %s"
             self._reactor.say(logging.WARNING, text, (self._pipeline, error))

@@ -170,12 +170,12 @@ def test_what_replaces_a_certificate_appears_whole(rundir: Path, monkeypatch):
     other = curve.generate()
     seen = []
 
-    def fail(self, target):
-        seen.append((curve.load(target), curve.load(self)))
+    def fail(fresh, target):
+        seen.append((curve.load(target), curve.load(fresh)))
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", fail)
+        patch.setattr(os, "replace", fail)
         with pytest.raises(ConfigError, match="cannot write"):
             curve.save(other, rundir / "cert", replace=True)
     assert seen == [(PAIR, other)]

@@ -183,7 +183,7 @@ def test_a_note_that_is_none_costs_nothing(servers, text):
 
 def test_a_note_that_cannot_be_written_is_said(servers, tmp_path):
     servers.rejoin.begin()
-    (tmp_path / f"{roster_file(Pipeline.CALL)}.new").mkdir()
+    servers.path.mkdir()
     servers.rejoin.changed()
     servers.clock.wait(SAVE_S)
     assert "a restart may lose messages" in servers.clock.said[0]
