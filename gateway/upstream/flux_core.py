@@ -43,7 +43,7 @@ LINKS_MAX: Final = 1024
 WAITING_MAX: Final = 1024
 """Messages that may wait for a link being dialled; beyond it the session stays on the shared one."""
 WAITING_MAX_BYTES: Final = 4 << 20
-"""The same in bytes."""
+"""Bytes that may wait for all of them: the session whose message is beyond it stays on the shared one."""
 
 
 class FluxCoreAdapter:
@@ -52,6 +52,9 @@ class FluxCoreAdapter:
     Args:
         uri: of the upstream. options: of a link. trunk: the shared link.
         hub: gets what comes.
+
+    Attributes:
+        waiting_bytes: of messages that wait for links being dialled.
     """
 
     def __init__(self, uri: str, options: Options, trunk: Trunk, hub: Hub) -> None:
@@ -61,6 +64,7 @@ class FluxCoreAdapter:
         self._hub = hub
         self._links: dict[bytes, _Own] = {}
         self._dials: set[asyncio.Task[None]] = set()
+        self.waiting_bytes = 0
 
     def __len__(self) -> int:
         return len(self._links)
@@ -166,7 +170,8 @@ class _Own:
         else:
             self._waiting.append(message)
             self._waiting_bytes += message.size
-            if len(self._waiting) > WAITING_MAX or self._waiting_bytes > WAITING_MAX_BYTES:
+            self._way.waiting_bytes += message.size
+            if len(self._waiting) > WAITING_MAX or self._way.waiting_bytes > WAITING_MAX_BYTES:
                 self.share(self._way._trunk.link)
 
     def dialled(self, link: Link) -> None:
@@ -192,6 +197,8 @@ class _Own:
     def _use(self, link: Link) -> None:
         self._link = link
         waiting, self._waiting = self._waiting, []
+        self._way.waiting_bytes -= self._waiting_bytes
+        self._waiting_bytes = 0
         for message in waiting:
             link.send(message)
 

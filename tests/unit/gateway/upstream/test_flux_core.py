@@ -245,6 +245,30 @@ def test_what_waits_for_a_link_is_bounded(monkeypatch, bound, most):
     run(script)
 
 
+def test_what_waits_for_all_links_together_is_bounded(monkeypatch):
+    """Each of a thousand sessions could keep four megabytes while its link was dialled."""
+    small = session_request(A, "odd.a", flags=STREAM)
+    monkeypatch.setattr(module, "WAITING_MAX_BYTES", 2 * small.size - 1)
+    ready = asyncio.Event()
+
+    async def slowly(uri, options):
+        await ready.wait()
+        return await registry.dial(uri, options)
+
+    monkeypatch.setattr(module, "dial", slowly)
+
+    async def script(flux, centre, upstream):
+        upstream.send(small)
+        upstream.send(session_request(B, "odd.b", flags=STREAM))
+        await until(lambda: flux.came, "the second session's call")
+        assert [*flux.topics("a"), *flux.topics("b")] == ["odd.b"]
+        ready.set()
+        await until(lambda: len(flux.came) == 2, "both calls")
+        assert not upstream._deployed.waiting_bytes
+
+    run(script)
+
+
 def test_a_headgate_needs_none_of_it():
     async def main():
         async with joined() as (standin, centre, upstream):
