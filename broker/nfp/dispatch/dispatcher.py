@@ -74,7 +74,7 @@ class Dispatcher:
         self._results = results = Results(state)
         foreign = ForeignJobs(state)
         self._scheduler = scheduler = Scheduler(state, results, foreign)
-        self._expiry = Expiry(state, results, scheduler)
+        state.check = Expiry(state, results, scheduler).check
         self._relays = relays = Relays(state)
         self._requests = requests = Requests(state, results, scheduler, relays)
         progress = Progress(state, results, scheduler, relays, foreign)
@@ -111,15 +111,14 @@ class Dispatcher:
                 self._stored.hold(peer, packet, partial(act, peer, packet), refuse, now)
                 return
             act(peer, packet, now)
-        if self._state.freed or self._state.returned:
-            self._scheduler.settle(now)
+        self._scheduler.settle(now)
 
     def worker(self, peer: Peer, packet: Packet, now: float) -> None:
         """READY, KEEPALIVE, DISCONNECT, RESPONSE, EVENT or STREAM of a worker."""
         command = packet.command
         if command is _READY:
             self._liveness.ready(peer, packet, now)
-            self._settle(now)
+            self._scheduler.settle(now)
             return
         worker = self._liveness.of(peer)
         if worker is None:
@@ -138,8 +137,7 @@ class Dispatcher:
             worker.rx += 1
         elif command is Command.DISCONNECT:
             self._liveness.goodbye(worker, now)
-        if self._state.freed or self._state.returned:
-            self._scheduler.settle(now)
+        self._scheduler.settle(now)
 
     def _said_again(self, act: _OfWorker, peer: Peer, packet: Packet, now: float) -> None:
         """What a worker said about a job that was read since."""
@@ -160,7 +158,7 @@ class Dispatcher:
         if client.owed:
             self._stored.pay(client)
 
-    def has_room(self, peer: Peer, now: float) -> None:
+    def has_room(self, peer: Peer) -> None:
         """``peer``, which had no room for something, has some: more of what it is owed goes there."""
         client = self._state.clients.at(peer)
         if client is not None and client.owed:
@@ -179,7 +177,7 @@ class Dispatcher:
         self._stored.gone(peer)
         self._state.clients.gone(peer)
         self._liveness.gone(peer, now)
-        self._settle(now)
+        self._scheduler.settle(now)
 
     def disconnect_workers(self, names: Iterable[str] | None, reason: str, now: float) -> list[str]:
         """DISCONNECT these workers, or all (None). Returns the names of those that were there.
@@ -188,7 +186,7 @@ class Dispatcher:
         """
         self._results.send_acknowledgements(now, at_once=True)
         found = self._liveness.disconnect(names, reason, now)
-        self._settle(now)
+        self._scheduler.settle(now)
         return found
 
     def relay_mmi(self, peer: Peer, packet: Packet, now: float) -> None:
@@ -206,14 +204,14 @@ class Dispatcher:
         state = self._state
         if state.timers.due <= now:
             state.timers.run(now)
-            self._settle(now)
+            self._scheduler.settle(now)
         again = self._results.send_acknowledgements(now) if state.safe else inf
         return min(again, self._results.sweep(now), state.timers.due)
 
     def restore(self, snapshot: Snapshot, now: float) -> None:
         """Take up what the store kept; once, before anything else."""
         self._restore.take(snapshot, now)
-        self._settle(now)
+        self._scheduler.settle(now)
 
     def read_with(self, wanted: Callable[[], None]) -> None:
         """Have ``wanted`` called whenever ``to_read`` may have something new."""
@@ -226,7 +224,7 @@ class Dispatcher:
     def was_read(self, uuids: Collection[str], rows: Iterable[JobRow], now: float) -> None:
         """``rows`` is what the store has of the jobs ``uuids``, which ``to_read`` told."""
         self._stored.was_read(uuids, rows, now)
-        self._settle(now)
+        self._scheduler.settle(now)
 
     def unstored(self, uuids: Iterable[str], error: str, now: float) -> None:
         """The store could not keep these new jobs: they are gone, and their clients are answered 500.
@@ -235,11 +233,7 @@ class Dispatcher:
         """
         for uuid in uuids:
             self._requests.unstored(uuid, error)
-        self._settle(now)
-
-    def _settle(self, now: float) -> None:
-        if self._state.freed or self._state.returned:
-            self._scheduler.settle(now)
+        self._scheduler.settle(now)
 
     # -- views ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Final
 from broker.nfp.dispatch.model import FINAL, WAITING, Order, Part
 from broker.nfp.dispatch.results import Results
 from broker.nfp.dispatch.scheduler import Scheduler
-from broker.nfp.dispatch.state import State, told_by
+from broker.nfp.dispatch.state import State, absence_told_at
 
 MISSPELT: Final = "no worker is called {}, and no resource"
 TOO_LATE: Final = "{} is a resource that nobody had announced when the job came: submit it again"
@@ -26,9 +26,9 @@ class Expiry:
         self._state = state
         self._results = results
         self._scheduler = scheduler
-        state.due = self._look
 
-    def _look(self, order: Order, now: float) -> None:
+    def check(self, order: Order, now: float) -> None:
+        """``order`` is due, see ``State.check_at``."""
         order.timer = None
         if now >= order.deadline:
             self._expire(order, f"no result within {order.ttl_s:g} s", now)
@@ -44,7 +44,7 @@ class Expiry:
             elif self._given_up_at(part.name, order, part.since, now) <= now:
                 self._expire_part(part, self._nobody(part.name, order, part.since, now), now)
         if order.open or not order.parts:
-            self._state.look_at(order, self._next(order, now))
+            self._state.check_at(order, self._next(order, now))
 
     def _next(self, order: Order, now: float) -> float:
         """When the first part that waits will have waited too long if nobody comes; at the latest the deadline."""
@@ -59,7 +59,7 @@ class Expiry:
         to look again.
         """
         absent = self._state.registry.absent_since(name, order.service)
-        early, ttl_s = told_by(order), self._state.config.queue_ttl_s
+        early, ttl_s = absence_told_at(order), self._state.config.queue_ttl_s
         if absent is None:
             return min(now + ttl_s, early if early > now else order.deadline)
         return min(max(absent, since) + ttl_s, early, self._misspelt_at(name, order))

@@ -34,7 +34,7 @@ class ForeignJobs:
             worker.busy += 1
             self._state.registry.refresh(worker)
 
-    def worker_with(self, part: Part) -> WorkerEntry | None:
+    def claimant(self, part: Part) -> WorkerEntry | None:
         """Who is there, could be given ``part``, and says that it has the job."""
         holders = self._state.foreign.get(part.order.uuid)
         if holders is None:
@@ -55,7 +55,7 @@ class ForeignJobs:
         if not holders:
             del self._state.foreign[uuid]
         if running:
-            self._credit(worker)
+            self._state.return_credit(worker)
 
     def clear(self, worker: WorkerEntry) -> None:
         """It is gone, or says anew what it holds."""
@@ -72,10 +72,5 @@ class ForeignJobs:
             return False
         if running and packet.command is Command.RESPONSE and packet.status in FINAL_CODES:
             worker.foreign[packet.uuid] = False
-            self._credit(worker)
+            self._state.return_credit(worker)
         return True
-
-    def _credit(self, worker: WorkerEntry) -> None:
-        worker.busy -= 1
-        self._state.registry.refresh(worker)
-        self._state.freed.append(worker)

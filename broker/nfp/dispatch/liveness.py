@@ -40,13 +40,13 @@ TOLD_S: Final = 1.0
 """An unregistered worker is told to register once in so long: it may have sent a lot before it hears it."""
 TOLD_MAX: Final = 1024
 """Names remembered for that; when there are more, old ones are dropped."""
+_GOODBYE: Final = "said goodbye"
 GRID_S: Final = 1 / 16
 """Workers are looked at at multiples of this: what is due waits so long at most for the others."""
-_NOTHING: Final = WorkerOpen()
 
 
 class _Offer(NamedTuple):
-    said: WorkerOpen
+    open: WorkerOpen
     timer: Timer
     weight: int
 
@@ -74,8 +74,8 @@ class Liveness:
         self._foreign = foreign
         self._stored = stored
         self._offers: dict[Peer, _Offer] = {}
-        self._offered = 0
-        self._told: dict[str, float] = {}
+        self._offers_weight = 0
+        self._told_at: dict[str, float] = {}
         self._ended: set[Peer] = set()
         """Connections that were told DISCONNECT for an unexpected command, until they are lost."""
 
@@ -84,11 +84,9 @@ class Liveness:
     def of(self, peer: Peer) -> WorkerEntry | None:
         """The worker that is registered on this very connection."""
         worker = self._state.registry.workers.get(peer.name)
-        return (
-            worker
-            if worker is not None and worker.connection is not None and worker.connection.peer is peer
-            else None
-        )
+        if worker is None or worker.connection is None or worker.connection.peer is not peer:
+            return None
+        return worker
 
     def opened(self, peer: Peer, offer: WorkerOpen, now: float) -> bool:
         """OPEN of a worker: kept until its READY, for one hold time at most. After READY it is unexpected: False."""
@@ -103,11 +101,11 @@ class Liveness:
         if not (peer.principal.owner or self._state.access.may_work(peer.principal)):
             return True  # its READY will be refused
         weight = 1 + len(offer.jobs) + len(offer.tasks) + len(offer.resources)
-        while self._offers and self._offered + weight > OFFERED_MAX:
+        while self._offers and self._offers_weight + weight > OFFERED_MAX:
             self._forget_offer(next(iter(self._offers)))
         timer = self._state.timers.at(now + self._state.config.hold_s, self._never_came, peer)
         self._offers[peer] = _Offer(offer, timer, weight)
-        self._offered += weight
+        self._offers_weight += weight
         return True
 
     def _never_came(self, peer: Peer, now: float) -> None:
@@ -118,16 +116,16 @@ class Liveness:
     def _forget_offer(self, peer: Peer) -> WorkerOpen:
         offer = self._offers.pop(peer, None)
         if offer is None:
-            return _NOTHING
+            return WorkerOpen()
         self._state.timers.cancel(offer.timer)
-        self._offered -= offer.weight
-        return offer.said
+        self._offers_weight -= offer.weight
+        return offer.open
 
     def ready(self, peer: Peer, packet: Packet, now: float) -> None:
         """READY: registers, once for each connection."""
         registry = self._state.registry
         worker = registry.workers.get(peer.name)
-        if worker is not None and worker.connection is not None and worker.connection.peer is peer:
+        if worker is not None and worker is self.of(peer):
             self.unexpected(worker, "a second READY", now)
             return
         if peer in self._ended:
@@ -248,12 +246,11 @@ class Liveness:
         waits = held.state == "waiting"
         if part.run is run and (not waits or self._scheduler.asks_first(run)):
             self._progress.accept(run)
-        if (
-            held.state == "done" and connection.pushes
-        ):  # it is sent anyway, and may be large: asked for when it does not come
-            run.doubtful = True
-        elif held.state == "done":
-            self._progress.ask(run, now)
+        if held.state == "done":
+            if connection.pushes:
+                run.doubtful = True  # it is sent anyway, and may be large: asked for when it does not come
+            else:
+                self._progress.ask(run, now)
         return waits
 
     # -- being there ----------------------------------------------------------------------------
@@ -261,10 +258,12 @@ class Liveness:
     def heard(self, worker: WorkerEntry, now: float) -> None:
         """Any frame of it (NFP, "Keepaliving": any command acts as a keepalive)."""
         worker.heard = now
+        self._unchoke(worker)
+
+    def _unchoke(self, worker: WorkerEntry) -> None:
         if worker.choked:
             worker.choked = False
-            self._state.registry.refresh(worker)
-            self._state.freed.append(worker)
+            self._state.has_room(worker)
 
     def _arm(self, worker: WorkerEntry, now: float) -> None:
         config, timers = self._state.config, self._state.timers
@@ -294,10 +293,7 @@ class Liveness:
             worker.tx += connection.keepalive()
             worker.sent = now
         self._progress.look_after(worker, now)
-        if worker.choked:
-            worker.choked = False
-            self._state.registry.refresh(worker)
-            self._state.freed.append(worker)
+        self._unchoke(worker)
         self._arm(worker, now)
 
     def _dismiss(self, connection: WorkerConnection, reason: str, now: float) -> None:
@@ -307,8 +303,7 @@ class Liveness:
 
     def _cut_unregistered(self, peer: Peer, now: float) -> None:
         """Cut who was told to come back and did not: it may be frozen, and nobody else could have its name."""
-        worker = self._state.registry.workers.get(peer.name)
-        if peer.alive and (worker is None or worker.connection is None or worker.connection.peer is not peer):
+        if peer.alive and self.of(peer) is None:
             peer.cut("still there after DISCONNECT, and not registered")
 
     # -- going ----------------------------------------------------------------------------------
@@ -318,14 +313,14 @@ class Liveness:
         if peer in self._ended:
             self._offend(peer, f"{packet.command.name} after DISCONNECT")
             return
-        last = self._told.get(peer.name)
+        last = self._told_at.get(peer.name)
         self._state.counts.unexpected += 1
         if last is not None and now - last < TOLD_S:
             return
-        if len(self._told) >= TOLD_MAX:
-            recent = {name: then for name, then in self._told.items() if now - then < TOLD_S}
-            self._told = recent if len(recent) < TOLD_MAX else {}
-        self._told[peer.name] = now
+        if len(self._told_at) >= TOLD_MAX:
+            recent = {name: then for name, then in self._told_at.items() if now - then < TOLD_S}
+            self._told_at = recent if len(recent) < TOLD_MAX else {}
+        self._told_at[peer.name] = now
         peer.send(disconnect(packet.dialect, packet.service or "unknown", "not registered"))
         self._state.offended(peer, "unexpected", f"{packet.command.name} without READY")
 
@@ -349,7 +344,7 @@ class Liveness:
     def goodbye(self, worker: WorkerEntry, now: float) -> None:
         """DISCONNECT. Our workers mean it; deployed ones reconnect at once and still run what they have."""
         if worker.connection is not None and worker.connection.lists:
-            self.declare_dead(worker, "said goodbye", now)
+            self.declare_dead(worker, _GOODBYE, now)
         else:
             self.mark_lost(worker, now)
 
@@ -374,7 +369,7 @@ class Liveness:
         self._relays.gone(worker)
         state.timers.cancel(worker.timer)
         worker.timer = None
-        if why != "said goodbye":
+        if why != _GOODBYE:
             state.counts.died += 1
         for run in list(worker.runs.values()):
             if run.part.run is run:

@@ -52,7 +52,7 @@ class Order:
         parts: by name; empty while a job for all waits for the first worker of its service.
         open: parts without recorded result.
         waiting: parts that wait.
-        told: the client was told that it is dispatched (202).
+        told_dispatched: the client was told so (202).
         owner: for any: the worker the client was told of, "" before.
         body: b"" once it is closed, when it is longer than ``BODY_KEPT_BYTES``.
         dropped: how many bytes it had then, else 0.
@@ -82,7 +82,7 @@ class Order:
         self.missing: tuple[str, ...] = ()
         self.open = 0
         self.waiting = 0
-        self.told = False
+        self.told_dispatched = False
         self.owner = ""
         self.state = OPEN
         self.timer: Timer | None = None
@@ -196,7 +196,7 @@ class Run:
         asked: when the unanswered GET was sent, 0.0 with none.
         doubtful: it is asked by GET when nothing more is heard about it, even if its worker pushes results.
         check: the GET asks whether the worker has the job from an earlier attempt; POST follows if not.
-        told: the client was told that the worker has it (201).
+        told_accepted: the client was told that the worker has it (201).
         ready: body of the worker's result_ready event, whose result is on its way to us; else None.
         holds: a credit of the worker is in use for it.
         whole: nothing that it has streamed can have gone elsewhere: it was given to a worker that did not have it.
@@ -212,7 +212,7 @@ class Run:
         self.asked = 0.0
         self.doubtful = False
         self.check = False
-        self.told = False
+        self.told_accepted = False
         self.ready: Any = None
         self.holds = self.whole = False
         self.ended = 0.0
@@ -245,6 +245,7 @@ class WorkerEntry:
         runs: by job, what it was given and has not finished.
         foreign: jobs that it said it holds and was not given here; True for those it runs, which take credits.
         choked: its queue was full: it gets nothing until it is heard again.
+        turn: of a request in its mailbox and one of its service, it was given the first last time.
         heard, sent: when anything last came from or went to it.
         since: when it got into its present state.
         resources: what its OPEN said that it manages.

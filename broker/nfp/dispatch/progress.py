@@ -141,9 +141,9 @@ class Progress:
 
     def _tell_accepted(self, run: Run, body: Body) -> None:
         """201 to the client, once, in front of every event: a worker may say it only when the job has run a while."""
-        if run.told:
+        if run.told_accepted:
             return
-        run.told = True
+        run.told_accepted = True
         order = run.part.order
         if body is None:
             body = bodies.accepted(order.uuid, run.worker.service.name, run.worker.name)

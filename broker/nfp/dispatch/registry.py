@@ -247,8 +247,8 @@ class ClientRegistry:
 
     def gone(self, peer: Peer) -> None:
         """Its connection is lost; what it is owed stays."""
-        client = self._known.get((peer.identity, peer.principal.holder))
-        if client is not None and client.peer is peer:
+        client = self.at(peer)
+        if client is not None:
             client.peer = None
             self.tidy(client)
 

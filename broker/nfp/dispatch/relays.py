@@ -25,15 +25,15 @@ class Relay:
     """One passed request.
 
     Attributes:
-        waits: workers that have not answered.
-        said: what the others answered; empty when answers are passed on one by one.
+        unanswered: workers that have not answered.
+        answers: what the others answered; empty when answers are passed on one by one.
     """
 
     def __init__(self, peer: Peer, packet: Packet, *, one_by_one: bool) -> None:
         self.peer = peer
         self.packet = packet
-        self.waits: dict[str, None] = {}
-        self.said: dict[str, bytes] = {}
+        self.unanswered: dict[str, None] = {}
+        self.answers: dict[str, bytes] = {}
         self.one_by_one = one_by_one
         self.timer: Timer | None = None
 
@@ -102,33 +102,33 @@ class Relays:
         for worker in workers:
             connection = worker.connection
             if connection is not None and connection.request(command, packet.uuid, token, packet.body):
-                relay.waits[worker.name] = None
+                relay.unanswered[worker.name] = None
                 worker.sent = now
         relay.timer = self._state.timers.at(now + self._state.config.relay_s, self._over, relay)
-        if not relay.waits:
+        if not relay.unanswered:
             self._end(relay)
 
     def answered(self, worker: WorkerEntry, packet: Packet) -> bool:
         """A RESPONSE of ``worker``: True when it belongs to a passed request."""
         relay = self._waiting.get(packet.uuid)
-        if relay is None or worker.name not in relay.waits:
+        if relay is None or worker.name not in relay.unanswered:
             return False
         if packet.status not in FINAL_CODES and not relay.one_by_one:
             return True  # there is more to come
-        del relay.waits[worker.name]
+        del relay.unanswered[worker.name]
         if relay.one_by_one:
             self._answer(relay, packet.status, packet.data)
         else:
-            relay.said[worker.name] = packet.data
-        if not relay.waits:
+            relay.answers[worker.name] = packet.data
+        if not relay.unanswered:
             self._end(relay)
         return True
 
     def gone(self, worker: WorkerEntry) -> None:
         """``worker`` will not answer."""
-        for relay in [relay for relay in self._waiting.values() if worker.name in relay.waits]:
-            del relay.waits[worker.name]
-            if not relay.waits:
+        for relay in [relay for relay in self._waiting.values() if worker.name in relay.unanswered]:
+            del relay.unanswered[worker.name]
+            if not relay.unanswered:
                 self._end(relay)
 
     def _over(self, relay: Relay, now: float) -> None:
@@ -139,8 +139,8 @@ class Relays:
         del self._waiting[relay.packet.uuid]
         if relay.one_by_one:
             return
-        if relay.said:
-            self._answer(relay, 200, bodies.aggregate(relay.said))
+        if relay.answers:
+            self._answer(relay, 200, bodies.aggregate(relay.answers))
         else:
             error = f"no worker answered within {self._state.config.relay_s:g} s"
             self._state.responders.of(relay.peer).refused(relay.peer, relay.packet, 408, error)

@@ -122,7 +122,7 @@ class Requests:
             plan.parts,
         )
         order = Order(added, client, who, now)
-        order.told, order.missing = plan.there, plan.missing
+        order.told_dispatched, order.missing = plan.there, plan.missing
         state.orders[order.uuid] = order
         client.open += 1
         state.open_orders += 1
@@ -132,7 +132,7 @@ class Requests:
         state.journal.put(added)
         parts = self._parts(order, plan.parts, now)
         order.after = state.journal.position
-        self._state.look_in_time(order, now)
+        self._state.check_in_time(order, now)
         state.tell("submitted", order, size=len(order.body))
         self._state.responders.of(client).submitted(peer, order)
         misspelt_at = state.misspelt_at(order.service) if plan.missing else inf
@@ -144,7 +144,7 @@ class Requests:
         if not parts:
             self._scheduler.gather(order, now)
         if order.waiting:
-            state.look_at(order, max(now, misspelt_at))
+            state.check_at(order, max(now, misspelt_at))
             state.tell("queued", order)
 
     def _parts(self, order: Order, names: Iterable[str], now: float) -> list[Part]:

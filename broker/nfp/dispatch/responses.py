@@ -98,7 +98,7 @@ class Responder(ABC):
 
     def _submission(self, order: Order) -> tuple[int, bytes]:
         target = order.target_text
-        if not order.told:
+        if not order.told_dispatched:
             return 300, bodies.queued(order.uuid, order.service, target, order.missing)
         return 202, bodies.dispatched(order.uuid, order.service, target, self._workers(order), order.missing)
 
@@ -148,12 +148,14 @@ class LockstepResponder(Responder):
         if len(parts) == 1:
             return seed_code(parts[0].status), parts[0].body, after
         body = bodies.aggregate({part.worker or part.name: part.body for part in parts})
-        return self._common_code(order, parts), body, after
+        return _common_code(parts), body, after
 
-    def _common_code(self, order: Order, parts: Sequence[Part]) -> int:
-        if all(part.status == 200 for part in parts):
-            return 200
-        return {CANCELLED: 417, EXPIRED: 408}.get(job_state(part.ended for part in parts), 500)
+
+def _common_code(parts: Sequence[Part]) -> int:
+    """What a client of the text is told of several results in one."""
+    if all(part.status == 200 for part in parts):
+        return 200
+    return {CANCELLED: 417, EXPIRED: 408}.get(job_state(part.ended for part in parts), 500)
 
 
 def seed_code(code: int) -> int:
@@ -207,7 +209,7 @@ class NorfabResponder(Responder):
         """
         if part.status == 200:
             return 200, result_for_norfab(part)
-        if part.order.told and len(part.order.parts) > 1:
+        if part.order.told_dispatched and len(part.order.parts) > 1:
             return 200, failure_for_norfab(part)
         return part.status, error_for_norfab(part)
 

@@ -96,7 +96,7 @@ class Restore:
         if order.parts and not order.open:
             self._results.close(order, now)
         else:
-            self._state.look_in_time(order, now)
+            self._state.check_in_time(order, now)
 
     def _resume_part(self, part: Part, row: PartRow, now: float) -> None:
         if row.state == FINAL:

@@ -134,11 +134,8 @@ class Results:
     def free_credit(self, run: Run) -> None:
         """A credit of the worker returns."""
         if run.holds:
-            worker = run.worker
             run.holds = False
-            worker.busy -= 1
-            self._state.registry.refresh(worker)
-            self._state.freed.append(worker)
+            self._state.return_credit(run.worker)
 
     def acknowledge(self, worker: WorkerEntry, uuid: str) -> None:
         """Have ``worker`` told that its result is safe, if it wants to know: at the end of a turn, many in one."""

@@ -69,7 +69,8 @@ class Scheduler:
     def place(self, part: Part, now: float, *, front: bool = False) -> None:
         """A part that stands in no queue goes to a worker, or waits; ``front``: it had its turn before."""
         registry = self._state.registry
-        if self._state.foreign and self._give_to_holder(part, now):
+        claimant = self._foreign.claimant(part)
+        if claimant is not None and self._give(part, claimant, now):  # whatever else it has to do
             return
         queue: FairQueue[Part] | None
         if part.name:
@@ -89,17 +90,17 @@ class Scheduler:
         part.since = now
         queue.push(part, part.order.holder, front=front)
         part.queue = queue
-        self.waits(part.order, now)
+        self.count_waiting(part.order, now)
 
-    def waits(self, order: Order, now: float) -> None:
+    def count_waiting(self, order: Order, now: float) -> None:
         """One more part of ``order`` waits."""
         order.waiting += 1
         _add(self._state.waiting_parts, order.holder, 1)
         if order.waiting == 1:
             _add(self._state.waiting, order.holder, 1)
-            self._state.look_in_time(order, now)
+            self._state.check_in_time(order, now)
 
-    def waits_no_more(self, order: Order) -> None:
+    def uncount_waiting(self, order: Order) -> None:
         """One part of ``order`` waits no more."""
         order.waiting -= 1
         _add(self._state.waiting_parts, order.holder, -1)
@@ -109,14 +110,14 @@ class Scheduler:
     def gather(self, order: Order, now: float) -> None:
         """A request for all of a service that has nobody: it waits for the first worker."""
         self._state.registry.service(order.service, now).gathering[order] = None
-        self.waits(order, now)
+        self.count_waiting(order, now)
 
     def stop_gathering(self, order: Order) -> None:
         """Its workers are known, or it is over."""
         service = self._state.registry.services[order.service]
         del service.gathering[order]
         self._state.registry.tidy(service)
-        self.waits_no_more(order)
+        self.uncount_waiting(order)
 
     def settle_nowhere(self, order: Order, now: float) -> None:
         """A job that gathers workers ends before any came: it gets the one part whose result says so."""
@@ -152,7 +153,7 @@ class Scheduler:
             service = registry.services[part.order.service]
             if not service.queue:
                 registry.tidy(service)
-        self.waits_no_more(part.order)
+        self.uncount_waiting(part.order)
 
     # -- workers --------------------------------------------------------------------------------
 
@@ -199,16 +200,11 @@ class Scheduler:
             return next((each for each in islice(idle, OTHERS_TRIED) if each.name not in part.given), first)
         return first
 
-    def _give_to_holder(self, part: Part, now: float) -> bool:
-        """To a worker that says it holds this very job, whatever else it has to do."""
-        worker = self._foreign.worker_with(part)
-        return worker is not None and self._give(part, worker, now)
-
     def found_at(self, order: Order, worker: WorkerEntry, now: float) -> None:
         """``worker`` says that it holds ``order``: what waits of it and is for this worker goes there now."""
         for name in (worker.name, ""):
             part = order.parts.get(name)
-            if part is not None and part.queue is not None and self._foreign.worker_with(part) is worker:
+            if part is not None and part.queue is not None and self._foreign.claimant(part) is worker:
                 self.withdraw(part)
                 self.place(part, now, front=True)
                 return
@@ -223,8 +219,8 @@ class Scheduler:
         if wrong := self._unfit(part, worker):
             self._results.fail(part, *wrong, now)
             return True
-        if not order.told:
-            order.told = True
+        if not order.told_dispatched:
+            order.told_dispatched = True
             self._state.responders.of(order.client).dispatched(order)
         before = part.given.get(worker.name, 0)
         run = self.bind(part, worker, part.attempt + 1, now)
@@ -321,15 +317,17 @@ class Scheduler:
         """The worker of a current ``run`` is lost or does not know the job: to another one, where that is allowed."""
         part, state = run.part, self._state
         order = part.order
-        if self.may_have_begun(run) and not (untouched and part.state == DISPATCHED):
-            error = f"worker {run.worker.name} {why} after it had been given the job; {order.service} {order.task}"
-            self._results.release(run)
-            part.run = None
-            error += " is not declared idempotent, so it is not run again"
+        begun = self.may_have_begun(run) and not (untouched and part.state == DISPATCHED)
+        self._results.release(run)
+        part.run = None
+        if begun:
+            error = (
+                f"worker {run.worker.name} {why} after it had been given the job; {order.service} {order.task} is not"
+                " declared idempotent, so it is not run again"
+            )
             self._results.fail(part, 408, error, now, lost=run.worker.name)
             return
-        self._results.release(run)
-        part.run = part.asked = None
+        part.asked = None
         part.state = WAITING
         part.since = now
         state.counts.returned += 1

@@ -93,7 +93,7 @@ class JobSearch:
             try:
                 for at, order in enumerate(orders):
                     if (
-                        order.stored and order.uuid not in unread and self._needs(order)
+                        order.stored and order.uuid not in unread and self._needs_all()
                     ):  # it has just left memory
                         self._uuids += [each.uuid for each in reversed(orders[at:])]
                         break
@@ -113,15 +113,15 @@ class JobSearch:
             if order is None or not self._may_be_meant(order):
                 continue
             orders.append(order)
-            if order.stored and self._needs(order, len(orders)):
+            if order.stored and self._needs_all(len(orders)):
                 unread.append(order.uuid)
                 weight += order.size + order.dropped
                 if weight > READ_MAX_BYTES or len(unread) >= READ_AT_ONCE:
                     break
         return orders, unread
 
-    def _needs(self, order: Order, ahead: int = 1) -> bool:
-        """Whether all of ``order`` is needed, to know whether it is meant or to tell of it."""
+    def _needs_all(self, ahead: int = 1) -> bool:
+        """Whether all of an order is needed, to know whether it is meant or to tell of it; so many may be told of."""
         return bool(self._which.worker or self._needles) or len(self.found) + ahead <= self._limit
 
     def _count(self, order: Order) -> None:

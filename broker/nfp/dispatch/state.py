@@ -33,13 +33,9 @@ def unnoticed(errnum: int) -> None:
     """Nobody notices refusals."""
 
 
-def told_by(order: Order) -> float:
+def absence_told_at(order: Order) -> float:
     """When its client is to hear that nobody is there, if that is so until then."""
     return order.deadline - min(_EARLY_S, _EARLY_PART * order.ttl_s)
-
-
-def _nothing(order: Order, now: float) -> None:
-    """Nobody has said what to do yet."""
 
 
 class State:
@@ -47,7 +43,7 @@ class State:
 
     Attributes:
         responders: what clients are told, by kind.
-        due: called as ``due(order, now)`` when it is time to look at one, see ``look_at``.
+        check: called as ``check(order, now)`` when an order is due, see ``check_at``; ``Expiry``'s.
         orders: open and closed ones, by uuid, in the order they came.
         closed: closed orders, the one that is forgotten next first.
         recent: those of them that are not in the store only, the latest.
@@ -79,7 +75,7 @@ class State:
         self.tasks = TaskStats()
         self.responders = Responders(journal, self.counts)
         self.timers = Timers()
-        self.due: Callable[[Order, float], None] = _nothing
+        self.check: Callable[[Order, float], None]
         self.registry = WorkerRegistry()
         self.clients = ClientRegistry()
         self.orders: dict[str, Order] = {}
@@ -106,19 +102,29 @@ class State:
         order = self.orders.get(uuid)
         return order is not None and order.stored
 
-    def look_in_time(self, order: Order, now: float) -> None:
-        """A new order, or something of it waits that did not: have it looked at before its time is over."""
+    def check_in_time(self, order: Order, now: float) -> None:
+        """A new order, or something of it waits that did not: have it checked before its time is over."""
         when = order.deadline
         if order.waiting:
-            when = min(told_by(order), now + self.config.queue_ttl_s)
-        self.look_at(order, when)
+            when = min(absence_told_at(order), now + self.config.queue_ttl_s)
+        self.check_at(order, when)
 
-    def look_at(self, order: Order, when: float) -> None:
-        """Have ``order`` looked at then, unless it is looked at sooner anyway."""
+    def check_at(self, order: Order, when: float) -> None:
+        """Have ``order`` checked then, unless it is checked sooner anyway."""
         timer = order.timer
         if timer is None or timer.when > when:
             self.timers.cancel(timer)
-            order.timer = self.timers.at(when, self.due, order)
+            order.timer = self.timers.at(when, self.check, order)
+
+    def has_room(self, worker: WorkerEntry) -> None:
+        """``worker`` may be given more than before: it is served at the end of this turn."""
+        self.registry.refresh(worker)
+        self.freed.append(worker)
+
+    def return_credit(self, worker: WorkerEntry) -> None:
+        """One credit of ``worker`` less is in use."""
+        worker.busy -= 1
+        self.has_room(worker)
 
     def tell(
         self,

@@ -204,7 +204,7 @@ def filled(state: State, rows: Iterable[JobRow]) -> list[Order]:
 def fill(order: Order, row: JobRow) -> None:
     """Make ``order`` what the store kept as ``row``; nothing of it is in anybody's hands."""
     order.body, order.size, order.open = row.added.body, ORDER_BYTES + len(row.added.body), 0
-    order.told |= any(each.workers for each in row.parts)
+    order.told_dispatched |= any(each.workers for each in row.parts)
     for each in row.parts:
         order.parts[each.part] = part = Part(order, each.part, order.added_at)
         for worker, attempt in (*each.workers, *(((each.worker, each.attempt),) if each.worker else ())):

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, Final
 
-AGAIN_S: Final = 1.0
+RETRY_S: Final = 1.0
 """A worker whose timer is lost is never buried, a job without its timer never expires: a failed one is tried again."""
 _SWEEP_MIN: Final = 256
 """Cancelled entries below this many are not worth a sweep."""
@@ -65,7 +65,7 @@ class Timers:
     def run(self, now: float) -> None:
         """Call what is due. Timers added meanwhile for now or earlier run too.
 
-        One that fails is called again ``AGAIN_S`` later; the first failure is raised once all others were called.
+        One that fails is called again ``RETRY_S`` later; the first failure is raised once all others were called.
         """
         failure: Exception | None = None
         while self._heap and self._heap[0][0] <= now:
@@ -80,7 +80,7 @@ class Timers:
                 call(what, now)
             except Exception as error:
                 failure = failure or error
-                self._put_back(timer, now + AGAIN_S, call, what)
+                self._put_back(timer, now + RETRY_S, call, what)
         if failure is not None:
             raise failure
 

@@ -471,10 +471,10 @@ def test_what_is_owed_is_read_as_far_as_there_is_room():
     bench, uuids = away(5)
     back = back_again(bench, spare=4)  # a 202 and a result each
     for _ in range(5):
-        bench.dispatcher.has_room(back, bench.now)
+        bench.dispatcher.has_room(back)
     bench.read()
     assert (results(back), bench.read()) == (uuids[:2], [])
-    bench.dispatcher.has_room(back, bench.now)
+    bench.dispatcher.has_room(back)
     bench.read()
     assert results(back) == uuids[2:4]
 
@@ -506,7 +506,7 @@ def test_every_part_is_owed_however_many_of_them_were_asked_for_since():
     back = back_again(bench, spare=0)
     assert story(bench.get(back, uuid, target="w1")) == ["200"]
     back.spare = None
-    bench.dispatcher.has_room(back, bench.now)
+    bench.dispatcher.has_room(back)
     bench.end_turn()
     sent = [said(packet) for packet in back.take() if packet.status == 200]
     assert sorted(name for body in sent for name in body) == ["w2", "w3"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.nfp.dispatch.timers import AGAIN_S, Timers
+from broker.nfp.dispatch.timers import RETRY_S, Timers
 
 
 def test_one_that_fails_holds_up_no_other_and_is_called_again():
@@ -18,9 +18,9 @@ def test_one_that_fails_holds_up_no_other_and_is_called_again():
     with pytest.raises(ValueError, match="a"):
         timers.run(1.0)
     assert called == [("a", 1.0), ("b", 1.0)]
-    assert timers.due == 1.0 + AGAIN_S
-    timers.run(1.0 + AGAIN_S)
-    assert called[2:] == [("a", 1.0 + AGAIN_S)]
+    assert timers.due == 1.0 + RETRY_S
+    timers.run(1.0 + RETRY_S)
+    assert called[2:] == [("a", 1.0 + RETRY_S)]
     assert len(timers) == 0
 
 
