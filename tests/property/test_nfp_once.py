@@ -170,7 +170,7 @@ class Process:
             job.cancelled = False
             if job.running is not None:
                 job.running.cancel()
-        works = list(self.consumer.delivery._works)
+        works = list(self.consumer.delivery._background)
         for work in works:
             work.cancel()
         for job in self.consumer.assignments:

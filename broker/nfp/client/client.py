@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from broker.errors import ConfigError, LinkClosed, LinkRefused
+from broker.errors import ConfigError, LinkClosed
 from broker.nfp import bodies
 from broker.nfp.client.errors import RequestFailed
 from broker.nfp.client.fetching import Fetched, Fetching, Place
@@ -104,7 +104,7 @@ class NfpClient:
                 failover_s=failover_s,
                 open_timeout_s=open_timeout_s,
                 insecure=insecure,
-                refused=self._refused,
+                refused=lambda error: self._receiver.refused(error),  # noqa: PLW0108 - it is made below
             )
         self.store_path = self._store_file() if name and store else None
         self._store: ClientStore | None = None
@@ -140,9 +140,6 @@ class NfpClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _refused(self, error: LinkRefused) -> None:
-        self._receiver.refused(error)
 
     async def close(self) -> None:
         """Leave: what waits raises LinkClosed, and jobs go on at the broker. Harmless twice."""
@@ -276,7 +273,7 @@ class NfpClient:
             return known
         stored = await self._store.find(uuid) if self._store is not None else None
         if stored is not None:
-            return self.tracker.found(stored)
+            return self.tracker.take_up(stored)
         check_name(uuid, "uuid")
         task, target = "", ALL
         if not service:
@@ -295,8 +292,8 @@ class NfpClient:
         if self._store is not None:
             for stored in await self._store.unfinished():
                 if stored.submission.uuid not in self.tracker.jobs:
-                    self.tracker.found(stored)
-        return list(self.tracker)
+                    self.tracker.take_up(stored)
+        return list(self.tracker.jobs.values())
 
     # -- questions --------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class Fetching:
         if not await asyncio.to_thread(matches, destination, details):
             transfer = FileTransfer(destination, details, chunk_bytes, progress)
             try:
-                worker = await self._brought(url, transfer, workers, deadline)
+                worker = await self._fetch_alone(url, transfer, workers, deadline)
             except JobTimeout:  # a TimeoutError, and so an OSError
                 raise
             except OSError as error:
@@ -116,7 +116,9 @@ class Fetching:
             progress(details.size_bytes, details.size_bytes)
         return Fetched(destination, details.size_bytes, details.mark, worker, cached=not worker)
 
-    async def _brought(self, url: str, transfer: FileTransfer, workers: list[str], deadline: float) -> str:
+    async def _fetch_alone(
+        self, url: str, transfer: FileTransfer, workers: list[str], deadline: float
+    ) -> str:
         """Fetch it, and return who sent the last part; "" when another fetched the same file meanwhile."""
         try:
             async with asyncio.timeout_at(deadline):
@@ -124,7 +126,7 @@ class Fetching:
         except TimeoutError:
             text = f"{url}: another program that fetches the same file to {transfer.destination} did not end in time"
             raise FetchFailed(text) from None
-        return await self._bring(url, transfer, workers, deadline) if mine else ""
+        return await self._fetch_from_workers(url, transfer, workers, deadline) if mine else ""
 
     async def find(self, url: str, timeout_s: float) -> tuple[Details, list[str]]:
         """Return the content that most workers have, and who has it.
@@ -135,7 +137,7 @@ class Fetching:
         answers = await self._ask("file_details", url, timeout_s)
         found = {worker: details for worker, answer in answers.items() if (details := _details(answer))}
         if not found:
-            why = next((text for answer in answers.values() if (text := _error(answer))), "no worker has it")
+            why = _first_error(answers) or "no worker has it"
             raise FetchFailed(f"{url}: {why.removeprefix(repr(url)).lstrip(' -:')}", errno.ENOENT)
         content, _count = Counter(found[worker] for worker in sorted(found)).most_common(1)[0]
         workers = [worker for worker in sorted(found) if found[worker] == content]
@@ -154,7 +156,9 @@ class Fetching:
                 raise
             return error.results
 
-    async def _bring(self, url: str, transfer: FileTransfer, workers: list[str], deadline: float) -> str:
+    async def _fetch_from_workers(
+        self, url: str, transfer: FileTransfer, workers: list[str], deadline: float
+    ) -> str:
         """Fetch until all bytes are here and are the right ones, and return who sent the last."""
         clock = asyncio.get_running_loop().time
         left = TRIES
@@ -164,7 +168,7 @@ class Fetching:
             before = transfer.have
             try:
                 if not transfer.complete:
-                    await self._part(url, transfer, worker, deadline - clock())
+                    await self._fetch_from(url, transfer, worker, deadline - clock())
                 transfer.keep()
                 return worker
             except (FetchFailed, JobError) as error:
@@ -177,7 +181,7 @@ class Fetching:
                     await asyncio.sleep(_PAUSE_S)
             at += 1
 
-    async def _part(self, url: str, transfer: FileTransfer, worker: str, timeout_s: float) -> None:
+    async def _fetch_from(self, url: str, transfer: FileTransfer, worker: str, timeout_s: float) -> None:
         kwargs = {"url": url, "chunk_size": transfer.chunk_bytes, "offset": transfer.have}
         job = await self._client.submit(
             FILESHARING, "fetch_file", kwargs=kwargs, target=[worker], timeout_s=timeout_s, keep=False
@@ -195,18 +199,21 @@ class Fetching:
         found: set[str] = set()
         heard = False
         for answer in answers.values():
-            listed = answer.get("result") if isinstance(answer, dict) and not answer.get("failed") else None
+            listed = _result(answer)
             if isinstance(listed, list):
                 heard = True
                 found.update(str(name) for name in listed)
         if not heard:
-            why = next((text for answer in answers.values() if (text := _error(answer))), "nobody answered")
-            raise FetchFailed(f"{url}: {why}", errno.ENOENT)
+            raise FetchFailed(f"{url}: {_first_error(answers) or 'nobody answered'}", errno.ENOENT)
         return sorted(found)
 
 
+def _result(answer: Any) -> Any:
+    return answer.get("result") if isinstance(answer, dict) and not answer.get("failed") else None
+
+
 def _details(answer: Any) -> Details | None:
-    found = answer.get("result") if isinstance(answer, dict) and not answer.get("failed") else None
+    found = _result(answer)
     if not isinstance(found, dict) or not found.get("exists"):
         return None
     size, md5 = found.get("size_bytes"), found.get("md5hash")
@@ -216,9 +223,13 @@ def _details(answer: Any) -> Details | None:
     return Details(size, md5, sha256)
 
 
-def _error(answer: Any) -> str:
-    errors = answer.get("errors") if isinstance(answer, dict) else None
-    return str(errors[0]).strip().rsplit("\n", 1)[-1][:300] if isinstance(errors, list) and errors else ""
+def _first_error(answers: Mapping[str, Any]) -> str:
+    """What the first worker that says why says, its last line; "" when none does."""
+    for answer in answers.values():
+        errors = answer.get("errors") if isinstance(answer, dict) else None
+        if isinstance(errors, list) and errors and (text := str(errors[0]).strip().rsplit("\n", 1)[-1][:300]):
+            return text
+    return ""
 
 
 def _local(error: FetchFailed) -> bool:

@@ -92,7 +92,7 @@ class Job:
         self._owner = owner
         self._buffer: RecentEvents = RecentEvents(limits.events_msgs, limits.events_bytes)
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._known = asyncio.Event()
+        self._accepted = asyncio.Event()
         self._error: Exception | None = None
         self._on_chunk: Callable[[bytes], None] | None = None
 
@@ -176,7 +176,7 @@ class Job:
 
     async def accepted(self) -> None:
         """Return once a broker has the job, which then goes on without this client, or it is over."""
-        await self._known.wait()
+        await self._accepted.wait()
 
     def events(self, *, from_start: bool = True) -> EventReader:
         """Read what happens to the job until it is over: ``async for event in job.events()``; any number may read.
@@ -249,7 +249,7 @@ class Job:
         elif packet.command is Command.RESPONSE:
             self._answered(packet.status, packet.data)
         if self.outcome.acknowledged:
-            self._known.set()
+            self._accepted.set()
 
     def _answered(self, status: int, data: bytes) -> None:
         told = self.outcome.answer(status, data)
@@ -308,7 +308,7 @@ class Job:
             return
         self._error = error
         self._over.set_result(None)
-        self._known.set()
+        self._accepted.set()
         self._buffer.finish()
         self.stream.finish(None if error is None or isinstance(error, JobError) else error)
         self._owner.ended(self)

@@ -172,14 +172,18 @@ class MmiJobs(JobOwner):
         return job
 
     async def _ask(self, job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        how: dict[str, Any] = {
-            "target": job.target,
-            "timeout_s": job.timeout_s,
-            "uuid": job.uuid,
-            "once": True,
-        }
+        ask, timeout_s = self._requests.ask, job.timeout_s
         try:
-            value = await self._requests.ask(job.service, job.task, args, kwargs, **how)
+            value = await ask(
+                job.service,
+                job.task,
+                args,
+                kwargs,
+                target=job.target,
+                timeout_s=timeout_s,
+                uuid=job.uuid,
+                once=True,
+            )
         except RequestFailed as error:
             job.finish(JobFailed(str(error), error.status, job.uuid))
         except TimeoutError as error:

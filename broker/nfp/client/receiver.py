@@ -40,7 +40,7 @@ class ClientReceiver:
         self._subscriptions = subscriptions
         self._tracker: JobTracker
         self._liveness: BrokerLiveness
-        self._probes = uuid4().hex
+        self._probe_uuid = uuid4().hex
         self._connected = asyncio.Event()
         self._refusal: LinkRefused | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -110,7 +110,7 @@ class ClientReceiver:
                 Command.MMI,
                 service=MMI_BROKER,
                 target=ANY,
-                uuid=self._probes,
+                uuid=self._probe_uuid,
                 body=bodies.request("show_broker_version", (), {}, None),
             )
         self._channel.send(packet)
@@ -119,7 +119,7 @@ class ClientReceiver:
 
     def received(self, packet: Packet) -> None:
         """Hand on a packet of the broker."""
-        if packet.uuid == self._probes:
+        if packet.uuid == self._probe_uuid:
             return
         if packet.command is Command.EVENT and self._subscriptions.received(packet):
             return
@@ -150,7 +150,7 @@ class ClientReceiver:
 
     async def _subscribe_again(self) -> None:
         try:
-            await self._subscriptions.again()
+            await self._subscriptions.resubscribe()
         except (TimeoutError, LinkClosed):
             log.warning(
                 "%s: the broker did not take the subscription; tried again when it is back",

@@ -99,10 +99,9 @@ class Subscriptions:
         self._ident = ""
         self._epoch = ""
         self._last = 0
-        self._one_at_a_time = asyncio.Lock()
-        self._held: list[tuple[Event, int]] | None = (
-            None  # events right behind an answer that is not read yet
-        )
+        self._lock = asyncio.Lock()
+        self._held: list[tuple[Event, int]] | None = None
+        """Events right behind an answer that is not read yet."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -128,12 +127,12 @@ class Subscriptions:
             return
         self._all.remove(subscription)
         subscription.finish()
-        async with self._one_at_a_time:
+        async with self._lock:
             if not self._all:
                 self._epoch, self._last = "", 0
                 await self._unsubscribe()
 
-    async def again(self) -> None:
+    async def resubscribe(self) -> None:
         """Subscribe anew in a new session, behind what was seen.
 
         A broker that has no subscriptions, or none for us, ends them all.
@@ -153,7 +152,7 @@ class Subscriptions:
 
     async def _subscribe(self) -> int:
         """Have at the broker what all want, and return the number of its latest event."""
-        async with self._one_at_a_time:
+        async with self._lock:
             # its answer comes behind the last event of the former one, so that number is known exactly
             await self._unsubscribe()
             kwargs = self._union()
@@ -162,13 +161,13 @@ class Subscriptions:
             self._held = []
             try:
                 answer = await self._ask(EVENTS, "subscribe", kwargs)
-                return self._begun(answer)
+                return self._subscribed(answer)
             finally:
                 held, self._held = self._held, None
                 for event, size in held:
                     self._live(event, size)
 
-    def _begun(self, answer: Mapping[str, Any]) -> int:
+    def _subscribed(self, answer: Mapping[str, Any]) -> int:
         """Read the broker's answer, and return the number of its latest event."""
         self._ident = str(answer.get("subscription") or "")
         epoch = str(answer.get("epoch") or "")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Iterator
 from typing import Any, Final
 
 from broker.errors import HeadgateError, LinkClosed, LinkRefused
@@ -30,6 +29,8 @@ from broker.nfp.peer.channel import Channel
 from broker.nfp.targets import Target
 
 PUSH: Final = "push"
+RETRY_S: Final = 0.05
+"""Until a full outbox is tried again."""
 _CANCELLED: Final = "cancelled"
 
 
@@ -55,11 +56,12 @@ class JobTracker(JobOwner):
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Job] = deque()
         self._at_broker: set[str] = set()
-        self._untold: dict[str, Job] = {}  # deleted here, and the broker does not know yet; oldest first
+        self._deleted: dict[str, Job] = {}
+        """Deleted here, and the broker does not know yet; oldest first."""
         self._epoch = ""
         self._message_bytes = 0
         self._cancels: dict[str, asyncio.Future[bool]] = {}
-        self._stuck: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     # -- jobs come and go -------------------------------------------------------------------------
@@ -86,7 +88,7 @@ class JobTracker(JobOwner):
         self._arm(job, submission.deadline)
         return job
 
-    def found(self, stored: StoredJob) -> Job:
+    def take_up(self, stored: StoredJob) -> Job:
         """A job that was kept: it goes on, or is over as it was."""
         if stored.state not in ENDS:
             return self.add(stored.submission, stored)
@@ -121,28 +123,28 @@ class JobTracker(JobOwner):
     def close(self) -> None:
         """Everything that waits raises LinkClosed; what is kept on disk stays unfinished there."""
         self._closed = True
-        self._connection_over()
+        self.lost()
         for job in list(self.jobs.values()):
             job.finish(LinkClosed(f"job {job.uuid}: the client was closed"))
         self._waiting.clear()
-        self._untold.clear()
+        self._deleted.clear()
 
     # -- the connection ---------------------------------------------------------------------------
 
     def began(self, opened: dict[str, Any] | None) -> None:
         """A session begins: every unfinished job is made known again."""
-        features = (opened or {}).get("features")
+        said = broker_of(opened or {})
         again = self.connected
         self.connected = True
-        self.pushes = isinstance(features, list) and PUSH in features
-        self._message_bytes = broker_of(opened or {}).message_bytes
+        self.pushes = PUSH in said.features
+        self._message_bytes = said.message_bytes
         if again and not self.pushes:
             return
         self._at_broker.clear()
-        self._untold |= {uuid: self.jobs[uuid] for uuid in self._cancels if uuid in self.jobs}
+        self._deleted |= {uuid: self.jobs[uuid] for uuid in self._cancels if uuid in self.jobs}
         self._waiting = deque(self.jobs.values())
         if opened is not None:
-            self._note_epoch(str(opened.get("epoch") or ""))
+            self._note_epoch(said.epoch)
             for job in self.jobs.values():
                 if job.submission.body:
                     job.outcome.reopen()
@@ -156,7 +158,10 @@ class JobTracker(JobOwner):
 
     def lost(self) -> None:
         """The session is over; deadlines go on."""
-        self._connection_over()
+        self.connected = False
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
 
     def refused(self, error: LinkRefused) -> None:
         """No broker lets us in: jobs end that none can have."""
@@ -164,16 +169,10 @@ class JobTracker(JobOwner):
             if not job.known:
                 job.finish(LinkRefused(str(error), error.errno))
 
-    def _connection_over(self) -> None:
-        self.connected = False
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
-
     def _pump(self) -> None:
         """Hand over waiting jobs while there is room."""
-        if self._untold and self.connected and not self._tell_deleted():
-            self._try_later()
+        if self._deleted and self.connected and not self._send_deletes():
+            self._retry_later()
             return
         waiting = self._waiting
         while waiting and self.connected and len(self._at_broker) < self.limits.at_broker_msgs:
@@ -187,7 +186,7 @@ class JobTracker(JobOwner):
                 waiting.popleft()
                 self._at_broker.add(job.uuid)
             else:
-                self._try_later()
+                self._retry_later()
                 return
 
     def _too_large(self, job: Job) -> JobFailed:
@@ -221,13 +220,13 @@ class JobTracker(JobOwner):
         job.asked = now
         return True
 
-    def _try_later(self) -> None:
+    def _retry_later(self) -> None:
         """The outbox is full: go on once it is shorter."""
-        if self._stuck is None and self.connected:
-            self._stuck = self._loop.call_later(0.05, self._unstick)
+        if self._retry_timer is None and self.connected:
+            self._retry_timer = self._loop.call_later(RETRY_S, self._retry)
 
-    def _unstick(self) -> None:
-        self._stuck = None
+    def _retry(self) -> None:
+        self._retry_timer = None
         self._pump()
 
     def send(self, job: Job, command: Command, body: bytes, target: Target | None = None) -> bool:
@@ -291,27 +290,21 @@ class JobTracker(JobOwner):
 
     # -- packets ----------------------------------------------------------------------------------
 
-    def received(self, packet: Packet) -> bool:
-        """A packet with the uuid of a job; False when there is no such job."""
+    def received(self, packet: Packet) -> None:
+        """A packet with the uuid of a job."""
         job = self.jobs.get(packet.uuid)
         if job is None:
             self.unknown += 1
-            return False
+            return
         job.heard = self._loop.time()
-        if (
-            packet.command is Command.RESPONSE
-            and packet.status >= Code.UNKNOWN
-            and self._passing(job, packet)
-        ):
-            return True
+        error = packet.command is Command.RESPONSE and packet.status >= Code.UNKNOWN
+        if error and self._is_passing(job, packet):
+            return
         job.received(packet)
-        if job.done:
-            return True
-        if packet.command is Command.EVENT and not self.pushes:
-            self._maybe_ready(job, packet)
-        return True
+        if packet.command is Command.EVENT and not self.pushes and not job.done:
+            self._ask_if_ready(job, packet)
 
-    def _maybe_ready(self, job: Job, packet: Packet) -> None:
+    def _ask_if_ready(self, job: Job, packet: Packet) -> None:
         """``result_ready``: at a broker that does not push, the result has to be asked for."""
         if bodies.event_kind(packet.data) != "result_ready":
             return
@@ -319,7 +312,7 @@ class JobTracker(JobOwner):
         if worker and worker not in job.outcome.results:
             self.send(job, Command.GET, job.submission.body, Target("list", (worker,)))
 
-    def _passing(self, job: Job, packet: Packet) -> bool:
+    def _is_passing(self, job: Job, packet: Packet) -> bool:
         """Whether an error says no more than that a deployed NorFab broker cannot answer at present.
 
         Its 400 to a GET means that the worker is not connected now; 404 of a worker that it never got the job, which
@@ -367,18 +360,15 @@ class JobTracker(JobOwner):
 
     def _delete(self, job: Job) -> None:
         """Have the broker end it: now, or when it can be told."""
-        self._untold[job.uuid] = job
-        if len(self._untold) > self.limits.jobs:
-            del self._untold[next(iter(self._untold))]
+        self._deleted[job.uuid] = job
+        if len(self._deleted) > self.limits.jobs:
+            del self._deleted[next(iter(self._deleted))]
         self._pump()
 
-    def _tell_deleted(self) -> bool:
+    def _send_deletes(self) -> bool:
         """Send what DELETEs there are; False when there was no room for all."""
-        for uuid, job in list(self._untold.items()):
+        for uuid, job in list(self._deleted.items()):
             if not self.send(job, Command.DELETE, job.submission.body or b"{}"):
                 return False
-            del self._untold[uuid]
+            del self._deleted[uuid]
         return True
-
-    def __iter__(self) -> Iterator[Job]:
-        return iter(list(self.jobs.values()))

@@ -99,8 +99,9 @@ class Consumer:
     def connected(self, broker: str, opened: dict[str, Any] | None) -> None:
         """Register, and bring what an earlier broker or connection may not have got."""
         self.opened = opened
-        self.delivery.pushes_results = opened is not None and RECORDED_FEATURE in _features(opened)
-        self.delivery.message_bytes = broker_of(opened or {}).message_bytes
+        said = broker_of(opened or {})
+        self.delivery.pushes_results = RECORDED_FEATURE in said.features
+        self.delivery.message_bytes = said.message_bytes
         if self.draining:
             return
         again = self.heartbeat.registered
@@ -330,8 +331,3 @@ class Consumer:
 
 def _state(job: Assignment) -> str:
     return "done" if job.ended else "running" if job.begun else "waiting"
-
-
-def _features(opened: dict[str, Any]) -> list[Any]:
-    said = opened.get("features")
-    return said if isinstance(said, list) else []

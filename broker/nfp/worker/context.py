@@ -237,6 +237,9 @@ class JobContext(_Context):
 class ThreadContext(_Context):
     """The job, for an ordinary task, which runs in a thread; see ``JobContext``."""
 
+    _waiting: asyncio.Task[Any] | None = None
+    """What the task waits for."""
+
     def _in_loop(self, call: Callable[[], None]) -> None:
         self._delivery.loop.call_soon_threadsafe(call)
 
@@ -261,7 +264,7 @@ class ThreadContext(_Context):
         return asyncio.run_coroutine_threadsafe(self._unless_cancelled(work), self._delivery.loop).result()
 
     async def _unless_cancelled(self, work: Coroutine[Any, Any, T]) -> T:
-        self._running = asyncio.current_task()
+        self._waiting = asyncio.current_task()
         if self._job.cancelled:
             work.close()
             raise JobCancelled(f"job {self.uuid} was cancelled", self.uuid)
@@ -272,11 +275,9 @@ class ThreadContext(_Context):
                 raise JobCancelled(f"job {self.uuid} was cancelled", self.uuid) from None
             raise
         finally:
-            self._running = None
-
-    _running: asyncio.Task[Any] | None = None
+            self._waiting = None
 
     def interrupt(self) -> None:
         """The job was deleted: whatever the task waits for ends now (loop's thread)."""
-        if self._running is not None:
-            self._running.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()

@@ -46,7 +46,7 @@ class Delivery:
         self._assignments = jobs
         self._store = store
         self._heartbeat = heartbeat
-        self._works: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._waiting_results: dict[str, Assignment] = {}
         """Results that this conversation has not taken yet, in order."""
         self._sending = False
@@ -54,7 +54,7 @@ class Delivery:
     @property
     def busy(self) -> bool:
         """Whether something goes on in the background."""
-        return bool(self._works)
+        return bool(self._background)
 
     # -- packets ----------------------------------------------------------------------------------
 
@@ -174,9 +174,13 @@ class Delivery:
             return
         error = f"the result has {why}: return less, stream it, or share it as a file"
         log.error("%s: job %s: %s", self.worker, job.uuid, error)
-        lean = Result(failed=True, status="error", errors=[error], task=f"{self.worker}:{job.task}")
-        lean.juuid, lean.service, lean.task_completed = job.uuid, self.service, clock_text()
-        self._assignments.replace_result(job, encode(self.worker, lean))
+        self._assignments.replace_result(job, self.error_result(job, error))
+
+    def error_result(self, job: Assignment, error: str) -> bytes:
+        """The result of ``job`` when its task did not bring one, but ``error``."""
+        result = Result(failed=True, status="error", errors=[error], task=f"{self.worker}:{job.task}")
+        result.juuid, result.service, result.task_completed = job.uuid, self.service, clock_text()
+        return encode(self.worker, result)
 
     def _try_result(self, job: Assignment) -> bool:
         self._shorten(job)
@@ -198,19 +202,19 @@ class Delivery:
     def run_in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Do ``work`` in the background; its failure is logged."""
         task = self.loop.create_task(work, name=name)
-        self._works.add(task)
-        task.add_done_callback(self._worked)
+        self._background.add(task)
+        task.add_done_callback(self._background_ended)
 
-    def _worked(self, task: asyncio.Task[None]) -> None:
-        self._works.discard(task)
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
         self.changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: %s failed", self.worker, task.get_name(), exc_info=error)
 
     async def stop(self) -> None:
         """Give up what goes on in the background."""
-        works = tuple(self._works)
-        for work in works:
-            work.cancel()
-        if works:
-            await asyncio.wait(works)
+        tasks = tuple(self._background)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

@@ -32,11 +32,7 @@ ERROR_TEXT_CHARS = 16_000
 
 
 class NotStarted(HeadgateError):
-    """The task of a job is not entered: the job ends with the error and ``status``."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+    """The task of a job is not entered: the job ends with the error and status 500."""
 
 
 class StartHeld(Exception):
@@ -118,12 +114,12 @@ class Executor:
     def cancel(self, job: Assignment) -> None:
         """``job`` was deleted: end it at once when it waits or is asynchronous, else tell it."""
         job.cancelled = True
-        held = self._running.get(job.uuid)
-        if held is None:
+        _job, context = self._running.get(job.uuid, (job, None))
+        if context is None:
             self.remove(job)
-            self._finish(job, self._cancelled(job))
-        elif isinstance(held[1], ThreadContext) and job.begun:
-            held[1].interrupt()
+            self._finish(job, _cancelled(job))
+        elif isinstance(context, ThreadContext) and job.begun:
+            context.interrupt()
         elif job.running is not None:
             job.running.cancel()
 
@@ -149,19 +145,19 @@ class Executor:
             )
 
     async def _run(self, job: Assignment, task: Task | None, context: JobContext | ThreadContext) -> None:
-        result, status = None, 0
+        result, status = None, 200
         try:
             await self._may_start(job)
             job.begun, job.state, job.started_s = True, RUNNING, time.time()
             result = await self._result(job, task, context)
         except NotStarted as error:
-            result, status = Result(failed=True, errors=[str(error)], status="error"), error.status
+            result, status = Result(failed=True, errors=[str(error)], status="error"), 500
         except StartHeld:
             pass
         except asyncio.CancelledError:
             if not job.cancelled:  # the worker ends: the job has no result
                 raise
-            result = self._cancelled(job)
+            result = _cancelled(job)
         finally:
             self._running.pop(job.uuid, None)
         if result is not None:
@@ -179,7 +175,7 @@ class Executor:
         except KeyboardInterrupt:
             raise
         except JobCancelled as error:
-            result = self._cancelled(job) if job.cancelled else Result(failed=True, status="failed")
+            result = _cancelled(job) if job.cancelled else Result(failed=True, status="failed")
             result.errors = [str(error)]
             return _with_context(result, context)
         except BaseException as error:
@@ -206,10 +202,7 @@ class Executor:
                 context.check()  # says how long it took
             raise
 
-    def _cancelled(self, job: Assignment) -> Result:
-        return Result(failed=True, status="skipped", errors=[f"job {job.uuid} was cancelled"])
-
-    def _finish(self, job: Assignment, result: Result, status: int = 0) -> None:
+    def _finish(self, job: Assignment, result: Result, status: int = 200) -> None:
         name = self._delivery.worker
         result.task = result.task or f"{name}:{job.task}"
         result.juuid = result.juuid or job.uuid
@@ -218,8 +211,12 @@ class Executor:
         result.task_started = result.task_started or clock_text(job.started_s or None)
         result.task_completed = clock_text()
         body = encode(name, result)
-        job.end(CANCELLED_STATUS if job.cancelled else status or 200, body, failed=bool(result.failed))
+        job.end(CANCELLED_STATUS if job.cancelled else status, body, failed=bool(result.failed))
         self._ended(job)
+
+
+def _cancelled(job: Assignment) -> Result:
+    return Result(failed=True, status="skipped", errors=[f"job {job.uuid} was cancelled"])
 
 
 def _with_context(result: Result, context: JobContext | ThreadContext) -> Result:

@@ -30,9 +30,9 @@ class Heartbeat:
         self._service = service
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = 0.0
-        self._spoke = 0.0
-        self._ours = False
+        self._heard_at = 0.0
+        self._sent_at = 0.0
+        self._broker_is_ours = False
         self.interval_s = KEEPALIVE_S
         self.multiplier = MULTIPLIER
         self.sent = 0
@@ -47,19 +47,19 @@ class Heartbeat:
     @property
     def broker_is_there(self) -> bool:
         """Whether the broker was heard so lately that it cannot have given us up without a word."""
-        return self.registered and self._loop.time() - self._heard < self.silence_s
+        return self.registered and self._loop.time() - self._heard_at < self.silence_s
 
     @property
     def hold_s(self) -> float:
         """How long the broker may still be silent; 0 when not registered."""
-        return round(self._heard + self.silence_s - self._loop.time(), 1) if self.registered else 0.0
+        return round(self._heard_at + self.silence_s - self._loop.time(), 1) if self.registered else 0.0
 
     def register(self, opened: dict[str, Any] | None) -> None:
         """Register; called again when the broker's OPEN comes late, which changes the timing only."""
-        self._ours = opened is not None
+        self._broker_is_ours = opened is not None
         said = broker_of(opened or {})
         self.interval_s, self.multiplier = said.keepalive_ms / 1000, said.multiplier
-        self._heard = self._spoke = self._loop.time()
+        self._heard_at = self._sent_at = self._loop.time()
         if not self.registered:
             self.registered = True
             self._channel.send(Packet(Sender.WORKER, Command.READY, service=self._service))
@@ -74,35 +74,35 @@ class Heartbeat:
 
     def note_received(self, packet: Packet) -> None:
         """Any packet of the broker's says that it is there."""
-        self._heard = self._loop.time()
+        self._heard_at = self._loop.time()
         self.received += packet.command is Command.KEEPALIVE
 
     def note_sent(self) -> None:
         """Something was sent: as good as a KEEPALIVE, except to deployed NorFab, whose broker counts only these."""
-        if self._ours:
-            self._spoke = self._loop.time()
+        if self._broker_is_ours:
+            self._sent_at = self._loop.time()
 
     def disconnect(self) -> None:
         """Say goodbye: no further jobs."""
         if self.registered:
-            body = b"shutdown" if self._ours else None  # deployed NorFab writes and expects none
+            body = b"shutdown" if self._broker_is_ours else None  # deployed NorFab writes and expects none
             self._channel.send(Packet(Sender.WORKER, Command.DISCONNECT, service=self._service, body=body))
         self.stop()
 
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        due = self._spoke + self.interval_s
-        self._timer = self._loop.call_at(min(due, self._heard + self.silence_s), self._tick)
+        due = self._sent_at + self.interval_s
+        self._timer = self._loop.call_at(min(due, self._heard_at + self.silence_s), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
-        if now - self._heard >= self.silence_s:
+        if now - self._heard_at >= self.silence_s:
             self._channel.reopen(f"the broker was silent for {self.silence_s:g} s")
             return
-        if not self._ours or now - self._spoke >= self.interval_s:
+        if not self._broker_is_ours or now - self._sent_at >= self.interval_s:
             self._channel.send(Packet(Sender.WORKER, Command.KEEPALIVE, service=self._service))
-            self._spoke = now
+            self._sent_at = now
             self.sent += 1
         self._arm()

@@ -25,7 +25,6 @@ from broker.nfp.worker.assignments import Assignment, Assignments
 from broker.nfp.worker.delivery import Delivery
 from broker.nfp.worker.executor import Executor, NotStarted, StartHeld
 from broker.nfp.worker.heartbeat import Heartbeat
-from broker.nfp.worker.results import Result, clock_text, encode
 from broker.nfp.worker.store import AssignmentStore
 
 log = logging.getLogger("headgate")
@@ -74,7 +73,7 @@ class StartControl:
             elif self._delivery.pushes_results:
                 job.timer = self._delivery.loop.call_later(self._accept_after_s, self._still_running, job)
         except HeadgateError as error:
-            raise NotStarted(500, f"worker {self._delivery.worker} cannot store the job: {error}") from error
+            raise NotStarted(f"worker {self._delivery.worker} cannot store the job: {error}") from error
         if job.idempotent and job.stored:
             self._store.started(job.uuid)
         if not self._delivery.pushes_results:
@@ -196,8 +195,5 @@ class StartControl:
         """``job`` ends with ``error`` and its task is not entered; nothing happens when it has ended."""
         if job.ended:
             return
-        worker = self._delivery.worker
-        result = Result(failed=True, errors=[error], status="error", task=f"{worker}:{job.task}")
-        result.juuid, result.service, result.task_completed = job.uuid, self._delivery.service, clock_text()
-        job.end(status, encode(worker, result), failed=True)
+        job.end(status, self._delivery.error_result(job, error), failed=True)
         self._delivery.ended(job)

@@ -185,8 +185,12 @@ def test_a_job_that_nothing_is_heard_of_is_asked_for(norfab):
 
 
 def test_the_deadline(broker):
-    with pytest.raises(JobTimeout, match=r"dummy.never\): nothing final within 0.3 s; no result of w1, w2"):
-        run(lambda c: c.run("dummy", "never", timeout_s=0.3), broker)
+    async def work(client):
+        await client.wait_connected()  # what follows is about a broker that has the job
+        await client.run("dummy", "never", timeout_s=1.0)
+
+    with pytest.raises(JobTimeout, match=r"dummy.never\): nothing final within 1 s; no result of w1, w2"):
+        run(work, broker)
 
 
 def test_the_deadline_keeps_what_came(ours):
