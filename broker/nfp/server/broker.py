@@ -60,7 +60,7 @@ class NfpBroker:
     """One broker of NFP in a running loop.
 
     Args:
-        settings: the section ``[nfp]``. name: for people, default the first endpoint. journal: record what passes.
+        settings: the section ``[nfp]``. name: for people, default "NFPBroker". journal: record what passes.
 
     Attributes:
         dispatcher: jobs and workers. event_bus: events about jobs, for listeners. access: the rules.
@@ -143,6 +143,10 @@ class NfpBroker:
         settings = self.settings
         self.datastore = Datastore(settings.inventory)
         self.reader = Reader(self.datastore, self.loop)
+        unlisted = settings.inventory_unlisted
+        inventory = InventoryService(
+            self.datastore, self.access, self.name_pins.key_of, self.reader.look, unlisted=unlisted
+        )
         self.files_worker = FilesWorker(settings, self.local_channel)
         hold_s = settings.keepalive_ms * settings.multiplier / 1000
         self.disconnects = Disconnects(self.loop, self._send_to_worker, hold_s)
@@ -151,7 +155,7 @@ class NfpBroker:
         self.commands = Commands(
             self.dispatcher,
             self.access,
-            [MmiService(self), JobService(self), EventService(self.event_bus), self._inventory_service()],
+            [MmiService(self), JobService(self), EventService(self.event_bus), inventory],
             opened=BrokerOpen(
                 "headgate",
                 __version__,
@@ -173,15 +177,6 @@ class NfpBroker:
             flusher=self.flusher,
             in_use=self._in_use,
             recording=self.recording,
-        )
-
-    def _inventory_service(self) -> InventoryService:
-        return InventoryService(
-            self.datastore,
-            self.access,
-            self.name_pins.key_of,
-            self.reader.look,
-            unlisted=self.settings.inventory_unlisted,
         )
 
     # -- start and stop ------------------------------------------------------------------------
@@ -320,12 +315,12 @@ class NfpBroker:
         It is made anew when the broker has cut it, and may be started again once it was closed.
         """
 
-        def enter(called: str, on_packet: OnPacket) -> LocalPeer:
+        def make_peer(called: str, on_packet: OnPacket) -> LocalPeer:
             if self.stopping:
                 raise LinkClosed(f"{called}: the broker stops")
             return self.local_peer(principal, called, on_packet)
 
-        return LocalChannel(name, sender, enter)
+        return LocalChannel(name, sender, make_peer)
 
     def _in_use(self, name: str) -> bool:
         return any(router.has(name.encode()) for router in self.routers)
@@ -345,8 +340,8 @@ class NfpBroker:
         if self.recording is not None:
             self.recording.happened(event)
 
-    def left_here(self, peer: LocalPeer) -> None:
-        """A local peer has gone."""
+    def local_closed(self, peer: LocalPeer) -> None:
+        """A local peer has left, or was cut."""
         if self.locals.get(peer.name) is peer:
             del self.locals[peer.name]
             self.name_pins.release(peer.name)

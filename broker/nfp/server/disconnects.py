@@ -20,13 +20,13 @@ from broker.nfp.server.peers import name_of
 
 FIRST_S: Final = 0.02
 """After the authenticator has let a key in: what is left of the handshake takes about a round trip."""
-AGAIN_S: Final = 0.1
+RETRY_S: Final = 0.1
 """Between two attempts to reach a worker."""
 DELIVERED_S: Final = 1.0
 """A worker that was reached has that long to connect and register before it is reminded."""
-BLIND_S: Final = 0.2
+KEYLESS_S: Final = 0.2
 """Without keys nothing tells that a worker is back: all that are missing are tried so often, some at a time."""
-BLIND_MAX: Final = 500
+KEYLESS_MAX: Final = 500
 
 
 class Disconnects:
@@ -53,7 +53,7 @@ class Disconnects:
         self._missing: dict[str, WorkerSeen] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._by_key: dict[str, list[str]] = {}
-        self._blind: deque[str] = deque()
+        self._keyless: deque[str] = deque()
         self.sent = 0
 
     def begin(self, workers: Iterable[WorkerSeen]) -> None:
@@ -61,11 +61,11 @@ class Disconnects:
         self._missing = {each.name: each for each in workers if name_of(each.name.encode()) == each.name}
         for name, worker in self._missing.items():
             self._by_key.setdefault(worker.key, []).append(name)
-        self._blind.extend(self._by_key.pop("", ()))
+        self._keyless.extend(self._by_key.pop("", ()))
         if self._missing:
             self._timers[""] = self._loop.call_later(self._patience_s, self.close)
-        if self._blind:
-            self._grope()
+        if self._keyless:
+            self._try_keyless()
 
     @property
     def missing(self) -> list[str]:
@@ -75,7 +75,7 @@ class Disconnects:
     def arrived(self, key: str) -> None:
         """The authenticator has let ``key`` in."""
         for name in self._by_key.get(key, ()):
-            self._later(name, FIRST_S)
+            self._try_later(name, FIRST_S)
 
     def spoke(self, name: str) -> None:
         """``name`` is back."""
@@ -91,9 +91,9 @@ class Disconnects:
         self._timers.clear()
         self._missing.clear()
         self._by_key.clear()
-        self._blind.clear()
+        self._keyless.clear()
 
-    def _later(self, name: str, delay_s: float) -> None:
+    def _try_later(self, name: str, delay_s: float) -> None:
         if name in self._missing:
             earlier = self._timers.pop(name, None)
             if earlier is not None:
@@ -101,20 +101,20 @@ class Disconnects:
             self._timers[name] = self._loop.call_later(delay_s, self._try, name)
 
     def _try(self, name: str) -> None:
-        self._later(name, DELIVERED_S if self._reach(name) else AGAIN_S)
+        self._try_later(name, DELIVERED_S if self._send_to(name) else RETRY_S)
 
-    def _grope(self) -> None:
+    def _try_keyless(self) -> None:
         """Try the next of those whose arrival nothing tells."""
-        for _ in range(min(BLIND_MAX, len(self._blind))):
-            name = self._blind.popleft()
+        for _ in range(min(KEYLESS_MAX, len(self._keyless))):
+            name = self._keyless.popleft()
             if name in self._missing and name not in self._timers:
-                self._blind.append(name)
-                if self._reach(name):
-                    self._later(name, DELIVERED_S)
-        if self._blind:
-            self._timers["\0"] = self._loop.call_later(BLIND_S, self._grope)
+                self._keyless.append(name)
+                if self._send_to(name):
+                    self._try_later(name, DELIVERED_S)
+        if self._keyless:
+            self._timers["\0"] = self._loop.call_later(KEYLESS_S, self._try_keyless)
 
-    def _reach(self, name: str) -> bool:
+    def _send_to(self, name: str) -> bool:
         worker = self._missing[name]
         packet = Packet(
             Sender.BROKER, Command.DISCONNECT, dialect=worker.dialect, service=worker.service or "-"

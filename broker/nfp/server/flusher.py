@@ -46,30 +46,30 @@ class Flusher:
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._within = False
+        self._in_turn = False
         self._waited = False
-        self._left = False
+        self._sent_directly = False
         self.committed = 0
 
     def begin(self) -> None:
         """Whoever calls this calls ``finish``: until then nothing has to be done to have the turn end."""
-        self._within = True
+        self._in_turn = True
 
     def touch(self, sender: QueuedPeer[Any], after: int = 0) -> None:
         """``sender`` has something to send, behind the commit ``after``: it is flushed at the end of the turn."""
         self._touched[sender] = None
         if after > self.committed:
             self._waited = True
-        if not self._within:
+        if not self._in_turn:
             self.soon()
 
-    def left_already(self) -> None:
+    def note_sent(self) -> None:
         """Something was sent without waiting for the end of this turn."""
-        self._left = True
+        self._sent_directly = True
 
     def soon(self) -> None:
         """End the turn soon: something was put or queued, perhaps outside of one."""
-        if self._handle is None and not self._within and not self._closed:
+        if self._handle is None and not self._in_turn and not self._closed:
             self._handle = self._loop.call_soon(self.finish)
 
     def forget(self, sender: QueuedPeer[Any]) -> None:
@@ -97,15 +97,15 @@ class Flusher:
             self._handle = None
         if self._closed:
             return
-        self._within = True  # what the timers have to say leaves with the rest
+        self._in_turn = True  # what the timers have to say leaves with the rest
         self._run_timers()
         waited, self._waited = self._waited, False
         try:
             self._commit(waited=waited)
         except Exception:
             log.exception("a commit could not be begun")
-        self._within = False
-        if self._touched or self._left:
+        self._in_turn = False
+        if self._touched or self._sent_directly:
             self.flush()
 
     def hold(self, sender: QueuedPeer[Any]) -> None:
@@ -115,7 +115,7 @@ class Flusher:
     def flush(self) -> None:
         """Flush who was touched."""
         touched, self._touched = self._touched, {}
-        self._left = False
+        self._sent_directly = False
         for sender in touched:
             try:
                 sender.flush()

@@ -14,7 +14,7 @@ from broker.nfp.store import NoStore, NotStored, Store
 
 log = logging.getLogger("headgate")
 # plain, not Final: tests lower them
-AGAIN_S: float = 1.0
+RETRY_S: float = 1.0
 """Between two attempts at a store that cannot be read. How long somebody waits for it is the dispatcher's to say."""
 PATIENCE_S: float = 10.0
 """How long a search waits for one portion."""
@@ -35,8 +35,8 @@ class JobReader:
         self._flusher = flusher
         self._reading: asyncio.Task[None] | None = None
         self._searches: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
-        self._told = False
+        self._one_search = asyncio.Lock()
+        self._logged = False
         dispatcher.read_with(self._read_soon)
 
     async def stop(self) -> None:
@@ -53,10 +53,10 @@ class JobReader:
             self._reading = asyncio.get_running_loop().create_task(self._read(), name="nfp job reader")
 
     async def _read(self) -> None:
-        self._told = False
+        self._logged = False
         while uuids := self._dispatcher.to_read():
             if not await self._read_these(uuids):
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
     async def _read_these(self, uuids: list[str]) -> bool:
         """All at once, else one by one: a damaged row costs nobody but who speaks of it. False: none was read."""
@@ -66,9 +66,9 @@ class JobReader:
         except Exception as error:  # besides a failing disk: what is no job
             if len(uuids) > 1:
                 return any([await self._read_these([uuid]) for uuid in uuids])
-            if not self._told:
-                log.exception("closed jobs cannot be read, tried again each %g s: %s", AGAIN_S, error)
-            self._told = True
+            if not self._logged:
+                log.exception("closed jobs cannot be read, tried again each %g s: %s", RETRY_S, error)
+            self._logged = True
             return False
         self._flusher.soon()
         return True
@@ -83,12 +83,12 @@ class JobReader:
             then(search)
             return
         task = asyncio.get_running_loop().create_task(
-            self._finish(search, steps, uuids, then), name="nfp search"
+            self._take_steps(search, steps, uuids, then), name="nfp search"
         )
         self._searches.add(task)
         task.add_done_callback(self._searches.discard)
 
-    async def _finish(self, search: JobSearch, steps: _Steps, uuids: list[str], then: _Then) -> None:
+    async def _take_steps(self, search: JobSearch, steps: _Steps, uuids: list[str], then: _Then) -> None:
         try:
             while True:
                 rows = await self._rows(uuids) if uuids else await asyncio.sleep(0, [])
@@ -102,5 +102,5 @@ class JobReader:
 
     async def _rows(self, uuids: list[str]) -> list[JobRow]:
         """One search reads at a time, so that commits wait for one portion at most."""
-        async with asyncio.timeout(PATIENCE_S), self._turn:
+        async with asyncio.timeout(PATIENCE_S), self._one_search:
             return await self._store.closed(uuids)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate")
 _HEAD_BYTES: Final = 200
 """What a packet counts in a queue besides its body."""
-AGAIN_S: Final = 1.0
+RETRY_S: Final = 1.0
 """Whom the broker cut comes back after so long."""
 OnPacket = Callable[[Packet], None]
 
@@ -49,10 +49,10 @@ class LocalPeer(QueuedPeer[Packet]):
         super().__init__(name, name.encode(), principal, limits, "here", INPROC)
         self.features = features
         self.on_packet = on_packet
-        self.on_lost: Callable[[str], None] = _nobody
+        self.on_lost: Callable[[str], None] = _unheard
         self._broker = broker
-        self._out: deque[Packet] = deque()
-        self._in: deque[Packet] = deque()
+        self._outgoing: deque[Packet] = deque()
+        self._submitted: deque[Packet] = deque()
 
     def __repr__(self) -> str:
         return f"<{self.name} in this process>"
@@ -64,7 +64,7 @@ class LocalPeer(QueuedPeer[Packet]):
             return False
         if not self._outbox.has_room(packet.command, size):
             self._broker.dropped += 1
-            self._hungry |= packet.command not in LESSER
+            self._wants_room |= packet.command not in LESSER
             return False
         self._outbox.put(Waiting(after, packet.uuid, size, packet))
         if self._broker.recording is not None:
@@ -76,24 +76,24 @@ class LocalPeer(QueuedPeer[Packet]):
         """Hand the broker a packet, as if it had come from a socket; it acts on it in the next turn of the loop."""
         if not self.alive:
             return
-        if not self._in:
-            self._broker.loop.call_soon(self._hand_in)
-        self._in.append(packet)
+        if not self._submitted:
+            self._broker.loop.call_soon(self._take_submitted)
+        self._submitted.append(packet)
 
     def flush(self) -> None:
         """See ``QueuedPeer.flush``."""
         outbox, flusher = self._outbox, self._broker.flusher
         for packet in outbox.due(flusher.committed):
-            self._let_go(packet)
-        if self._hungry and not outbox.crowded:
-            self._hungry = False
+            self._deliver_soon(packet)
+        if self._wants_room and not outbox.crowded:
+            self._wants_room = False
             self._broker.loop.call_soon(self._broker.ingress.has_room, self)
         if not len(outbox):
             return
         flusher.hold(self)
         if flusher.overtaking():
             for waiting in outbox.overtakers(flusher.committed):
-                self._let_go(waiting.form)
+                self._deliver_soon(waiting.form)
                 outbox.remove(waiting)
 
     def cut(self, why: str) -> None:
@@ -109,19 +109,19 @@ class LocalPeer(QueuedPeer[Packet]):
             self.alive = False
             self.unsent = self._outbox.uuids()
             self._outbox.clear()
-            self._out.clear()
-            self._in.clear()
+            self._outgoing.clear()
+            self._submitted.clear()
             self._broker.flusher.forget(self)
-            self._broker.left_here(self)
+            self._broker.local_closed(self)
 
-    def _let_go(self, packet: Packet) -> None:
-        if not self._out:
-            self._broker.loop.call_soon(self._hand_out)
-        self._out.append(packet)
+    def _deliver_soon(self, packet: Packet) -> None:
+        if not self._outgoing:
+            self._broker.loop.call_soon(self._deliver)
+        self._outgoing.append(packet)
 
-    def _hand_out(self) -> None:
-        out, self._out = self._out, deque()
-        for packet in out:
+    def _deliver(self) -> None:
+        packets, self._outgoing = self._outgoing, deque()
+        for packet in packets:
             if not self.alive:
                 return
             try:
@@ -129,19 +129,19 @@ class LocalPeer(QueuedPeer[Packet]):
             except Exception:
                 log.exception("%s: %r broke its receiver", self, packet)
 
-    def _hand_in(self) -> None:
-        came, self._in = self._in, deque()
-        for packet in came:
+    def _take_submitted(self) -> None:
+        packets, self._submitted = self._submitted, deque()
+        for packet in packets:
             if self.alive:
                 self._broker.ingress.take(self, packet, None, self._broker.clock.now())
                 self._broker.flusher.soon()
 
 
-def _nobody(why: str) -> None:
+def _unheard(why: str) -> None:
     """Nobody wants to know ``why``."""
 
 
-Enter = Callable[[str, OnPacket], LocalPeer]
+MakePeer = Callable[[str, OnPacket], LocalPeer]
 """Makes the local peer of that name."""
 
 
@@ -149,29 +149,29 @@ class LocalChannel:
     """See ``peer.channel.Channel``: a conversation with the broker in this process.
 
     Args:
-        name: of the peer. sender: whether it is a client or a worker. enter: makes its ``LocalPeer``.
+        name: of the peer. sender: whether it is a client or a worker. make_peer: see ``MakePeer``.
     """
 
-    def __init__(self, name: str, sender: Sender, enter: Enter) -> None:
+    def __init__(self, name: str, sender: Sender, make_peer: MakePeer) -> None:
         self.name = name
         self.broker = ""
         self.trouble = "not started"
         self.traffic = Traffic()
         self._sender = sender
-        self._enter = enter
+        self._make_peer = make_peer
         self._peer: LocalPeer | None = None
         self._receiver: Receiver | None = None
         self._open_body: Callable[[], dict[str, Any]] = dict
         self._connected = False
         self._closed = False
-        self._again: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
 
     def start(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
         """See ``Channel.start``."""
         self._receiver = receiver
         self._open_body = open_body
         self._closed = False
-        self._begin()
+        self._connect()
 
     def send(self, packet: Packet) -> bool:
         """See ``Channel.send``."""
@@ -193,15 +193,22 @@ class LocalChannel:
         await asyncio.sleep(0)
 
     def reopen(self, why: str) -> None:
-        """See ``Channel.reopen``."""
-        self._lost(why)
+        """See ``Channel.reopen``: it begins again with a new peer, which the broker does not know yet."""
+        peer, self._peer = self._peer, None
+        if peer is None or self._receiver is None:
+            return
+        peer.close()
+        self._connected = False
+        self.trouble = why
+        self._receiver.lost(why)
+        asyncio.get_running_loop().call_soon(self._connect)
 
     async def close(self) -> None:
         """See ``Channel.close``."""
         self._closed = True
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
         if self._peer is not None:
             for _ in range(2):  # what was submitted is acted on in the next turn
                 await asyncio.sleep(0)
@@ -210,19 +217,19 @@ class LocalChannel:
         self._connected = False
         self.trouble = "closed"
 
-    def _begin(self) -> None:
+    def _connect(self) -> None:
         if self._closed:
             return
         try:
-            self._peer = peer = self._enter(self.name, self._came)
+            self._peer = peer = self._make_peer(self.name, self._received)
         except LinkClosed as error:
             self.trouble = str(error)
             return
-        peer.on_lost = self._ended
+        peer.on_lost = self._peer_lost
         body = msgspec.json.encode(self._open_body())
         peer.submit(Packet(self._sender, Command.OPEN, body=body))
 
-    def _came(self, packet: Packet) -> None:
+    def _received(self, packet: Packet) -> None:
         receiver = self._receiver
         assert receiver is not None
         self.traffic.received += 1
@@ -232,26 +239,15 @@ class LocalChannel:
             self.traffic.connections += 1
             receiver.connected(self.broker, msgspec.json.decode(packet.data))
         elif packet.command is Command.DISCONNECT:
-            self._lost(f"the broker said DISCONNECT: {packet.data[:64].decode('utf-8', 'replace')}")
+            self.reopen(f"the broker said DISCONNECT: {packet.data[:64].decode('utf-8', 'replace')}")
         else:
             receiver.received(packet)
 
-    def _lost(self, why: str) -> None:
-        """Begin again, with a peer that the broker does not know yet."""
-        peer, self._peer = self._peer, None
-        if peer is None or self._receiver is None:
-            return
-        peer.close()
-        self._connected = False
-        self.trouble = why
-        self._receiver.lost(why)
-        asyncio.get_running_loop().call_soon(self._begin)
-
-    def _ended(self, why: str) -> None:
+    def _peer_lost(self, why: str) -> None:
         """The broker ended it, and does not want it back at once."""
         self._peer = None
         if not self._closed:
-            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._begin)
+            self._retry_timer = asyncio.get_running_loop().call_later(RETRY_S, self._connect)
         was, self._connected = self._connected, False
         self.trouble = why
         if was and self._receiver is not None:

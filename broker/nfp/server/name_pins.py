@@ -136,7 +136,7 @@ class NamePins:
         """Let the next key have ``name``; False when nobody owned it."""
         if name not in self._keys and name not in self._passing:
             return False
-        self._let_go(name)
+        self._remove(name)
         self._unpinned[name] = None
         self._journal.put(Pinned(name, UNPINNED))
         if len(self._unpinned) > NAMES_PER_KEY_MAX:
@@ -174,7 +174,7 @@ class NamePins:
 
     def _write(self, name: str, key: str) -> bool:
         if name in self._passing or name in self._keys:  # the list of keys may have given it to another one
-            self._let_go(name)
+            self._remove(name)
         if not self._make_room(key) or not (
             len(self._keys) < PINS_MAX or self._forget_one(self._keys, key) or self._is_listed(key)
         ):
@@ -222,9 +222,9 @@ class NamePins:
     def _drop(self, name: str) -> None:
         if name in self._keys:
             self._journal.put(Pinned(name, ""))
-        self._let_go(name)
+        self._remove(name)
 
-    def _let_go(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         self._written.pop(name, None)
         key = self._keys.pop(name, "") or self._passing.pop(name)
         mine = self._by_key[key]

@@ -172,7 +172,7 @@ class QueuedPeer(Peer, Generic[Form]):
         self.greeted = False
         self.worker = False
         self._outbox: Outbox[Form] = Outbox(limits)
-        self._hungry = False
+        self._wants_room = False
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -183,7 +183,7 @@ class QueuedPeer(Peer, Generic[Form]):
         """See ``Peer.roomy``."""
         if self.alive and not self._outbox.crowded:
             return True
-        self._hungry = True
+        self._wants_room = True
         return False
 
     @abstractmethod

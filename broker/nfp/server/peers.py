@@ -78,7 +78,7 @@ class RouterPeer(QueuedPeer[list[Body]]):
         outbox, router = self._outbox, self._router
         if router.at_once and not len(outbox) and after <= router.flusher.committed:
             router.at_once -= 1
-            router.flusher.left_already()
+            router.flusher.note_sent()
             if self._offer(frames):
                 if router.recording is not None:
                     router.recording.sent(self, packet, frames)
@@ -116,8 +116,8 @@ class RouterPeer(QueuedPeer[list[Body]]):
         else:
             if len(outbox):
                 self._flush_gated(committed)
-        if self._hungry and not outbox.crowded:
-            self._hungry = False
+        if self._wants_room and not outbox.crowded:
+            self._wants_room = False
             self._router.has_room(self)
 
     def _flush_gated(self, committed: int) -> None:
@@ -155,9 +155,8 @@ class RouterPeer(QueuedPeer[list[Body]]):
                 raise
             self._router.leave(self)
             return False
-        any(
-            map(send, frames, _FLAGS[len(frames)])
-        )  # send returns None: all of them, without a loop in Python
+        # send returns None: all of them, without a loop in Python
+        any(map(send, frames, _FLAGS[len(frames)]))
         self._router.sent += 1
         return True
 
@@ -175,7 +174,7 @@ class RouterPeer(QueuedPeer[list[Body]]):
             if self.alive and outbox.has_room(command, size):
                 return True
         if self.alive and command not in LESSER:
-            self._hungry = True
+            self._wants_room = True
             self._check_progress()
         return False
 

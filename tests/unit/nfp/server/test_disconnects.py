@@ -13,7 +13,7 @@ WORKERS = [WorkerSeen("w1", "svc", Dialect.NORFAB, ""), WorkerSeen("w2", "svc", 
 
 
 def test_each_is_told_in_its_dialect_until_it_speaks(monkeypatch):
-    monkeypatch.setattr(module, "BLIND_S", 0.01)
+    monkeypatch.setattr(module, "KEYLESS_S", 0.01)
     monkeypatch.setattr(module, "DELIVERED_S", 0.02)
 
     async def story():
@@ -46,7 +46,7 @@ def test_each_is_told_in_its_dialect_until_it_speaks(monkeypatch):
 
 
 def test_it_ends_after_a_hold_time(monkeypatch):
-    monkeypatch.setattr(module, "BLIND_S", 0.01)
+    monkeypatch.setattr(module, "KEYLESS_S", 0.01)
 
     async def story():
         tried = []
@@ -79,7 +79,7 @@ def test_names_that_are_no_identities_are_left_out():
 
 def test_whose_key_is_known_is_tried_once_it_is_back(monkeypatch):
     monkeypatch.setattr(module, "FIRST_S", 0.01)
-    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
     workers = [WorkerSeen("w1", "svc", Dialect.NORFAB, "K1"), WorkerSeen("w2", "svc", Dialect.NORFAB, "K2")]
 
     async def story():

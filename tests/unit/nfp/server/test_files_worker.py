@@ -87,7 +87,7 @@ def test_the_end_does_not_wait_for_the_pause(rundir, monkeypatch):
 
 
 def test_one_that_is_cut_comes_back(rundir, monkeypatch):
-    monkeypatch.setattr(local, "AGAIN_S", 0.02)
+    monkeypatch.setattr(local, "RETRY_S", 0.02)
 
     async def story():
         async with running(section(rundir)) as broker:
@@ -101,7 +101,7 @@ def test_one_that_is_cut_comes_back(rundir, monkeypatch):
 
 
 def test_a_broker_that_stops_takes_nobody_back(rundir, monkeypatch):
-    monkeypatch.setattr(local, "AGAIN_S", 0.0)
+    monkeypatch.setattr(local, "RETRY_S", 0.0)
 
     class Receiver:
         def __init__(self):

@@ -128,7 +128,7 @@ def test_a_list_reads_what_it_shows_and_a_worker_or_a_text_is_looked_for_in_all(
 
 
 def test_one_damaged_row_costs_nobody_but_who_asks_for_it(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(room, "AGAIN_S", 0.01)
+    monkeypatch.setattr(room, "RETRY_S", 0.01)
     monkeypatch.setattr(stored_jobs, "PATIENCE_S", 0.2)
 
     async def script(broker, client, got):
