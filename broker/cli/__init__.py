@@ -10,8 +10,8 @@
     completion     what a shell offers while a command is typed; ``topics`` what ``rpc`` can call
     session        connect, run, leave
     address        which broker is meant
-    content        payloads as given and as shown
-    screen         terminal, plain text, JSON lines; ``redraw`` the same picture again and again
+    content        payloads as given and as shown; ``arguments`` values and KEY=VALUE words
+    screen         terminal, plain text, JSON lines; ``redraw`` the same picture again and again, ``bar`` progress
     tree           shape and health of an instance, ``hostlist`` the names of its hosts
     diagnosis      the steps that ``doctor`` tries; ``greeting`` asks a parent for its version
     probing        what ``health`` asks brokers, gateways and wings

@@ -9,8 +9,7 @@
     status   what a running broker records
 
 All but ``status`` and ``replay`` read files and need no broker. Beside the verbs: ``given`` reads options, ``lines``
-writes a record as a line or as JSON, ``wanted`` is the filter, ``bar`` the progress on a terminal, ``sending`` how a
-replay uses a connection.
+writes a record as a line or as JSON, ``wanted`` is the filter, ``sending`` how a replay uses a connection.
 """
 
 from __future__ import annotations

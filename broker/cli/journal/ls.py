@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from broker.cli import options
+from broker.cli import bar, options
 from broker.cli.exits import FAILED, OK
-from broker.cli.journal import bar, given
+from broker.cli.journal import given
 from broker.cli.screen import Screen, duration
 from broker.journal.layout import CODECS, VERSION
 from broker.journal.reading.contents import Contents, contents

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli import options
+from broker.cli import bar, options
 from broker.cli.exits import FAILED, OK
-from broker.cli.journal import bar, given
+from broker.cli.journal import given
 from broker.cli.screen import Screen
 from broker.errors import HeadgateError
 from broker.journal.shipping import EVERY_S, Shipped, Shipper

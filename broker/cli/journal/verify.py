@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.cli import options
+from broker.cli import bar, options
 from broker.cli.exits import FAILED, OK
-from broker.cli.journal import bar, given
+from broker.cli.journal import given
 from broker.cli.screen import Screen, compact
 from broker.journal.reading.files import base_name
 from broker.journal.reading.verify import Report, verify

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from broker.cli import options
+from broker.cli import bar, options
 from broker.cli.exits import OK, UsageError
 from broker.cli.nfp.session import NfpSession, with_session
 from broker.nfp.client import FetchFailed, NfpClient
 from broker.nfp.client.fetching import path_of
 from broker.nfp.client.limits import JOB_TIMEOUT_S
-from broker.nfp.client.transfer import Progress as Callback
 
 EXAMPLES = (
     "headgate nfp fetch nf://configs/core-1.txt          into this folder",
@@ -24,26 +21,6 @@ EXAMPLES = (
     "headgate nfp fetch --list nf://configs",
     "headgate nfp fetch --details nf://images/big.bin    size and digest",
 )
-
-
-@contextmanager
-def bar(name: str, shown: bool) -> Iterator[Callback | None]:
-    """A progress bar on stderr while a file comes; None when it is not ``shown``."""
-    if not shown:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        line = progress.add_task(name, total=None)
-        yield lambda have, total: progress.update(line, completed=have, total=total)
 
 
 async def _list(client: NfpClient, session: NfpSession, url: str) -> int:
@@ -89,7 +66,7 @@ def fetch(
         if details:
             return await _details(client, session, url)
         last = wanted[-1]
-        with bar(last, sys.stderr.isatty() and not session.screen.as_json) as progress:
+        with nullcontext() if session.screen.as_json else bar.shown(last) as progress:
             found = await client.fetch(url, output or Path.cwd() / last, progress=progress, timeout_s=timeout)
         value = {
             "path": str(found.path),

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from broker.cli import options
+from broker.cli.arguments import keywords, value_of
 from broker.cli.exits import OK, UsageError
 from broker.cli.nfp.following import follow, show_answers, show_results
-from broker.cli.nfp.session import NfpSession, keywords, value_of, with_session
+from broker.cli.nfp.session import NfpSession, with_session
 from broker.cli.screen import Screen
 from broker.errors import print_error
 from broker.nfp.client import Job, NfpClient
@@ -67,7 +68,7 @@ def run(
     if detach and service in ASKED_BY_MMI:
         raise UsageError(f"--detach: {service} takes no jobs, it answers at once")
     words = [value_of(word) for word in args or []]
-    named = keywords(kwargs or [])
+    named = keywords(kwargs or (), "--kwargs", "NAME=VALUE")
     shown = sys.stderr.isatty() and not session.screen.as_json if progress is None else progress
 
     async def work(client: NfpClient) -> int:

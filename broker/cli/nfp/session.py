@@ -22,7 +22,6 @@ from broker.cli.screen import Screen
 from broker.errors import LinkBroken, LinkError, print_error
 from broker.nfp.client import NfpClient
 from broker.nfp.client.limits import Limits
-from broker.nfp.opening import read_any
 from broker.nfp.peer.brokers import DEFAULT, chosen
 from broker.nfp.peer.keys import PLAINTEXT, broker_key, default_base_dir, found_broker_key, own_certificate
 
@@ -204,39 +203,6 @@ def folder(base_dir: str | None) -> Path:
 def chosen_brokers(given: list[str] | None) -> list[str]:
     """Addresses from the options, the environment, or the usual one."""
     return chosen(given, os.environ)
-
-
-def value_of(text: str) -> Any:
-    """A value on the command line: JSON where it is some, else the text.
-
-    >>> value_of("3"), value_of('{"a": [1]}'), value_of("three"), value_of('"3"')
-    (3, {'a': [1]}, 'three', '3')
-    """
-    return read_any(text.encode("utf-8", "surrogateescape"), text)
-
-
-def keywords(words: Iterable[str]) -> dict[str, Any]:
-    """Keyword arguments from ``NAME=VALUE`` words and JSON objects.
-
-    Raises:
-        UsageError: neither.
-
-    >>> keywords(["n=3", "who=me", '{"deep": {"a": 1}}'])
-    {'n': 3, 'who': 'me', 'deep': {'a': 1}}
-    """
-    found: dict[str, Any] = {}
-    for word in words:
-        if word.lstrip().startswith("{"):
-            value = value_of(word)
-            if not isinstance(value, dict):
-                raise UsageError(f"--kwargs {word[:64]!r}: no JSON object")
-            found |= value
-        else:
-            name, equals, text = word.partition("=")
-            if not equals or not name:
-                raise UsageError(f"--kwargs {word[:64]!r}: expected NAME=VALUE or a JSON object")
-            found[name] = value_of(text)
-    return found
 
 
 def short(value: Any, width: int = 100) -> str:

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.cli import options
+from broker.cli.arguments import value_of
 from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.nfp.completion import COMMANDS, OPTIONS, Catalog
 from broker.cli.nfp.jobs import JOB_HEADS, job_row
 from broker.cli.nfp.run import until_done
 from broker.cli.nfp.services import look
-from broker.cli.nfp.session import NfpSession, value_of, with_session
+from broker.cli.nfp.session import NfpSession, with_session
 from broker.cli.screen import Screen
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.nfp.client import NfpClient

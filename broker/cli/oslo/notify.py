@@ -10,6 +10,7 @@ from uuid import uuid4
 import typer
 
 from broker.cli import options
+from broker.cli.arguments import keywords, object_of
 from broker.cli.exits import UsageError
 from broker.cli.oslo import sending
 from broker.oslo.contract import Address
@@ -70,7 +71,7 @@ def notify(
     if priority.lower() not in PRIORITIES:
         raise UsageError(f"--priority {priority[:64]!r}: expected one of {', '.join(PRIORITIES)}")
     sender = publisher or f"headgate.{os.uname().nodename}"
-    body = body_of(event_type, sending.keywords(words), priority, sender, sending.object_of(ctxt, "--ctxt"))
+    body = body_of(event_type, keywords(words or ()), priority, sender, object_of(ctxt, "--ctxt"))
     full = sending.named(f"{sending.topic_named(topic)}.{priority.lower()}", "topic")
     where = Address(sending.named(exchange, "exchange"), full)
 

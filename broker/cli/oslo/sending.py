@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
+from broker.cli.arguments import keywords, object_of
 from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, UsageError
 from broker.cli.screen import Screen
 from broker.errors import print_error
-from broker.nesting import NESTED_MAX, check, read_json
+from broker.nesting import NESTED_MAX, check
 from broker.oslo.contract import Address, CallTimeout, OsloFailure, Settings, Undelivered, Unroutable
 from broker.oslo.frames import check_name
 from broker.oslo.names import DIRECTORY_SOCKET
@@ -180,51 +181,6 @@ def send(
     return code
 
 
-def value_of(text: str) -> Any:
-    """A value on the command line: JSON where it is some, else the text.
-
-    >>> value_of("3"), value_of('{"a": [1]}'), value_of("three"), value_of('"3"')
-    (3, {'a': [1]}, 'three', '3')
-    """
-    try:
-        return read_json(text.encode("utf-8", "surrogateescape"))
-    except ValueError:
-        return text
-
-
-def keywords(words: Iterable[str] | None) -> dict[str, Any]:
-    """Arguments from ``KEY=VALUE`` words and JSON objects.
-
-    Raises:
-        UsageError: neither.
-
-    >>> keywords(["n=3", "who=me", '{"deep": {"a": 1}}'])
-    {'n': 3, 'who': 'me', 'deep': {'a': 1}}
-    """
-    found: dict[str, Any] = {}
-    for word in words or ():
-        name, equals, text = word.partition("=")
-        if word.lstrip().startswith("{"):
-            found |= object_of(word, "argument")
-        elif not equals or not name:
-            raise UsageError(f"argument {word[:64]!r}: expected KEY=VALUE or a JSON object")
-        else:
-            found[name] = value_of(text)
-    return found
-
-
-def object_of(text: str, what: str) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        UsageError: it is something else; ``what`` begins its text.
-    """
-    value = value_of(text)
-    if not isinstance(value, dict):
-        raise UsageError(f"{what} {text[:64]!r}: expected a JSON object")
-    return value
-
-
 def named(text: str, what: str) -> str:
     """``text`` itself, when it can be the name of an exchange, topic, server or pool.
 
@@ -252,7 +208,7 @@ def request(
     Raises:
         UsageError: as of ``keywords``, ``object_of`` and ``encoded``.
     """
-    message: dict[str, Any] = {"method": method, "args": keywords(words)}
+    message: dict[str, Any] = {"method": method, "args": keywords(words or ())}
     if namespace is not None:
         message["namespace"] = namespace
     if version is not None:

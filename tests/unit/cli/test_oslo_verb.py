@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from broker.cli import exits, wings
+from broker.cli import arguments, exits, wings
 from broker.cli.main import main
 from broker.cli.oslo import VERBS, bridge, call, listen, notify, picture, plan, proxy, sending
 from broker.cli.oslo.children import orders
@@ -56,7 +56,7 @@ def test_every_verb_has_its_help_with_examples_and_exit_codes(name, capsys):
     assert "xit codes: 0" in text
 
 
-@pytest.mark.parametrize("module", [sending, picture, plan])
+@pytest.mark.parametrize("module", [arguments, picture, plan])
 def test_examples_in_the_text(module):
     tried = doctest.testmod(module)
     assert (tried.failed, tried.attempted > 0) == (0, True)
@@ -174,7 +174,7 @@ def test_what_the_face_says():
 @pytest.mark.parametrize("word", ["novalue", "=3", "[1]", "{broken"])
 def test_words_that_are_no_arguments(word):
     with pytest.raises(exits.UsageError):
-        sending.keywords([word])
+        arguments.keywords([word])
 
 
 def test_words_that_cannot_be_sent():
@@ -186,7 +186,7 @@ def test_words_that_cannot_be_sent():
         with pytest.raises(exits.UsageError, match="not UTF-8"):
             body()
     deep = "[" * 100_000
-    assert sending.value_of(deep) == deep
+    assert arguments.value_of(deep) == deep
     for levels in (NESTED_MAX + 1, 100_000):
         nested: list[object] = []
         for _ in range(levels):
