@@ -153,7 +153,7 @@ class RouterPeer(QueuedPeer[list[Body]]):
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:
                 raise
-            self._router.leave(self)
+            self._router.connection_lost(self)
             return False
         # send returns None: all of them, without a loop in Python
         any(map(send, frames, _FLAGS[len(frames)]))

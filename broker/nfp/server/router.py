@@ -122,9 +122,8 @@ class NfpRouter:
         self._peers: dict[bytes, RouterPeer] = {}
         self._by_fd: dict[int, RouterPeer] = {}
         self._arrived: list[tuple[RouterPeer, list[Body] | None]] = []
-        self._leaving: dict[RouterPeer, int] = {}
-        self._gone: dict[str, None] = {}
-        self.connections = Connections(hub.loop, SILENT_PROBES * tuning.probe_s, self._put_away)
+        self._draining: dict[RouterPeer, int] = {}
+        self._ignored: dict[str, None] = {}
         self._failures = HandshakeFailures(hub.loop, asked)
         self._failure = ""
         self.authenticator = Authenticator(
@@ -135,14 +134,15 @@ class NfpRouter:
             granted=self._granted,
             turned_away=recording.turned_away if recording is not None else None,
         )
+        silence_s = SILENT_PROBES * tuning.probe_s
+        self.connections = Connections(hub.loop, silence_s, self.authenticator.ended)
         self._hub = hub
         sock = hub.open(zmq.ROUTER)
         self.pump = Pump(hub, sock, self)
         self._recv: Any = sock.recv
-        self.send: Any = super(
-            zmq.Socket, sock
-        ).send  # without pyzmq's checks for draft sockets, a call for each frame
-        self._monitor = Monitor(hub, sock, _EVENTS, self._happened)
+        # without pyzmq's checks for draft sockets, a call for each frame
+        self.send: Any = super(zmq.Socket, sock).send
+        self._monitor = Monitor(hub, sock, _EVENTS, self._monitored)
         self.settle = self._monitor.drain
         self._domain = hub.guard(sock, self.authenticator)
         try:
@@ -202,7 +202,7 @@ class NfpRouter:
                 frames.append(frame.bytes if length < BODY_BYTES else frame)
         peer = self._peers.get(head.bytes)
         if peer is None or peer.tag != head.get("User-Id"):
-            peer = self._meet(head, frames)
+            peer = self._first_message(head, frames)
         if peer is not None:
             self._arrived.append((peer, frames))
         return size
@@ -210,18 +210,18 @@ class NfpRouter:
     def deliver(self, drained: bool) -> None:
         """Handle what was taken; lost peers end after their last message (drain.Owner)."""
         arrived, self._arrived = self._arrived, []
-        if not arrived and not self._leaving and drained:
+        if not arrived and not self._draining and drained:
             return
         self.flusher.begin()
         self.settle()
         self.at_once = AT_ONCE
         try:
-            self._hand_on(arrived, drained)
+            self._handle(arrived, drained)
         finally:
             self.at_once = 0
             self.flusher.finish()
 
-    def _hand_on(self, arrived: list[tuple[RouterPeer, list[Body] | None]], drained: bool) -> None:
+    def _handle(self, arrived: list[tuple[RouterPeer, list[Body] | None]], drained: bool) -> None:
         self.received += len(arrived)
         now = self.now()
         ingress = self._ingress
@@ -233,17 +233,17 @@ class NfpRouter:
                     ingress.handle(peer, frames, now)
                 except Exception:  # those behind it must not pay for it
                     log.exception("%s: a message of %s could not be handled", self.contact, peer)
-        for peer, turns in list(self._leaving.items()) if self._leaving else ():
-            self._leaving[peer] = turns + 1
+        for peer, turns in list(self._draining.items()) if self._draining else ():
+            self._draining[peer] = turns + 1
             if drained or turns >= _PATIENCE_TURNS:
                 self._forget(peer)
                 ingress.gone(peer, now)
 
-    def _meet(self, head: zmq.Frame, frames: list[Body]) -> RouterPeer | None:
+    def _first_message(self, head: zmq.Frame, frames: list[Body]) -> RouterPeer | None:
         """The first message of a connection: who is it? None when it is not to be heard (any more)."""
         self._monitor.drain()
         tag, fd, identity = str(head.get("User-Id")), int(head.get(zmq.SRCFD)), head.bytes
-        if tag in self._gone:
+        if tag in self._ignored:
             return None
         key, address = tag.partition(" ")[2], str(head.get("Peer-Address"))
         self.connections.spoke(fd, key)
@@ -255,7 +255,7 @@ class NfpRouter:
         if principal is None:
             if self.authenticator.turned_away is not None:
                 self.authenticator.turned_away(address, key, f"the name {identity[:64]!r} is not theirs")
-            self._refuse(tag)
+            self._ignore(tag)
             self.connections.refused(fd)
             told = self._tell_refused(identity, key, frames)
             self._hub.loop.call_later(TOLD_S if told else 0.0, shut_down, fd, inode(fd))
@@ -264,7 +264,7 @@ class NfpRouter:
         peer.lockstep = head.get("Socket-Type") == "REQ"
         self._peers[identity] = self._by_fd[fd] = peer
         if fd not in self.connections:
-            self.leave(peer)
+            self.connection_lost(peer)
         return peer
 
     def _tell_refused(self, identity: bytes, key: str, frames: list[Body]) -> bool:
@@ -297,11 +297,11 @@ class NfpRouter:
 
     # -- the ends ------------------------------------------------------------------------------
 
-    def leave(self, peer: RouterPeer) -> None:
+    def connection_lost(self, peer: RouterPeer) -> None:
         """The connection of ``peer`` is lost: send nothing more; it ends once everything it sent is handled."""
         if peer.alive:
             peer.lost()
-            self._leaving[peer] = 0
+            self._draining[peer] = 0
             self.pump.wake()
 
     def cut(self, peer: RouterPeer, why: str) -> None:
@@ -310,31 +310,27 @@ class NfpRouter:
             return
         peer.deaf = True
         log.warning("%s: %s is cut: %s", self.contact, peer, why)
-        self._refuse(peer.tag)
-        self.leave(peer)
+        self._ignore(peer.tag)
+        self.connection_lost(peer)
         shut_down(peer.fd, peer.inode)
 
-    def _refuse(self, tag: str) -> None:
+    def _ignore(self, tag: str) -> None:
         """Do not listen to the connection ``tag`` any more."""
-        self._gone[tag] = None
-        if len(self._gone) > _REMEMBERED:
-            del self._gone[next(iter(self._gone))]
+        self._ignored[tag] = None
+        if len(self._ignored) > _REMEMBERED:
+            del self._ignored[next(iter(self._ignored))]
 
     def _forget(self, peer: RouterPeer) -> None:
         peer.lost()
-        self._leaving.pop(peer, None)
-        self._refuse(peer.tag)
+        self._draining.pop(peer, None)
+        self._ignore(peer.tag)
         if self._peers.get(peer.identity) is peer:
             del self._peers[peer.identity]
         if self._by_fd.get(peer.fd) is peer:
             del self._by_fd[peer.fd]
             self.connections.ended(peer.fd)
 
-    def _put_away(self, key: str) -> None:
-        """The last connection of ``key`` is no more, for libzmq neither."""
-        self.authenticator.ended(key)
-
-    def _happened(self, event: int, value: int) -> None:
+    def _monitored(self, event: int, value: int) -> None:
         if event == zmq.EVENT_ACCEPTED:
             self._accepted(value)
         elif event == zmq.EVENT_DISCONNECTED:
@@ -343,7 +339,7 @@ class NfpRouter:
                 self._tell_failure(self.connections.host(value))
                 self.connections.ended(value)
             else:
-                self.leave(peer)
+                self.connection_lost(peer)
         elif event != zmq.EVENT_CLOSED:
             self.failed += 1
             if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the authenticator has told why
@@ -360,7 +356,7 @@ class NfpRouter:
         """A new connection; one that had the descriptor before has ended, whether it was told or not."""
         peer = self._by_fd.pop(fd, None)
         if peer is not None:
-            self.leave(peer)
+            self.connection_lost(peer)
         self.connections.accepted(fd)
 
     def shut(self) -> None:

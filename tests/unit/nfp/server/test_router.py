@@ -73,7 +73,7 @@ def test_a_refused_name_is_cut_and_nothing_is_sent_to_it():
             on.ingress.foreign.add((b"w1", OTHER.public_key))
             with on.dealer(b"w1", OTHER, RECONNECT_IVL=-1) as thief:
                 thief.send_multipart(HELLO)
-                await until(lambda: on.router._gone and not on.router.connections._seen)
+                await until(lambda: on.router._ignored and not on.router.connections._seen)
                 assert not on.ingress.came
             with on.dealer(b"w1") as owner:
                 owner.send_multipart(HELLO)
