@@ -147,8 +147,8 @@ class Process:
             manage=lambda packet: b"{}",
             localise=self._localise,
             inventory={},
-            accept_after_s=0.0,
         )
+        self.consumer.start_control.accept_after_s = 0.0
         self.executor = self.consumer.executor
         self.consumer.restore(self.disk.unrecorded())
 

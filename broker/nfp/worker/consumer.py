@@ -25,7 +25,7 @@ from broker.nfp.worker.assignments import ASKING, PUTS_MAX, Assignment, Assignme
 from broker.nfp.worker.delivery import Delivery
 from broker.nfp.worker.executor import Executor, Localise
 from broker.nfp.worker.heartbeat import Heartbeat
-from broker.nfp.worker.start_control import ACCEPT_AFTER_S, StartControl
+from broker.nfp.worker.start_control import StartControl
 from broker.nfp.worker.store import FINISHED, AssignmentStore, StoredAssignment
 from broker.nfp.worker.tasks import Task
 
@@ -44,7 +44,6 @@ class Consumer:
 
     Args:
         slots: jobs at a time. manage: see ``Manage``. localise: see ``executor.Localise``. inventory: shown to tasks.
-        accept_after_s: see ``ACCEPT_AFTER_S``.
 
     Attributes:
         opened: the broker's OPEN. draining: no new jobs are run.
@@ -61,16 +60,13 @@ class Consumer:
         manage: Manage,
         localise: Localise,
         inventory: dict[str, Any],
-        accept_after_s: float = ACCEPT_AFTER_S,
     ) -> None:
         self.worker = channel.name
         self.service = service
         self.assignments = Assignments()
         self.heartbeat = Heartbeat(channel, service, asyncio.get_running_loop())
         self.delivery = Delivery(channel, service, self.assignments, store, self.heartbeat)
-        self.start_control = StartControl(
-            self.assignments, store, self.delivery, self.heartbeat, accept_after_s
-        )
+        self.start_control = StartControl(self.assignments, store, self.delivery, self.heartbeat)
         self.executor = self.start_control.executor = Executor(
             tasks,
             self.delivery,

@@ -35,11 +35,8 @@ ACCEPT_AFTER_S: Final = 0.05
 class StartControl:
     """Lets jobs begin.
 
-    Args:
-        accept_after_s: see ``ACCEPT_AFTER_S``.
-
     Attributes:
-        executor: to be set before the first job.
+        executor: to be set before the first job. accept_after_s: ``ACCEPT_AFTER_S``.
     """
 
     def __init__(
@@ -48,14 +45,13 @@ class StartControl:
         store: AssignmentStore,
         delivery: Delivery,
         heartbeat: Heartbeat,
-        accept_after_s: float,
     ) -> None:
         self.executor: Executor
         self._assignments = jobs
         self._store = store
         self._delivery = delivery
         self._heartbeat = heartbeat
-        self._accept_after_s = accept_after_s
+        self.accept_after_s: float = ACCEPT_AFTER_S
         self._held: dict[str, Assignment] = {}
 
     async def wait_to_start(self, job: Assignment) -> None:
@@ -71,7 +67,7 @@ class StartControl:
             if not job.idempotent:
                 await self._begin_once(job)
             elif self._delivery.pushes_results:
-                job.timer = self._delivery.loop.call_later(self._accept_after_s, self._still_running, job)
+                job.timer = self._delivery.loop.call_later(self.accept_after_s, self._still_running, job)
         except HeadgateError as error:
             raise NotStarted(f"worker {self._delivery.worker} cannot store the job: {error}") from error
         if job.idempotent and job.stored:

@@ -9,8 +9,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp import bodies
 from broker.nfp.names import Command, Dialect
-from broker.nfp.worker import Worker
-from broker.nfp.worker.consumer import Consumer
+from broker.nfp.worker import Worker, start_control
 from broker.nfp.worker.store import StoredAssignment
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
@@ -62,9 +61,7 @@ def test_open_says_what_the_worker_is_and_ready_comes_after_the_answer():
 
 @pytest.mark.parametrize("task", ["ping", "aping"])
 def test_a_short_job_costs_one_message(task, monkeypatch):
-    monkeypatch.setitem(
-        Consumer.__init__.__kwdefaults__, "accept_after_s", PATIENCE_S
-    )  # on a busy machine, too
+    monkeypatch.setattr(start_control, "ACCEPT_AFTER_S", PATIENCE_S)  # on a busy machine, too
 
     @story()
     async def one(broker, worker):
