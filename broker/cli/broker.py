@@ -36,14 +36,7 @@ def arguments() -> Parser:
         "-c", "--config", metavar="FILE", help="TOML; `headgate config show` has every setting."
     )
     parser.add_argument("-r", "--rank", type=int, metavar="N", help="Which rank (default: this machine's).")
-    parser.add_argument(
-        "-s",
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="A setting that goes before the file's; may be given again.",
-    )
+    parser.add_set("SECTION.KEY=VALUE", "A setting that goes before the file's")
     parser.add_argument(
         "--journal",
         metavar="DIR",

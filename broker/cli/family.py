@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 
 from broker.cli.exits import OK, USAGE, UsageError
@@ -11,7 +11,8 @@ from broker.cli.exits import OK, USAGE, UsageError
 def run(
     family: str,
     verbs: Mapping[str, str],
-    overview: Callable[[], str],
+    about: str,
+    more: str,
     argv: list[str],
     package: str = "broker.cli",
 ) -> int:
@@ -20,8 +21,9 @@ def run(
     Args:
         family: the outer verb.
         verbs: the inner ones, with what each does.
-        overview: the text of ``headgate FAMILY --help``.
-        argv: what stands behind the outer verb; nothing prints the overview and is wrong usage.
+        about: what ``headgate FAMILY --help`` says first.
+        more: what it says last, examples above all.
+        argv: what stands behind the outer verb; nothing prints that help and is wrong usage.
         package: where the families of this distribution's part are.
 
     Raises:
@@ -31,7 +33,10 @@ def run(
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words or words[0] in ("--help", "-h"):
-        print(overview())
+        print(f"Usage: headgate {family} VERB [OPTIONS] ...\n\n{about}\n")
+        for verb, what in verbs.items():
+            print(f"  {verb:8} {what}")
+        print(f"\n`headgate {family} VERB --help` has the options and an example of each.{more}")
         return OK if words else USAGE
     if words[0] not in verbs:
         raise UsageError(_unknown(family, words[0], verbs))

@@ -69,6 +69,12 @@ class Parser(argparse.ArgumentParser):
         self._positionals.title = "Arguments"
         self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
 
+    def add_set(self, metavar: str, what: str, *names: str) -> None:
+        """The option ``names`` (``-s``, ``--set``), given once for each setting: ``set`` is a list."""
+        again = f"{what}; may be given again."
+        names = names or ("-s", "--set")
+        self.add_argument(*names, action="append", default=[], metavar=metavar, help=again)
+
     def error(self, message: str) -> NoReturn:
         """One line, and the exit code of a wrong command line."""
         print_error(f"{self.prog}: {message}; see {self.prog} --help")

@@ -71,14 +71,7 @@ def arguments() -> Parser:
         metavar="FILE",
         help="Settings for every rank; the shape and keys of the tree are made here.",
     )
-    add(
-        "-s",
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="One setting more; may be given again.",
-    )
+    parser.add_set("SECTION.KEY=VALUE", "One setting more")
     add(
         "--nfp",
         action="store_true",
@@ -133,15 +126,20 @@ def main(argv: list[str]) -> int:
 
 
 def settings_for(given: argparse.Namespace) -> Settings:
-    """What all ranks have in common.
-
-    Raises:
-        ConfigError: the file, a ``--set`` or ``--topo`` is wrong.
-    """
+    """What all ranks have in common. Raises as ``settings_with``."""
     quiet = [] if given.config else [f"broker.log_level={'info' if given.verbose else 'warning'}"]
     loud = ["broker.log_level=info"] if given.verbose else []
+    return settings_with(given, given.config, [*quiet, *given.set, *loud])
+
+
+def settings_with(given: argparse.Namespace, config: str | None, assignments: Sequence[str]) -> Settings:
+    """Those of a file and of ``assignments``, and what ``--topo``, ``--nfp``, ``--oslo`` and ``--journal`` ask for.
+
+    Raises:
+        ConfigError: the file, an assignment or ``--topo`` is wrong.
+    """
     topology = [f"tree.topology={given.topo}"] if given.topo else []
-    settings = overrides.read(given.config, [*quiet, *given.set, *loud, *topology])
+    settings = overrides.read(config, [*assignments, *topology])
     if given.nfp:
         settings = with_nfp(settings)
     if given.oslo:

@@ -66,14 +66,7 @@ def arguments() -> Parser:
     add(
         "--login-link", action="store_true", help="Print a one-time login link, too; as the owner unless set."
     )
-    add(
-        "-s",
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="A setting that goes before the file's; may be given again.",
-    )
+    parser.add_set("SECTION.KEY=VALUE", "A setting that goes before the file's")
     return parser
 
 

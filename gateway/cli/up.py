@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from broker import memory, supervision
-from broker.cli import command, overrides
+from broker.cli import command
 from broker.cli.exits import OK
 from broker.cli.nfp.inside import where, wing_of
 from broker.cli.oslo import inside as oslo
 from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
-from broker.cli.start import positive, report_dead, with_journal, with_nfp, with_oslo
+from broker.cli.start import positive, report_dead, settings_with
 from broker.errors import ConfigError
 from broker.node.test_instance import TestInstance, plan
 from broker.settings import ListenEntry as BrokerListenEntry
@@ -103,13 +103,7 @@ def arguments() -> Parser:
     add("--history", metavar="DIR", help="Show what headgate pipeline made of a journal in this warehouse.")
     add("--broker-config", metavar="FILE", help="Settings of every rank; the shape of the tree is made here.")
     for name, whose in (("--set", "of the gateway"), ("--broker-set", "of every rank")):
-        add(
-            name,
-            action="append",
-            default=[],
-            metavar="SECTION.KEY=VALUE",
-            help=f"One setting more {whose}; may be given again.",
-        )
+        parser.add_set("SECTION.KEY=VALUE", f"One setting more {whose}", name)
     add("-v", "--verbose", action="store_true", help="Let everybody log what they do.")
     return parser
 
@@ -153,25 +147,9 @@ def gateway_settings(given: argparse.Namespace) -> GatewaySettings:
 
 
 def broker_settings(given: argparse.Namespace) -> Settings:
-    """What all ranks have in common.
-
-    Raises:
-        ConfigError: the file or an option is wrong.
-    """
+    """What all ranks have in common. Raises as ``settings_with``."""
     level = "info" if given.verbose else "warning"
-    topology = [f"tree.topology={given.topo}"] if given.topo else []
-    settings = overrides.read(
-        given.broker_config, [f"broker.log_level={level}", *given.broker_set, *topology]
-    )
-    if given.nfp:
-        settings = with_nfp(settings)
-    if given.oslo:
-        settings = with_oslo(settings)
-    if given.journal:
-        settings = with_journal(settings, given.journal)
-    if settings.tree.topology == "custom":
-        raise ConfigError("tree.topology: saw custom, expected kary:K: the hosts are made here (try --topo)")
-    return settings
+    return settings_with(given, given.broker_config, [f"broker.log_level={level}", *given.broker_set])
 
 
 # ---------------------------------------------------------------- the processes

@@ -28,33 +28,20 @@ VERBS: Final = {
     "ship": "sealed segments to a store: s3://, gs://, abfs://, hdfs://, file://",
 }
 """Verb -> what it does; the order of ``headgate journal --help``."""
+_ABOUT: Final = "What passed through a broker, on disk. `headgate start --journal DIR` records it."
+_MORE: Final = """
+
+DIR is the journal's directory; without it $XDG_STATE_HOME/headgate/journal. Verbs that read take a URL,
+where segments were shipped to.
+
+Examples:
+  headgate journal ls DIR                              what there is
+  headgate journal tail -f DIR                         what passes now
+  headgate journal show DIR --direction denied         who was refused
+  headgate journal ship DIR --to s3://bucket/journals   where all ranks come together
+  headgate journal replay DIR --to local:///run/b.sock --speed max"""
 
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb ``journal``."""
-    return family.run("journal", VERBS, overview, argv)
-
-
-def overview() -> str:
-    """The text of ``headgate journal --help``."""
-    return "\n".join(
-        [
-            "Usage: headgate journal VERB [OPTIONS] ...",
-            "",
-            "What passed through a broker, on disk. `headgate start --journal DIR` records it.",
-            "",
-            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
-            "",
-            "`headgate journal VERB --help` has the options and an example of each.",
-            "",
-            "DIR is the journal's directory; without it $XDG_STATE_HOME/headgate/journal. Verbs that read take a URL,",
-            "where segments were shipped to.",
-            "",
-            "Examples:",
-            "  headgate journal ls DIR                              what there is",
-            "  headgate journal tail -f DIR                         what passes now",
-            "  headgate journal show DIR --direction denied         who was refused",
-            "  headgate journal ship DIR --to s3://bucket/journals   where all ranks come together",
-            "  headgate journal replay DIR --to local:///run/b.sock --speed max",
-        ]
-    )
+    return family.run("journal", VERBS, _ABOUT, _MORE, argv)

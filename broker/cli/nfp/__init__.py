@@ -39,28 +39,15 @@ VERBS: Final = {
     "keys": "show, make and pass on keys",
 }
 """Verb -> what it does; the order of ``headgate nfp --help``."""
+_ABOUT: Final = "The NORFAB protocol: a broker of jobs, its workers, its clients."
+_MORE: Final = """
+
+Examples:
+  headgate nfp broker                      prints its key and the two commands below in full
+  headgate nfp worker tasks.py             the functions in it that are marked @worker.task
+  headgate nfp run SERVICE TASK            what the worker answers"""
 
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb ``nfp``."""
-    return family.run("nfp", VERBS, overview, argv)
-
-
-def overview() -> str:
-    """The text of ``headgate nfp --help``."""
-    return "\n".join(
-        [
-            "Usage: headgate nfp VERB [OPTIONS] ...",
-            "",
-            "The NORFAB protocol: a broker of jobs, its workers, its clients.",
-            "",
-            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
-            "",
-            "`headgate nfp VERB --help` has the options and an example of each.",
-            "",
-            "Examples:",
-            "  headgate nfp broker                      prints its key and the two commands below in full",
-            "  headgate nfp worker tasks.py             the functions in it that are marked @worker.task",
-            "  headgate nfp run SERVICE TASK            what the worker answers",
-        ]
-    )
+    return family.run("nfp", VERBS, _ABOUT, _MORE, argv)

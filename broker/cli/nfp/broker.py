@@ -63,14 +63,7 @@ def arguments() -> Parser:
     add("--no-curve", action="store_true", help="Speak plaintext (on this machine only, unless --insecure).")
     add("--insecure", action="store_true", help="Allow plaintext off loopback.")
     add("-c", "--config", metavar="FILE", help="TOML with a section [nfp]; options go before it.")
-    add(
-        "-s",
-        "--set",
-        action="append",
-        default=[],
-        metavar="nfp.KEY=VALUE",
-        help="A setting that goes before all others; may be given again.",
-    )
+    parser.add_set("nfp.KEY=VALUE", "A setting that goes before all others")
     add("--journal", metavar="DIR", help="Record what passes in this folder; more in [journal] of the file.")
     add("-u", "--uri", metavar="URI", help="The Flux broker to be reachable on, as its owner.")
     add("--no-flux", action="store_true", help="None, whatever the environment says.")

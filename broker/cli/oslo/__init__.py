@@ -34,28 +34,15 @@ VERBS: Final = {
     "listen": "print notifications as they come",
 }
 """Verb -> what it does; the order of ``headgate oslo --help``."""
+_ABOUT: Final = "The transport zmq:// of oslo.messaging: the proxy of a node, and what goes through it."
+_MORE: Final = """
+
+Examples:
+  headgate oslo proxy                            on this machine; prints the transport_url
+  headgate oslo call scheduler select host=a1    what a server of the topic answers
+  headgate oslo listen notifications             until Ctrl-C"""
 
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb ``oslo``."""
-    return family.run("oslo", VERBS, overview, argv)
-
-
-def overview() -> str:
-    """The text of ``headgate oslo --help``."""
-    return "\n".join(
-        [
-            "Usage: headgate oslo VERB [OPTIONS] ...",
-            "",
-            "The transport zmq:// of oslo.messaging: the proxy of a node, and what goes through it.",
-            "",
-            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
-            "",
-            "`headgate oslo VERB --help` has the options and an example of each.",
-            "",
-            "Examples:",
-            "  headgate oslo proxy                            on this machine; prints the transport_url",
-            "  headgate oslo call scheduler select host=a1    what a server of the topic answers",
-            "  headgate oslo listen notifications             until Ctrl-C",
-        ]
-    )
+    return family.run("oslo", VERBS, _ABOUT, _MORE, argv)

@@ -13,22 +13,16 @@ from typing import Any
 import msgspec
 
 from broker.cli import overrides
+from broker.cli.parsing import Parser
 from broker.errors import ConfigError
 from broker.settings import JournalSection, OsloSection, Settings, check, load_journal, load_oslo
 
 
-def common(parser: argparse.ArgumentParser) -> None:
+def common(parser: Parser) -> None:
     """Options of every verb that becomes a process of the wing."""
     add = parser.add_argument
     add("-c", "--config", metavar="FILE", help="TOML with a section [oslo]; options go before it.")
-    add(
-        "-s",
-        "--set",
-        action="append",
-        default=[],
-        metavar="oslo.KEY=VALUE",
-        help="A setting that goes before all others; may be given again.",
-    )
+    parser.add_set("oslo.KEY=VALUE", "A setting that goes before all others")
     add("-q", "--quiet", action="store_true", help="Say nothing at the start, log warnings only.")
 
 

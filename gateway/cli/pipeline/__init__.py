@@ -29,30 +29,19 @@ VERBS: Final = {
     "report": "charts of a warehouse as one HTML page",
 }
 """Verb -> what it does; the order of ``headgate pipeline --help``."""
+_ABOUT: Final = (
+    "What a journal holds as Delta Lake tables (pip install 'headgate[spark]'); stream needs Java 17."
+)
+_MORE: Final = """ Under spark-submit:
+  spark-submit --master spark://HOST:7077 $(python -m gateway.pipeline --path) batch --warehouse DIR
+
+Examples:
+  headgate up --journal journal                                          record what passes
+  headgate pipeline batch --journal journal --warehouse warehouse        tables of it
+  headgate pipeline stream --journal journal --warehouse live            the same, every few seconds
+  headgate pipeline report --warehouse warehouse -o report.html          charts"""
 
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb ``pipeline``."""
-    return family.run("pipeline", VERBS, overview, argv, package="gateway.cli")
-
-
-def overview() -> str:
-    """The text of ``headgate pipeline --help``."""
-    return "\n".join(
-        [
-            "Usage: headgate pipeline VERB [OPTIONS] ...",
-            "",
-            "What a journal holds as Delta Lake tables (pip install 'headgate[spark]'); stream needs Java 17.",
-            "",
-            *(f"  {verb:8} {what}" for verb, what in VERBS.items()),
-            "",
-            "`headgate pipeline VERB --help` has the options and an example of each. Under spark-submit:",
-            "  spark-submit --master spark://HOST:7077 $(python -m gateway.pipeline --path) batch --warehouse DIR",
-            "",
-            "Examples:",
-            "  headgate up --journal journal                                          record what passes",
-            "  headgate pipeline batch --journal journal --warehouse warehouse        tables of it",
-            "  headgate pipeline stream --journal journal --warehouse live            the same, every few seconds",
-            "  headgate pipeline report --warehouse warehouse -o report.html          charts",
-        ]
-    )
+    return family.run("pipeline", VERBS, _ABOUT, _MORE, argv, package="gateway.cli")
