@@ -296,7 +296,10 @@ class Supervisor:
 
 
 def _code(code: int) -> str:
-    return f"code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
+    if code >= 0:
+        return f"code {code}"
+    names = {each.value: f" ({each.name})" for each in signal.Signals}  # most real-time signals have none
+    return f"signal {-code}{names.get(-code, '')}"
 
 
 def _environ() -> dict[str, str]:

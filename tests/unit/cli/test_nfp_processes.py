@@ -131,6 +131,13 @@ def test_who_fails_is_started_again_and_left_after_a_while(stage: Stage) -> None
     assert stage.texts("left") == ["ended with code 3 (oh no) 5 times in a row, is not started again"]
 
 
+def test_an_end_by_a_signal_without_a_name_is_one_like_others(stage: Stage) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 1)"
+    assert asyncio.run(left(stage.supervisor(program("w", code)))) == FAILED
+    ended = f"ended with signal {signal.SIGRTMIN + 1} (without a word)"
+    assert stage.texts("left") == [f"{ended} 5 times in a row, is not started again"]
+
+
 def test_a_wrong_configuration_is_not_tried_again(stage: Stage) -> None:
     assert asyncio.run(left(stage.supervisor(program("w", "import sys; sys.exit(78)")))) == CONFIG
     assert len(stage.events("starting")) == 1
