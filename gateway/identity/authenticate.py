@@ -29,7 +29,7 @@ from gateway.identity import certificates, cookies
 from gateway.identity.attempts import Attempts
 from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.jwt import Verifier, is_jwt
-from gateway.identity.keys import KeyRing
+from gateway.identity.keys import JwtKeys
 from gateway.identity.leases import HEARTBEAT_S, Connections
 from gateway.identity.login import LoggedIn, id_of
 from gateway.identity.origin import Origins
@@ -95,8 +95,8 @@ class Authenticator:
         self.origins = Origins(settings.access.allowed_origins, _names(settings))
         self.attempts = Attempts()
         self._faults = Attempts()  # what is no client's doing, and must not fill the log either
-        self._ring = KeyRing(settings.jwt, clock=clock)
-        self._verifier = Verifier(settings.jwt, self._ring)
+        self._jwt_keys = JwtKeys(settings.jwt, clock=clock)
+        self._verifier = Verifier(settings.jwt, self._jwt_keys)
         self._elsewhere: SharedLogins | None = None
         self._complaint = ""  # about the files below, as logged last
 
@@ -112,7 +112,7 @@ class Authenticator:
         if problem := self._revocations.problem:
             raise ConfigError(problem)
         self.user_logins.providers.start()
-        await self._ring.start()
+        await self._jwt_keys.start()
 
     def announce(self, urls: Sequence[str]) -> None:
         """Tell ``headgate login link`` where this gateway listens and what its links give.
@@ -142,12 +142,12 @@ class Authenticator:
             group.create_task(_every(HEARTBEAT_S, self._beat), name="identity: heartbeat")
             if self._settings.jwt.keys:
                 refresh_s = self._settings.jwt.refresh_s
-                group.create_task(_every(refresh_s, self._ring.refresh), name="identity: keys")
+                group.create_task(_every(refresh_s, self._jwt_keys.refresh), name="identity: keys")
 
     async def reload(self) -> list[str]:
         """Read tokens, revocation lists and keys again, now; returns what could not be read and so stays as it was."""
         await self._revocations.read()
-        problems = [each.text for each in await self._ring.refresh()]
+        problems = [each.text for each in await self._jwt_keys.refresh()]
         return [problem, *problems] if (problem := self._revocations.problem) else problems
 
     def set_users(self, settings: GatewaySettings) -> None:
@@ -165,7 +165,7 @@ class Authenticator:
 
     def close(self) -> None:
         """Give back this worker's counts, read no keys any more; the store is its maker's to close."""
-        self._ring.close()
+        self._jwt_keys.close()
         self.user_logins.providers.close()
         self.connections.close()
 

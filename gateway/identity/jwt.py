@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import jwt
 
 from gateway.closes import BAD_CREDENTIAL
-from gateway.identity.keys import Key, KeyRing
+from gateway.identity.keys import JwtKeys, Key
 from gateway.principal import Denied, refused
 from gateway.settings.schema import JwtSection
 
@@ -60,9 +60,11 @@ def is_jwt(text: str) -> bool:
 class Verifier:
     """Checks tokens against ``[jwt]``, or what a provider has instead; ``wall`` is the clock, seconds since 1970."""
 
-    def __init__(self, settings: JwtSection, ring: KeyRing, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, settings: JwtSection, jwt_keys: JwtKeys, *, wall: Callable[[], float] = time.time
+    ) -> None:
         self._settings = settings
-        self._ring = ring
+        self._jwt_keys = jwt_keys
         self._wall = wall
 
     async def verify(self, text: str) -> Verified:
@@ -73,9 +75,9 @@ class Verifier:
                 nothing but its times is wrong.
         """
         algorithm, kid = self._head(text)
-        if kid is not None and not self._ring.knows(kid):
-            await self._ring.refresh_for(kid)
-        keys = self._ring.find(algorithm, kid)
+        if kid is not None and not self._jwt_keys.knows(kid):
+            await self._jwt_keys.refresh_for(kid)
+        keys = self._jwt_keys.find(algorithm, kid)
         if not keys:
             raise refused(f"no key for algorithm {algorithm} and kid {str(kid)[:64]!r}")
         claims = self._claims(text, keys[:TRIED])

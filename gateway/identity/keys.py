@@ -56,7 +56,7 @@ class Key(NamedTuple):
     public: PublicKey
 
 
-class KeyRing:
+class JwtKeys:
     """All keys of the settings.
 
     Args:

@@ -21,7 +21,7 @@ from urllib.parse import quote_plus
 from broker.errors import ConfigError
 from gateway.identity.fetching import FAULTS, Reply, fetch, told
 from gateway.identity.jwt import Untimely, Verifier
-from gateway.identity.keys import KeyRing
+from gateway.identity.keys import JwtKeys
 from gateway.principal import Denied, refused
 from gateway.settings.rules import is_web_address
 from gateway.settings.schema import JwtSection, OidcEntry
@@ -79,14 +79,14 @@ class Provider:
         self._wall = wall
         self._lock = asyncio.Lock()
         self._metadata: Metadata | None = None
-        self._ring: KeyRing | None = None
+        self._jwt_keys: JwtKeys | None = None
         self._asked: float | None = None
         self._why = ""  # the last reading failed
 
     def close(self) -> None:
         """Wait for no keys any more."""
-        if self._ring is not None:
-            self._ring.close()
+        if self._jwt_keys is not None:
+            self._jwt_keys.close()
 
     # ------------------------------------------------------------ metadata
 
@@ -112,10 +112,10 @@ class Provider:
             self._asked, self._why = self._clock(), told(error)
             log.warning("provider %s: metadata: %s", self.entry.name, self._why)
             return
-        if self._ring is None or self._metadata is None or self._metadata.jwks != found.jwks:
+        if self._jwt_keys is None or self._metadata is None or self._metadata.jwks != found.jwks:
             self.close()
-            self._ring = KeyRing(JwtSection(keys=(found.jwks,)), clock=self._clock)
-        await self._ring.refresh()
+            self._jwt_keys = JwtKeys(JwtSection(keys=(found.jwks,)), clock=self._clock)
+        await self._jwt_keys.refresh()
         self._asked, self._why, self._metadata = self._clock(), "", found
 
     # ------------------------------------------------------------ who logged in
@@ -166,10 +166,10 @@ class Provider:
         """
         metadata = await self.metadata()
         entry = self.entry
-        assert self._ring is not None
-        if not any(self._ring.find(each, None) for each in entry.algorithms):
-            await self._ring.refresh_for("")
-            if not any(self._ring.find(each, None) for each in entry.algorithms):
+        assert self._jwt_keys is not None
+        if not any(self._jwt_keys.find(each, None) for each in entry.algorithms):
+            await self._jwt_keys.refresh_for("")
+            if not any(self._jwt_keys.find(each, None) for each in entry.algorithms):
                 raise self.away("none of its keys could be read")
         section = JwtSection(
             keys=(metadata.jwks,),
@@ -179,7 +179,7 @@ class Provider:
             leeway_s=entry.leeway_s,
         )
         try:
-            claims = (await Verifier(section, self._ring, wall=self._wall).verify(answer.id_token)).claims
+            claims = (await Verifier(section, self._jwt_keys, wall=self._wall).verify(answer.id_token)).claims
         except Untimely as error:
             raise self._clocks_differ(error) from error
         except Denied as denied:

@@ -22,7 +22,7 @@ from gateway.codecs import binary, control, jsonview, new_codec, zws
 from gateway.events.run import Run
 from gateway.identity import certificates, keys, tokens
 from gateway.identity.jwt import Verifier, is_jwt
-from gateway.identity.keys import KeyRing
+from gateway.identity.keys import JwtKeys
 from gateway.identity.origin import normal
 from gateway.identity.proxies import Networks, forwarded_for, host_name, is_local_host
 from gateway.identity.proxyheader import SIGNATURE, Header
@@ -226,7 +226,7 @@ def _verifier() -> Verifier:
         paths.append(Path(folder.name) / f"{name}.pem")
         paths[-1].write_bytes(public_pem(key))
     settings = issuer.section(*paths)
-    ring = KeyRing(settings)
+    ring = JwtKeys(settings)
     asyncio.run(ring.start())
     return Verifier(settings, ring)
 

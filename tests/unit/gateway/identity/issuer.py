@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from gateway import closes
 from gateway.identity.jwt import Verifier
-from gateway.identity.keys import KeyRing
+from gateway.identity.keys import JwtKeys
 from gateway.principal import Denied
 from gateway.settings.schema import JwtSection
 
@@ -52,7 +52,7 @@ def verify(settings, *texts, clock=time.monotonic):
     """What comes of each token: a `Verified` or a `Denied`."""
 
     async def run():
-        ring = KeyRing(settings, clock=clock)
+        ring = JwtKeys(settings, clock=clock)
         await ring.start()
         verifier, found = Verifier(settings, ring), []
         for text in texts:

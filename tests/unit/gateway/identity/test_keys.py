@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from broker.errors import ConfigError
 from gateway.identity.fetching import ANSWER_BYTES
 from gateway.identity.jwt import Verifier
-from gateway.identity.keys import UNKNOWN_KID_S, KeyRing, parse_document, parse_pem, read_file
+from gateway.identity.keys import UNKNOWN_KID_S, JwtKeys, parse_document, parse_pem, read_file
 from gateway.principal import Denied
 from tests.unit.gateway.identity.authority import Authority, common, pem, public_pem
 from tests.unit.gateway.identity.issuer import ALGORITHMS, KEYS, jwk, section, signed, verify
@@ -45,12 +45,12 @@ def test_pem_that_cannot_be_used(text, tmp_path):
     (tmp_path / "bad.pem").write_bytes(text)
 
     with pytest.raises(ConfigError, match=r"bad\.pem"):
-        asyncio.run(KeyRing(section(tmp_path / "bad.pem")).start())
+        asyncio.run(JwtKeys(section(tmp_path / "bad.pem")).start())
 
 
 def test_a_missing_key_file_is_a_configuration_error(tmp_path):
     with pytest.raises(ConfigError, match=r"no\.pem"):
-        asyncio.run(KeyRing(section(tmp_path / "no.pem")).start())
+        asyncio.run(JwtKeys(section(tmp_path / "no.pem")).start())
 
 
 def test_documents_hold_what_can_be_used_and_the_rest_is_left_out():
@@ -100,7 +100,7 @@ def test_documents_in_files(tmp_path):
 )
 def test_addresses_that_are_refused(address):
     with pytest.raises(ConfigError, match=r"jwt\.keys"):
-        KeyRing(section(address))
+        JwtKeys(section(address))
 
 
 # ---------------------------------------------------------------- a provider that rotates its keys
@@ -149,7 +149,7 @@ async def test_keys_rotate():
     async with provider() as made:
         made.keys = [jwk(old, "EdDSA", "old")]
         settings = section(made.address)
-        ring = KeyRing(settings, clock=lambda: now[0])
+        ring = JwtKeys(settings, clock=lambda: now[0])
         verifier = Verifier(settings, ring)
         await ring.start()
         by_old = signed(key=old, headers={"kid": "old"})
@@ -177,7 +177,7 @@ async def test_a_client_that_leaves_does_not_keep_a_fresh_key_from_others():
     now = [0.0]
     async with provider() as made:
         made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "old")]
-        ring = KeyRing(section(made.address), clock=lambda: now[0])
+        ring = JwtKeys(section(made.address), clock=lambda: now[0])
         await ring.start()
         verifier, token = Verifier(ring._settings, ring), signed(headers={"kid": "new"})
         made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "new")]
@@ -198,7 +198,7 @@ def test_invented_key_names_do_not_make_us_ask_all_day():
         async with provider() as made:
             made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "1")]
             settings = section(made.address)
-            ring = KeyRing(settings, clock=lambda: now[0])
+            ring = JwtKeys(settings, clock=lambda: now[0])
             await ring.start()
             verifier = Verifier(settings, ring)
             for n in range(50):
@@ -251,7 +251,7 @@ async def test_a_provider_that_fails_leaves_the_keys_that_were_read(answer):
     async with provider() as made:
         made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "1")]
         settings = section(made.address)
-        ring = KeyRing(settings)
+        ring = JwtKeys(settings)
         await ring.start()
         made.answer = answer
         problems = await ring.refresh()
@@ -262,6 +262,6 @@ async def test_a_provider_that_fails_leaves_the_keys_that_were_read(answer):
 async def test_a_provider_that_is_not_there_yet():
     async with provider() as made:
         settings = section(made.address)
-    ring = KeyRing(settings)  # its port is closed now
+    ring = JwtKeys(settings)  # its port is closed now
     await ring.start()
     assert isinstance(await outcome(Verifier(settings, ring), signed()), Denied)
