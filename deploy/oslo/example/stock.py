@@ -6,7 +6,6 @@ python stock.py SERVER_NAME          with OSLO_TRANSPORT_URL, by default zmq://
 import os
 import signal
 import sys
-import threading
 
 import oslo_messaging
 from oslo_config import cfg
@@ -44,8 +43,12 @@ class Bell:
         print(f"{self.name}: {publisher_id} says {event_type} {payload['number']}", flush=True)
 
 
+ENDS = (signal.SIGTERM, signal.SIGINT)
+
+
 def main():
     name = sys.argv[1]
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # before the library's threads begin
     conf = cfg.CONF
     conf([], project="stock")
     url = os.environ.get("OSLO_TRANSPORT_URL", "zmq://")
@@ -57,13 +60,10 @@ def main():
     bell = oslo_messaging.get_notification_listener(
         notices, [oslo_messaging.Target(topic="orders")], [Bell(name)], executor="threading", pool="stock"
     )
-    leave = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: leave.set())
     server.start()
     bell.start()
     print(f"{name}: ready", flush=True)
-    leave.wait()
+    signal.sigwait(ENDS)
     for each in (server, bell):
         each.stop()
         each.wait()

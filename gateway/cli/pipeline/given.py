@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -157,10 +157,37 @@ def existing(path: str) -> Warehouse:
     return warehouse
 
 
+class Leave:
+    """Whether a signal told this process to leave.
+
+    ``threading.Event`` will not do: its ``set`` takes a lock, which the thread that the signal interrupts may hold.
+    """
+
+    def __init__(self) -> None:
+        self._told = False
+        self._wake: SimpleQueue[None] = SimpleQueue()  # may be put to by a signal handler at any time
+
+    def set(self) -> None:
+        """End what waits, from now on."""
+        self._told = True
+        self._wake.put(None)
+
+    def is_set(self) -> bool:
+        """Whether somebody has."""
+        return self._told
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for that, for so many seconds at most; whether it has come."""
+        if not self._told:
+            with contextlib.suppress(Empty):
+                self._wake.get(timeout=seconds)
+        return self._told
+
+
 @contextlib.contextmanager
-def leaving() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set."""
-    leave = threading.Event()
+def leaving() -> Iterator[Leave]:
+    """What SIGINT and SIGTERM set."""
+    leave = Leave()
     before = {
         number: signal.signal(number, lambda *_came: leave.set())
         for number in (signal.SIGINT, signal.SIGTERM)

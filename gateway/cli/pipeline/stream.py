@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -103,7 +102,7 @@ def _settings(on_corrupt: str, payload: bool, max_files: int | None, max_bytes: 
     return settings | {name: limit for name, limit in limits.items() if limit}
 
 
-def _follow(running: Stream, leave: threading.Event) -> None:
+def _follow(running: Stream, leave: given.Leave) -> None:
     """Until it ends, fails, or is told to leave."""
     while running.active and not leave.wait(_LOOK_S):
         pass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -38,11 +37,14 @@ class Side:
         self.party = party
         self.log = Writer(Path(place.folder), party.name)
         self.port: ClientSession = open_session(Settings(ipc_dir=place.uri))
-        self.draining = threading.Event()
-        self.leaving = threading.Event()
+        self.draining = self.leaving = False
         self.conn = self.status = ""
-        signal.signal(signal.SIGUSR1, lambda *_: self.draining.set())
-        signal.signal(signal.SIGTERM, lambda *_: (self.draining.set(), self.leaving.set()))
+        signal.signal(signal.SIGUSR1, self._told)
+        signal.signal(signal.SIGTERM, self._told)
+
+    def _told(self, number: int, _frame: object) -> None:
+        self.draining = True
+        self.leaving = self.leaving or number == signal.SIGTERM
 
     def up(self) -> None:
         self.conn = self.log.conn()
@@ -77,10 +79,10 @@ class Serving(Side):
         for topic in intakes:
             self.log.provides(self.conn, f"oslo:{topic}")
         said = False
-        while not self.leaving.is_set():
+        while not self.leaving:
             for intake in intakes.values():
                 self._take(intake)
-            if self.draining.is_set() and not said:
+            if self.draining and not said:
                 said = True
                 print("drained", flush=True)
         for intake in intakes.values():
@@ -111,7 +113,8 @@ class Asking(Side):
         self.log.up(self.status, self.party.at, os.getuid(), 0, kind="oslo", unordered=True)
         self.counts: dict[str, int] = {}
         turn = 0
-        while not self.draining.wait(EVERY_S):
+        while not self.draining:
+            time.sleep(EVERY_S)
             self._call()
             if turn % 3 == 0:
                 self._tell("cast", CASTS)
@@ -120,7 +123,8 @@ class Asking(Side):
                 self._tell("notify", NEWS)
             turn += 1
         print("drained", flush=True)
-        self.leaving.wait()
+        while not self.leaving:
+            time.sleep(LOOK_S)
 
     def _said(self, conn: str, topic: str) -> dict[str, Any]:
         number = self.counts[topic] = self.counts.get(topic, -1) + 1

@@ -1,0 +1,36 @@
+"""A verb that a signal ends: whatever its main thread is just doing, also at the first steps of a wait."""
+
+import signal
+import sys
+
+import pytest
+
+from gateway.cli.pipeline import given
+
+
+@pytest.mark.parametrize("step", range(24))
+def test_a_signal_at_any_step_of_a_wait_ends_it(step):
+    steps = iter(range(step))
+
+    def trace(_frame, _event, _arg):
+        if next(steps, None) is None:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGTERM)
+            return None
+        return trace
+
+    with given.leaving() as leave:
+        sys.settrace(trace)
+        try:
+            while not leave.wait(0.01):
+                pass
+        finally:
+            sys.settrace(None)
+        assert leave.is_set()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_nobody_said_so():
+    with given.leaving() as leave:
+        assert not leave.wait(0.001)
+        assert not leave.is_set()
