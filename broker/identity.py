@@ -70,7 +70,7 @@ class PeerInfo(NamedTuple):
     key: str | None = None
     """The key that the handshake proved, as ``Options.keys`` has it (CURVE: Z85); None where none was."""
     user: Credentials | None = None
-    """Credentials a listener has already established (a known CURVE client, a web session)."""
+    """Credentials a listener has already established (a CURVE client whose key is known)."""
     rank: int | None = None
     """Tree peer: the rank bound to its key; None for clients. It makes its bearer a trusted broker."""
     local: bool = False

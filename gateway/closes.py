@@ -45,7 +45,7 @@ MEANINGS: Final[dict[int, Meaning]] = {
     TOO_BIG: Meaning("too-big", "a message above the announced limit", False),
     SHUTDOWN: Meaning("shutdown", "the gateway leaves or restarts", True),
     INTERNAL: Meaning("internal", "a fault of the gateway; its log has the reason", True),
-    SLOW: Meaning("slow", "more waits for the client than it may have waiting: it reads too slowly", True),
+    SLOW: Meaning("slow", "the client reads too slowly: more waits for it than its limits allow", True),
     NO_PONG: Meaning("no-pong", "the client answered no ping in time", True),
     EXPIRED: Meaning("expired", "the credential expired; connect with a fresh one", True),
     BUSY: Meaning("busy", "too many connections at the moment", True),

@@ -39,8 +39,8 @@ PATIENCE_S: Final = 2.0
 """Publishers wait for a subscriber above high water so long, and up to one ``sweep`` longer. Who reads 3 072 events or
 768 KiB in that time is below low water again; one that is slower costs itself: it is ended, or misses events."""
 CALM_SHARE: Final = 0.25
-"""Of the time in which nobody waits for it, so much is taken off what was waited: who drips is not waited for again and
-again."""
+"""A subscriber earns back this share of the time in which nobody waits for it: one that reads just enough to fall below
+low water now and then uses ``PATIENCE_S`` up all the same."""
 DEFERRED_BYTES: int = 16 << 20
 """What users of one owner's link may have said beyond their shares, as of ``shares.cost``, before the link is held."""
 UNTRUSTED_S: Final = 60.0

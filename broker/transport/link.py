@@ -160,7 +160,7 @@ class Link(ABC):
         ended: None while the link lives, then the LinkError that ended it.
         data: a place for the owner's own record of this link.
         talk: what the far end says beside messages; None: nothing.
-        untranslatable: messages of either direction that the link's dialect, or the house, has no form for.
+        untranslatable: messages of either direction that have no form in the link's dialect, or in ours.
     """
 
     __slots__ = ("__weakref__", "data", "ended", "flusher", "outbox", "peer", "receiver", "untranslatable")

@@ -13,7 +13,7 @@ export const CLOSES = Object.freeze({
   1009: ['too-big', 'a message above the announced limit'],
   4000: ['shutdown', 'the gateway leaves or restarts'],
   4001: ['internal', 'a fault of the gateway; its log has the reason'],
-  4002: ['slow', 'more waits for the client than it may have waiting: it reads too slowly'],
+  4002: ['slow', 'the client reads too slowly: more waits for it than its limits allow'],
   4003: ['no-pong', 'the client answered no ping in time'],
   4004: ['expired', 'the credential expired; connect with a fresh one'],
   4005: ['busy', 'too many connections at the moment'],
