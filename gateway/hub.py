@@ -87,6 +87,7 @@ class Hub:
         access, fanout, history, registrations, deadlines, replays, publishers, refusals, reports, counters: what they
             say. latest: None, where no topics are kept.
         sessions: by id. order: the same by age. fronts: by route stack.
+        waiting_bytes: of messages that wait for ``hook``, apart from ``options.budget``, whose half bounds it.
         cred: on answers of the gateway itself.
         accepting: False once the gateway leaves.
     """
@@ -116,6 +117,7 @@ class Hub:
         self.access = Access(settings.rules)
         self.elsewhere: AnyRankRetry | None = None
         self.hook: AuthorizationHook | None = None
+        self.waiting_bytes = 0
         self.fanout = Fanout(settings.limits.subscriptions)
         self.history = History(settings.gateway.history_msgs, settings.gateway.history_bytes)
         kept = settings.gateway

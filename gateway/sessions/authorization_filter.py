@@ -2,10 +2,9 @@
 
 What is known passes at once. For what is not, the link is read no further until the answer is there, so that all of a
 client's messages stay in order; it has one question under way then, whatever it sends. What has come with them waits,
-within bounds, and counts in the budget of all links; half of that is kept for what clients are sent. Answers of
-services, ends of calls and what the gateway answers itself (``gateway.*``) pass unasked: a hook that is away keeps no
-owner from it. What ``gateway.latest`` and ``gateway.presence`` tell of a topic is for those who may subscribe to it,
-and is asked for so.
+within bounds for each client and for all (``Hub.waiting_bytes``). Answers of services, ends of calls and what the
+gateway answers itself (``gateway.*``) pass unasked: a hook that is away keeps no owner from it. What ``gateway.latest``
+and ``gateway.presence`` tell of a topic is for those who may subscribe to it, and is asked for so.
 """
 
 from __future__ import annotations
@@ -85,36 +84,28 @@ class AuthorizationFilter:
             self._run(items, {})
 
     def _keep(self, item: Item) -> None:
-        """Let ``item`` wait behind those that do; where that are too many, refuse it. Responses always may: somebody
-        waits for them.
-        """
+        """Let ``item`` wait behind those that do; where that are too many, refuse it, if its sender hears of that."""
         waiting = self._waiting
         if waiting is None or self._session.ended:  # it was closed for the one before
             return
-        size, budget = _size(item), self._session.hub.options.budget
-        most = self._session.hub.settings.limits.message_bytes
+        size, hub = _size(item), self._session.hub
+        most, most_of_all = hub.settings.limits.message_bytes, hub.options.budget.limit_bytes // 2
         mine = waiting and (len(waiting) >= WAITING_MSGS or self._waiting_bytes + size > most)
-        everybodys = budget.used_bytes and budget.used_bytes + size > budget.limit_bytes // 2
-        if (mine or everybodys) and not (isinstance(item, Message) and item.head[3] == RESPONSE):
-            self._refuse(item)
+        everybodys = hub.waiting_bytes and hub.waiting_bytes + size > most_of_all
+        if (mine or everybodys) and isinstance(item, Message) and not _always_waits(item):
+            if self._session.charge(item):
+                answers.disallow(self._session, item, "", b"", errno.EAGAIN, FULL)
             return
         waiting.append(item.copy())
         self._waiting_bytes += size
-        budget.used_bytes += size
+        hub.waiting_bytes += size
 
     def _take_waiting(self) -> list[Item]:
         """What waits: it does no longer."""
         items, self._waiting = self._waiting or [], None
-        self._session.hub.options.budget.used_bytes -= self._waiting_bytes
+        self._session.hub.waiting_bytes -= self._waiting_bytes
         self._waiting_bytes = 0
         return items
-
-    def _refuse(self, item: Item) -> None:
-        session = self._session
-        if not isinstance(item, Message):
-            session.drop("control object beyond what may wait")
-        elif session.charge(item):
-            answers.disallow(session, item, "", b"", errno.EAGAIN, FULL)
 
     def _run(self, items: Sequence[Item], said: Mapping[Question, Verdict]) -> None:
         """Pass on what may be, refuse what may not, and ask for the first that is not known."""
@@ -221,6 +212,14 @@ def _prefixes(session: Session, item: dict[str, Any]) -> list[str]:
 
 def _encoded(prefix: str) -> bytes:
     return prefix.encode("utf-8", "surrogateescape")
+
+
+def _always_waits(message: Message) -> bool:
+    """Responses and ends of calls, for which somebody waits while their sender hears of no refusal. Control objects do,
+    too; it is what one read has of them, for then the link is paused.
+    """
+    kind = message.head[3]
+    return kind == RESPONSE or (kind == REQUEST and unanswered(bytes(part_data(message.topic_part) or b"")))
 
 
 def _size(item: Item) -> int:

@@ -386,7 +386,7 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     budget_bytes: Bytes = 256 * 2**20
     """Bytes that may wait for all clients together, what many wait for counted once; beyond it the user who holds most
-    besides one message loses a connection. Default 256 MiB."""
+    besides one message loses a connection. Default 256 MiB. Half as much may wait for the authorisation hook, too."""
 
     slow_policy: Literal["disconnect", "drop"] = "disconnect"
     """What a slow reader gets unless it chose: a close with a reason, or a gap notice with the count."""
