@@ -14,6 +14,7 @@ from broker.errors import ConfigError
 from gateway.closes import ENDED
 from gateway.settings.places import place_of
 from gateway.web import admission
+from gateway.web.connections import Connection
 from gateway.web.listener import bind, place_bound
 from tests.unit.gateway.identity.authority import Authority
 
@@ -24,6 +25,16 @@ async def dial(url):
 
 
 QUICK = "[limits]\nhandshake_s = 0.15\n"
+
+
+@pytest.fixture
+def connections(monkeypatch):
+    """All that are made, in order."""
+    made, begin = [], Connection.connection_made
+    monkeypatch.setattr(
+        Connection, "connection_made", lambda self, wire: (made.append(self), begin(self, wire))
+    )
+    return made
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "])
@@ -60,40 +71,43 @@ async def answered(reader):
 
 
 @pytest.mark.parametrize("begun", [b"G", b"\r\n", b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-async def test_a_second_request_head_that_does_not_come_is_not_waited_for_either(open_live, begun):
-    live = await open_live(QUICK)
+async def test_a_second_request_head_that_does_not_come_is_not_waited_for_either(
+    open_live, connections, begun
+):
+    live = await open_live()
     reader, writer = await dial(live.url)
     for _ in range(2):
         writer.write(ASK)
         await answered(reader)
-        await asyncio.sleep(0.25)  # longer than a head may take
+    connections[0]._head_s = 0.05
     writer.write(begun)
     assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
 
 
-async def test_a_body_that_is_not_read_is_no_head(open_live):
-    live = await open_live(QUICK)
+async def test_a_body_that_is_not_read_is_no_head(open_live, monkeypatch):
+    begun = []
+    monkeypatch.setattr(Connection, "_expect_head", lambda self: begun.append(self))
+    live = await open_live()
     reader, writer = await dial(live.url)
     writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
     await answered(reader)
     writer.write(b"ab")
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(0.01)
     writer.write(ASK)
     await answered(reader)
+    assert len(begun) == 1
     writer.close()
 
 
-async def test_a_client_that_has_asked_once_may_pause(open_live):
-    live = await open_live(QUICK)
+async def test_a_client_that_has_asked_once_may_pause(open_live, connections):
+    live = await open_live()
     async with aiohttp.ClientSession() as http:
         for _ in range(2):
             async with http.get(f"{live.url}/livez") as answer:
                 assert answer.status == 200
-                first = answer.connection
-            await asyncio.sleep(0.25)
-        assert first is None  # given back to the pool
-        assert len(http.connector._conns) == 1
+            assert connections[0]._deadline is None
+        assert len(connections) == 1
 
 
 async def test_of_more_silent_connections_than_allowed_the_oldest_goes(open_live):
