@@ -1,6 +1,6 @@
 """Files that are written whole or not at all: whoever reads one meanwhile has the old or the new one. A leaf.
 
-The new file lies beside the old one until it is complete, as ``.NAME.THREAD``, and takes its place in one step
+The new file lies beside the old one until it is complete, as ``.NAME.RANDOM``, and takes its place in one step
 (rename(2)): so the mode and the owner of the old one are gone, and who has it open keeps it.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 from typing import Final
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -37,24 +36,33 @@ def write(
         FileExistsError: a file is kept. OSError: it cannot be written; nothing has changed.
     """
     folder, name = os.path.split(os.path.abspath(path))
-    fresh = os.path.join(folder, f".{name[:200]}.{threading.get_native_id()}")
+    fresh = os.path.join(folder, f".{name[:200]}.{os.urandom(8).hex()}")
     try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(fresh)  # of a process that was killed
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            os.fchmod(file.fileno(), mode)
             file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.chmod(fresh, mode)
         if replace:
             os.replace(fresh, path)
         else:
             _rename_to_new(fresh, path)
+        if durable:
+            _sync_folder(folder)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(fresh)
         raise
+
+
+def _sync_folder(folder: str) -> None:
+    """Have the rename on the disk, too."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _rename_to_new(fresh: str, path: str | os.PathLike[str]) -> None:

@@ -212,6 +212,11 @@ def end_of(loop: Any, process: subprocess.Popen[bytes]) -> Iterator[Any]:
     Raises:
         OSError: nobody would notice its end (pidfd_open(2)): it has been killed.
     """
+    if process.poll() is not None:  # its number may be another process's by now
+        over = loop.create_future()
+        over.set_result(None)
+        yield over
+        return
     try:
         fd = os.pidfd_open(process.pid)
     except OSError:

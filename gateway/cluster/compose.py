@@ -270,7 +270,7 @@ def render(shape: Shape) -> str:
     Its services are ``init``, ``broker-RANK``, and as far as the shape has them ``gateway``, ``nfp``, ``worker-1``,
     ``worker-2``, ``oslo-1``, ``oslo-2``, ``redis``; with the profile ``spark`` that and ``compact``.
     """
-    faces = [name for name, there in (("nfp", shape.nfp), ("oslo-1", shape.oslo)) if there]
+    clients = [name for name, there in (("nfp", shape.nfp), ("oslo-1", shape.oslo)) if there]
     parts = [
         _HEAD.format(
             size=shape.size,
@@ -284,7 +284,7 @@ def render(shape: Shape) -> str:
         _INIT.format(
             command=_list(init(shape)),
             host=shape.host(0),
-            why=f", for {' and '.join(faces)} to reach its socket" if faces else "",
+            why=f", for {' and '.join(clients)} to reach its socket" if clients else "",
         ),
     ]
     parts += [_RANK.format(rank=rank, host=shape.host(rank)) for rank in shape.ranks() if rank]
@@ -294,7 +294,7 @@ def render(shape: Shape) -> str:
         parts.append(_NFP)
         parts += [_WORKER.format(worker=worker, tasks=TASKS) for worker in WORKERS]
     if shape.oslo:
-        parts += [_oslo(proxy, face=proxy == PROXIES[0]) for proxy in PROXIES]
+        parts += [_oslo(proxy, bridge=proxy == PROXIES[0]) for proxy in PROXIES]
         parts.append(_REDIS.format(redis=REDIS))
     parts += [_SPARK, _names("networks", networks(shape)), _names("volumes", volumes(shape))]
     return "".join(parts)
@@ -335,7 +335,7 @@ def volumes(shape: Shape) -> list[str]:
     return [name for name, wanted in there.items() if wanted]
 
 
-def _oslo(proxy: str, *, face: bool) -> str:
+def _oslo(proxy: str, *, bridge: bool) -> str:
     command = [
         "oslo",
         "proxy",
@@ -347,7 +347,7 @@ def _oslo(proxy: str, *, face: bool) -> str:
         "redis://redis:6379/0",
     ]
     mounts = ["keys:/keys:ro"]
-    if face:
+    if bridge:
         command += ["--uri", "local:///run/tree/headgate/local-0"]
         mounts.append("run:/run/tree:ro")
     return _OSLO.format(proxy=proxy, command=_list(command), volumes=_list(mounts))

@@ -229,6 +229,9 @@ class Process:
             log.info("%s: pid %d", self.name, self.pid)
             try:
                 return await exit_code(loop, self._process)
+            except OSError as error:
+                log.error("%s: killed, since its end cannot be noticed: %s", self.name, error)
+                return -signal.SIGKILL
             finally:
                 self.pid = 0
                 self._ready = self._paused = False

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import socket
 import subprocess
 import time
 import tomllib
@@ -16,6 +17,7 @@ from tests.live.pages import ROOT, blocks
 from tests.live.ports import free_port
 
 pytestmark = pytest.mark.patient
+START_S = 20.0
 LISTENER = "127.0.0.1:8280"
 USERS = """
 [[users]]
@@ -54,6 +56,17 @@ def told(kind: str, holding: str) -> str:
     return found
 
 
+def reachable(port: int) -> None:
+    """Wait until somebody listens there."""
+    until = time.monotonic() + START_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), START_S).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < until, f"nobody listens at {port}"
+            time.sleep(0.02)
+
+
 @contextlib.contextmanager
 def nginx(folder, port: int, listener: str):
     """It passes on to ``listener``."""
@@ -65,6 +78,7 @@ def nginx(folder, port: int, listener: str):
     (folder / "nginx.conf").write_text(SERVER % (port, location))
     with subprocess.Popen([program, "-p", folder, "-c", folder / "nginx.conf", "-e", "error.log"]) as process:
         try:
+            reachable(port)
             yield
         finally:
             process.terminate()

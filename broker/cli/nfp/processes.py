@@ -16,7 +16,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from broker import supervision
 from broker.cli.exits import CONFIG, FAILED, OK, USAGE
@@ -142,23 +142,25 @@ class Process:
         loop = asyncio.get_running_loop()
         read, write = os.pipe()  # a child of the process may keep it open for longer
         reading = loop.create_task(self._read(read), name=f"lines of {self.program.name}")
+        self._running = None
         try:
-            with supervision.hearing(loop, self._place, self._heard):
-                self._running = self._spawned(write)
+            with open(write, "wb", 0) as output, supervision.hearing(loop, self._place, self._heard):
+                self._running = self._spawned(output)
                 self._tell("starting", f"is started, process {self._running.pid}")
                 if self._leaving.is_set():
                     self.end()
                 code = await supervision.exit_code(loop, self._running)
         except OSError as error:
-            self._tell("line", f"cannot be started: {error}")
-            code = CONFIG
+            started = self._running is not None
+            self._tell("line", f"cannot be {'looked after' if started else 'started'}: {error}")
+            code = FAILED if started else CONFIG
         finally:
             self.ready.clear()
         await asyncio.wait([reading], timeout=LATE_S)
         reading.cancel()
         return code
 
-    def _spawned(self, output: int) -> subprocess.Popen[bytes]:
+    def _spawned(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start it; what it prints goes to ``output``, which is closed here."""
         try:
             return subprocess.Popen(
@@ -171,7 +173,7 @@ class Process:
                 preexec_fn=supervision.following(os.getpid()),  # noqa: PLW1509 - it imports nothing
             )
         finally:
-            os.close(output)
+            output.close()
 
     async def _read(self, fd: int) -> None:
         """Tell the lines that come from ``fd``, and close it."""

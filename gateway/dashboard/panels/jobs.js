@@ -1,5 +1,5 @@
 /**
- * Jobs, services and workers of an NFP broker that has its face on this instance. Where there is none, the tab is not
+ * Jobs, services and workers of an NFP broker that is on this instance. Where there is none, the tab is not
  * there either.
  * @module
  */

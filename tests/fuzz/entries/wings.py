@@ -13,7 +13,7 @@ from broker.oslo import frames
 from broker.oslo.directory import wire
 from broker.oslo.directory.replica import Replica
 from broker.oslo.records import Opened, Opening
-from broker.oslo.service import topics as face
+from broker.oslo.service import topics as bridge
 from tests.fuzz import test_nfp_frames
 from tests.fuzz.entries.packing import pack, unpack
 from tests.live import oslo_fuzz
@@ -146,13 +146,13 @@ def oslo_topics(data: bytes) -> bool:
     """A request to `oslo.*` on the Flux broker: topic, NUL, payload; and the payload as a server's reply."""
     topic, _, payload = data.partition(b"\0")
     with suppress(RpcError):
-        face.result_of(payload)
+        bridge.result_of(payload)
     try:
-        what = face.asked(topic.decode("utf-8", "replace"), payload or None)
+        what = bridge.asked(topic.decode("utf-8", "replace"), payload or None)
     except RpcError:
         return False
-    body = msgspec.json.decode(face.body_of(what, Credentials(7, Role.USER)))
-    assert body["ctxt"][face.RESERVED] == {"userid": 7, "rolemask": int(Role.USER)}
+    body = msgspec.json.decode(bridge.body_of(what, Credentials(7, Role.USER)))
+    assert body["ctxt"][bridge.RESERVED] == {"userid": 7, "rolemask": int(Role.USER)}
     return True
 
 

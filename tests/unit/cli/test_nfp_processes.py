@@ -138,6 +138,20 @@ def test_an_end_by_a_signal_without_a_name_is_one_like_others(stage: Stage) -> N
     assert stage.texts("left") == [f"{ended} 5 times in a row, is not started again"]
 
 
+def test_one_whose_end_nobody_would_notice_is_started_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.pidfd_open
+
+    def fails_once(pid: int) -> int:
+        monkeypatch.setattr(os, "pidfd_open", opened)
+        raise OSError("no descriptor")
+
+    monkeypatch.setattr(os, "pidfd_open", fails_once)
+    assert asyncio.run(stage.supervisor(program("a", "")).run()) == OK
+    assert [name for name, _ in stage.events("ended", "left")] == ["a", "a"]
+
+
 def test_a_wrong_configuration_is_not_tried_again(stage: Stage) -> None:
     assert asyncio.run(left(stage.supervisor(program("w", "import sys; sys.exit(78)")))) == CONFIG
     assert len(stage.events("starting")) == 1

@@ -161,7 +161,7 @@ def test_which_flux_broker():
         bridge.flux_uri(nothing, {})
 
 
-def test_what_the_face_says():
+def test_what_the_bridge_says():
     said = bridge.said(OsloSection(ipc_dir="/i"), "local:///a")
     assert said[0] == "oslo.EXCHANGE.TOPIC.METHOD on local:///a, through the proxy in /i"
     assert said[1] == "notifications of openstack/notifications as events oslo.notify.* for owners"

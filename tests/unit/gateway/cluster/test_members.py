@@ -277,3 +277,21 @@ def test_who_cannot_even_be_listened_to_is_tried_again(rundir):
         await process.wait()
 
     asyncio.run(run())
+
+
+def test_one_whose_end_nobody_would_notice_is_started_again(rundir, monkeypatch):
+    opened = os.pidfd_open
+
+    def fails_once(pid):
+        monkeypatch.setattr(os, "pidfd_open", opened)
+        raise OSError("no descriptor")
+
+    async def run():
+        process = program(rundir)
+        monkeypatch.setattr(os, "pidfd_open", fails_once)
+        process.start()
+        assert (await until(process, "running")).restarts == 1
+        process.stop(signal.SIGTERM)
+        await process.wait()
+
+    asyncio.run(run())
