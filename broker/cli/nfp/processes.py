@@ -144,7 +144,7 @@ class Process:
         reading = loop.create_task(self._read(read), name=f"lines of {self.program.name}")
         self._running = None
         try:
-            with open(write, "wb", 0) as output, supervision.hearing(loop, self._place, self._heard):
+            with os.fdopen(write, "wb", 0) as output, supervision.hearing(loop, self._place, self._heard):
                 self._running = self._spawned(output)
                 self._tell("starting", f"is started, process {self._running.pid}")
                 if self._leaving.is_set():
