@@ -48,7 +48,7 @@ def run(
         settings: as of ``Gateway``, like the next three.
         upstream: address of the broker.
         sockets: bound already.
-        worker: name of this worker, and the directory it shares with its siblings.
+        worker: name of this worker, and the directory it shares with the other workers.
         ready: called once the doors are open.
         reread: as of ``Gateway``, like the next.
         reload_all: see there.

@@ -83,7 +83,7 @@ class Gateway:
         settings: what to do.
         upstream: address of the broker; None takes ``gateway.upstream``, else ``$HEADGATE_URI``, ``$FLUX_URI``.
         sockets: bound already, one per ``[[listen]]`` and the one of ``metrics_listen`` last; None binds here.
-        worker: name of this worker process among its siblings, and the directory they share.
+        worker: name of this worker process, and the directory it shares with the other workers.
         reread: reads the settings again, for ``reload``; None: they stay.
         reload_all: makes the supervisor and all its workers reload, too; for ``gateway.reload``.
 

@@ -28,7 +28,7 @@ log = logging.getLogger("headgate")
 SAVE_S: Final = 1.0
 """How often a worker writes its counts: what a kill -9 may lose."""
 ASK_S: Final = 2.0
-"""How long a sibling may take to answer: its loop stands still no longer, or its file speaks."""
+"""How long another worker may take to answer: its loop stands still no longer, or its file speaks."""
 ENDED: Final = "ended.json"
 _GONE: Final = (ConnectionRefusedError, FileNotFoundError)
 """Nobody listens: that worker has ended, and its sessions with it."""
@@ -42,13 +42,13 @@ class _Ended(msgspec.Struct):
 
 
 class WorkerPeers:
-    """One worker among its siblings.
+    """One worker among its peers.
 
     Args:
         folder: the directory they share; it exists, mode 0700.
         name: of this worker, different for each incarnation.
         own: makes this worker's counts.
-        answer: to what a sibling asks about this worker's sessions (``service.answered``).
+        answer: to what another worker asks about this worker's sessions (``service.answered``).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class WorkerPeers:
         self._saving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Answer siblings.
+        """Answer other workers.
 
         Raises:
             ConfigError: the directory cannot be used.
@@ -116,7 +116,7 @@ class WorkerPeers:
             return counters_only(_saved(self._folder / f"{name}.json"))
 
     async def _hear(self, name: str, question: bytes) -> bytes:
-        """What one sibling answers; no question asks for its counts."""
+        """What another worker answers; no question asks for its counts."""
         async with asyncio.timeout(ASK_S):
             reader, writer = await asyncio.open_unix_connection(self._folder / f"{name}.sock")
             try:
@@ -137,7 +137,7 @@ class WorkerPeers:
             TimeoutError,
             ValueError,
         ) as error:  # ValueError: no question, or one that has no answer
-            log.debug("a sibling was not answered: %s", error)
+            log.debug("another worker was not answered: %s", error)
         finally:
             writer.close()
 
