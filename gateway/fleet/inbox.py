@@ -6,8 +6,12 @@ left out, and ``missed`` says so: once the store can be written again, everythin
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from gateway.fleet.kept import AT_ONCE
 from gateway.fleet.messages import Entered, Revoked
 from gateway.identity import shared
 from gateway.principal import Denied
@@ -38,38 +42,48 @@ class Inbox:
         self._revoked: dict[str, float] = {}
         self._rows: list[bytes] = []
 
-    def add(self, said: Revoked | Entered) -> None:
-        """Keep what was told, or count it as missed."""
-        texts = said.credentials if isinstance(said, Revoked) else said.rows
-        size = sum(len(each) + ENTRY_BYTES for each in texts)
-        if self.held_bytes and self.held_bytes + size > HELD_BYTES:
-            self._make_room()
+    def add(self, said: Revoked | Entered) -> bool:
+        """Keep what was told; False: it was left out, and counts as missed."""
+        size = _size(said.credentials if isinstance(said, Revoked) else said.rows)
+        try:
+            while not self.missed and self.held_bytes and self.held_bytes + size > HELD_BYTES:
+                self._write_some()
+        except Denied:
+            self.missed = True
         if self.missed:
-            return
+            return False
         self.held_bytes += size
         if isinstance(said, Revoked):
             self._revoked |= said.credentials
         else:
             self._rows += said.rows
+        return True
 
-    def _make_room(self) -> None:
-        if not self.missed:  # else it was tried, and the next tick tries again
-            try:
-                self.write()
-            except Denied:
-                self.missed = True
-
-    def write(self) -> None:
-        """Write down what waits.
+    async def write(self) -> None:
+        """Write down what waits, in portions; what is heard meanwhile, too: nothing waits when this returns.
 
         Raises:
             Denied: the store cannot be written; what waits stays.
         """
+        while self._revoked or self._rows:
+            self._write_some()
+            await asyncio.sleep(0)
+
+    def _write_some(self) -> None:
         if self._revoked:
-            now = self._store.wall()
-            self._store.revoke_all({name: until for name, until in self._revoked.items() if until >= now})
-            self._revoked = {}
-        if self._rows:
-            shared.take(self._store, self._rows)
-            self._rows = []
-        self.held_bytes = 0
+            now, part = self._store.wall(), dict(islice(self._revoked.items(), AT_ONCE))
+            self._store.revoke_all({name: until for name, until in part.items() if until >= now})
+            for name in part:
+                del self._revoked[name]
+            self.held_bytes -= _size(part)
+        else:
+            rows = self._rows[:AT_ONCE]
+            shared.take(self._store, rows)
+            del self._rows[:AT_ONCE]
+            self.held_bytes -= _size(rows)
+        if not self._revoked and not self._rows:
+            self.held_bytes = 0  # what was told twice counted twice
+
+
+def _size(texts: Iterable[str] | Iterable[bytes]) -> int:
+    return sum(len(each) + ENTRY_BYTES for each in texts)

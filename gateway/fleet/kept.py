@@ -12,6 +12,7 @@ it back; what was begun with the old key has to be begun again.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import re
 import secrets
@@ -27,7 +28,7 @@ SPENT: Final = 16384
 """Used answers that are remembered; of more the earliest are forgotten."""
 CONNECT_S: Final = 2.0
 AT_ONCE: Final = 1000
-"""Keys in one command."""
+"""Keys in one command, and revocations or logins in one transaction of the store."""
 
 
 class Kept:
@@ -59,8 +60,10 @@ class Kept:
         await self._forget_ended()
         named = await self._redis.zrange(f"{self._name}.revoked", 0, -1, withscores=True)
         found = {name.decode(errors="replace"): until for name, until in named}
-        if found:
-            self._store.revoke_all(found)
+        items = list(found.items())
+        for at in range(0, len(items), AT_ONCE):
+            self._store.revoke_all(dict(items[at : at + AT_ONCE]))
+            await asyncio.sleep(0)
         pattern, cursor = re.sub(r"([\[\]*?\\])", r"\\\1", self._name) + ".login.*", 0
         while True:
             cursor, names = await self._redis.scan(cursor, match=pattern, count=AT_ONCE)

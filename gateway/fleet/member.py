@@ -311,7 +311,7 @@ class Fleet:
         if self._retell_at is not None and self._clock() >= self._retell_at:
             self._seen, self._retell_at = -1, None
         try:
-            self._inbox.write()
+            await self._inbox.write()
             if self._inbox.missed:
                 await self._read_anew()
             seen = self._store.changes()
@@ -356,9 +356,8 @@ class Fleet:
         elif isinstance(said, Bye):
             self._drop(said.name)
         elif isinstance(said, Revoked):
-            self._told |= said.credentials.keys()  # all have heard it: nobody has to say it again
-            if said.gateway != self._gateway:
-                self._inbox.add(said)
+            if said.gateway == self._gateway or self._inbox.add(said):
+                self._told |= said.credentials.keys()  # all have heard it: nobody has to say it again
         elif said.gateway == self._gateway:
             return
         elif isinstance(said, Counts):

@@ -79,6 +79,7 @@ VERSION: Final = 3
 """Of these tables; once a release has written such files, ``_set_up`` brings those of the last release to the next."""
 
 _REVOKED: Final = "SELECT credential, until FROM revocations WHERE"
+_KNOWN: Final = f"{_REVOKED} credential = ? AND until >= ?"
 _SINCE: Final = f"{_REVOKED} change > ? AND +until >= ?"
 _BELOW_LOGINS: Final = f"{_REVOKED} credential < '{LOGIN}' AND +change > ? AND +until >= ?"
 _ABOVE_LOGINS: Final = f"{_REVOKED} credential > '{LOGIN}~' AND +change > ? AND +until >= ?"
@@ -215,8 +216,13 @@ class Store:
 
     def revoke_all(self, credentials: Mapping[str, float]) -> None:
         """The same of several, by name, in one transaction; of a login nothing else is left. One that is revoked for so
-        long already is no change.
+        long already is no change, and for such alone nobody has to wait: all is looked up before the write lock.
         """
+        credentials = {
+            name: until for name, until in credentials.items() if not self.reading(_KNOWN, name, until)
+        }
+        if not credentials:
+            return
         with self.writing(durable=True) as base:
             base.execute("DELETE FROM revocations WHERE until < ?", (self.wall(),))
             revoked = base.executemany(

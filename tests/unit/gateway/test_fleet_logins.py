@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as Gone
 
 from gateway.fleet import inbox, kept, member
@@ -473,14 +474,14 @@ async def test_logins_of_many_users_are_counted_in_one_look(redis, tmp_path, mon
 
 
 @contextlib.contextmanager
-def unwritable(process, monkeypatch):
-    """The store of ``process`` cannot be written in the block."""
+def unwritable(store, monkeypatch):
+    """The store cannot be written in the block."""
 
     def full(**_):
         raise Denied("disk full", public="", status=503, close=0)
 
     with monkeypatch.context() as patched:
-        patched.setattr(process.store, "writing", full)
+        patched.setattr(store, "writing", full)
         yield
 
 
@@ -491,17 +492,74 @@ async def test_what_is_heard_while_it_cannot_be_written_is_bounded_and_none_of_i
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others and other.fleet.others)
         end = one.store.wall() + 1000
-        with unwritable(other, monkeypatch):
+        with unwritable(other.store, monkeypatch):
             for number in range(4):
                 one.store.revoke_all({f"tls:{number}{letter}": end for letter in "abc"})
                 await one.enter()
                 await until(lambda: one.fleet._seen == one.store.changes())
             await until(lambda: other.fleet._inbox.missed)
             assert 0 < other.fleet._inbox.held_bytes <= 1000
+            assert len(other.fleet._told) <= len(other.fleet._inbox._revoked)  # others say the rest again
             assert other.joined  # limits of users are still those of all
         await until(lambda: other.store.revocations() == one.store.revocations())
         await until(lambda: other.ids() == one.ids())
         assert not other.fleet._inbox.held_bytes
+
+
+@contextlib.contextmanager
+def counted_writes(store, monkeypatch):
+    """How many revocations each transaction of the block wrote."""
+    writes, writing = [], store.writing
+
+    @contextlib.contextmanager
+    def counted(**how):
+        before = len(store.revocations())
+        with writing(**how) as base:
+            yield base
+        writes.append(len(store.revocations()) - before)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "writing", counted)
+        yield writes
+
+
+async def test_what_redis_has_is_taken_up_in_portions_and_what_is_known_not_again(
+    redis, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(kept, "AT_ONCE", 10)
+    client, name = AsyncRedis.from_url(redis), f"t.{tmp_path.name}"
+    store = Store(tmp_path)
+    there = {f"jwt:{number}": store.wall() + 1000 for number in range(25)}
+    await client.zadd(f"{name}.revoked", there)
+    with counted_writes(store, monkeypatch) as writes:
+        assert await kept.Kept(client, name, store).take_up() == set(there)
+        assert writes == [10, 10, 5]
+        assert await kept.Kept(client, name, store).take_up() == set(there)
+        assert writes == [10, 10, 5]
+    await client.aclose()
+    store.close()
+
+
+async def test_what_was_heard_is_written_in_portions_and_stays_until_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(inbox, "AT_ONCE", 10)
+    store = Store(tmp_path)
+    heard, end = inbox.Inbox(store), store.wall() + 1000
+    assert heard.add(Revoked("there", {f"jwt:{number}": end for number in range(25)}))
+    size = heard.held_bytes
+    with counted_writes(store, monkeypatch) as writes:
+        writing = asyncio.get_running_loop().create_task(heard.write(), name="write")
+        await asyncio.sleep(0)
+        assert writes == [10]
+        assert heard.held_bytes < size
+        assert heard.add(Revoked("there", {"jwt:24": end, "jwt:late": end}))  # heard meanwhile
+        with unwritable(store, monkeypatch), pytest.raises(Denied):
+            await writing
+        assert len(heard._revoked) == 16
+        await heard.write()
+        assert writes == [10, 10, 6]
+    assert len(store.revocations()) == 26
+    assert not heard.held_bytes
+    store.close()
 
 
 async def test_many_that_are_heard_at_once_are_written_down_and_not_asked_for_again(

@@ -118,6 +118,17 @@ def test_revocations_are_read_from_a_change_on_and_without_those_of_logins(store
     assert store.revocations(since=before) == {"login:2": 1e12, "jwt:a": 1e12 + 1}
 
 
+def test_what_is_revoked_already_is_not_written_again(store, monkeypatch):
+    """Every gateway hears all of it whenever one comes back: under the write lock logins would wait for that."""
+    store.revoke_all({"jwt:a": 1e12, "jwt:b": 1e12})
+    before = store.changes()
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "writing", None)
+        store.revoke_all({"jwt:a": 1e12, "jwt:b": 1e12 - 1})
+    store.revoke_all({"jwt:a": 1e12, "jwt:b": 1e12 + 1, "jwt:c": 1e12})
+    assert store.revocations(since=before) == {"jwt:b": 1e12 + 1, "jwt:c": 1e12}
+
+
 def test_no_look_at_revocations_goes_through_all_of_them(store):
     plans, reading = [], store.reading
 
