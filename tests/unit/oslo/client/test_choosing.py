@@ -109,7 +109,7 @@ def test_refused_by_all_until_the_end(play, open_session):
     node = play("n1")
     node.announce(server("l1"))
     port = open_session()
-    asking = Asking(lambda: port.call(WHERE, b"", timeout_s=0.15))
+    asking = Asking(lambda: port.call(WHERE, b"", timeout_s=1.0))
     node.answer(node.get(), Kind.REFUSED, b"", Reason.BUSY)
     error = asking.end()
     assert isinstance(error, CallTimeout)
