@@ -394,9 +394,18 @@ class Fleet:
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """End tasks that speak with Redis: redis-py may swallow one cancellation, when something else happens as well."""
+    """End tasks that speak with Redis: redis-py may swallow one cancellation, when something else happens as well.
+
+    Who is cancelled meanwhile, for it takes its time, goes on until they have ended: they would open connections anew.
+    """
+    cancelled: asyncio.CancelledError | None = None
     while left := [each for each in tasks if not each.done()]:
         for each in left:
             each.cancel()
-        await asyncio.wait(left, timeout=TICK_S)
+        try:
+            await asyncio.wait(left, timeout=TICK_S)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import ConfigError
 from gateway.closes import BUSY
-from gateway.fleet.member import Fleet, _Asked
+from gateway.fleet.member import Fleet, _Asked, _ended
 from gateway.fleet.messages import Counts, Revoked
 from gateway.identity.leases import Connections
 from gateway.identity.store import Store
@@ -294,3 +294,23 @@ async def test_a_connection_that_does_not_close_keeps_nobody_away(tmp_path, monk
 async def test_a_url_that_is_none(tmp_path, url):
     with pytest.raises(ConfigError, match=r"gateway\.redis: "):
         Member(tmp_path, "a", url, bytes)
+
+
+async def test_who_is_cancelled_again_while_its_tasks_end_still_ends_them():
+    """Else they speak on after all connections were closed, with one that nobody closes."""
+
+    async def swallows():
+        for _ in range(3):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(100)
+
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(swallows(), name="swallows")
+    await asyncio.sleep(0)
+    ending = loop.create_task(_ended([task]), name="ending")
+    for _ in range(2):
+        await asyncio.sleep(0)
+        ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert task.done()
