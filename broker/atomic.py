@@ -49,15 +49,19 @@ def write(
         else:
             _rename_to_new(fresh, path)
         if durable:
-            _sync_folder(folder)
+            sync_folder(folder)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(fresh)
         raise
 
 
-def _sync_folder(folder: str) -> None:
-    """Have the rename on the disk, too."""
+def sync_folder(folder: str) -> None:
+    """Have the names of a folder on the disk, too: of files that were made, renamed or removed in it.
+
+    Raises:
+        OSError: it is not there, or cannot be written.
+    """
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(number)

@@ -10,7 +10,6 @@ from time import monotonic
 
 from broker.node.assembly import SWEEP_S
 from broker.routing.users import SHUT_OUT_S
-from tests.conftest import crowding
 from tests.overload.attacker import Attacker, Stuck
 from tests.overload.figures import FDS_MORE, MEMORY_MIB, Figures, timed
 from tests.overload.stand import Stand, open_stand
@@ -35,6 +34,16 @@ class Peak(threading.Thread):
         while not self.stopping.wait(SAMPLE_S):
             for name, mib in self.stand.rss_mib().items():
                 self.most[name] = max(self.most[name], mib)
+
+
+def crowding() -> float:
+    """Return how many times longer all takes than on an idle machine: what is ready to run, by cores.
+
+    It is the larger one of the last minute's mean and of now, for the mean of a run that has just begun is an idle one.
+    """
+    minute, _five, _fifteen, running_of_all, _last = Path("/proc/loadavg").read_text().split()
+    ready = max(float(minute), float(running_of_all.split("/")[0]))
+    return max(1.0, ready / len(os.sched_getaffinity(0)))
 
 
 class Arena:

@@ -9,7 +9,6 @@ import pytest
 
 from broker.identity import Role
 from broker.transport import curve
-from tests.conftest import crowding
 from tests.live.oslo import Proxy, nodes, until
 from tests.live.oslo_numbered import KINDS, Numbered
 from tests.live.redis_server import redis_server
@@ -75,7 +74,7 @@ def test_a_proxy_that_ends_before_it_has_read_anything(rundir: Path, kind: str) 
 def test_calls_in_flight_are_answered_through_the_next_proxy(
     rundir: Path, how: str, monitor_s: float | None
 ) -> None:
-    """Each is answered within two seconds of its server's answer, wherever that one found the proxy."""
+    """Each is answered soon after its server has, wherever that one found the proxy: no timeout is waited for."""
     with nodes(rundir, 1) as (node,), Numbered(node.folder) as numbered:
         count = numbered.send("call", rate=50, seconds=2, work_s=3.0, timeout_s=20, monitor_s=monitor_s)
         until(lambda: numbered.taken("call") == count, 20, "all calls to have begun")
@@ -85,7 +84,7 @@ def test_calls_in_flight_are_answered_through_the_next_proxy(
         assert Counter(what for what, _when in answers.values()) == {"ok": count}, numbered.failures()
         assert (arrived.lost, arrived.doubled) == ([], [])
         longest_s = max(when - served[number] for number, (_what, when) in answers.items())
-        assert longest_s < 2.0 * crowding(), "on a busy machine all takes longer"
+        assert longest_s < 5.0
 
 
 @pytest.mark.parametrize("kind", KINDS)

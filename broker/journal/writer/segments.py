@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from broker.atomic import sync_folder
 from broker.journal.layout import BOTH_ENDS, PAYLOADS, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
 from broker.journal.options import JournalOptions
 from broker.journal.writer.blocks import BlockBuilder, EncodedBlock, Piece
@@ -176,7 +177,7 @@ class Segments:
         self._opened = self._synced = self._monotonic()
         self.disk_bytes += size
         if options.sync != "none":
-            _sync_directory(options.directory)
+            sync_folder(options.directory)
 
     def _header(self, first_seq: int) -> bytes:
         options = self._options
@@ -250,11 +251,3 @@ def _write(fd: int, pieces: Sequence[Piece]) -> int:
         if views:
             views[0] = views[0][done:]
     return total
-
-
-def _sync_directory(directory: str) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
