@@ -38,7 +38,7 @@ EXAMPLES = (
     "headgate trace --slower 100 --rank 2  those that take longer than 100 ms, entered at rank 2",
     "headgate trace --json attr.get | jq .ms",
 )
-AGAIN_S: Final = 1.0
+RETRY_S: Final = 1.0
 """Between two attempts to have a broker tell of its calls that cannot be reached."""
 
 
@@ -121,7 +121,7 @@ class CallTrace:
             finally:
                 self._heard_of(rank)
             self.seen.lost(rank)
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
     async def _read(self, rank: int) -> None:
         async with self._handle.stream("overlay.trace", self._wanted, nodeid=rank) as stream:

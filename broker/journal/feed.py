@@ -17,7 +17,7 @@ from broker.journal.tap import FLUSH_S, Tap
 
 log = logging.getLogger("headgate")
 
-AGAIN_S: Final = 30.0
+RETRY_S: Final = 30.0
 """How long after the writer gave up, for a full disk or so, it is tried again."""
 
 
@@ -42,7 +42,7 @@ class Feed:
 
     Args:
         options: where to, and what. loop: for timers. ended: told ``off: REASON`` when the writer had to give up; it is
-            tried again every ``AGAIN_S``.
+            tried again every ``RETRY_S``.
 
     Attributes:
         active: records are taken at present; False before ``start``, after ``stop``, when the writer had to give up.
@@ -118,7 +118,7 @@ class Feed:
         self.active = state == "on"
         if state.startswith("off:"):
             self._ended(state)
-            self._loop.call_later(AGAIN_S, self._start_again)
+            self._loop.call_later(RETRY_S, self._start_again)
 
     def _start_again(self) -> None:
         recorder = self.recorder
@@ -129,8 +129,8 @@ class Feed:
                 raise ConfigError("the former writer is still at work")
             recorder.start()
         except ConfigError as error:
-            log.info("journal: %s; it is tried again in %g s", error, AGAIN_S)
-            self._loop.call_later(AGAIN_S, self._start_again)
+            log.info("journal: %s; it is tried again in %g s", error, RETRY_S)
+            self._loop.call_later(RETRY_S, self._start_again)
         else:
             log.warning("journal: %s records again into %s", self._options.writer, self._options.directory)
             self._tell_on()

@@ -19,7 +19,7 @@ log = logging.getLogger("headgate")
 
 SHIPPER: Final = interpreter.command("broker.journal.shipping")
 """The command; behind it come folder and writer. The URL, which may have a key in it, goes into the environment."""
-AGAIN_S: Final = 60.0
+RETRY_S: Final = 60.0
 """How long after its end another one is started."""
 
 
@@ -50,8 +50,8 @@ class Shipment:
             except OSError as error:
                 code = error.strerror
             if not self._leaving.is_set():
-                log.error("journal: the process that ships ended (%s); another one in %g s", code, AGAIN_S)
-                self._leaving.wait(AGAIN_S)
+                log.error("journal: the process that ships ended (%s); another one in %g s", code, RETRY_S)
+                self._leaving.wait(RETRY_S)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -54,7 +54,7 @@ TICK_S: Final = 0.1
 """How often what changed is told."""
 ASK_S: Final = 2.0
 """How long a process of another gateway may take to answer."""
-AGAIN_S: Final = (0.2, 5.0)
+RETRY_S: Final = (0.2, 5.0)
 """Shortest and longest pause before Redis is tried again."""
 RETELL_S: Final = 0.02
 """For each other process: within so long one of them tells a newcomer what is revoked ..."""
@@ -189,7 +189,7 @@ class Fleet:
     async def _run(self) -> None:
         from redis.exceptions import RedisError
 
-        pause = AGAIN_S[0]
+        pause = RETRY_S[0]
         while True:
             began = self._clock()
             try:
@@ -199,14 +199,14 @@ class Fleet:
             ) as error:  # an odd thing there must not end this, with what is revoked elsewhere unheard
                 if not isinstance(error, (RedisError, OSError, TimeoutError, _Lost)):
                     log.exception("Redis of this fleet: a fault of ours, or an odd thing there")
-                elif not self.away or pause == AGAIN_S[0]:
+                elif not self.away or pause == RETRY_S[0]:
                     log.error(
                         "Redis of this fleet: %s; limits of users are this gateway's own meanwhile", error
                     )
                 self._forget()
                 with contextlib.suppress(RedisError, OSError):
                     await self._redis.connection_pool.disconnect()
-            pause = AGAIN_S[0] if self._clock() - began > AGAIN_S[1] else min(2 * pause, AGAIN_S[1])
+            pause = RETRY_S[0] if self._clock() - began > RETRY_S[1] else min(2 * pause, RETRY_S[1])
             await asyncio.sleep(pause * random.uniform(0.5, 1))
 
     async def close(self) -> None:

@@ -29,7 +29,7 @@ from gateway.settings.schema import JwtSection, OidcEntry
 WELL_KNOWN: Final = "/.well-known/openid-configuration"
 FRESH_S: Final = 600.0
 """How long metadata and keys are used before they are read again; an unknown key reads keys at once."""
-AGAIN_S: Final = 5.0
+RETRY_S: Final = 5.0
 """How long a provider that did not answer is not asked again: many who want in at once must not all wait for it."""
 SECRET_BYTES: Final = 4096
 TEXT_CHARS: Final = 8192
@@ -97,7 +97,7 @@ class Provider:
             Denied: it has never answered (503).
         """
         async with self._lock:
-            wait_s = AGAIN_S if self._why else FRESH_S
+            wait_s = RETRY_S if self._why else FRESH_S
             if self._asked is None or self._clock() - self._asked >= wait_s:
                 await self._read()
             if self._metadata is None:

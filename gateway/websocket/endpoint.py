@@ -168,10 +168,10 @@ class Endpoint:
         elif not self.hub.accepting:  # nobody may wait at a door that ``close`` has been to
             link.close_with(SHUTDOWN)
         elif principal is None:
-            door = PreAuthReceiver(self, link, address)
-            self.preauth.add(door)
-            link.start(door)
-            self.admission.strangers.enter(door.slot, key_of(address))
+            receiver = PreAuthReceiver(self, link, address)
+            self.preauth.add(receiver)
+            link.start(receiver)
+            self.admission.strangers.enter(receiver.slot, key_of(address))
         elif self.enter(link, address, principal):
             link.resume()
 
@@ -198,9 +198,9 @@ class Endpoint:
     async def close(self) -> None:
         """Turn away who is still at the door, and ping nobody any more; sessions are the hub's to close."""
         self.keepalive.stop()
-        checks = [door.check for door in self.preauth if door.check is not None]
-        for door in [*self.preauth]:
-            door.link.close_with(SHUTDOWN)
+        checks = [each.check for each in self.preauth if each.check is not None]
+        for receiver in [*self.preauth]:
+            receiver.link.close_with(SHUTDOWN)
         await asyncio.gather(*checks, return_exceptions=True)
 
 

@@ -1,4 +1,4 @@
-"""A broker of NFP with its face on a Flux broker, and one worker, as a person starts them: two processes."""
+"""A broker of NFP with its bridge to a Flux broker, and one worker, as a person starts them: two processes."""
 
 from __future__ import annotations
 

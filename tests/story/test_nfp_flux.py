@@ -31,7 +31,7 @@ allow = false
 """
 ANN, EVE = 1000, 2000
 AWAY = (errno.ENOSYS, errno.ECANCELED, errno.EHOSTUNREACH)
-"""How a call ends while a face is not back yet, or leaves before it has answered."""
+"""How a call ends while a bridge is not back yet, or leaves before it has answered."""
 
 
 @contextlib.contextmanager

@@ -93,9 +93,9 @@ def test_it_records_again_by_itself(fed, ended, tmp_path):
     until_off(one, loop)
     assert ended == ["off: No space left on device"]
     loop.until(lambda: one.recorder.gone)
-    loop.pass_time(feed.AGAIN_S / 2)
+    loop.pass_time(feed.RETRY_S / 2)
     assert not one.active
-    loop.pass_time(feed.AGAIN_S / 2)
+    loop.pass_time(feed.RETRY_S / 2)
     assert one.active
     note(one, "third")
     loop.until(lambda: "third" in topics(tmp_path / "j"))
@@ -109,11 +109,11 @@ def test_a_folder_that_is_away_is_tried_again_until_it_is_back(fed, tmp_path):
     folder.rename(away)
     folder.write_text("a file")
     for _ in range(3):
-        loop.pass_time(feed.AGAIN_S)
+        loop.pass_time(feed.RETRY_S)
         assert not one.active
     folder.unlink()
     away.rename(folder)
-    loop.pass_time(feed.AGAIN_S)
+    loop.pass_time(feed.RETRY_S)
     assert one.active
 
 
@@ -121,6 +121,6 @@ def test_whoever_has_ended_does_not_begin_again(fed):
     one, loop = fed
     until_off(one, loop)
     one.end("the broker stops").close(1.0)
-    loop.pass_time(10 * feed.AGAIN_S)
+    loop.pass_time(10 * feed.RETRY_S)
     assert one.recorder is None
     assert not one.active

@@ -283,7 +283,7 @@ def test_a_shipper_of_a_broker_ships_what_the_writer_leaves(journal, url):
 
 
 def test_a_shipper_that_dies_is_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr("broker.journal.shipment.AGAIN_S", 0.01)
+    monkeypatch.setattr("broker.journal.shipment.RETRY_S", 0.01)
     program = f"open({str(tmp_path / 'ran')!r}, 'a').write('x')"
     shipment = Shipment(
         JournalOptions(directory="d", writer="w", ship_to="u"), command=(sys.executable, "-c", program)

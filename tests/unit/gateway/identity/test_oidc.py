@@ -352,7 +352,7 @@ async def test_a_provider_that_is_away(corp, idp, wall, monkeypatch):
     gate.set()
     idp.answers.clear()
     monkeypatch.undo()
-    wall.on(provider.AGAIN_S)
+    wall.on(provider.RETRY_S)
     await log_in(corp, idp)
 
 

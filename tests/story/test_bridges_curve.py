@@ -1,4 +1,4 @@
-"""The faces of NFP and oslo.messaging on a broker over TCP with CURVE: their keys, and what is said without."""
+"""The bridges of NFP and oslo.messaging to a broker over TCP with CURVE: their keys, and what is said without."""
 
 import subprocess
 
@@ -74,7 +74,7 @@ def test_topics_are_called_through_a_broker_that_speaks_curve(rundir, named):
 
 
 @pytest.mark.patient
-def test_a_face_by_itself_comes_in_by_its_key(rundir, named):
+def test_a_bridge_by_itself_comes_in_by_its_key(rundir, named):
     argv = [*HEADGATE, "oslo", "bridge", *folders("oslo bridge", rundir), "--uri", named.uri]
     with oslo_node(rundir) as node, subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         try:
@@ -125,7 +125,7 @@ def test_plaintext_to_another_machine_is_refused_and_says_so(rundir, verb):
 
 
 @pytest.mark.patient
-def test_a_guest_s_key_cannot_be_a_face(rundir, monkeypatch):
+def test_a_guest_s_key_cannot_be_a_bridge(rundir, monkeypatch):
     with one_place(rundir, "", userid=2001, roles="admin") as found:
         curve.save(found.client, rundir / "client.cert")
         monkeypatch.setenv(CERT, str(rundir / "client.cert"))
