@@ -21,6 +21,7 @@ One message's journey, room by room::
     figures      rate, errors and duration of what has a name: methods, topics, tasks; bounded
     exposition   counts as Prometheus reads them, and the small HTTP listener for who does
     atomic       files that are written whole or not at all
+    signals      blocked signals, taken one by one within a time
     memory       what a burst of messages took goes back to the system
     flood        how many lines of a kind a log takes, and how long they may be
     interpreter  this Python again, for a room in a process of its own

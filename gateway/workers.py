@@ -7,7 +7,7 @@ thread or database exists. One that ends by itself is started again, after a pau
 while it does not live for ``LASTED_S``. SIGHUP, SIGTERM and SIGINT are passed on; a second SIGTERM is, too, and a
 worker that is still there ``KILL_S`` behind its drain is killed.
 
-Concurrency: one thread, no event loop; the signals are blocked and taken one by one by ``sigtimedwait``.
+Concurrency: one thread, no event loop; the signals are blocked and taken one by one by ``broker.signals``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Final, NoReturn
 
 from broker import supervision
 from broker.errors import ConfigError, HeadgateError, print_error
+from broker.signals import take
 from gateway import process
 from gateway.identity import leases
 from gateway.identity.store import Store
@@ -217,11 +218,10 @@ class Supervisor:
     def _look_after(self) -> int:
         while True:
             self._beat()
-            info = signal.sigtimedwait(SIGNALS, self._pause())
-            number = 0 if info is None else info.si_signo
-            if number == signal.SIGHUP:
+            taken = take(SIGNALS, self._pause())
+            if taken and taken.number == signal.SIGHUP:
                 self._reload()
-            elif number in (signal.SIGTERM, signal.SIGINT):
+            elif taken and taken.number in (signal.SIGTERM, signal.SIGINT):
                 return process.EXIT_OK
             self._reap()
             self._revive()
@@ -314,9 +314,9 @@ class Supervisor:
                 self._pass_on(signal.SIGKILL)
                 left = 1.0
             self._beat()
-            info = signal.sigtimedwait(SIGNALS, min(left, 0.5))
+            taken = take(SIGNALS, min(left, 0.5))
             workers = [worker.pid for worker in self._workers]
-            if info and info.si_signo in (signal.SIGTERM, signal.SIGINT) and info.si_pid not in workers:
+            if taken and taken.number in (signal.SIGTERM, signal.SIGINT) and taken.pid not in workers:
                 self._pass_on(signal.SIGTERM)
             self._reap()
 

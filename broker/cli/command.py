@@ -10,15 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.errors import print_error
+from broker.signals import take
 
 BLOCKED: Final = frozenset(
     {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTTOU}
 )
 """Signals the launcher takes one by one; SIGTTOU so that it may take the terminal back from a killed shell."""
-_AWAITED: Final = BLOCKED - {signal.SIGTTOU}
+AWAITED: Final = BLOCKED - {signal.SIGTTOU}
 _FROM_KERNEL: Final = 0x80
 """``si_code`` of a signal that the terminal made: every process in its foreground has got it."""
 _DEADLY: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -26,21 +27,6 @@ INSIST: Final = ((2.0, signal.SIGHUP), (5.0, signal.SIGKILL))
 """Seconds after the first deadly signal, what follows it: interactive shells ignore SIGTERM."""
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
-
-
-class Came(NamedTuple):
-    """A signal that came, and whether the terminal sent it to everybody."""
-
-    number: int
-    from_terminal: bool
-
-
-def taken(seconds: float | None) -> Came | None:
-    """Wait for the next signal; None when none came in time (``seconds`` None waits for ever)."""
-    info = (
-        signal.sigwaitinfo(_AWAITED) if seconds is None else signal.sigtimedwait(_AWAITED, max(0.0, seconds))
-    )
-    return None if info is None else Came(info.si_signo, info.si_code == _FROM_KERNEL)
 
 
 def environment(uri: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -105,7 +91,7 @@ class Command:
 
     def _until_ended(self, others_ended: Callable[[], object]) -> int:
         while True:
-            came = taken(self._insist[0][0] - time.monotonic() if self._insist else None)
+            came = take(AWAITED, self._insist[0][0] - time.monotonic() if self._insist else None)
             if came is None:
                 os.kill(self._pid, self._insist.pop(0)[1])
             elif came.number == signal.SIGCHLD:
@@ -114,7 +100,7 @@ class Command:
                     code = os.waitstatus_to_exitcode(status)
                     return code if code >= 0 else 128 - code
                 others_ended()
-            elif not came.from_terminal:
+            elif came.code != _FROM_KERNEL:
                 self._pass_on(came.number)
 
     def _pass_on(self, number: int) -> None:

@@ -1,7 +1,7 @@
 """``headgate start``: a tree of brokers on this machine, for one command or until Ctrl-C.
 
 The launcher has neither threads nor an event loop: it blocks its signals and takes them one by one with
-``sigtimedwait``, which tells who sent them. A Ctrl-C at the terminal reaches the command by itself; a signal that
+``broker.signals``, which tells who sent them. A Ctrl-C at the terminal reaches the command by itself; a signal that
 another process sent to the launcher is passed on.
 """
 
@@ -19,13 +19,14 @@ from typing import Final
 import msgspec
 
 from broker.cli import exits, overrides, wings
-from broker.cli.command import BLOCKED, Command, environment, own_directory, taken, where
+from broker.cli.command import AWAITED, BLOCKED, Command, environment, own_directory, where
 from broker.cli.nfp import inside as nfp
 from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.node.test_instance import TestInstance, plan
 from broker.settings import NfpSection, OsloSection, Settings
+from broker.signals import take
 
 START_S: Final = 60.0
 """How long the ranks may take to find together."""
@@ -224,7 +225,7 @@ def _until_ready(instance: TestInstance, began: float) -> int | None:
     while not instance.wait(_STEP_S):
         if instance.dead:
             return _failed_start(instance)
-        if (came := taken(0)) is not None and came.number != signal.SIGCHLD:
+        if (came := take(AWAITED, 0)) is not None and came.number != signal.SIGCHLD:
             return 128 + came.number
         waited = time.monotonic() - began
         if waited > START_S:
@@ -272,7 +273,7 @@ def _say_where(instance: TestInstance, environ: str, seconds: float, beside: Seq
 def _until_told(instance: TestInstance) -> int:
     """Stay until a signal asks for the end, or no broker is left."""
     while instance.alive:
-        came = taken(None)
+        came = take(AWAITED, None)
         if came is None or came.number != signal.SIGCHLD:
             return exits.OK
         report_dead(instance)

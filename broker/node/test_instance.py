@@ -7,7 +7,7 @@ A rank writes one byte into its pipe once its socket answers (rank 0: once every
 pipe's end without that byte means that it died. Ranks have sessions of their own, so that a Ctrl-C at the terminal
 is the launcher's to deal with, and they end when the launcher does, however it ends.
 
-Concurrency: one thread, no event loop; who uses this must have SIGCHLD blocked and waits for it by ``sigtimedwait``.
+Concurrency: one thread, no event loop; who uses this must have SIGCHLD blocked and waits for it by ``broker.signals``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import msgspec
 from broker import supervision
 from broker.errors import print_error
 from broker.settings import HostEntry, Settings, check
+from broker.signals import take
 
 if TYPE_CHECKING:
     from broker.node.assembly import Node
@@ -189,7 +190,7 @@ class TestInstance:
 
     def _await_end(self, deadline: float) -> None:
         while self.alive and (left := deadline - time.monotonic()) > 0:
-            signal.sigtimedwait({signal.SIGCHLD}, min(left, 0.2))
+            take({signal.SIGCHLD}, min(left, 0.2))
             self.reap()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli.command import INSIST
 from tests.live.brokers import without_progress
 from tests.live.verbs import headgate
 
@@ -187,10 +188,17 @@ def test_command_may_have_its_own_idea_of_sigterm(here):
 
 
 @pytest.mark.patient
-def test_command_that_ignores_signals_is_killed(here):
+@pytest.mark.parametrize("stopped", [False, True])
+def test_command_that_ignores_signals_is_killed(here, stopped):
+    """Also by a launcher that was itself stopped when it had to insist."""
     process = start_waiting(here, "sh", "-c", "trap '' TERM HUP; echo ready; while :; do sleep 0.05; done")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    if stopped:
+        time.sleep(0.5)  # it has passed it on
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(INSIST[0][0])
+        process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=40)
     assert process.returncode == 128 + signal.SIGKILL
 
 
