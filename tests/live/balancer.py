@@ -9,12 +9,13 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 CHUNK = 1 << 16
 READY = "the balancer listens"
+LOOKS = 8
+"""So many times nothing has passed before a connection is idle: a machine that stands still counts as one of them."""
 
 Place = tuple[str, int]
 
@@ -60,7 +61,7 @@ def balancer(
         far, place = found
         with contextlib.suppress(OSError):  # it has left
             tell(near.getpeername()[1], place)
-        passed = [time.monotonic()]
+        passed = [0]
         back = threading.Thread(target=_pass_on, args=(far, near, passed, idle_s, b""), daemon=True)
         back.start()
         _pass_on(near, far, passed, idle_s, take_away)
@@ -95,21 +96,21 @@ def _reach(places: list[Place], turn: int, reach_s: float) -> tuple[socket.socke
 
 
 def _pass_on(
-    one: socket.socket, other: socket.socket, passed: list[float], idle_s: float | None, away: bytes
+    one: socket.socket, other: socket.socket, passed: list[int], idle_s: float | None, away: bytes
 ) -> None:
-    """Bytes of one direction; ``passed`` is when any passed last in either."""
+    """Bytes of one direction; ``passed`` is how many times any have passed in either."""
+    idle, before = 0, 0
     with contextlib.suppress(OSError):
-        one.settimeout(idle_s)
-        while True:
+        one.settimeout(idle_s and idle_s / LOOKS)
+        while idle < LOOKS:
             try:
                 data = one.recv(CHUNK)
             except TimeoutError:
-                if idle_s is None or time.monotonic() - passed[0] < idle_s:
-                    continue
-                break
+                idle, before = (idle + 1 if passed[0] == before else 0), passed[0]
+                continue
             if not data:
                 break
-            passed[0] = time.monotonic()
+            passed[0] += 1
             if away and data.startswith((b"GET " + away + b"/", b"POST " + away + b"/")):
                 data = data.replace(away, b"", 1)
             other.sendall(data)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from broker.nfp.client import Limits, liveness
 from broker.nfp.client.liveness import LEAST_S, STRETCH_MAX, BrokerLiveness
 from broker.nfp.opening import BrokerOpen
 from broker.nfp.peer.channel import Traffic
-from tests.unit.nfp.client.running import run
+from tests.unit.nfp.client.running import WITHIN_S, run
 
 HOLD_S = 15.0
 QUICK = {"keepalive_ms": 250, "multiplier": 4}
@@ -226,14 +227,8 @@ def test_nothing_is_asked_by_a_client_that_awaits_nothing(ours):
     assert ours.count("OPEN") <= 2  # what it said last may have gone unanswered for a look
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param("job", marks=pytest.mark.patient),
-        "question",
-        pytest.param("subscription", marks=pytest.mark.patient),
-    ],
-)
+@pytest.mark.patient
+@pytest.mark.parametrize("what", ["job", "question", "subscription"])
 def test_a_broker_that_hangs_is_left_and_asked_again(ours, what):
     ours.tells = QUICK
 
@@ -243,13 +238,19 @@ def test_a_broker_that_hangs_is_left_and_asked_again(ours, what):
             if what == "subscription":
                 await stack.enter_async_context(client.subscribe())
             await client.mmi("show_workers")
-            await asyncio.to_thread(ours.do, lambda: ours._actions.put(lambda: time.sleep(1.6)))
+            left = threading.Event()
+            await asyncio.to_thread(ours.do, lambda: ours._actions.put(lambda: left.wait(WITHIN_S)))
+            async with asyncio.TaskGroup() as group:
+                if what == "question":
+                    asked = group.create_task(client.mmi("show_workers"))
+                await eventually(lambda: client._channel.traffic.connections >= 2)
+                left.set()
             if what == "question":
-                assert len(await client.mmi("show_workers")) == 4
-            await eventually(lambda: client._channel.traffic.connections >= 2 and client.is_connected)
+                assert len(asked.result()) == 4
+            await eventually(lambda: client.is_connected)
             assert len(await client.mmi("show_workers")) == 4
         if job is not None:
-            assert ours.count("POST") >= 2
+            await eventually(lambda: ours.count("POST") >= 2)
             client.tracker.abandon(job)
 
     run(work, ours, limits=Limits(poll_s=60))
