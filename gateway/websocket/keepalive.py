@@ -2,7 +2,7 @@
 
 Each link has a place on a wheel; when the wheel gets there the link is pinged, once in ``ping_s``. Places are random,
 so that clients that all came at once are not all pinged at once. A link that shows no sign of life within ``pong_s``
-of a ping is closed; any traffic counts, not only the pong.
+of a ping is closed; any traffic counts, not only the pong, and time in which we were stopped ourselves does not.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Final
 
+from broker.awake import AwakeClock
 from gateway.closes import NO_PONG
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class Keepalive:
             deque()
         )  # (deadline, link, its life at the ping)
         self._timer: asyncio.TimerHandle | None = None
+        self._awake = AwakeClock(lambda: asyncio.get_running_loop().time())
 
     def __len__(self) -> int:
         return sum(map(len, self._wheel))
@@ -62,15 +65,19 @@ class Keepalive:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._awake.wakes_at(inf)
         self._asked.clear()
         for place in self._wheel:
             place.clear()
 
     def _again(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._turn_s, self._turn)
+        loop = asyncio.get_running_loop()
+        self._awake.wakes_at(loop.time() + self._turn_s)
+        self._timer = loop.call_later(self._turn_s, self._turn)
 
     def _turn(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._awake.now()
+        self._awake.wakes_at(inf)
         self._timer = None
         try:
             self._close_silent(now)

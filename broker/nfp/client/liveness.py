@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from broker.nfp.awake import absent_s
+from broker.awake import absent_s
 from broker.nfp.opening import broker_of
 from broker.nfp.peer.channel import Channel
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from broker.nfp.awake import AwakeClock
+from broker.awake import AwakeClock
 from broker.nfp.server.outbox import QueuedPeer
 
 log = logging.getLogger("headgate")

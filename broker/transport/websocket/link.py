@@ -15,6 +15,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import State
 
+from broker.awake import absent_s
 from broker.errors import (
     LinkBroken,
     LinkClosed,
@@ -120,13 +121,16 @@ class ClientLink(Link, asyncio.Protocol):
         self._flush_queue()
 
     def watch(self, ping_s: float) -> None:
-        """Break the link when nothing, not even a ping, comes for three times ``ping_s``; 0 never does."""
+        """Break the link when nothing, not even a ping, comes for three times ``ping_s``; 0 never does. Nor does time
+        in which we were stopped ourselves: then it begins anew.
+        """
         if ping_s > 0 and self.ended is None:
             self._heard = False
-            self._watch = self._loop.call_later(ping_s * SILENCE, self._silence, ping_s)
+            due = self._loop.time() + ping_s * SILENCE
+            self._watch = self._loop.call_at(due, self._silence, ping_s, due)
 
-    def _silence(self, ping_s: float) -> None:
-        if self._heard or self._paused:
+    def _silence(self, ping_s: float, due: float) -> None:
+        if self._heard or self._paused or absent_s(due, self._loop.time()):
             self.watch(ping_s)
         else:
             text = f"{self.peer.address}: nothing heard for {ping_s * SILENCE:g} s"

@@ -100,6 +100,41 @@ def test_a_gateway_that_falls_silent():
     talking(script, then)
 
 
+def test_a_process_that_was_stopped_listens_before_it_gives_a_gateway_up():
+    async def script(connection):
+        await connection.send(say(WELCOME))
+        await connection.wait_closed()
+
+    async def then(link, recorder):
+        clock = link._loop = HandClock()
+        link.watch(25)
+        clock.now += 3600
+        clock.fire()
+        assert link.ended is None
+        clock.now += 75
+        clock.fire()
+        assert (await recorder.end()).errno == errno.ETIMEDOUT
+
+    talking(script, then)
+
+
+class HandClock:
+    """A loop's clock that a test moves, with its last timer."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def time(self):
+        return self.now
+
+    def call_later(self, delay, call, *args):
+        return self.call_at(self.now + delay, call, *args)
+
+    def call_at(self, _when, call, *args):
+        self.fire = lambda: call(*args)
+        return asyncio.get_running_loop().call_soon(lambda: None)
+
+
 def test_closing_says_goodbye():
     async def script(connection):
         await connection.send(say(WELCOME))

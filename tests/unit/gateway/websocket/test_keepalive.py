@@ -30,7 +30,7 @@ class Wheel:
         until = self.now + seconds
         while self.timers and self.timers[0].when <= until:
             timer = heapq.heappop(self.timers)
-            self.now = timer.when
+            self.now = max(self.now, timer.when)
             if not timer.cancelled:
                 timer.callback()
         self.now = until
@@ -88,6 +88,21 @@ def test_a_silent_link_is_closed_in_time(monkeypatch, ping_s, pong_s):
     assert code == NO_PONG
     assert pong_s <= when - link.pings[0] <= pong_s * 1.5 + 1e-6
     assert len(wheel) == 0
+
+
+def test_a_process_that_was_stopped_gives_a_link_the_rest_of_its_time(monkeypatch):
+    """Its client may have been stopped with it, and the pong is still to be read in any case."""
+    clock = Wheel(monkeypatch)
+    wheel = Keepalive(25, 15)
+    link = Link(clock, answers=False)
+    link.place = wheel.add(link)
+    while not link.pings:
+        clock.run(0.5)
+    clock.now += 60
+    clock.run(13)
+    assert link.closed == []
+    clock.run(3)
+    assert link.closed, "a silence that we heard out"
 
 
 def test_any_sign_of_life_counts(monkeypatch):

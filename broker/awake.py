@@ -2,7 +2,8 @@
 
 A process that is stopped (a debugger, a frozen container, a machine without memory) hears nobody meanwhile, and what
 was sent to it waits in its sockets. Its own absence must not count as the silence of others: whoever measures silence
-takes out what a timer came too late. One rule for brokers, workers and clients.
+takes out what a timer came too late. One rule for every room that judges by silence. The deadline of a call holds by
+the clock, whoever was absent.
 """
 
 from __future__ import annotations
@@ -50,5 +51,5 @@ class AwakeClock:
         return when + self._absent
 
     def wakes_at(self, due: float) -> None:
-        """A timer of the loop is set for its time ``due``: to be called later is to have been absent."""
+        """A timer of the loop is set for its time ``due``, ``inf`` none: to be called later is to have been absent."""
         self._due = due

@@ -1,6 +1,6 @@
 """Time in which the process was not run is nobody's silence."""
 
-from broker.nfp.awake import LATE_S, AwakeClock, absent_s
+from broker.awake import LATE_S, AwakeClock, absent_s
 
 
 def test_a_timer_that_is_a_little_late_was_not_absent():
