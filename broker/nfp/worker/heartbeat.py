@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from broker.awake import absent_s
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import BrokerOpen, broker_of
@@ -31,6 +32,8 @@ class Heartbeat:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
+        self._back_at = 0.0
+        self._due = 0.0
         self._sent_at = 0.0
         self._broker_is_ours = False
         self.interval_s = KEEPALIVE_S
@@ -46,7 +49,9 @@ class Heartbeat:
 
     @property
     def broker_is_there(self) -> bool:
-        """Whether the broker was heard so lately that it cannot have given us up without a word."""
+        """Whether the broker was heard so lately that it cannot have given us up without a word: by the clock, also of
+        the time in which we were stopped.
+        """
         return self.registered and self._loop.time() - self._heard_at < self.silence_s
 
     @property
@@ -89,16 +94,23 @@ class Heartbeat:
             self._channel.send(Packet(Sender.WORKER, Command.DISCONNECT, service=self._service, body=body))
         self.stop()
 
+    @property
+    def _silent_at(self) -> float:
+        """When the broker will have been silent for too long, to who was there all the time."""
+        return max(self._heard_at, self._back_at) + self.silence_s
+
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        due = self._sent_at + self.interval_s
-        self._timer = self._loop.call_at(min(due, self._heard_at + self.silence_s), self._tick)
+        self._due = min(self._sent_at + self.interval_s, self._silent_at)
+        self._timer = self._loop.call_at(self._due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
-        if now - self._heard_at >= self.silence_s:
+        if absent_s(self._due, now):
+            self._back_at = now  # what the broker said while we were stopped is still to be read
+        if now >= self._silent_at:
             self._channel.reopen(f"the broker was silent for {self.silence_s:g} s")
             return
         if not self._broker_is_ours or now - self._sent_at >= self.interval_s:
