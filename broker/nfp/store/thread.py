@@ -25,6 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Generic
 
+from broker.awake import absent_s
 from broker.nfp.store.database import Database
 from broker.nfp.store.writer import Answer, NotStored, Operation, Writer, Written
 from broker.nfp.threads import Threads
@@ -239,20 +240,26 @@ class StoreThread(Generic[Operation]):
         self._asked = False
         self._since = self._begun = time.monotonic()
         if self._watch is None and not self._closing:
-            self._watch = self._loop.call_later(HANGS_S, self._look)
+            self._look_after(HANGS_S)
         self._busy.acquire(blocking=False)  # free unless a start failed: the thread lets go after each group
         self._threads.call(
             partial(self._writer.write, operations), partial(self._written, self.position, operations)
         )
 
-    def _look(self) -> None:
+    def _look_after(self, seconds: float) -> None:
+        due = self._loop.time() + seconds
+        self._watch = self._loop.call_at(due, self._look, due)
+
+    def _look(self, due: float) -> None:
         """Once in ``HANGS_S`` while there is work: does the disk still answer?"""
         self._watch = None
         if not self._under_way or self.broken or self._closing:
             return
+        if absent_s(due, self._loop.time()):
+            self._begun = time.monotonic()  # the thread was stopped as we were
         left = self._begun + HANGS_S - time.monotonic()
         if left > 0 or not self._busy.locked():  # written, and the news of it is on the way
-            self._watch = self._loop.call_later(max(left, PATIENCE_S), self._look)
+            self._look_after(max(left, PATIENCE_S))
             return
         self.broken = f"{self._name}: the disk has not answered for {HANGS_S:g} s"
         log.error("%s", self.broken)

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import sqlite3
 import threading
+import time
 
 import pytest
 
+from broker import awake
 from broker.errors import ConfigError
 from broker.nfp.store import thread as threads
 from broker.nfp.store.database import Schema, open_database
@@ -551,6 +553,29 @@ def test_a_disk_that_does_not_answer_is_told_and_one_that_is_back_too(make, disk
         assert store.broken == ""
         assert len(stuck) == 1
         assert await store.ask(words) == ["a", "b"]
+        await store.close()
+
+    run(story())
+
+
+def test_a_process_that_was_stopped_waits_for_the_disk_anew(make, disk, monkeypatch):
+    monkeypatch.setattr(threads, "HANGS_S", 0.05)
+    monkeypatch.setattr(awake, "LATE_S", 0.03)
+
+    async def story():
+        stuck = []
+        store = make(on_stuck=lambda: stuck.append(1))
+        await store.start(words)
+        disk.free.clear()
+        store.put("a")
+        store.commit()
+        time.sleep(0.1)  # noqa: ASYNC251 - nobody was here
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert stuck == []
+        assert store.broken == ""
+        await until(lambda: stuck)  # the disk hangs in fact
+        disk.free.set()
         await store.close()
 
     run(story())
