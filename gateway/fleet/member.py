@@ -24,6 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.awake import absent_s
 from gateway.fleet.inbox import Inbox
 from gateway.fleet.kept import Kept, client_of
 from gateway.fleet.logins import SharedLogins
@@ -243,12 +244,14 @@ class Fleet:
                 await _ended(tasks)
 
     async def _hear(self, heard: Any) -> None:
-        """Take in what is said; our own counts, too, which show that Redis lives."""
+        """Take in what is said; our own counts, too, which show that Redis lives. Who was stopped listens first."""
         last = self._clock()
         while True:
+            due = self._clock() + BEAT_S
             got = await heard.get_message(timeout=BEAT_S)
             if got is None:
-                if self._clock() - last > LEASE_S:
+                now = self._clock()
+                if now - last > LEASE_S and not absent_s(due, now):
                     raise _Lost(f"nothing was heard for {LEASE_S:g} s")
                 continue
             last = self._clock()
@@ -273,7 +276,7 @@ class Fleet:
                 if await self._kept.emptied():
                     raise _Lost("it has lost what it kept")
                 self._say_counts()
-                for name in self._roster.silent(self._clock()):
+                for name in self._roster.beat():
                     self._drop(name)
             elif self._changed:
                 self._say_users([(user, self._connections.own(user)) for user in self._changed])
@@ -371,7 +374,7 @@ class Fleet:
         return self._channels[1].removesuffix(self._name) + name
 
     def _counted(self, said: Counts) -> None:
-        if self._roster.counted(said, self._clock()) and said.hello:
+        if self._roster.counted(said) and said.hello:
             self._say_counts()
             self._retell(self.others)
 

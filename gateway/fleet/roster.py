@@ -7,21 +7,24 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.fleet.messages import Counts
-from gateway.identity.leases import LEASE_S
+from gateway.identity.leases import HEARTBEAT_S, LEASE_S
 
+SILENT_BEATS: Final = round(LEASE_S / HEARTBEAT_S)
 PEERS_MAX: Final = 1024
 USERS_MAX: Final = 65_536
 """Users of one process that are counted."""
 
 
 class _Peer:
-    """A process of another gateway; ``fresh`` is what it tells anew while some of that has not come."""
+    """A process of another gateway; ``fresh`` is what it tells anew while some of that has not come, ``beats`` of ours
+    are those since it was heard.
+    """
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.users: dict[str, int] = {}
         self.fresh: dict[str, int] | None = None
-        self.seen = 0.0
+        self.beats = 0
 
 
 def label_of(host: str, gateway: str) -> str:
@@ -30,7 +33,7 @@ def label_of(host: str, gateway: str) -> str:
 
 
 class Roster:
-    """Who is there; ``now`` is a clock that never goes back, seconds."""
+    """Who is there. Counts beats, not seconds: when it is we who stood still, what others said is read first."""
 
     def __init__(self) -> None:
         self.peers: dict[str, _Peer] = {}
@@ -40,14 +43,14 @@ class Roster:
         """Connections of a user at all of them."""
         return self._users[user]
 
-    def counted(self, said: Counts, now: float) -> bool:
+    def counted(self, said: Counts) -> bool:
         """Take up what a process says; False: there are too many."""
         peer = self.peers.get(said.name)
         if peer is None:
             if len(self.peers) >= PEERS_MAX:
                 return False
             peer = self.peers[said.name] = _Peer(label_of(said.host, said.gateway))
-        peer.seen = now
+        peer.beats = 0
         if said.full:
             peer.fresh = {}
         if peer.fresh is None:
@@ -67,9 +70,11 @@ class Roster:
                 if count:
                     peer.users[user] = count
 
-    def silent(self, now: float) -> list[str]:
-        """Who was silent for ``LEASE_S``: it has ended."""
-        return [name for name, peer in self.peers.items() if now - peer.seen > LEASE_S]
+    def beat(self) -> list[str]:
+        """Another ``HEARTBEAT_S`` has passed; returns who was silent for ``LEASE_S``: it has ended."""
+        for peer in self.peers.values():
+            peer.beats += 1
+        return [name for name, peer in self.peers.items() if peer.beats > SILENT_BEATS]
 
     def drop(self, name: str) -> None:
         """A process has ended; one that is unknown is fine."""

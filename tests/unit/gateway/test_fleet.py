@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import ConfigError
 from gateway.closes import BUSY
-from gateway.fleet.member import Fleet, _Asked, _ended
+from gateway.fleet.member import Fleet, _Asked, _ended, _Lost
 from gateway.fleet.messages import Counts, Revoked
 from gateway.identity.leases import Connections
 from gateway.identity.store import Store
@@ -174,6 +174,43 @@ async def test_one_that_is_stopped_is_told_of(redis, tmp_path, monkeypatch):
         await until(lambda: one.fleet.others == 1)
         await other.leave(word=False)
         assert await one.fleet.ask(b"?") == [b""]
+
+
+async def test_one_that_was_stopped_listens_before_it_takes_others_for_gone(redis, tmp_path, monkeypatch):
+    late_s = 0.0
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        clock = one.fleet._clock
+        one.fleet._clock = lambda: clock() + late_s
+        await until(lambda: one.fleet.others == other.fleet.others == 1)
+        dropped, said = [], []
+        monkeypatch.setattr(one.fleet, "_drop", dropped.append)
+        monkeypatch.setattr(one.fleet, "_say_counts", lambda: said.append(1))
+        late_s = 60.0
+        await until(lambda: said)
+        await until(lambda: not one.fleet._waiting)
+        assert dropped == []
+        for _ in range(5):
+            gone = one.fleet._roster.beat()
+        assert gone == [other.fleet._name]
+
+
+async def test_one_that_was_stopped_listens_before_it_gives_redis_up(tmp_path):
+    class Silence:
+        stopped_s, listened = 60.0, 0
+
+        async def get_message(self, timeout):
+            self.listened += 1
+            now = fleet._clock() + timeout + self.stopped_s
+            fleet._clock = lambda: now
+            self.stopped_s = 0.0
+
+    with contextlib.closing(Store(tmp_path / "a")) as store:
+        fleet = Fleet("redis://127.0.0.1:1/0", "t", store, Connections(None), bytes, lambda: 0.0)
+        silence = Silence()
+        with pytest.raises(_Lost):
+            await fleet._hear(silence)
+        assert silence.listened == 2
+        await fleet.close()
 
 
 async def test_without_redis_each_has_a_limit_of_its_own_until_it_is_back(tmp_path, caplog):
