@@ -15,6 +15,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.awake import absent_s
 from broker.client.received import Response
 from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkRefused, RpcError
 from broker.identity import Role
@@ -243,10 +244,14 @@ class Upstream:
             await self._settle_again(trunk)
 
     async def _prove_alive(self, trunk: Trunk) -> None:
-        """Nothing came for a while: an upstream that does not answer at all is given up."""
+        """Nothing came for a while: an upstream that says nothing at all is given up, by who was there to hear it."""
+        clock = asyncio.get_running_loop().time
+        reads, due = trunk.reads, clock() + PATIENCE_S
         try:
             await trunk.rpc("broker.ping", {"seq": 0}, timeout_s=PATIENCE_S)
         except TimeoutError:
+            if trunk.reads != reads or absent_s(due, clock()):
+                return
             trunk.link.abort(LinkBroken(f"{self.uri}: no sign of life for {SILENT_S + PATIENCE_S:g} s"))
         except HeadgateError:
             return  # an answer, if an odd one; or the end of the link, which the caller sees

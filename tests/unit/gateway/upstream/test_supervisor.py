@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import time
 
 import pytest
 
+from broker import awake
 from broker.errors import ConfigError, LinkEnded, RpcError
 from broker.wire import message as wire
 from gateway.upstream import supervisor as module
@@ -233,6 +235,41 @@ def test_silence_is_looked_into(monkeypatch):
             assert "no sign of life" in dict(entry for entry in centre.told if len(entry) == 2)["lost"]
             standin.silent = ()
             assert await upstream.wait_joined(10)
+
+    run(script)
+
+
+def test_a_gateway_that_was_stopped_asks_again(monkeypatch):
+    monkeypatch.setattr(module, "SILENT_S", 0.05)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(awake, "LATE_S", 0.05)
+
+    async def script():
+        async with joined() as (standin, _, upstream):
+            standin.silent = ("broker.ping",)
+            pings = standin.seen.count("broker.ping")
+            await until(lambda: standin.seen.count("broker.ping") > pings, "a sign of life")
+            time.sleep(0.4)  # noqa: ASYNC251 - nobody was here
+            standin.silent = ()
+            await until(lambda: standin.seen.count("broker.ping") > pings + 2, "asking again")
+            assert upstream.losses == 0
+
+    run(script)
+
+
+def test_whatever_an_upstream_says_is_a_sign_of_life(monkeypatch):
+    monkeypatch.setattr(module, "SILENT_S", 0.05)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+
+    async def script():
+        async with joined() as (standin, _, upstream):
+            standin.silent = ("broker.ping",)
+            seen = 0
+            for _ in range(3):
+                await until(lambda seen=seen: standin.seen.count("broker.ping") > seen, "a sign of life")
+                seen = standin.seen.count("broker.ping")
+                standin.event()
+            assert upstream.losses == 0
 
     run(script)
 
