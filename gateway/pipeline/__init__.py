@@ -3,7 +3,8 @@
 The only place that imports pyspark, and nothing here does before Spark is asked for.
 
 
-``schema``     every table: columns, types, versions; as Arrow, as Spark DDL, as Markdown. Needs nothing but Python
+``columns``    what a table is: columns, types, a version; as Arrow, as Spark DDL. Needs nothing but Python
+``schema``     every table; as Markdown
 ``lake``       a table of Delta Lake: snapshots, commits; ``warehouse`` all of them, who feeds them, how far jobs are
 ``runs``       the table of runs: what each job read, wrote and lost
 ``session``    a Spark session set up for our sources; Java and PySpark missing are said in words

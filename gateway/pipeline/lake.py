@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.journal.stores import is_url, shown
 from gateway import delta
 from gateway.pipeline import schema
+from gateway.pipeline.columns import PARTITION, VERSION_KEY, Column, Table
 from gateway.pipeline.errors import Conflict
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Snapshot:
         TableError: its log is damaged, or the store does not answer.
     """
 
-    def __init__(self, known: schema.Table, place: str | os.PathLike[str]) -> None:
+    def __init__(self, known: Table, place: str | os.PathLike[str]) -> None:
         self.known, self.place = known, os.fspath(place)
         self._delta = delta.opened(self.place)
         if self._delta is not None:
@@ -117,7 +118,7 @@ class Snapshot:
         if self._delta is None:
             return []
         rows = pa.table(self._delta.get_add_actions(flatten=True))
-        columns = ("path", f"partition.{schema.PARTITION}", "num_records", "size_bytes")
+        columns = ("path", f"partition.{PARTITION}", "num_records", "size_bytes")
         if not rows.num_rows:
             return []
         fields = zip(*(rows[name].to_pylist() for name in columns), strict=True)
@@ -145,7 +146,7 @@ class Snapshot:
 
     # ---------------------------------------------------------------- rows
 
-    def read(self, spark: SparkSession, extra: Sequence[schema.Column] = ()) -> DataFrame:
+    def read(self, spark: SparkSession, extra: Sequence[Column] = ()) -> DataFrame:
         """The rows in the schema known here: a column that older files lack is null.
 
         ``extra`` are columns beyond the table's, such as ``schema.PAYLOAD``.
@@ -203,7 +204,7 @@ class Snapshot:
             AddAction(
                 each.path,
                 each.size,
-                {schema.PARTITION: each.date},
+                {PARTITION: each.date},
                 now_ms,
                 not same,
                 json.dumps({"numRecords": each.rows}),
@@ -211,8 +212,7 @@ class Snapshot:
             for each in added
         ]
         actions += [
-            RemoveAction(each.path, not same, now_ms, each.size, {schema.PARTITION: each.date})
-            for each in removed
+            RemoveAction(each.path, not same, now_ms, each.size, {PARTITION: each.date}) for each in removed
         ]
         about = CommitProperties(
             custom_metadata={_NOTES: dict(notes)} if notes else None,
@@ -221,7 +221,7 @@ class Snapshot:
         )
         with _conflicts(self.place):
             self.delta.create_write_transaction(
-                actions, "append", self.delta.schema(), [schema.PARTITION], commit_properties=about
+                actions, "append", self.delta.schema(), [PARTITION], commit_properties=about
             )
 
     def set(self, settings: Mapping[str, str]) -> None:
@@ -234,7 +234,7 @@ class Snapshot:
             with _conflicts(self.place):
                 self.delta.alter.set_table_properties(dict(settings), raise_if_not_exists=False)
 
-    def add_column(self, column: schema.Column) -> None:
+    def add_column(self, column: Column) -> None:
         """Let the table have a column, should it lack it; files without it give null there.
 
         Raises:
@@ -273,7 +273,7 @@ def _place(file: File) -> tuple[str, str]:
     return file.date, file.path
 
 
-def dataset(known: schema.Table, place: str, paths: Sequence[str], *, payload: bool = False) -> ds.Dataset:
+def dataset(known: Table, place: str, paths: Sequence[str], *, payload: bool = False) -> ds.Dataset:
     """Files of a table, paths within its place, as Arrow reads them in the schema known here.
 
     Raises:
@@ -294,7 +294,7 @@ def dataset(known: schema.Table, place: str, paths: Sequence[str], *, payload: b
             schema=shape,
             format="parquet",
             filesystem=system,
-            partitioning=ds.partitioning(pa.schema([(schema.PARTITION, pa.date32())]), flavor="hive"),
+            partitioning=ds.partitioning(pa.schema([(PARTITION, pa.date32())]), flavor="hive"),
             partition_base_dir=folder,
         )
 
@@ -341,7 +341,7 @@ def create(at: Snapshot) -> None:
 
     known = at.known
     if at.made:
-        if at.settings.get(schema.VERSION_KEY) != str(known.version):
+        if at.settings.get(VERSION_KEY) != str(known.version):
             for column in known.columns:
                 at.add_column(column)
             at.set(known.metadata)
@@ -353,7 +353,7 @@ def create(at: Snapshot) -> None:
             where,
             known.arrow(partition=True),
             "ignore",
-            [schema.PARTITION],
+            [PARTITION],
             configuration=settings,
             storage_options=options,
             raise_if_key_not_exists=False,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from broker.journal.stores import is_url
 from gateway import delta
 from gateway.pipeline import schema
+from gateway.pipeline.columns import PARTITION, Table
 from gateway.pipeline.lake import File
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Parts:
         files: what was written, once this has ended.
     """
 
-    def __init__(self, place: str, known: schema.Table, stem: str, payload: bool = False) -> None:
+    def __init__(self, place: str, known: Table, stem: str, payload: bool = False) -> None:
         import pyarrow as pa
 
         self._place, self._stem = place, stem
@@ -74,7 +75,7 @@ class Parts:
 
         if not batch.num_rows:
             return
-        days = np.asarray(batch.column(schema.PARTITION).cast("int32"))
+        days = np.asarray(batch.column(PARTITION).cast("int32"))
         first = int(days[0])
         with delta.plain_errors(self._place):
             if (days == first).all():
@@ -97,7 +98,7 @@ class Parts:
         if len(self._open) >= OPEN_MOST:
             self._close(next(iter(self._open)))
         date = date_of(day)
-        path = f"{schema.PARTITION}={date}/{self._stem}-{uuid.uuid4().hex[:12]}.parquet"
+        path = f"{PARTITION}={date}/{self._stem}-{uuid.uuid4().hex[:12]}.parquet"
         whole = f"{self._folder}/{path}"
         if not is_url(self._place):  # a store needs no folders
             self._system.create_dir(os.path.dirname(whole), recursive=True)

@@ -1,159 +1,18 @@
-"""Every table of the warehouse: its columns, their types and meaning, its version.
-
-Evolution is add-only: a column is never renamed, retyped or removed; one that is added later stands at the end with
-the version that brought it (``@3``), and files written before give null there. A table's version is the highest of
-its columns. Where that could not be held, the table begins anew: ``oldest`` is the first version that is still read,
-and tables before it are refused with what to do about them. Tables, and files, carry ``headgate.table`` and
-``headgate.v``; the partition column ``dt`` is in the path (``dt=2026-01-31``), not in the files.
-
-pyarrow is imported where it is asked for; the names and types are plain Python.
-"""
+"""Every table of the warehouse: its columns, their types and meaning, its version (``columns``)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from gateway.pipeline.columns import Column, Table, table_of
 from gateway.pipeline.errors import PipelineError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-PARTITION: Final = "dt"
-"""UTC date of the row's time; names the directory."""
-TABLE_KEY: Final = "headgate.table"
-VERSION_KEY: Final = "headgate.v"
-_SPARK_KEY: Final = b"org.apache.spark.sql.parquet.row.metadata"
-_SPARK: Final = {"long": "bigint"}
-"""Where Spark's name of a type differs from ours."""
 ERRNO_MAX: Final = (1 << 31) - 1
 """What an answer says may be more, any 32 bits; as an errno it is this then."""
 LONG_MAX: Final = (1 << 63) - 1
 """A sum of times that is more is this: a clock was set, from 1970 to now, while calls were open."""
-ANEW: Final = (
-    "make the warehouse anew from its journal: headgate pipeline batch --journal DIR --warehouse NEW"
-)
-"""What to do with files of a version that is not read any more."""
 
-
-@dataclass(frozen=True)
-class Column:
-    """One column. ``type``: long, int, double, boolean, string, binary, timestamp (us, UTC) or date."""
-
-    name: str
-    type: str
-    doc: str
-    since: int = 1
-
-    @property
-    def ddl(self) -> str:
-        """As Spark's DDL has it."""
-        return f"`{self.name}` {_SPARK.get(self.type, self.type)}"
-
-    def arrow_type(self) -> pa.DataType:
-        """As pyarrow has it."""
-        import pyarrow as pa
-
-        return {
-            "long": pa.int64(),
-            "int": pa.int32(),
-            "double": pa.float64(),
-            "boolean": pa.bool_(),
-            "string": pa.string(),
-            "binary": pa.binary(),
-            "timestamp": pa.timestamp("us", "UTC"),
-            "date": pa.date32(),
-        }[self.type]
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table. All columns may be null for Spark and Arrow; ``doc`` of a column says when. ``oldest``: the first
-    version that is read.
-    """
-
-    name: str
-    doc: str
-    columns: tuple[Column, ...]
-    oldest: int = 1
-
-    @property
-    def version(self) -> int:
-        """The highest version of a column."""
-        return max(self.oldest, *(column.since for column in self.columns))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All columns in their order, the partition last or where it stands."""
-        return tuple(column.name for column in self.columns)
-
-    @property
-    def ddl(self) -> str:
-        """All columns as one DDL string for ``spark.read.schema``."""
-        return ", ".join(column.ddl for column in self.columns)
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What each file of this table carries."""
-        return {TABLE_KEY: self.name, VERSION_KEY: str(self.version)}
-
-    def arrow(self, *, partition: bool = False) -> pa.Schema:
-        """The Arrow schema of a file; with ``partition`` the column ``dt``, too, as a scan gives it."""
-        import pyarrow as pa
-
-        fields = [
-            pa.field(column.name, column.arrow_type())
-            for column in self.columns
-            if partition or column.name != PARTITION
-        ]
-        return pa.schema(fields, metadata=self.metadata)
-
-    def refuse_foreign(self, metadata: Mapping[bytes, bytes] | None, path: str) -> None:
-        """Raise when a file says that it is of another table or of a version that is not read here.
-
-        Raises:
-            PipelineError: with the file, the version seen and the one known.
-        """
-        seen = version_of(metadata)
-        named = (metadata or {}).get(TABLE_KEY.encode(), self.name.encode()).decode("utf-8", "replace")
-        if named != self.name:
-            raise PipelineError(f"{path}: a file of table {named:.64}; expected {self.name}")
-        if seen is not None and seen > self.version:
-            raise PipelineError(
-                f"{path}: version {seen} of table {self.name}; this program knows up to {self.version}"
-            )
-        if seen is not None and seen < self.oldest:
-            raise PipelineError(
-                f"{path}: version {seen} of table {self.name}; this program reads from {self.oldest} on: {ANEW}"
-            )
-
-
-def version_of(metadata: Mapping[bytes, bytes] | None) -> int | None:
-    """The version in a file's metadata: our key, or what Spark's writer carries of our columns; None without one."""
-    if not metadata:
-        return None
-    if (own := metadata.get(VERSION_KEY.encode())) is not None:
-        return int(own)
-    fields = json.loads(metadata.get(_SPARK_KEY, b"{}")).get("fields", [])
-    seen = [int(v) for field in fields if (v := field.get("metadata", {}).get(VERSION_KEY)) is not None]
-    return max(seen, default=None)
-
-
-def _columns(text: str, oldest: int) -> Iterator[Column]:
-    """Lines ``NAME TYPE[@VERSION] WHAT``."""
-    for line in filter(None, map(str.strip, text.splitlines())):
-        name, kind, doc = line.split(None, 2)
-        kind, _, since = kind.partition("@")
-        yield Column(name, kind, doc, int(since or oldest))
-
-
-def _table(name: str, doc: str, text: str, oldest: int = 1) -> Table:
-    return Table(name, doc, tuple(_columns(text, oldest)), oldest)
-
-
-MESSAGES: Final = _table(
+MESSAGES: Final = table_of(
     "messages",
     "Bronze: one row for each record of the journal.",
     """
@@ -199,7 +58,7 @@ MESSAGES: Final = _table(
 PAYLOAD: Final = Column("payload", "binary", "only where it was asked for; null where it was not captured")
 """What ``messages`` may have besides: read with the source's option ``payload``, written by ``ingest --payload``."""
 
-TRAFFIC: Final = _table(
+TRAFFIC: Final = table_of(
     "traffic",
     "Messages by windows of 10 s, each once: where it entered the tree (in) or was refused at the door (denied), and "
     "where it left (out). A stream adds rows, so add up.",
@@ -222,7 +81,7 @@ TRAFFIC: Final = _table(
     oldest=2,
 )
 
-TREE_TRAFFIC: Final = _table(
+TREE_TRAFFIC: Final = table_of(
     "tree_traffic",
     "Messages between the brokers of the tree by windows of 10 s; a stream adds rows, so add up.",
     """
@@ -240,7 +99,7 @@ TREE_TRAFFIC: Final = _table(
     """,
 )
 
-RPC: Final = _table(
+RPC: Final = table_of(
     "rpc",
     "Calls, each once, where it entered the tree, with the responses that were found for it.",
     """
@@ -263,7 +122,7 @@ RPC: Final = _table(
     oldest=2,
 )
 
-RPC_LATENCY: Final = _table(
+RPC_LATENCY: Final = table_of(
     "rpc_latency",
     "Latency of calls where they entered the tree, as a histogram by minute, rank and topic, and what could not be "
     "matched, by cause. Rows add up: the p-th percentile of any of them together is the smallest le_ns up to which n "
@@ -288,7 +147,7 @@ RPC_LATENCY: Final = _table(
     oldest=2,
 )
 
-TREE_LATENCY: Final = _table(
+TREE_LATENCY: Final = table_of(
     "tree_latency",
     "Where in the tree the time goes: answered calls at every broker that they passed, by minute and by the links that "
     "they came and went by. Of a step to the next broker that is sum_ns of this one less sum_ns of the next. A stream "
@@ -307,7 +166,7 @@ TREE_LATENCY: Final = _table(
     """,
 )
 
-DENIED: Final = _table(
+DENIED: Final = table_of(
     "denied",
     "What was refused for want of rights (EPERM, EACCES).",
     """
@@ -326,7 +185,7 @@ DENIED: Final = _table(
     oldest=2,
 )
 
-ERRORS: Final = _table(
+ERRORS: Final = table_of(
     "errors",
     "What failed otherwise, by errno: calls where they entered the tree, each once, requests that were no call, and "
     "links. A stream adds rows, so add up.",
@@ -343,7 +202,7 @@ ERRORS: Final = _table(
     """,
 )
 
-EVENT_GAPS: Final = _table(
+EVENT_GAPS: Final = table_of(
     "event_gaps",
     "Event sequences that do not follow each other.",
     """
@@ -360,7 +219,7 @@ EVENT_GAPS: Final = _table(
     """,
 )
 
-ORDER_CHECK: Final = _table(
+ORDER_CHECK: Final = table_of(
     "order_check",
     "Order between two endpoints: as it came in against as it went out (capture = both).",
     """
@@ -378,7 +237,7 @@ ORDER_CHECK: Final = _table(
     """,
 )
 
-USER_USAGE: Final = _table(
+USER_USAGE: Final = table_of(
     "user_usage",
     "What each user did in a day, counted where it entered the tree; a stream adds rows, so add up.",
     """
@@ -396,7 +255,7 @@ USER_USAGE: Final = _table(
     oldest=2,
 )
 
-JOB_OUTCOMES: Final = _table(
+JOB_OUTCOMES: Final = table_of(
     "job_outcomes",
     "Jobs of NFP.",
     """
@@ -414,7 +273,7 @@ JOB_OUTCOMES: Final = _table(
     """,
 )
 
-NOTIFICATIONS: Final = _table(
+NOTIFICATIONS: Final = table_of(
     "notifications",
     "Notifications of oslo.messaging.",
     """
@@ -429,7 +288,7 @@ NOTIFICATIONS: Final = _table(
     """,
 )
 
-SLOW: Final = _table(
+SLOW: Final = table_of(
     "slow",
     "What was not delivered because somebody was slow.",
     """
@@ -444,7 +303,7 @@ SLOW: Final = _table(
     """,
 )
 
-RUNS: Final = _table(
+RUNS: Final = table_of(
     "_runs",
     "One row for each run of a job, for each batch of a stream.",
     """

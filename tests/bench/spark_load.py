@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.pipeline import schema
+from gateway.pipeline.columns import PARTITION
 from gateway.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def make_up(warehouse: Warehouse, calls: int, ranks: int, files: int = 16) -> in
         rows = _rows(
             {name: values[part] for name, values in columns.items()}, np.arange(part.start + 1, part.stop + 1)
         )
-        rows |= {schema.PARTITION: np.full(part.stop - part.start, np.datetime64("2026-01-31"))}
+        rows |= {PARTITION: np.full(part.stop - part.start, np.datetime64("2026-01-31"))}
         made += warehouse.write_rows(
             schema.MESSAGES.name, pa.Table.from_pydict(rows, schema=schema.MESSAGES.arrow(partition=True))
         )

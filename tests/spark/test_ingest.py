@@ -9,6 +9,7 @@ import pytest
 
 from gateway import pipeline
 from gateway.pipeline import compact, describe, runs, schema, verify
+from gateway.pipeline.columns import Column, Table
 from gateway.pipeline.errors import Busy, PipelineError
 from gateway.pipeline.ingest import ingest
 from gateway.pipeline.warehouse import Warehouse, dates_of
@@ -209,10 +210,10 @@ def test_a_column_that_is_new_is_null_in_older_files(
 ) -> None:
     segments.write(journal, "rank0", said(5), peers=PEERS)
     ingest(spark, journal, warehouse)
-    grown = schema.Table(
+    grown = Table(
         "messages",
         schema.MESSAGES.doc,
-        (*schema.MESSAGES.columns, schema.Column("colour", "string", "of the message", 3)),
+        (*schema.MESSAGES.columns, Column("colour", "string", "of the message", 3)),
         schema.MESSAGES.oldest,
     )
     monkeypatch.setitem(schema.TABLES, "messages", grown)

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.pipeline import schema
+from gateway.pipeline.columns import PARTITION, Table, version_of
 from gateway.pipeline.errors import PipelineError
 
 BINDING = (
@@ -18,21 +19,21 @@ def test_bronze_has_its_columns_in_the_fixed_order() -> None:
 
 
 @pytest.mark.parametrize("table", schema.TABLES.values(), ids=lambda table: table.name)
-def test_all_forms_of_a_table_agree(table: schema.Table) -> None:
+def test_all_forms_of_a_table_agree(table: Table) -> None:
     assert len(set(table.names)) == len(table.names)
-    assert schema.PARTITION in table.names
+    assert PARTITION in table.names
     assert table.arrow(partition=True).names == list(table.names)
-    assert schema.PARTITION not in table.arrow().names
+    assert PARTITION not in table.arrow().names
     assert [each.split()[0].strip("`") for each in table.ddl.split(", ")] == list(table.names)
     assert all(column.doc for column in table.columns)
     assert f"### {table.name}" in schema.markdown((table,))
 
 
 def test_versions_are_read_from_our_key_and_from_sparks() -> None:
-    assert schema.version_of({b"headgate.v": b"3"}) == 3
+    assert version_of({b"headgate.v": b"3"}) == 3
     field = '{"fields":[{"metadata":{"headgate.v":1}},{"metadata":{"headgate.v":"2"}},{"metadata":{}}]}'
-    assert schema.version_of({b"org.apache.spark.sql.parquet.row.metadata": field.encode()}) == 2
-    assert schema.version_of({}) is None
+    assert version_of({b"org.apache.spark.sql.parquet.row.metadata": field.encode()}) == 2
+    assert version_of({}) is None
     with pytest.raises(PipelineError, match="f: version 3 of table traffic; this program knows up to 2"):
         schema.TRAFFIC.refuse_foreign({b"headgate.v": b"3", b"headgate.table": b"traffic"}, "f")
     with pytest.raises(
