@@ -31,7 +31,7 @@ DECODE_ROWS: Final = 32_768
 
 
 @dataclass(frozen=True)
-class How:
+class IngestOptions:
     """How segments are converted.
 
     Attributes:
@@ -76,7 +76,7 @@ def _job(span: Span) -> str:
     return f"ingest:{span.name.removesuffix(SUFFIX)}"
 
 
-def convert(span: Span, how: How) -> Ingested:
+def convert(span: Span, how: IngestOptions) -> Ingested:
     """One span, in a task."""
     from gateway.pipeline.arrow import Decoder
 
@@ -122,7 +122,7 @@ def ingest(
     """
     warehouse.ready()
     warehouse.claim("ingest")
-    how = How(warehouse.table(schema.MESSAGES.name), payload, skip, verify)
+    how = IngestOptions(warehouse.table(schema.MESSAGES.name), payload, skip, verify)
     if payload:
         warehouse.keep_payloads()
     run = until_it_passes(lambda: _ingest(spark, os.fspath(journal), warehouse, how, tell))
@@ -131,7 +131,7 @@ def ingest(
 
 
 def _ingest(
-    spark: SparkSession | None, journal: str, warehouse: Warehouse, how: How, tell: Tell | None
+    spark: SparkSession | None, journal: str, warehouse: Warehouse, how: IngestOptions, tell: Tell | None
 ) -> runs.Run:
     run = runs.Run("ingest", "ingest", by="pyarrow" if spark is None else "Spark")
     bronze = warehouse.at(schema.MESSAGES.name)
@@ -149,7 +149,7 @@ def _ingest(
     return run
 
 
-def _here(wanted: list[Span], how: How, tell: Tell | None) -> list[Ingested]:
+def _here(wanted: list[Span], how: IngestOptions, tell: Tell | None) -> list[Ingested]:
     """In threads: numpy, isa-l and pyarrow hold the interpreter for a twentieth of the time only."""
     threads = min(len(wanted), os.cpu_count() or 1, THREADS_MOST)
     with ThreadPoolExecutor(threads, "ingest") as pool:
@@ -167,7 +167,9 @@ def _here(wanted: list[Span], how: How, tell: Tell | None) -> list[Ingested]:
     return [each.result() for each in running]
 
 
-def _by_spark(spark: SparkSession, wanted: list[Span], how: How, tell: Tell | None) -> list[Ingested]:
+def _by_spark(
+    spark: SparkSession, wanted: list[Span], how: IngestOptions, tell: Tell | None
+) -> list[Ingested]:
     from gateway.pipeline.progress import watched
     from gateway.pipeline.session import plain_errors
 

@@ -40,7 +40,7 @@ app = options.application("nfp manage")
 command = connected("manage")
 
 
-class What(StrEnum):
+class BrokerPart(StrEnum):
     """What a broker can show."""
 
     BROKER = "broker"
@@ -66,17 +66,17 @@ class Function(StrEnum):
 
 
 TABLES: Final = {
-    What.CLIENTS: (CLIENT_HEADS, client_row),
-    What.SERVICES: (SERVICE_HEADS, service_row),
-    What.WORKERS: (WORKER_HEADS, worker_row),
-    What.JOBS: (JOB_HEADS, job_row),
+    BrokerPart.CLIENTS: (CLIENT_HEADS, client_row),
+    BrokerPart.SERVICES: (SERVICE_HEADS, service_row),
+    BrokerPart.WORKERS: (WORKER_HEADS, worker_row),
+    BrokerPart.JOBS: (JOB_HEADS, job_row),
 }
 """What is a list of things."""
 TASKS: Final = {
-    What.VERSION: "show_broker_version",
-    What.INVENTORY: "show_broker_inventory",
-    What.STATUS: "get_status",
-    What.STATS: "get_stats",
+    BrokerPart.VERSION: "show_broker_version",
+    BrokerPart.INVENTORY: "show_broker_inventory",
+    BrokerPart.STATUS: "get_status",
+    BrokerPart.STATS: "get_stats",
 }
 """Tasks that are not named ``show_`` and what they show."""
 USAGE_COUNTS: Final = ("jobs", "failed", "expired", "cancelled", "bytes in", "bytes out")
@@ -110,14 +110,14 @@ async def show(
     client: NfpClient,
     screen: Screen,
     *,
-    what: Annotated[What, typer.Argument(help="What to show.")] = What.BROKER,
+    what: Annotated[BrokerPart, typer.Argument(help="What to show.")] = BrokerPart.BROKER,
     service: Annotated[
         str, typer.Option("--service", "-s", metavar="NAME", help="Services, workers, jobs: of this one.")
     ] = "",
 ) -> None:
     """Show a broker, its clients, services, workers, jobs, versions, inventory, status or statistics."""
     told: Any
-    if what is What.JOBS:
+    if what is BrokerPart.JOBS:
         told = await client.jobs(service=service)
     else:
         task = TASKS.get(what, f"show_{what.value}")
@@ -126,7 +126,7 @@ async def show(
         heads, row = TABLES[what]
         found = [each for each in told if each.get("name") or each.get("uuid")]
         screen.records(heads, found, [row(each) for each in found])
-    elif screen.as_json or what is What.INVENTORY:
+    elif screen.as_json or what is BrokerPart.INVENTORY:
         screen.value(told)
     else:
         screen.table((what.value, ""), [(name, short(value, 200)) for name, value in flat(told)])

@@ -22,7 +22,15 @@ from broker.oslo.directory.redis_keys import (
     read_state,
     state_key,
 )
-from broker.oslo.directory.wire import RESTART_S, DirectoryKind, DirectoryMessage, Gone, States, Welcome, Why
+from broker.oslo.directory.wire import (
+    RESTART_S,
+    DirectoryKind,
+    DirectoryMessage,
+    Gone,
+    GoneReason,
+    States,
+    Welcome,
+)
 from broker.oslo.frames import Malformed
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor import natives
@@ -311,7 +319,7 @@ class RedisHost:
         missing = Counter({place: self._missing[place] + 1 for place in self._known.keys() - ages.keys()})
         gone = [place for place, times in missing.items() if times >= MISSING_SCANS]
         self._missing = missing
-        return tuple(Gone(*place, self._known.pop(place)[0], Why.LEASE) for place in gone)
+        return tuple(Gone(*place, self._known.pop(place)[0], GoneReason.LEASE) for place in gone)
 
     def _ages(self, client: Any) -> dict[Place, Age]:
         """What is there, without what it says."""
@@ -340,7 +348,7 @@ class RedisHost:
             if gone:
                 self._tell(
                     DirectoryKind.GONE,
-                    tuple(Gone(*place, self._known.pop(place)[0], Why.LEFT) for place in gone),
+                    tuple(Gone(*place, self._known.pop(place)[0], GoneReason.LEFT) for place in gone),
                 )
 
     def _state(self, place: Place, data: bytes) -> State | None:

@@ -18,8 +18,8 @@ from broker.oslo.directory.wire import (
     DirectoryKind,
     DirectoryMessage,
     Gone,
+    GoneReason,
     States,
-    Why,
 )
 from broker.oslo.records import STATES_MAX, Age, Beat, Place, State
 
@@ -159,7 +159,7 @@ class StateRegistry:
         if entry.owner != owner:
             return self._refuse("foreign", FOREIGN)
         self.counts["left"] += 1
-        return RegistryAnswer(news=(self._remove([beat.place], Why.LEFT),))
+        return RegistryAnswer(news=(self._remove([beat.place], GoneReason.LEFT),))
 
     def tick(self, now: float) -> tuple[DirectoryMessage, ...]:
         """Forget states whose lease has ended; at least every quarter of a lease."""
@@ -171,7 +171,7 @@ class StateRegistry:
         if not over:
             return ()
         self.counts["expired"] += len(over)
-        return (self._remove(over, Why.LEASE),)
+        return (self._remove(over, GoneReason.LEASE),)
 
     # ------------------------------------------------------------ entries
 

@@ -29,9 +29,9 @@ from broker.oslo.directory.wire import (
     DirectoryKind,
     DirectoryMessage,
     Gone,
+    GoneReason,
     States,
     Welcome,
-    Why,
 )
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import NodeConfig
@@ -325,7 +325,7 @@ class DirectoryServer:
             if after is not None:
                 subscribers.publish(DirectoryKind.STATES, States((after,)))
             elif before is not None:
-                gone = Gone(before.node, before.pipeline, before.incarnation, Why.MOVED)
+                gone = Gone(before.node, before.pipeline, before.incarnation, GoneReason.MOVED)
                 subscribers.publish(DirectoryKind.GONE, (gone,))
 
     # ------------------------------------------------------------ time

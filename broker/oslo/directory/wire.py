@@ -77,7 +77,7 @@ class DirectoryKind(IntEnum):
     REFUSED = 22
 
 
-class Why:
+class GoneReason:
     """Reasons in GONE; texts for logs, nothing depends on them."""
 
     LEFT: Final = "left"

@@ -37,7 +37,7 @@ def test_two_segments_are_read_at_once(
     both = threading.Barrier(2, timeout=5)
     convert = ingest.convert
 
-    def waits(span: Span, how: ingest.How) -> ingest.Ingested:
+    def waits(span: Span, how: ingest.IngestOptions) -> ingest.Ingested:
         both.wait()
         return convert(span, how)
 
