@@ -1,7 +1,8 @@
 """What the pipeline made of the journal, for people: tables of a warehouse read through pyarrow, without a JVM.
 
 ``scope``     which time, service and rank is asked for; how wide the steps of a chart are
-``tables``    directory -> partitions -> files -> batches of rows, never more than a budget
+``tables``    directory -> partitions -> files -> rows
+``files``     one file -> batches of rows, never more than a budget
 ``grouping``  batches -> sums per key
 ``traffic``   messages over time, and who sends most of them
 ``latency``   how long calls took, per step and per topic

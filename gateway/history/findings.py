@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from gateway.history.files import Reading, arrow, seconds
 from gateway.history.grouping import Newest, counted, grouped, series, stepped
 from gateway.history.scope import Scope
-from gateway.history.tables import Reading, Warehouse, arrow, seconds
+from gateway.history.tables import Warehouse
 
 _DENIED: Final = ("rank", "transport", "peer", "claimed", "userid", "rolemask", "topic", "errno", "kind")
 _GAPS: Final = ("rank", "writer", "run", "peer", "prev_seq", "next_seq", "missing", "kind")

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gateway.history.files import arrow
 from gateway.history.scope import Scope
-from gateway.history.tables import arrow
 
 
 def stepped(table: Any, scope: Scope, step: int) -> Any:

@@ -11,9 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
+from gateway.history.files import Reading
 from gateway.history.grouping import grouped, spread, stepped
 from gateway.history.scope import Scope
-from gateway.history.tables import Reading, Warehouse
+from gateway.history.tables import Warehouse
 
 WINDOW_S: Final = 60
 TOPICS: Final = 6

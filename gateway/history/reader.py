@@ -20,8 +20,9 @@ import msgspec
 
 from broker.errors import HeadgateError
 from gateway.history import findings, latency, summary, traffic, work
+from gateway.history.files import Absent, Budget, Reading, arrow
 from gateway.history.scope import DAY_S, LEAST_S, Scope
-from gateway.history.tables import WIDEST_S, Absent, Budget, Reading, Warehouse, arrow
+from gateway.history.tables import WIDEST_S, Warehouse
 
 WAITING_MAX: Final = 16
 """Questions that may wait for the one that is being read; a page asks eleven at once."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.history import traffic
+from gateway.history.files import Reading, seconds
 from gateway.history.scope import Scope, fitted
-from gateway.history.tables import Reading, Warehouse, seconds
+from gateway.history.tables import Warehouse
 
 RUNS: Final = 20
 """Runs of jobs that are told."""

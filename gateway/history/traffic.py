@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, Literal, get_args
 
+from gateway.history.files import Reading, arrow
 from gateway.history.grouping import grouped, stepped
 from gateway.history.scope import Scope
-from gateway.history.tables import Reading, Warehouse, arrow
+from gateway.history.tables import Warehouse
 
 By = Literal["type", "service", "topic", "rank", "transport", "direction"]
 BYS: Final[tuple[str, ...]] = get_args(By)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+from gateway.history.files import Reading, arrow, seconds
 from gateway.history.grouping import Newest, counted, grouped, series, stepped
 from gateway.history.scope import Scope
-from gateway.history.tables import Reading, Warehouse, arrow, seconds
+from gateway.history.tables import Warehouse
 
 _JOB: Final = ("uuid", "service", "task", "client", "status", "attempts", "workers", "t_done", "duration_ns")
 _NOTE: Final = ("exchange", "topic", "event_type", "priority", "publisher_id", "payload_len")

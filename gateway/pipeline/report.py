@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from broker import __version__, atomic
 from gateway.history.charts import FINE_S, Line, bounds, chart, moment
+from gateway.history.files import Budget
 from gateway.history.reader import QUESTIONS, Question, TooWide, answer
 from gateway.history.scope import DAY_S, LEAST_S, Scope
-from gateway.history.tables import Budget, Warehouse
+from gateway.history.tables import Warehouse
 from gateway.pipeline.picture import drawn
 from gateway.pipeline.reportlines import PERCENTILES, latency_lines, stacked_lines, traffic_lines, verdict
 from gateway.pipeline.reportstyle import STYLE

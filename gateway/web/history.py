@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from gateway.history.files import Absent
 from gateway.history.reader import LIMIT, Busy, Question, TooWide
-from gateway.history.tables import Absent
 from gateway.history.traffic import BYS
 from gateway.web import bodies
 from gateway.web.app_context import FRONT, PRINCIPAL

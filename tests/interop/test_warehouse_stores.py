@@ -15,8 +15,8 @@ from broker.cli.main import main
 from broker.journal.shipping import Shipper
 from gateway import delta
 from gateway.delta import TableError
+from gateway.history.files import Absent, Reading
 from gateway.history.reader import Question, answer
-from gateway.history.tables import Absent, Reading
 from gateway.history.tables import Warehouse as HistoryWarehouse
 from gateway.pipeline import compact, describe, lake, runs, schema, verify
 from gateway.pipeline.errors import Conflict

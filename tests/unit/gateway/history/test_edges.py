@@ -2,9 +2,10 @@
 
 import pytest
 
+from gateway.history.files import Reading
 from gateway.history.reader import Question, answer
 from gateway.history.scope import Scope
-from gateway.history.tables import EXACT, Reading, Warehouse
+from gateway.history.tables import EXACT, Warehouse
 from gateway.pipeline import report
 from tests.live import warehouse as wh
 from tests.live.warehouse import BEGIN, ONCE, WHEN

@@ -9,8 +9,9 @@ import threading
 import pytest
 
 from gateway.history import reader
+from gateway.history.files import Absent
 from gateway.history.reader import WAITING_MAX, Busy, History, Question, TooWide
-from gateway.history.tables import Absent, Warehouse
+from gateway.history.tables import Warehouse
 from gateway.pipeline import lake
 from gateway.pipeline.schema import TABLES
 from tests.live import warehouse as wh

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gateway.history.files import Absent, Budget, Reading
 from gateway.history.reader import Question, answer
 from gateway.history.scope import Scope
-from gateway.history.tables import TIMES, Absent, Budget, Reading, Warehouse
+from gateway.history.tables import TIMES, Warehouse
 from gateway.pipeline import lake
 from gateway.pipeline.schema import TABLES
 from tests.live import warehouse as wh

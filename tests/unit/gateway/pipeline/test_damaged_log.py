@@ -10,7 +10,7 @@ import pytest
 from broker.cli.main import main
 from gateway import delta
 from gateway.delta import TableError
-from gateway.history import tables
+from gateway.history import files, tables
 from gateway.pipeline import lake
 from gateway.pipeline.warehouse import BRONZE, GOLD, Warehouse
 from tests.live import traffic
@@ -85,7 +85,7 @@ def test_a_log_that_is_lost_is_no_empty_table(log: Path) -> None:
 @pytest.mark.parametrize("harm", [empty, missing])
 def test_the_history_says_it(log: Path, harm: Callable[[Path, str], None]) -> None:
     harm(log, FIRST) if harm is empty else shutil.rmtree(log)
-    with pytest.raises(tables.Absent, match=r"_delta_log.*; put the file back from a copy, or "):
+    with pytest.raises(files.Absent, match=r"_delta_log.*; put the file back from a copy, or "):
         tables.Warehouse(str(log.parent.parent)).files("messages", ["2026-03-02"])
 
 
