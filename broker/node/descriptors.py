@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from broker.transport.reserve import DescriptorReserve
 
 if TYPE_CHECKING:
-    from broker.settings.schema import LimitsSection
+    from broker.settings.limits import LimitsSection
 
 log = logging.getLogger("headgate")
 

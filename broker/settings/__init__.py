@@ -2,7 +2,8 @@
 
     lines     where each key stands in the text: tomllib keeps no line numbers, an error message needs them
     schema    the sections and entries, each field with its unit, default, reason and off value
-    nfp       the section of the NFP broker and its entries, documented alike
+    limits    the section about what a peer may cost, documented alike
+    nfp       the section of the NFP broker and its entries, likewise
     oslo      the section of the node proxy for oslo.messaging and its entries, likewise
     journal   the section about what passes, on disk, likewise
     ranges    types of values that several sections share
@@ -18,6 +19,7 @@ Imported by the node and by the command line; the other rooms get plain values.
 """
 
 from broker.settings.journal import JournalSection
+from broker.settings.limits import LimitsSection
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import KeyEntry, NfpSection, RuleEntry, TaskEntry
 from broker.settings.oslo import OsloBacklog, OsloCallEntry, OsloKeyEntry, OsloRuleEntry, OsloSection
@@ -27,7 +29,6 @@ from broker.settings.schema import (
     BrokerSection,
     ClientEntry,
     HostEntry,
-    LimitsSection,
     ListenEntry,
     Settings,
     TreeSection,

@@ -13,7 +13,7 @@ import jwt
 from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.keys import JwtKeys, Key
 from gateway.principal import Denied, refused
-from gateway.settings.schema import JwtSection
+from gateway.settings.credentials import JwtSection
 
 TOKEN_CHARS: Final = 8192
 """Longest token that is looked at; headers of servers end there, too."""

@@ -32,7 +32,7 @@ from broker.errors import ConfigError
 from broker.nesting import read_json
 from gateway.identity.fetching import ANSWER_BYTES, FAULTS, fetch, told
 from gateway.identity.proxies import is_local_host
-from gateway.settings.schema import JwtSection
+from gateway.settings.credentials import JwtSection
 
 DOCUMENT_KEYS: Final = 64
 """Keys of one document that are used; providers publish two to ten."""

@@ -12,8 +12,9 @@ from broker.identity import USERID_UNKNOWN, Role
 from broker.settings.reading import check_by
 from gateway.closes import NO_ROLE
 from gateway.principal import ROLE_NAMES, Denied, Principal
+from gateway.settings.credentials import UserEntry
 from gateway.settings.rules import users as faults
-from gateway.settings.schema import AccessSection, GatewaySettings, UserEntry
+from gateway.settings.schema import AccessSection, GatewaySettings
 
 LINK: Final = "link"
 """Where the login of a login link came from (``Principal.login``)."""

@@ -1,11 +1,13 @@
 """Typed configuration of a gateway: one TOML file, frozen once it is read (``headgate gateway --show``).
 
 schema   the sections and entries, each field with its unit, default, reason and off value
+credentials   those about what users may show, documented alike
 places   what a listener's URL says, and whether it stays on this machine
 rules    what types cannot say: what needs TLS, which roles must be allowed, which limit exceeds which
 reading  file -> text -> tables -> `GatewaySettings`, or one `ConfigError` that lists every problem by line
 """
 
+from gateway.settings.credentials import JwtSection, OidcEntry, OidcGroup, TokenSection, UserEntry
 from gateway.settings.places import Place, place_of
 from gateway.settings.reading import apply, check, load, loads, renewed
 from gateway.settings.schema import (
@@ -13,14 +15,9 @@ from gateway.settings.schema import (
     GatewaySection,
     GatewaySettings,
     HistorySection,
-    JwtSection,
     LimitsSection,
     ListenEntry,
-    OidcEntry,
-    OidcGroup,
     RuleEntry,
-    TokenSection,
-    UserEntry,
 )
 
 __all__ = [

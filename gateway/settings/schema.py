@@ -10,13 +10,10 @@ from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta, Struct, field
 
-Userid = Annotated[int, Meta(ge=0, le=2**32 - 2)]
-Count = Annotated[int, Meta(ge=1, le=2**31)]
-Bytes = Annotated[int, Meta(ge=1024, le=2**32 - 1)]
-Seconds = Annotated[float, Meta(ge=0, le=86400 * 365)]
+from broker.settings.ranges import Bytes, Count, Seconds, Text
+from gateway.settings.credentials import JwtSection, OidcEntry, RoleName, TokenSection, UserEntry
+
 Rate = Annotated[float, Meta(ge=0, le=1e9)]
-Text = Annotated[str, Meta(min_length=1)]
-RoleName = Literal["owner", "user", "admin"]
 Kind = Literal["call", "publish", "subscribe", "register"]
 Network = Annotated[
     str, Meta(pattern=r"^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$", description="a network like 10.0.0.0/8")
@@ -152,134 +149,6 @@ class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     insecure: bool = False
     """Allow http off loopback. Default false: credentials would cross the network in the clear."""
-
-
-class TokenSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[tokens]`: bearer tokens made by `headgate token add`."""
-
-    file: Text | None = None
-    """The token file (hashes only). Default `STATEDIR/tokens.json`. Read again when it changes."""
-
-
-class JwtSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[jwt]`: JSON Web Tokens of an identity provider."""
-
-    keys: tuple[Text, ...] = ()
-    """PEM files of public keys, or `https://` / `file://` addresses of JWKS documents. Default none: no JWT is
-    accepted. All keys are tried that fit `kid` and algorithm, so a new one may stand beside the old one."""
-
-    algorithms: tuple[Literal["EdDSA", "RS256", "ES256"], ...] = ("EdDSA", "RS256", "ES256")
-    """Algorithms that are accepted. Never HS256 or none: a public key must not become a secret."""
-
-    issuer: Text | None = None
-    """What `iss` must be. Needed with `keys`."""
-
-    audience: Text | None = None
-    """What `aud` must hold. Needed with `keys`."""
-
-    leeway_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
-    """Difference of clocks that is forgiven. Default 5."""
-
-    refresh_s: Annotated[float, Meta(ge=1, le=86400)] = 300.0
-    """How often JWKS documents are read again. Default 300; an unknown `kid` reads at once, at most every 10 s."""
-
-    user_claim: Text = "sub"
-    """The claim that names the user. Default `sub`. It is looked up in `users`."""
-
-    trust_claims: bool = False
-    """Take `userid` and `roles` from the token for users that `users` does not name. Default false: only users that
-    are named here come in."""
-
-
-class OidcGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[oidc.groups]]`: the roles that a group of the provider gives."""
-
-    group: Text
-    """The group, as the provider writes it."""
-
-    roles: Annotated[tuple[RoleName, ...], Meta(min_length=1)]
-    """What it gives; `owner` and `admin` need `access.allow_owner` or `access.allow_admin`."""
-
-
-class OidcEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[oidc]]`: an identity provider that people log in at with their browser (OpenID Connect)."""
-
-    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,31}$")]
-    """Its name in addresses, in names of users and in the log: small letters, digits, `-` and `_`."""
-
-    title: Text | None = None
-    """What the button says after "Log in with". Default: the name."""
-
-    issuer: Text
-    """`https://...` (http: on this machine only), as the provider writes itself in `iss`; its metadata are read below
-    it, at `/.well-known/openid-configuration`."""
-
-    client_id: Text
-    """As whom the provider knows this gateway."""
-
-    client_secret_file: Text | None = None
-    """File (0600) with the secret that belongs to it, read at each login. Default none: a public client, which PKCE
-    alone protects."""
-
-    url: Text
-    """How browsers reach this gateway, like `https://gate.example.org`. As redirect URI the provider has to know
-    `URL/v1/login/oidc/NAME/callback`."""
-
-    scopes: tuple[Text, ...] = ("profile",)
-    """Scopes that are asked for besides `openid`. Default profile; some providers tell groups by a scope of its own."""
-
-    user_claim: Text = "sub"
-    """The claim that names the user. Default `sub`. `email` counts only with `email_verified`. It may be a path:
-    `a.b` is b in the object a."""
-
-    user_prefix: str | None = None
-    """What stands before it in the user's name, so that providers cannot name each other's users, nor those of `users`.
-    Default: the provider's name and a colon. "" trusts the provider to name any user."""
-
-    groups_claim: Text = "groups"
-    """The claim that holds the groups. Default `groups`. It may be a path, like `realm_access.roles`."""
-
-    groups: tuple[OidcGroup, ...] = ()
-    """`[[oidc.groups]]`: what groups give. A user that `users` names is who it is there instead."""
-
-    roles: tuple[RoleName, ...] = ()
-    """Roles of everybody whom the provider lets in. Default none: who is in no group of `groups` and not in `users`
-    stays outside."""
-
-    userid: Userid = 65534
-    """Userid of users that `users` does not name. Default 65534, nobody, which receives no private events."""
-
-    userid_claim: Text | None = None
-    """The claim that holds their userid instead, a number. Default none: the provider chooses no userids."""
-
-    algorithms: Annotated[tuple[Literal["EdDSA", "RS256", "ES256"], ...], Meta(min_length=1)] = (
-        "EdDSA",
-        "RS256",
-        "ES256",
-    )
-    """Algorithms of its signatures that are accepted."""
-
-    leeway_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
-    """Difference of clocks that is forgiven. Default 5."""
-
-
-class UserEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[users]]`: a user of the web, and as whom its messages are stamped."""
-
-    name: Text
-    """The name credentials refer to."""
-
-    userid: Userid
-    """The userid its messages carry. Without the role *owner* nobody who has that of the gateway's own process, or
-    that of another user, receives private events."""
-
-    roles: Annotated[tuple[RoleName, ...], Meta(min_length=1)] = ("user",)
-    """Its roles. Default user: the least that may speak. `owner` and `admin` need `access.allow_owner` or
-    `access.allow_admin`; an admin is a user, too."""
-
-    certificates: tuple[Text, ...] = ()
-    """Client certificates that are this user: `CN=...` (or a whole RFC 4514 subject), `DNS:name`, `email:address`,
-    `URI:...`, or `SHA256:fingerprint`. Default none."""
 
 
 class RuleEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,7 +20,8 @@ from gateway.identity.authenticate import Authenticator
 from gateway.identity.oidc import Account
 from gateway.identity.store import Store
 from gateway.principal import Denied
-from gateway.settings.schema import AccessSection, GatewaySection, GatewaySettings, UserEntry
+from gateway.settings.credentials import UserEntry
+from gateway.settings.schema import AccessSection, GatewaySection, GatewaySettings
 from tests.live.ports import free_port
 from tests.live.redis_server import redis_server
 from tests.unit.gateway.identity.idp import HERE, Idp, log_in

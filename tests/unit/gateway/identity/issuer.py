@@ -11,7 +11,7 @@ from gateway import closes
 from gateway.identity.jwt import Verifier
 from gateway.identity.keys import JwtKeys
 from gateway.principal import Denied
-from gateway.settings.schema import JwtSection
+from gateway.settings.credentials import JwtSection
 
 ISSUER, AUDIENCE = "https://id.example.org", "headgate"
 KEYS = {

@@ -9,7 +9,7 @@ from gateway import closes
 from gateway.identity.attempts import ADDRESSES, BURST, Attempts
 from gateway.identity.cookies import LOGIN
 from gateway.principal import Denied
-from gateway.settings.schema import UserEntry
+from gateway.settings.credentials import UserEntry
 from tests.unit.gateway.identity.authority import public_pem
 from tests.unit.gateway.identity.doorway import BOB, add_token, ask, bearer, settings_in
 from tests.unit.gateway.identity.issuer import KEYS, section, signed

@@ -4,7 +4,7 @@ import json
 import os
 
 from gateway.identity.cookies import LOGIN
-from gateway.settings.schema import UserEntry
+from gateway.settings.credentials import UserEntry
 from tests.unit.gateway.identity.doorway import (
     ALICE,
     OWNER,

@@ -9,7 +9,8 @@ from broker.identity import Role
 from gateway import closes
 from gateway.identity.users import GUEST_USERID, Users, link_principal
 from gateway.principal import Denied
-from gateway.settings.schema import AccessSection, GatewaySettings, UserEntry
+from gateway.settings.credentials import UserEntry
+from gateway.settings.schema import AccessSection, GatewaySettings
 
 
 def users(*entries, **access):

@@ -12,7 +12,8 @@ from gateway.hub import Hub
 from gateway.identity.attempts import BURST
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.store import Store
-from gateway.settings.schema import GatewaySection, GatewaySettings, LimitsSection, UserEntry
+from gateway.settings.credentials import UserEntry
+from gateway.settings.schema import GatewaySection, GatewaySettings, LimitsSection
 from gateway.upstream.supervisor import Upstream
 from tests.unit.gateway.websocket.house import masked, request_head
 
