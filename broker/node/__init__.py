@@ -14,7 +14,7 @@
 ``tracing``            who looks on while messages pass
 ``overlay/``           the tree: hello, parent, children, liveness, rejoin
 ``lifecycle``          the states; ``state_follower``: which follows which, with the tree
-``assembly``           settings -> the rooms of one broker, put together
+``assembly``           settings -> the rooms of one broker, put together; ``link_options``: what they are told of links
 ``bootstrap``          a broker as a process: logging, signals, exit code
 ``drain``              leaving without cutting anybody short
 ``probes``             whether it lives and is ready: over HTTP, and for the service manager

@@ -12,38 +12,41 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker.errors import ConfigError
 from broker.exposition import PageListener, Sample, render
 from broker.identity import PeerInfo
 from broker.memory import Trim
 from broker.node import drain
-from broker.node.attributes import STDERR_SEVERITY, hostname, initial, shown
+from broker.node.attributes import STDERR_SEVERITY, initial, shown
 from broker.node.broker import Broker
 from broker.node.client_admission import ClientAdmission, access_of
 from broker.node.context import context_of
 from broker.node.curve_keys import CurveKeys
-from broker.node.descriptors import allowed, connections_of, reserve_of
+from broker.node.descriptors import allowed
 from broker.node.keepalive import Keepalives
 from broker.node.lifecycle import Lifecycle
+from broker.node.link_options import (
+    client_options,
+    listener_options,
+    overlay_config,
+    parent_entry,
+    router_limits,
+)
 from broker.node.listening import Listeners
 from broker.node.metrics import listener, samples
-from broker.node.overlay.config import Hooks, OverlayConfig
+from broker.node.overlay.config import Hooks
 from broker.node.overlay.overlay import Overlay
 from broker.node.rundir import make_rundir
 from broker.node.state_follower import StateFollower
 from broker.routing.call_caps import hold_call_caps
-from broker.routing.topology import NO_PARENT, Topology, parse
-from broker.routing.users import UserLimits
-from broker.schemes import Capabilities, capabilities_of
+from broker.routing.topology import Topology, parse
+from broker.schemes import capabilities_of
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
-from broker.settings import HostEntry, LimitsSection, Settings
-from broker.settings.transport_options import typed
-from broker.transport.budget import Budget
+from broker.settings import HostEntry, Settings
 from broker.transport.link import Options
-from broker.transport.outbox import OutboxLimits
 from broker.wire.shares import RENEW_S
 
 if TYPE_CHECKING:
@@ -53,23 +56,6 @@ log = logging.getLogger("headgate")
 
 SWEEP_S = 1.0
 """How often stalled readers, quiet links and the total of open calls are looked at."""
-
-
-def router_limits(limits: LimitsSection, descriptors: int) -> dict[str, Any]:
-    """The keyword arguments of ``Router`` for a process that may open so many descriptors."""
-    return {
-        "pending_max": limits.pending_per_link,
-        "pending_total": limits.pending_total,
-        "routes_max": limits.routes_max,
-        "topic_max_bytes": limits.topic_max_bytes,
-        "guest_event_bytes": limits.guest_event_bytes,
-        "user_limits": UserLimits(
-            limits.calls_per_user,
-            limits.services_per_user,
-            limits.subscriptions_per_user,
-            connections_of(limits, descriptors),
-        ),
-    }
 
 
 class Node:
@@ -106,14 +92,7 @@ class Node:
         self.capture = _capture(self.broker, settings)
         self._trim = Trim()
         self.lifecycle = Lifecycle(asyncio.get_running_loop().time)
-        self.options = Options(
-            flusher=self.broker.flusher,
-            budget=Budget(limits.broker_budget_bytes),
-            limits=_outbox_limits(limits),
-            insecure=settings.tree.insecure,
-            connect_timeout_s=settings.tree.connect_timeout_s,
-            reserve=reserve_of(limits, descriptors),
-        )
+        self.options = client_options(settings, self.broker.flusher, descriptors)
         self.curve_keys = CurveKeys(settings)
         self.access = access_of(settings, self.owner)
         self.more_samples: list[Callable[[], list[Sample]]] = []
@@ -121,7 +100,10 @@ class Node:
         self.client_admissions: list[ClientAdmission] = []
         self.client_admission = self._client_admission(self.options)
         self.must_exit: Callable[[str], object] = _log_only
-        self.overlay = Overlay(self.broker, self._overlay_config(), self._hooks())
+        config = overlay_config(
+            settings, self.topology, self.rank, self.options, self.curve_keys, self._refused
+        )
+        self.overlay = Overlay(self.broker, config, self._hooks())
         self.keepalives = Keepalives(self.broker, settings.tree.torpid_min_s)
         attributes = initial(settings, self.topology, lambda: self.broker.router.uuid, self.owner)
         self.context = context_of(
@@ -172,7 +154,7 @@ class Node:
         self.dispatcher.start()  # before the doors open: the first client finds everything in its place
         await self._open(self.settings.broker.local_uri or "", self.options)
         for entry in self.settings.listen:
-            await self._open(entry.uri, self._listen_options(entry))
+            await self._open(entry.uri, listener_options(entry, self.options, self.curve_keys, self._refused))
         if self.settings.broker.metrics_listen:
             self._metrics = listener(self, self.settings.broker.metrics_listen)
             await self._metrics.start()
@@ -323,88 +305,14 @@ class Node:
             log.setLevel(levels[0].upper())
         return 0
 
-    # -- options -------------------------------------------------------------------------------
-
-    def _listen_options(self, entry: Any) -> Options:
-        can = capabilities_of(entry.uri)
-        return Options(
-            flusher=self.options.flusher,
-            budget=self.options.budget,
-            limits=self.options.limits,
-            dialect=entry.dialect,
-            strict_rfc3=entry.strict_rfc3,
-            insecure=entry.insecure,
-            keys=self.curve_keys.clients,
-            settings=typed(entry.options, can),
-            extra=self.curve_keys.options() if can.protection == "curve" else {},
-            reserve=self.options.reserve,
-            refused=self._refused,
-        )
-
     def parent_entry(self) -> HostEntry | None:
         """What ``[[hosts]]`` says about our parent; None at rank 0."""
-        above = self.topology.parent(self.rank)
-        return self.settings.host(above) if above != NO_PARENT else None
-
-    def _overlay_config(self) -> OverlayConfig:
-        settings, tree, curve_keys = self.settings, self.settings.tree, self.curve_keys
-        own, parent = settings.host(self.rank), self.parent_entry()
-        has_children = len(self.topology.children(self.rank)) > 0
-        return OverlayConfig(
-            listen_uri=(own.bind or own.address) if own is not None and has_children else None,
-            parent_uri=parent.address if parent is not None else None,
-            listen=self._tree_options(own if has_children else None, lambda _own: curve_keys.options()),
-            dial=self._tree_options(parent, curve_keys.dial_options),
-            version=settings.broker.version_announced,
-            hostname=hostname(settings, self.rank) if own is not None and own.hostname else "",
-            hostnames={host.rank: host.hostname for host in settings.hosts if host.hostname},
-            on_parent_loss=settings.broker.on_parent_loss,
-            batch=tree.batch,
-            torpid_min_s=tree.torpid_min_s,
-            torpid_max_s=tree.torpid_max_s,
-            hello_timeout_s=tree.connect_timeout_s,
-        )
-
-    def _tree_options(self, host: HostEntry | None, extra: Callable[[HostEntry], dict[str, Any]]) -> Options:
-        """For links at the address of ``host``, ours or the parent's; None: there are none."""
-        options = self.options
-        can = capabilities_of(host.address) if host is not None else Capabilities()
-        limits = OutboxLimits(
-            high_bytes=options.limits.high_bytes,
-            high_msgs=options.limits.high_msgs,
-            event_bytes=options.limits.cap_bytes,
-            cap_bytes=options.limits.cap_bytes,
-        )
-        return Options(
-            flusher=options.flusher,
-            budget=options.budget,
-            limits=limits,
-            insecure=options.insecure,
-            connect_timeout_s=options.connect_timeout_s,
-            max_bytes=lambda _peer: self.settings.limits.owner_message_bytes,
-            keys=self.curve_keys.peers,
-            tree=True,
-            settings=typed(self.settings.tree.options, can),
-            extra=extra(host) if host is not None and can.protection == "curve" else {},
-            reserve=options.reserve,
-            has_reserve=lambda _peer: True,
-            refused=self._refused,
-        )
+        return parent_entry(self.settings, self.topology, self.rank)
 
 
 def _log_only(reason: str) -> None:
     """Nobody runs this node as a process: there is nothing to exit."""
     log.error("would exit: %s", reason)
-
-
-def _outbox_limits(limits: LimitsSection) -> OutboxLimits:
-    return OutboxLimits(
-        high_bytes=limits.outbox_high_bytes,
-        high_msgs=limits.outbox_high_msgs,
-        event_bytes=min(limits.response_cap_bytes, 16 << 20),
-        cap_bytes=limits.response_cap_bytes,
-        event_policy=limits.event_policy,
-    )
 
 
 def _capture(broker: Broker, settings: Settings) -> Capture | None:

@@ -17,6 +17,7 @@ from broker.node.assembly import Node
 from broker.node.client_admission import group_ids, user_ids
 from broker.node.curve_keys import credentials, keys_of
 from broker.node.descriptors import connections_of, reserve_of
+from broker.node.link_options import listener_options
 from broker.node.rundir import make_rundir
 from broker.transport.link import Options
 from broker.transport.unix import transport as unix
@@ -121,9 +122,9 @@ def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(r
         node.capture = PaperCapture()
         await node.start()
         node.client_admission.refused(PeerInfo("x", uid=7), 1, "no")
-        node._listen_options(settings.ListenEntry(uri=f"local://{rundir}/t")).refused(
-            PeerInfo("x", uid=8), 1, "no"
-        )
+        entry = settings.ListenEntry(uri=f"local://{rundir}/t")
+        options = listener_options(entry, node.options, node.curve_keys, node._refused)
+        options.refused(PeerInfo("x", uid=8), 1, "no")
         node._hooks().refused(PeerInfo("x", uid=9), 1, "no")
         await node.stop()
         assert told == ["begin", (7, 1, "no"), (8, 1, "no"), (9, 1, "no"), "end"]
