@@ -233,10 +233,16 @@ class NodeLink(Pipe, Generic[Parcel]):
 
     # ------------------------------------------------------------ down
 
-    def check(self, now: float) -> bool:
-        """Look whether it is down, or up again. False: it need not be looked at for now."""
+    def check(self, now: float, absent: float) -> bool:
+        """Look whether it is down, or up again. False: it need not be looked at for now.
+
+        Args:
+            now: by the reactor's clock.
+            absent: seconds in which this process was stopped: the node is not to blame for them.
+        """
         if self.closed:
             return False
+        self._moved_s = min(self._moved_s + absent, now)
         if self.down:
             self._reactor.touch(self)  # asking may take in the news of a message
             if not self._parcels and int(self.sock.get(_EVENTS)) & _POLLOUT:

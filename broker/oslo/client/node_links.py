@@ -13,6 +13,7 @@ from typing import Any, Final, Generic
 
 import zmq
 
+from broker.awake import absent_s
 from broker.errors import HeadgateError
 from broker.oslo.client.node_link import LinkHandlers, NodeLink, Parcel
 from broker.oslo.client.parts import ClientParts
@@ -201,17 +202,21 @@ class NodeLinks(Generic[Parcel]):
     def watch(self, link: NodeLink[Parcel]) -> None:
         """``link`` holds messages: look at it from time to time."""
         self._watched[link] = None
-        if self._timer is None:
-            self._timer = self.reactor.call_later(WATCH_S, self._look)
+        self._look_soon()
 
-    def _look(self) -> None:
+    def _look_soon(self) -> None:
+        if self._timer is None:
+            self._timer = self.reactor.call_later(WATCH_S, self._look, self.reactor.now() + WATCH_S)
+
+    def _look(self, due: float) -> None:
         self._timer = None
         now = self.reactor.now()
+        absent = absent_s(due, now)
         for link in list(self._watched):
-            if not link.check(now):
+            if not link.check(now, absent):
                 self._watched.pop(link, None)
-        if self._watched and self._timer is None:
-            self._timer = self.reactor.call_later(WATCH_S, self._look)
+        if self._watched:
+            self._look_soon()
 
     def _unwatch(self, link: NodeLink[Parcel]) -> None:
         self._watched.pop(link, None)

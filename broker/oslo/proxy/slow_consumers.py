@@ -9,7 +9,7 @@ shut down when its buffer looks the same for some time, and either
 * more was published than may wait, not counting what fits a message of usual size: those are limited by their number.
 
 libzmq then ends the connection and frees what waited. The process sees that when it goes on, connects and subscribes
-anew.
+anew. Time in which this process was stopped, too, shows nothing: the machine stood still.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Final
 
 import zmq
 
+from broker.awake import absent_s
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.socket_events import SocketEvents
 
@@ -92,7 +93,7 @@ class SlowConsumers:
         self._events = SocketEvents(
             reactor, sock, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED, self._happened
         )
-        self._timer: Timer = reactor.call_later(self._still_s / LOOKS, self._tick)
+        self._arm()
 
     def published(self, size: int) -> None:
         """A message of so many bytes was, for whomever."""
@@ -136,12 +137,21 @@ class SlowConsumers:
 
     # ------------------------------------------------------------ who reads
 
+    def _arm(self) -> None:
+        self._due_s = self._reactor.now() + self._still_s / LOOKS
+        self._timer: Timer = self._reactor.call_later(self._still_s / LOOKS, self._tick)
+
     def _tick(self) -> None:
-        self._timer = self._reactor.call_later(self._still_s / LOOKS, self._tick)
-        self._look()
+        try:
+            self._look()
+        finally:
+            self._arm()
 
     def _look(self) -> None:
         now_s = self._reactor.now()
+        if absent_s(self._due_s, now_s):
+            for peer in self._peers.values():
+                peer.unread = 0  # each is looked at anew
         for peer in list(self._peers.values()):
             unread = _unread(peer.sock)
             if not unread or unread != peer.unread:

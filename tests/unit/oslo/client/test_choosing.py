@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from broker.awake import LATE_S
+from broker.oslo.client.node_link import DOWN_S
 from broker.oslo.contract import Address, CallTimeout, Refused, Undelivered, Unroutable
 from broker.oslo.frames import Flag, Kind, encode
 from broker.oslo.names import Reason
@@ -183,6 +185,26 @@ def test_a_node_that_is_not_there_is_passed_over_until_it_is(play, open_session)
     away.answer(away.get(), Kind.REPLY, b"1")
     there.answer(there.get(), Kind.REPLY, b"2")
     assert {each.end() for each in asking} == {b"1", b"2"}
+
+
+@pytest.mark.patient
+def test_a_client_that_was_stopped_passes_over_nobody_for_it(play, open_session):
+    """The node comes at the same moment as it: a machine stood still."""
+    first, second = play("n1", bind=False), play("n2")
+    first.announce(server("l1"))
+    port = open_session()
+    known(port, 1)
+    asking = Asking(lambda: port.call(WHERE, b"", timeout_s=PATIENCE_S))
+    until(lambda: (link := port._client.sender.call_links.known("n1")) and link.waiting, "a call that waits")
+    second.announce(server("l2"))
+    known(port, 2)
+    stopped = threading.Event()
+    port._client.post(lambda: (time.sleep(DOWN_S + 2 * LATE_S), stopped.set()))
+    stopped.wait()
+    first.sock.bind(first.endpoint)
+    first.answer(first.get(), Kind.REPLY, b"1")
+    assert asking.end() == b"1"
+    assert second.silent()
 
 
 def test_out_of_reach_is_said_so_and_nothing_is_sent_later(play, open_session):

@@ -3,18 +3,21 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zmq
 
 from broker.oslo.frames import Kind, encode, fanout_filter, new_id
 from broker.oslo.names import Pipeline
+from broker.oslo.proxy import slow_consumers
 from broker.oslo.proxy.fanout import FanoutProxy
-from broker.oslo.proxy.slow_consumers import STILL_S
+from broker.oslo.proxy.slow_consumers import STILL_S, SlowConsumers
 from tests.unit.oslo.proxy.publishing import Rig
 
 NOVA, CINDER = fanout_filter("openstack", "nova"), fanout_filter("openstack", "cinder")
@@ -128,6 +131,27 @@ def test_a_slow_one_and_one_without_messages_stay(rundir: Path) -> None:
         assert [reader.next()[0] for _ in range(total)] == list(range(1, total + 1))
         assert rig.count("subscribers_cut") == 0
         assert rig.room.status()["topics"] == {"openstack/nova": 1, "openstack/cinder": 1}
+
+
+@pytest.mark.parametrize("stopped_s", [0.0, 60.0])
+def test_who_stood_still_with_the_proxy_is_looked_at_anew(stopped_s: float, monkeypatch) -> None:
+    due, cut = [], []
+    now_s = 0.0
+    reactor = SimpleNamespace(now=lambda: now_s, call_later=lambda _s, call: due.append(call))
+    monkeypatch.setattr(slow_consumers, "SocketEvents", lambda *_: None)
+    monkeypatch.setattr(slow_consumers, "_unread", lambda _sock: 4096)
+    monkeypatch.setattr(slow_consumers, "runs", lambda _pid: 7)
+    consumers = SlowConsumers(reactor, None, "", still_s=10.0, bytes_max=1, cut=cut.append)  # type: ignore[arg-type]
+    with socket.socket(socket.AF_UNIX) as sock:
+        consumers._peers[3] = slow_consumers._Peer(sock, 42)
+        for look in range(1, 8):
+            now_s += 2.0 + stopped_s * (look == 4)
+            due.pop()()
+            assert bool(cut) == (look == 7 and not stopped_s)
+        for _ in range(3):
+            now_s += 2.0
+            due.pop()()
+        assert cut[0] == 42
 
 
 def test_who_comes_and_goes_leaves_no_descriptor(rundir: Path) -> None:
