@@ -16,7 +16,8 @@ One message's journey, room by room::
     settings/    the configuration file, typed
     testing/     for authors of transports: the checks that every transport passes
     schemes      which transport an address has, and what that transport can do
-    supervision  what a process says to its service manager, and the form of its log
+    supervision  what a process says to its service manager
+    loglines     the form of its log
     call_report  what broker.calls tells, for whoever adds brokers up
     figures      rate, errors and duration of what has a name: methods, topics, tasks; bounded
     exposition   counts as Prometheus reads them, and the small HTTP listener for who does

@@ -1,11 +1,10 @@
 """What a process says to the one that looks after it, systemd or a container engine: a leaf that every room may use.
 
 ``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns,
-``disown`` takes both from a child, ``send_to_stderr`` and ``formatter`` give the log the form that its reader can take
-apart, and ``raise_descriptor_limit`` asks for all that is allowed, ``name_process`` tells ps(1) who this is. Without a
-manager (no ``$NOTIFY_SOCKET``) nothing is said. ``signals`` is how a process leaves, at once when it is told twice,
-``start_again`` how it begins anew. For who looks after others there are ``Pauses``, ``following``, ``hearing`` and
-``exit_code``; none of them needs SIGCHLD or a thread.
+``disown`` takes both from a child, ``raise_descriptor_limit`` asks for all that is allowed, ``name_process`` tells
+ps(1) who this is. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said. ``signals`` is how a process leaves, at
+once when it is told twice, ``start_again`` how it begins anew. For who looks after others there are ``Pauses``,
+``following``, ``hearing`` and ``exit_code``; none of them needs SIGCHLD or a thread.
 """
 
 from __future__ import annotations
@@ -19,24 +18,15 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TextIO
-
-from broker.flood import LINE_CHARS, TRACE_CHARS, FloodGate, shortened
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import subprocess
 
-LOG_FORMAT: Final = "HEADGATE_LOG_FORMAT"
-"""Environment: ``json`` makes each line of the log a JSON object; unset or ``text`` leaves it to be read by people."""
 _NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
 _WATCHDOG_USEC: Final = "WATCHDOG_USEC"
 _WATCHDOG_PID: Final = "WATCHDOG_PID"
-_JOURNAL_STREAM: Final = "JOURNAL_STREAM"
 _PR_SET_PDEATHSIG: Final = 1
-
-_SEVERITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""The levels of ``logging`` and those of syslog (sd-daemon(3)); what is less severe is debug, 7."""
 
 TABLE_FDS: Final = 16_384
 """Room in the kernel's table of descriptors, 8 bytes for each."""
@@ -293,113 +283,3 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         with open(os.devnull) as any_file:
             os.close(fcntl.fcntl(any_file, fcntl.F_DUPFD_CLOEXEC, min(hard, TABLE_FDS) - 1))
-
-
-# ---------------------------------------------------------------- the log
-
-
-def send_to_stderr(log: logging.Logger, name: str, level: str | int) -> None:
-    """Send the lines of ``log`` to stderr and nowhere else, and those of all libraries in the same form.
-
-    Floods of either are cut off (``flood``); further handlers of ``log`` see no more than stderr does.
-
-    Args:
-        log: its handlers and filters are replaced.
-        name: see ``formatter``.
-        level: the least severe that counts: ``debug`` to ``critical``, or a number of ``logging``.
-    """
-    form, gate = formatter(name), FloodGate()
-    log.handlers = [_Stderr(form)]
-    log.filters = [gate]
-    log.setLevel(level.upper() if isinstance(level, str) else level)
-    log.propagate = False
-    # what the loop reports, such as an exception that nobody waited for, would else come in a form of its own
-    libraries = _Stderr(form)
-    libraries.addFilter(gate)
-    root = logging.getLogger()
-    root.handlers = [*(each for each in root.handlers if not isinstance(each, _Stderr)), libraries]
-
-
-class _Stderr(logging.StreamHandler[TextIO]):
-    """A handler of ours, which the next call replaces."""
-
-    def __init__(self, form: logging.Formatter) -> None:
-        super().__init__(sys.stderr)
-        self.setFormatter(form)
-
-
-def formatter(name: str) -> logging.Formatter:
-    """The form of our lines on stderr, by who reads them.
-
-    - ``$HEADGATE_LOG_FORMAT`` is ``json``: an object a line with ``time`` (UTC, RFC 3339), ``level``, ``name``,
-      ``text``, and ``trace`` where an exception is told.
-    - stderr is systemd's journal (``$JOURNAL_STREAM``): ``<N>`` in front of each line, N the syslog level, and no time,
-      which the journal has by itself.
-    - else ``2026-01-31T12:00:00.000 headgate[NAME] INFO text``, local time.
-
-    Args:
-        name: who speaks: a rank, ``gateway``, ``nfp``.
-    """
-    if os.environ.get(LOG_FORMAT, "").lower() == "json":
-        return _Json(name)
-    form = f"headgate[{name.replace('%', '%%')}] %(levelname)s %(message)s"
-    if _is_journal():
-        return _Journal(form)
-    return _Text(f"%(asctime)s.%(msecs)03d {form}", "%Y-%m-%dT%H:%M:%S")
-
-
-def _is_journal() -> bool:
-    """Whether stderr is the stream that systemd made for the journal (systemd.exec(5), ``$JOURNAL_STREAM``)."""
-    given = os.environ.get(_JOURNAL_STREAM)
-    if not given:
-        return False
-    try:
-        seen = os.fstat(sys.stderr.fileno())
-    except (OSError, ValueError):  # closed, or not a file
-        return False
-    return given == f"{seen.st_dev}:{seen.st_ino}"
-
-
-def _severity(levelno: int) -> int:
-    return next((severity for least, severity in _SEVERITIES if levelno >= least), 7)
-
-
-class _Text(logging.Formatter):
-    """Lines for people, and for what reads them: none is longer than it may be."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - a name of logging
-        record.message = shortened(record.message, LINE_CHARS)
-        return super().formatMessage(record)
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - a name of logging
-        return shortened(super().formatException(ei), TRACE_CHARS)
-
-
-class _Journal(_Text):
-    """A syslog level in front of every line: to the journal each line is an entry."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        mark = f"<{_severity(record.levelno)}>"
-        return "\n".join(mark + line for line in super().format(record).splitlines() or [""])
-
-
-class _Json(_Text):
-    """One JSON object a line."""
-
-    def __init__(self, name: str) -> None:
-        import json  # a broker needs it for nothing else
-
-        super().__init__()
-        self._name = name
-        self._encode = json.dumps
-
-    def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "name": self._name,
-            "text": shortened(record.getMessage(), LINE_CHARS),
-        }
-        if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return self._encode(told, ensure_ascii=False)

@@ -14,7 +14,7 @@ from asyncio import sslproto
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Self
 
-from broker import memory, supervision
+from broker import loglines, memory, supervision
 from broker.errors import ConfigError, HeadgateError, print_error
 from gateway.serve import Gateway, Reread
 from gateway.settings.schema import GatewaySettings
@@ -202,5 +202,5 @@ def shrink_tls_buffers() -> None:
 
 
 def set_up_logging(level: str, name: str) -> None:
-    """Our own lines to stderr, in the form of ``supervision.formatter``."""
-    supervision.send_to_stderr(log, name, level)
+    """Our own lines to stderr, in the form of ``loglines.formatter``."""
+    loglines.send_to_stderr(log, name, level)

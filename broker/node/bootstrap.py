@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from broker import memory, supervision
+from broker import loglines, memory, supervision
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.node import drain
 from broker.node.assembly import Node
@@ -160,5 +160,5 @@ def _on_hangup(reload: Reload, leave_with: Callable[[str], None]) -> None:
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Our own lines to stderr, in the form of ``supervision.formatter``."""
-    supervision.send_to_stderr(log, str(settings.broker.rank), settings.broker.log_level)
+    """Our own lines to stderr, in the form of ``loglines.formatter``."""
+    loglines.send_to_stderr(log, str(settings.broker.rank), settings.broker.log_level)

@@ -14,7 +14,7 @@ import sys
 
 import msgspec
 
-from broker import supervision
+from broker import loglines, supervision
 from broker.cli import address
 from broker.cli.exits import CONFIG, FAILED, OK, code_of
 from broker.cli.oslo import plan
@@ -24,8 +24,8 @@ from broker.oslo.node import NodeConfig
 
 
 def log_to_stderr(level: str, who: str = "oslo") -> None:
-    """Our own lines to stderr, in the form of ``supervision.formatter``."""
-    supervision.send_to_stderr(logging.getLogger("headgate"), who, level)
+    """Our own lines to stderr, in the form of ``loglines.formatter``."""
+    loglines.send_to_stderr(logging.getLogger("headgate"), who, level)
 
 
 def _say(ready: Ready) -> None:

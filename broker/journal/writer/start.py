@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from broker import supervision
+from broker import loglines
 from broker.errors import ConfigError
 from broker.journal.marks import OFF, REPORT
 from broker.journal.options import JournalOptions
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for the broker: its end is ours
     os.umask(0o077)
-    supervision.send_to_stderr(log, "journal", logging.INFO)
+    loglines.send_to_stderr(log, "journal", logging.INFO)
     try:
         fd, *locked = map(int, [arguments[0], *arguments[2:3]])
         _close_all_but(fd, *locked)
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     with sock:
         try:
             options = read_options(arguments[1] if len(arguments) > 1 else "")
-            supervision.send_to_stderr(log, str(options.rank), options.log_level)
+            loglines.send_to_stderr(log, str(options.rank), options.log_level)
             with contextlib.closing(Lock(options, LOCK_PATIENCE_S, *locked)) as lock:
                 return _serve(sock, options, lock.fd)
         except ConfigError as error:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker import supervision
+from broker import loglines, supervision
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.journal.options import JournalOptions
 from broker.nfp.server.broker import NfpBroker
@@ -36,7 +36,7 @@ def run(settings: NfpSection, *, log_level: str = "info", **means: Any) -> int:
         log_level: of its lines to stderr.
         means: see ``serve``.
     """
-    supervision.send_to_stderr(log, "nfp", log_level)
+    loglines.send_to_stderr(log, "nfp", log_level)
     supervision.raise_descriptor_limit()
     try:
         outcome = asyncio.run(serve(settings, **means))
