@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from broker.awake import absent_s
 from broker.errors import LinkClosed
 from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, BUSY, INTERNAL
 from gateway.principal import Denied
@@ -41,13 +42,21 @@ class PreAuthReceiver:
         self._endpoint = endpoint
         self._address = address
         self._held: list[Message | dict[str, Any]] = []
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(
-            endpoint.hub.settings.limits.handshake_s, link.close_with, AUTH_TIMEOUT
-        )
         self.link = link
+        self._expect()
         self.check: asyncio.Task[None] | None = None
         self.slot = link.slot = Slot(self._give_way)
+
+    def _expect(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._endpoint.hub.settings.limits.handshake_s
+        self._deadline = loop.call_at(due, self._late, due)
+
+    def _late(self, due: float) -> None:
+        if absent_s(due, asyncio.get_running_loop().time()):
+            self._expect()  # it was we who were stopped: its credential may be here
+        else:
+            self.link.close_with(AUTH_TIMEOUT)
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """Messages may only follow the auth object."""

@@ -1,10 +1,12 @@
 """A client at the door: the auth object, in time, small, and nothing left of who goes."""
 
 import asyncio
+import time
 
 import msgspec
 import pytest
 
+from broker import awake
 from tests.unit.gateway.websocket.house import AUTH, flux, masked, request_head
 
 BINARY, TEXT, CLOSE, PING = 2, 1, 8, 9
@@ -71,6 +73,20 @@ async def test_the_limit_is_the_announced_one_after_authentication(open_house):
     _, code, reason = await peer.closing()
     assert code == 1009
     assert "2048" in reason
+
+
+async def test_a_gateway_that_was_stopped_waits_anew(open_house, monkeypatch):
+    """The close code would keep the client away for good."""
+    monkeypatch.setattr(awake, "LATE_S", 0.05)
+    house = await open_house(handshake_s=0.3)
+    peer = await house.connect(token=None)
+    peer.write(masked(TEXT, AUTH % b"slow"))
+    await house.identity.asked.wait()
+    time.sleep(0.5)  # noqa: ASYNC251 - nobody was here
+    for _ in range(3):
+        await asyncio.sleep(0)
+    house.identity.release.set()
+    assert (await peer.control())["type"] == "welcome"
 
 
 async def test_a_credential_has_to_come_in_time(open_house):
