@@ -47,7 +47,7 @@ export class Socket {
   #ears;
   #timer;
   #quietMs = 0;
-  #heardAt = 0;
+  #silentMs = 0;
   #over = false;
   #pongs = [];
 
@@ -116,7 +116,7 @@ export class Socket {
 
   #received(data) {
     if (this.#over) return;
-    this.#heardAt = Date.now();
+    this.#silentMs = 0;
     let messages;
     try {
       messages = this.#codec.fromSocket(data);
@@ -144,17 +144,23 @@ export class Socket {
     }
   }
 
-  /** A page does not see the gateway's pings, so it asks for itself when it has heard nothing for long. */
+  /**
+   * A page does not see the gateway's pings, so it asks for itself when it has heard nothing for long, or when it stood
+   * still: it was frozen, its machine asleep, or its clock was set. It then listens before it gives anybody up.
+   */
   #watch() {
+    const everyMs = Math.min(this.#quietMs, PONG_MS);
+    const due = Date.now() + everyMs;
     this.#timer = setTimeout(() => {
-      const quiet = Date.now() - this.#heardAt;
-      if (quiet >= this.#quietMs + PONG_MS) {
+      const still = Math.abs(Date.now() - due) > everyMs;
+      this.#silentMs = still ? this.#quietMs : this.#silentMs + everyMs;
+      if (this.#silentMs >= this.#quietMs + PONG_MS) {
         this.#end(NO_PONG, 'the gateway does not answer');
         return;
       }
-      if (quiet >= this.#quietMs) this.ping().catch(() => {}); // its failure is the end of the connection, told above
+      if (this.#silentMs >= this.#quietMs) this.ping().catch(() => {}); // its failure is the end of the connection
       this.#watch();
-    }, Math.min(this.#quietMs, PONG_MS));
+    }, everyMs);
   }
 }
 
