@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from broker.awake import absent_s
 from broker.oslo.client.cast_sender import CastSender
 from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.message_ids import MessageIds
@@ -319,21 +320,23 @@ class CallSender:
 
     def _ring(self) -> None:
         self._alarm = None
-        for call in self.calls.ended(self._reactor.now()):
+        now = self._reactor.now()
+        if absent_s(self._alarm_s, now):
+            self.calls.forgive(now)
+        for call in self.calls.ended(now):
             if call.kind is Kind.CAST:
                 self._counters.count("refused")
                 self._finish(call, Undelivered(f"{call.address}: no confirmation that a server has it"))
             else:
                 self._counters.count("timed_out")
-                monitor = call.monitored_out
-                self._finish(call, CallTimeout(self._timeout_text(call, monitor), monitor=monitor))
+                self._finish(call, CallTimeout(self._timeout_text(call), monitor=call.monitored_out))
         self._arm()
 
-    def _timeout_text(self, call: PendingCall, monitor: bool) -> str:
+    def _timeout_text(self, call: PendingCall) -> str:
         link = call.link if isinstance(call.link, NodeLink) else None
         servers = self._routes.for_calls(call.address)
         refused = self.call_links.unknown_key(each.node for each in servers)
-        return timeout_text(call, monitor, link, servers, self._routes, self.call_links.down, refused)
+        return timeout_text(call, link, servers, self._routes, self.call_links.down, refused)
 
     # ------------------------------------------------------------ casts
 

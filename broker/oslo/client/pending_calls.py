@@ -186,6 +186,12 @@ class PendingCalls:
         """When to ask ``ended`` next; None: nothing ends."""
         return self._ends[0][0] if self._ends else None
 
+    def forgive(self, now: float) -> None:
+        """This process was stopped until now: heartbeats are waited for anew, the time of a call is what it was."""
+        for call in self._pending.values():
+            if call.monitored_out:
+                call.beaten(now)
+
     def ended(self, now: float) -> list[PendingCall]:
         """Take out those whose time is over."""
         over: list[PendingCall] = []

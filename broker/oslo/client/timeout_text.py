@@ -16,7 +16,6 @@ LEAST_S: Final = 0.05
 
 def timeout_text(
     call: PendingCall,
-    monitor: bool,
     link: NodeLink[PendingCall] | None,
     servers: Servers,
     routes: RoutingTable,
@@ -27,7 +26,7 @@ def timeout_text(
 
     ``unknown_key``: our CURVE key, when a node of these servers does not let it in.
     """
-    if monitor:
+    if call.monitored_out:
         begin = f"{call.address}: no heartbeat for {call.monitor_s:g} s"
     else:
         begin = f"{call.address}: no answer within {call.timeout_s or 0.0:g} s"

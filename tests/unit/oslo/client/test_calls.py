@@ -33,6 +33,18 @@ def test_a_call_without_end_never_ends():
     assert calls.pop(one.id) is one
 
 
+def test_who_was_stopped_waits_for_heartbeats_anew_and_for_nothing_else():
+    calls = PendingCalls()
+    monitored, unheard, plain = call(1, 9.0, 2.0)[0], call(2, 9.0, 2.0)[0], call(3, 9.0)[0]
+    for one in (monitored, unheard, plain):
+        one.beaten(0.0)
+        calls.add(one)
+    unheard.unheard()
+    calls.forgive(5.0)
+    assert [one.end_s for one in (monitored, unheard, plain)] == [7.0, 9.0, 9.0]
+    assert calls.ended(6.0) == []
+
+
 def test_a_heartbeat_moves_the_end_of_a_monitored_call_but_not_beyond_its_whole_time():
     calls = PendingCalls()
     one, _ = call(1, due_s=5.0, monitor_s=2.0)

@@ -207,6 +207,21 @@ def test_a_client_that_was_stopped_passes_over_nobody_for_it(play, open_session)
     assert second.silent()
 
 
+@pytest.mark.patient
+def test_a_caller_that_was_stopped_waits_for_heartbeats_anew(play, open_session):
+    node = play("n1")
+    node.announce(server("l1"))
+    port = open_session()
+    known(port, 1)
+    asking = Asking(lambda: port.call(WHERE, b"", timeout_s=PATIENCE_S, monitor_s=LATE_S))
+    got = node.get()
+    stopped = threading.Event()
+    port._client.post(lambda: (time.sleep(3 * LATE_S), stopped.set()))
+    stopped.wait()
+    node.answer(got, Kind.REPLY, b"1")
+    assert asking.end() == b"1"
+
+
 def test_out_of_reach_is_said_so_and_nothing_is_sent_later(play, open_session):
     away = play("n1", bind=False)
     away.announce(server("l1"))
