@@ -101,7 +101,7 @@ def test_one_of_two_servers_is_lost(rundir: Path, sides: Sides, number: int) -> 
         assert all(ran[str(n)] == 1 for n in done["ok"])
         began = time.monotonic()
         assert {client.result("call", topic="t", method="who")[0] for _ in range(6)} == {"a"}
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
         assert counted(node.status("call"), "listeners") == 1
         second.kill()
 

@@ -63,7 +63,7 @@ def test_a_frozen_broker_fails_both_probes_in_time_and_its_children_live(rundir)
         code, said = health("--live", "--uri", root.uri, "--timeout", "0.5")
         assert (code, "no answer within 0.5 s" in said) == (ILL, True)
         assert health("--uri", root.uri, "--timeout", "0.5")[0] == ILL
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 12
         assert health("--live", "--uri", child.uri)[0] == WELL
         root.signal(signal.SIGCONT)
         eventually(lambda: at(root), (WELL, WELL))

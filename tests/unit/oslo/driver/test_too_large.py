@@ -21,7 +21,7 @@ def answered(**words: Any) -> Any:
     """What a caller gets of ``reply``, where so much can be sent at most."""
     item = MemoryItem(b"", Address("x", "t", "s"), wants_reply=True, reply_bytes_max=LIMIT)
     ZmqIncoming(item, serialization.Request({}, {}), Window(1)).reply(**words)
-    body = item.replies.get(timeout=1.0)
+    body = item.replies.get(timeout=20.0)
     assert body is not None
     assert len(body) <= LIMIT
     return serialization.read_reply(body, [])
