@@ -4,14 +4,19 @@ loop.
 ``expiry``        a session whose credential ends is closed (EXPIRED) unless it was refreshed
 ``subscriptions`` that came while they could not be live: made live with the upstream's return, or answered EHOSTUNREACH
 ``resumptions``   that wait until this process has seen what the client has seen
+
+A tick that comes late judges nobody, the next one does: this process was stopped, and a fresh credential, or the event
+that is waited for, may lie in its sockets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from broker.awake import absent_s
 from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import DELIMITER
 from gateway.closes import EXPIRED
@@ -124,17 +129,21 @@ class Deadlines:
 
     # -- the timer -----------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, *, late: bool = False) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+            loop = asyncio.get_running_loop()
+            due = loop.time() + TICK_S
+            self._timer = loop.call_at(due, self._tick, inf if late else due)
 
-    def _tick(self) -> None:
+    def _tick(self, due: float) -> None:
         self._timer = None
+        late = absent_s(due, asyncio.get_running_loop().time()) > 0
         try:
-            self.sweep()
+            if not late:
+                self.sweep()
         finally:  # a fault with one session must not let the others live for ever
             if self._expires or self._subscriptions or self.resumptions:
-                self._run()
+                self._run(late=late)
 
     def sweep(self) -> None:
         """Look at every deadline."""

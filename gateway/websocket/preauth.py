@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from broker.awake import absent_s
@@ -47,14 +48,14 @@ class PreAuthReceiver:
         self.check: asyncio.Task[None] | None = None
         self.slot = link.slot = Slot(self._give_way)
 
-    def _expect(self) -> None:
+    def _expect(self, *, again: bool = False) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + self._endpoint.hub.settings.limits.handshake_s
-        self._deadline = loop.call_at(due, self._late, due)
+        self._deadline = loop.call_at(due, self._late, inf if again else due)
 
     def _late(self, due: float) -> None:
         if absent_s(due, asyncio.get_running_loop().time()):
-            self._expect()  # it was we who were stopped: its credential may be here
+            self._expect(again=True)  # it was we who were stopped: its credential may be here
         else:
             self.link.close_with(AUTH_TIMEOUT)
 
