@@ -27,13 +27,16 @@ class AwakeClock:
 
     Args:
         time: monotonic seconds, as the event loop counts them.
+
+    Attributes:
+        absent: seconds so far in which it was not.
     """
 
-    __slots__ = ("_absent", "_due", "_time")
+    __slots__ = ("_due", "_time", "absent")
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
-        self._absent = 0.0
+        self.absent = 0.0
         self._due = inf
 
     def now(self) -> float:
@@ -42,13 +45,13 @@ class AwakeClock:
         if time > self._due:
             absent = absent_s(self._due, time)
             if absent:
-                self._absent += absent
+                self.absent += absent
                 self._due = time
-        return time - self._absent
+        return time - self.absent
 
     def loop_time(self, when: float) -> float:
         """Return when the event loop's clock will show ``when``, if nobody is absent until then."""
-        return when + self._absent
+        return when + self.absent
 
     def wakes_at(self, due: float) -> None:
         """A timer of the loop is set for its time ``due``, ``inf`` none: to be called later is to have been absent."""

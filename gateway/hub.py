@@ -376,6 +376,11 @@ class Hub:
             if gone:
                 session.close(REVOKED, "the credential was revoked")
 
+    def stopped(self, seconds: float) -> None:
+        """This process was stopped for so long."""
+        for session in self.sessions.values():
+            session.forgive(seconds)
+
     def refresh(self, session: Session, token: str) -> None:
         """Check a fresh token on a live connection; one that is refused ends it."""
         session.refreshing = True

@@ -26,7 +26,7 @@ class Bucket:
         now: monotonic seconds.
 
     Attributes:
-        refused: messages refused since the last pause that let the bucket fill to a quarter.
+        refused: messages refused since the last pause that let the bucket fill to a quarter, less what was forgiven.
     """
 
     __slots__ = ("_burst", "_pause", "_rate", "_seen", "_tokens", "refused")
@@ -55,7 +55,7 @@ class Bucket:
         tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
         self._seen = now
         if tokens + _ROUNDING >= self._pause:
-            self.refused = 0
+            self.refused = min(self.refused, 0)
         granted = max(min(wanted, int(tokens + _ROUNDING)), 0)
         self._tokens = tokens - granted
         return granted
@@ -63,6 +63,10 @@ class Bucket:
     def charge(self, tokens: float) -> None:
         """Take tokens whether or not they are there: those who come next wait until they are made good."""
         self._tokens -= tokens
+
+    def forgive(self, seconds: float) -> None:
+        """Nobody was here to read for so long: what was sent at the rate meanwhile comes at once, and is no flood."""
+        self.refused -= int(seconds * self._rate)
 
     def refuse(self) -> float:
         """Count one message that found no token; returns the seconds after which to try again."""

@@ -180,6 +180,11 @@ class Session:
                 left -= 1
                 self.drop("control message of a client")
 
+    def forgive(self, seconds: float) -> None:
+        """This process was stopped for so long: what the client sent meanwhile comes at once."""
+        if self._bucket is not None:
+            self._bucket.forgive(seconds)
+
     def charge(self, message: Message) -> bool:
         """Count a message that is refused in front of the session; False: it was above the rate, which was said."""
         self.received_msgs += 1

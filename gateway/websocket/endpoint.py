@@ -65,7 +65,7 @@ class Endpoint:
         self.identity = identity
         self.preauth: set[PreAuthReceiver] = set()
         self.admission = Admission(limits) if admission is None else admission
-        self.keepalive = Keepalive(limits.ping_s, limits.pong_s)
+        self.keepalive = Keepalive(limits.ping_s, limits.pong_s, stopped=hub.stopped)
         self._options: dict[str, Options] = {
             policy: replace(
                 hub.options,

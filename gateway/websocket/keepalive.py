@@ -32,15 +32,22 @@ class Keepalive:
         ping_s: seconds between two pings of a link.
         pong_s: seconds a link may take to show a sign of life.
         pick: chooses a place below its argument.
+        stopped: told the seconds in which this process was stopped.
     """
 
     def __init__(
-        self, ping_s: float, pong_s: float, *, pick: Callable[[int], int] = random.randrange
+        self,
+        ping_s: float,
+        pong_s: float,
+        *,
+        pick: Callable[[int], int] = random.randrange,
+        stopped: Callable[[float], object] = lambda _seconds: None,
     ) -> None:
         turns = max(1, round(ping_s / min(TURN_S, ping_s / 4, pong_s / 2)))
         self._pong_s = pong_s
         self._turn_s = ping_s / turns
         self._pick = pick
+        self._stopped = stopped
         self._wheel: list[set[WebSocketLink]] = [set() for _ in range(turns)]
         self._at = 0
         self._asked: deque[tuple[float, WebSocketLink, int]] = (
@@ -76,10 +83,13 @@ class Keepalive:
         self._timer = loop.call_later(self._turn_s, self._turn)
 
     def _turn(self) -> None:
+        before = self._awake.absent
         now = self._awake.now()
         self._awake.wakes_at(inf)
         self._timer = None
         try:
+            if self._awake.absent > before:
+                self._stopped(self._awake.absent - before)
             self._close_silent(now)
             self._at = (self._at + 1) % len(self._wheel)
             self._ping(self._wheel[self._at], now + self._pong_s)

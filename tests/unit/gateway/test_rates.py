@@ -60,6 +60,18 @@ def test_flooding_is_to_go_on_without_a_pause():
     assert bucket.flooding
 
 
+def test_what_was_sent_while_nobody_read_is_no_flood():
+    bucket = Bucket(100, 10, now=0.0)
+    bucket.grant(60.0, 10)
+    bucket.forgive(60)
+    for _ in range(60 * 100 - 10):
+        assert bucket.take(60.0) > 0
+        assert not bucket.flooding
+    assert bucket.grant(61.0, 100) == 10
+    assert all(bucket.take(61.0) > 0 for _ in range(10 * FLOOD_BURSTS + 11))
+    assert bucket.flooding, "once"
+
+
 def test_a_pause_as_long_as_the_hint_makes_good():
     bucket = Bucket(100, 10, now=0.0)
     now = 0.0

@@ -201,6 +201,20 @@ def test_above_the_rate_calls_are_refused_with_a_hint_and_owners_never():
     run(script, rules=CALLS, limits={"msgs_per_s": 10, "msgs_burst": 4})
 
 
+def test_what_came_while_the_gateway_was_stopped_closes_nobody():
+    async def script(desk):
+        now = [100.0]
+        desk.hub.clock = lambda: now[0]
+        web = desk.client()
+        desk.hub.stopped(6.0)
+        tags = [web.send("broker.ping", {"seq": 1}) for _ in range(60)]
+        answers = [await web.answer(tag) for tag in tags]
+        assert [each.errnum for each in answers] == [0] * 4 + [errno.EAGAIN] * 56
+        assert web.code is None
+
+    run(script, rules=CALLS, limits={"msgs_per_s": 10, "msgs_burst": 4})
+
+
 def test_whoever_ignores_the_hints_for_long_is_closed():
     async def script(desk):
         now = [100.0]

@@ -105,6 +105,9 @@ class HubStub:
         self.changed = asyncio.Event()
         self.accepting = True
 
+    def stopped(self, seconds):
+        """No session has a rate."""
+
     def open(self, principal, link, *, kind, address):
         if self.refusal is not None:
             raise self.refusal

@@ -93,7 +93,8 @@ def test_a_silent_link_is_closed_in_time(monkeypatch, ping_s, pong_s):
 def test_a_process_that_was_stopped_gives_a_link_the_rest_of_its_time(monkeypatch):
     """Its client may have been stopped with it, and the pong is still to be read in any case."""
     clock = Wheel(monkeypatch)
-    wheel = Keepalive(25, 15)
+    stopped = []
+    wheel = Keepalive(25, 15, stopped=stopped.append)
     link = Link(clock, answers=False)
     link.place = wheel.add(link)
     while not link.pings:
@@ -101,6 +102,7 @@ def test_a_process_that_was_stopped_gives_a_link_the_rest_of_its_time(monkeypatc
     clock.now += 60
     clock.run(13)
     assert link.closed == []
+    assert [59 < each <= 60 for each in stopped] == [True]
     clock.run(3)
     assert link.closed, "a silence that we heard out"
 
