@@ -83,6 +83,7 @@ _MMI: Final = Command.MMI
 _HEADERS: Final = {bytes(sender): sender for sender in Sender}
 _HEADER: Final = {sender: header for header, sender in _HEADERS.items()}
 _HEADER_BYTES: Final = 6
+_NORFAB_DISCONNECT: Final = NORFAB_COMMAND[Command.DISCONNECT]
 _COMMAND_BYTES_MAX: Final = 4
 _KNOWN: Final = {
     (header, frame): (sender, command, dialect, command in _ANSWERS, command in _REQUESTS)
@@ -174,7 +175,9 @@ def _answer(packet: Packet, frames: Sequence[Body]) -> None:
     size = len(frames)
     sender = packet.sender
     if size == 5 and sender is _BROKER and packet.command is _RESPONSE:
-        _unsupported(packet, frames)
+        if packet.dialect is not _NORFAB:
+            raise _arity(packet, 5, "7")
+        packet.service, packet.body, packet.quirk = _name(frames[3], "service"), frames[4], NO_UUID_STATUS
         return
     addressed = sender is _WORKER and size > 4 and not len(frames[4])
     if size < 7 + addressed:
@@ -202,7 +205,7 @@ def _body(packet: Packet, frames: Sequence[Body], at: int) -> Body:
     """The body at ``at``: the last frame, or in the text's dialect the first of several that are joined."""
     if len(frames) == at + 1:
         return frames[at]
-    sequenced = packet.sender is Sender.BROKER and packet.command in _ANSWERS
+    sequenced = packet.sender is _BROKER and packet.command in _ANSWERS
     if packet.dialect is not Dialect.SEED or sequenced:
         raise _arity(packet, len(frames), str(at + 1))
     return b"".join(bytes(frame) for frame in frames[at:])
@@ -247,23 +250,10 @@ def _swapped_disconnect(frames: Sequence[Body]) -> Packet:
     known = _COMMANDS.get(bytes(frames[2])) if len(frames[2]) <= _COMMAND_BYTES_MAX else None
     if known is not None:
         raise InvalidPacket("role", f"a {sender.name.lower()} does not send {known[1].name}")
-    disconnect = NORFAB_COMMAND[Command.DISCONNECT]
-    if (
-        sender is Sender.BROKER
-        and len(frames) == 4
-        and len(frames[3]) == 4
-        and bytes(frames[3]) == disconnect
-    ):
+    swapped = len(frames) == 4 and len(frames[3]) == 4 and bytes(frames[3]) == _NORFAB_DISCONNECT
+    if swapped and sender is _BROKER:
         return Packet(sender, Command.DISCONNECT, service=_name(frames[2], "service"), quirk=SWAPPED)
     raise InvalidPacket("command", f"command {_shown(frames[2])}, expected one of the twelve")
-
-
-def _unsupported(packet: Packet, frames: Sequence[Body]) -> None:
-    if packet.dialect is not Dialect.NORFAB:
-        raise _arity(packet, 5, "7")
-    packet.service = _name(frames[3], "service")
-    packet.body = frames[4]
-    packet.quirk = NO_UUID_STATUS
 
 
 def _name(frame: Body, what: str) -> str:

@@ -133,8 +133,7 @@ class UnixListener(Listener):
 
     def _kept_from(self, peer: PeerInfo, fd: int) -> int:
         """EMFILE when ``fd`` is one of the last, and not for ``peer``; 0 when it may have it."""
-        if not self._options.reserve.has(fd) or self._options.has_reserve(peer):
+        if not self._options.keeps_from(peer, fd):
             return 0
         self._tell("what descriptors are left is the owner's (limits.reserved_descriptors)")
-        self._options.refused(peer, errno.EMFILE, "no descriptor is left for guests")
         return errno.EMFILE

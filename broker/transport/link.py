@@ -150,6 +150,13 @@ class Options:
     """Told of a peer that the transport itself turned away, with errno and reason: one whose key nobody knows. What
     ``admit`` refuses is known to who refused."""
 
+    def keeps_from(self, peer: PeerInfo, fd: int) -> bool:
+        """Whether ``fd`` is one of the descriptors in reserve, and not for ``peer``; ``refused`` is told then."""
+        if not self.reserve.has(fd) or self.has_reserve(peer):
+            return False
+        self.refused(peer, errno.EMFILE, "no descriptor is left for guests")
+        return True
+
 
 class Link(ABC):
     """One ordered channel of messages to one peer; see the rules at the top of this file.

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -137,8 +136,7 @@ class Authenticator:
             changed: called when credentials were revoked: ask `revoked` about every session then.
         """
         async with asyncio.TaskGroup() as group:
-            watch = _every(POLL_S, functools.partial(self._watch, changed))
-            group.create_task(watch, name="identity: revocations")
+            group.create_task(_every(POLL_S, lambda: self._watch(changed)), name="identity: revocations")
             group.create_task(_every(HEARTBEAT_S, self._beat), name="identity: heartbeat")
             if self._settings.jwt.keys:
                 refresh_s = self._settings.jwt.refresh_s
@@ -291,13 +289,10 @@ class Authenticator:
             return await self._of_token(bearer)
         principal = self._of_certificate(request)
         if principal is None and (cookie := cookies.LOGIN.of(request, client)) is not None:
-            principal = await self._of_cookie(cookie, client)
+            await self._look_for(cookie)
+            principal = self.logins.principal(cookie, client)
         self.origins.check(request, client, kind=None if principal is None else principal.kind)
         return principal
-
-    async def _of_cookie(self, cookie: str, client: Client) -> Principal | None:
-        await self._look_for(cookie)
-        return self.logins.principal(cookie, client)
 
     async def _look_for(self, cookie: str) -> None:
         """Know the login of a cookie that another gateway has given, if any."""

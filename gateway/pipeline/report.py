@@ -235,16 +235,9 @@ def _denied(answer: Answer) -> str:
         "why": lambda row: error(row["errno"]), "from": _name("peer"), "rank": _key("rank"),
     }  # fmt: skip
     empty = "Nothing was refused in this time."
+    refused = [Line("refused", "warn", answer["n"])]
     return _block(
-        _chart(
-            "Denied access",
-            "per step",
-            answer,
-            [Line("refused", "warn", answer["n"])],
-            short,
-            empty,
-            bars=True,
-        ),
+        _chart("Denied access", "per step", answer, refused, short, empty, bars=True),
         _table("Newest refusals", columns, answer["newest"], empty),
     )
 

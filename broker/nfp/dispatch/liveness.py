@@ -268,8 +268,7 @@ class Liveness:
     def _arm(self, worker: WorkerEntry, now: float) -> None:
         config, timers = self._state.config, self._state.timers
         if worker.state == ALIVE:
-            when = min(worker.sent + config.keepalive_s, worker.heard + config.hold_s)
-            when = max(when, now)
+            when = max(now, min(worker.sent + config.keepalive_s, worker.heard + config.hold_s))
         elif worker.state == LOST:
             when = worker.since + config.grace_s
         else:
@@ -383,13 +382,11 @@ class Liveness:
     def disconnect(self, names: Iterable[str] | None, reason: str, now: float) -> list[str]:
         """DISCONNECT these workers, all of them with None; those that are waited for are not there."""
         workers = self._state.registry.workers
-        meant = (
-            list(workers.values()) if names is None else [workers[name] for name in names if name in workers]
-        )
         found = []
-        for worker in meant:
-            if worker.connection is not None:
-                found.append(worker.name)
+        for name in list(workers) if names is None else names:
+            worker = workers.get(name)
+            if worker is not None and worker.connection is not None:
+                found.append(name)
                 self._dismiss(worker.connection, reason, now)
                 self.mark_lost(worker, now)
         return found

@@ -266,9 +266,8 @@ class RegistrationSocket:
         try:
             self._answer_open(link, number, rest)
         except CannotOpen as error:
-            self._counters.dropped(
-                f"open_{error.reason.name.lower()}", "refused a listener of %s: %s", link, error
-            )
+            name = f"open_{error.reason.name.lower()}"
+            self._counters.dropped(name, "refused a listener of %s: %s", link, error)
             self.send(link, (refusal(number, error.reason), str(error).encode()))
 
     def _answer_open(self, link: ServerLink, number: bytes, rest: list[bytes]) -> None:
@@ -388,12 +387,8 @@ class RegistrationSocket:
     def _lapse(self, link: ServerLink) -> None:
         link.lapsed = True
         if link.listeners:
-            self._counters.dropped(
-                "lapsed",
-                "%s has said nothing for a lease: its %d listeners are dropped",
-                link,
-                len(link.listeners),
-            )
+            text = "%s has said nothing for a lease: its %d listeners are dropped"
+            self._counters.dropped("lapsed", text, link, len(link.listeners))
         self._drops.put(link)
         self._probe(link)
 

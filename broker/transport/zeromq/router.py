@@ -10,7 +10,6 @@ connection of a ROUTER.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 from collections import deque
@@ -130,12 +129,11 @@ class ZeromqListener(Listener):
             self._close()
             raise
         self._bound = sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        self.address = bound(self._bound).text if predecessor is None else predecessor.address
-        self.contact_address = (
-            contact(bound(self._bound), parse(uri).host)
-            if predecessor is None
-            else predecessor.contact_address
-        )
+        if predecessor is None:
+            place = bound(self._bound)
+            self.address, self.contact_address = place.text, contact(place, parse(uri).host)
+        else:
+            self.contact_address = predecessor.contact_address
 
     def _bind(self, sock: zmq.Socket[bytes]) -> None:
         text = self._endpoint.text
@@ -211,9 +209,8 @@ class ZeromqListener(Listener):
             async with asyncio.timeout(_UNBIND_S):
                 await self._unbound
         except TimeoutError:
-            log.warning(
-                "%s: libzmq did not confirm within %g s that it stopped listening", self.address, _UNBIND_S
-            )
+            text = "%s: libzmq did not confirm within %g s that it stopped listening"
+            log.warning(text, self.address, _UNBIND_S)
         self._close()
 
     # -- reading -------------------------------------------------------------------------------
@@ -330,9 +327,8 @@ class ZeromqListener(Listener):
             if self.state is ListenerState.UNBINDING and not self._unbound.done():
                 self._unbound.set_result(None)
         elif event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the gate has told why
-            log.warning(
-                "%s: a connection failed in its handshake (event %#x, code %#x)", self.address, event, value
-            )
+            text = "%s: a connection failed in its handshake (event %#x, code %#x)"
+            log.warning(text, self.address, event, value)
 
     def _count_stranger(self, fd: int) -> None:
         """A connection has one of the last descriptors. Who it is, is known once it speaks; of those that have not yet,
@@ -348,11 +344,10 @@ class ZeromqListener(Listener):
 
     def _is_kept_from(self, peer: PeerInfo, fd: int) -> bool:
         """Whether ``fd`` is one of the last descriptors, and not for ``peer``."""
-        if not self._options.reserve.has(fd) or self._options.has_reserve(peer):
-            return False
-        log.warning("refused %s: what descriptors are left is the owner's", peer.address)
-        self._options.refused(peer, errno.EMFILE, "no descriptor is left for guests")
-        return True
+        kept = self._options.keeps_from(peer, fd)
+        if kept:
+            log.warning("refused %s: what descriptors are left is the owner's", peer.address)
+        return kept
 
     def _disconnected(self, fd: int) -> None:
         self._connected.discard(fd)
@@ -372,11 +367,11 @@ class ZeromqListener(Listener):
 
     def close_if_idle(self) -> None:
         """After ``stop``, the last link takes the socket along; after ``renew``, the last connection does."""
-        if self.state is ListenerState.STOPPED and not self._busy:
+        if self._busy:
+            return
+        if self.state is ListenerState.STOPPED:
             self._close()
-        elif self.state is ListenerState.SUPERSEDED and not (
-            self._busy or self._connected or self._handover_timer
-        ):
+        elif self.state is ListenerState.SUPERSEDED and not (self._connected or self._handover_timer):
             self.state = ListenerState.UNBINDING
             self._retiring = self._hub.loop.create_task(self._unbind(), name="retiring listener")
 
