@@ -342,7 +342,7 @@ class DirectoryServer:
             if isinstance(share, Uplinks):
                 share.tick()
         for each in self._sockets:
-            each.tick()
+            each.tick(tick_s)
 
     def _gather(self, overdue: bool) -> None:
         """Call snapshots complete once the other directories have answered, or had their time."""

@@ -38,7 +38,7 @@ Frames = tuple[bytes, bytes]
 @dataclass(slots=True)
 class _Peer:
     want: bool
-    heard_at: float
+    silent_s: float = 0.0
     due: bool = True
     behind: bool = False
 
@@ -107,7 +107,7 @@ class DirectorySubscribers:
             return
         if peer is None or not peer.due:
             self._reactor.call_soon(self._greet, rid)
-        self._peers[rid] = _Peer(hello.want, self._reactor.now())
+        self._peers[rid] = _Peer(hello.want)
 
     def heard(self, rid: bytes) -> bool:
         """A peer said something; False: it never said HELLO."""
@@ -115,7 +115,7 @@ class DirectorySubscribers:
         if peer is None:
             self.send(rid, wire.GREET)
             return False
-        peer.heard_at = self._reactor.now()
+        peer.silent_s = 0.0
         return True
 
     def forget(self, rid: bytes) -> None:
@@ -147,11 +147,14 @@ class DirectorySubscribers:
             if peer.want and not peer.due and not peer.behind:
                 self._tell(rid, peer, (message,))
 
-    def tick(self) -> None:
-        """Show that we are alive; send those that were behind a new snapshot; forget who is silent."""
-        silent_at = self._reactor.now() - SILENT_LEASES * self._lease_s
+    def tick(self, elapsed_s: float) -> None:
+        """Show that we are alive; send those that were behind a new snapshot; forget who is silent.
+
+        ``elapsed_s`` is what lies between two calls as a rule: who was stopped for longer reads first what came.
+        """
         for rid, peer in list(self._peers.items()):
-            if peer.heard_at < silent_at:
+            peer.silent_s += elapsed_s
+            if peer.silent_s > SILENT_LEASES * self._lease_s:
                 self.counts["silent"] += 1
                 self.pipe.forget_peer(rid)
                 del self._peers[rid]

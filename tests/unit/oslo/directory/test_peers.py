@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -255,6 +256,18 @@ def test_listeners_that_vanish_or_fall_silent_are_forgotten(reactor, tmp_path, c
     assert len(listening) == 0
     silent.tell(DirectoryKind.BEAT, ())
     silent.until(DirectoryKind.GREET)
+
+
+def test_a_directory_that_was_stopped_forgets_nobody_for_it(reactor, tmp_path, closing):
+    settings = config(tmp_path, lease_s=0.1, beat_s=0.025)
+    listening = open_room(reactor, settings, closing)._sockets[0]
+    raw = Raw(reactor, settings.path("directory.ctl"), closing)
+    raw.tell(DirectoryKind.HELLO, Hello(want=True))
+    raw.until(DirectoryKind.WELCOME)
+    time.sleep((subscribers.SILENT_LEASES + 1) * 0.1)
+    for _ in range(3):
+        reactor.turn()
+    assert (len(listening), listening.counts["silent"]) == (1, 0)
 
 
 def test_more_listeners_than_allowed_are_refused(reactor, tmp_path, closing, monkeypatch):
