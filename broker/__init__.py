@@ -28,6 +28,7 @@ One message's journey, room by room::
     flood        how many lines of a kind a log takes, and how long they may be
     interpreter  this Python again, for a room in a process of its own
     nesting      how deep JSON from outside may be nested: its readers
+    tasks        tasks that somebody looks after
     loopthread   the thread with an event loop behind every blocking facade
 
     nfp/         a wing: jobs for workers over the NORFAB protocol, its broker, workers and clients

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.identity import USERID_UNKNOWN, Credentials, Role
+from broker.tasks import Tasks
 from broker.transport.link import Options
 from gateway.access import Access
 from gateway.closes import BUSY, ENDED, INTERNAL, MEANINGS, REVOKED, SHUTDOWN, TOO_MANY
@@ -29,7 +30,7 @@ from gateway.events.fanout import Fanout
 from gateway.events.history import History
 from gateway.events.latest import Latest
 from gateway.principal import Denied, Principal
-from gateway.sessions import service
+from gateway.sessions import rights, service
 from gateway.sessions.any_rank_retry import AnyRankRetry
 from gateway.sessions.authorization_filter import AuthorizationFilter
 from gateway.sessions.connection_limits import LocalConnectionLimits
@@ -59,7 +60,6 @@ log = logging.getLogger("headgate")
 
 NOT_THERE: Final = errno.ENOSYS.to_bytes(4, "big")
 """The errnum of a response, as it stands in its header."""
-GONE: Final = "the credential was revoked, or its user is gone or another one"
 Reload = Callable[[], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
 """Reads certificates, tokens and keys again; returns what was read and what stayed as it was."""
 
@@ -137,7 +137,7 @@ class Hub:
         self.started_at = wall()
         self._exchanges = LocalConnectionLimits()
         self._paused: set[Session] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     @property
     def denied(self) -> Sequence[Mapping[str, Any]]:
@@ -203,7 +203,7 @@ class Hub:
             return mine
         now = None if self.identity.revoked(mine) else self.identity.again(mine)
         if now is None:
-            raise self._refused(kind, GONE, status=401, close=REVOKED, errno=1)
+            raise self._refused(kind, rights.GONE, status=401, close=REVOKED, errno=1)
         return now
 
     def _refused(self, kind: str, text: str, *, status: int, close: int, errno: int = 11) -> Denied:
@@ -259,11 +259,7 @@ class Hub:
         if self.elsewhere is not None:
             self.elsewhere.clear()
         self.registrations.lost(text)
-        for session in list(self.sessions.values()):
-            try:
-                session.upstream_lost(text)
-            except Exception as error:
-                self.fault(session, error)
+        self._each(lambda session: session.upstream_lost(text))
         self._tell_upstream(lost=None)
         self._resume_paused()
         self.publishers.set_shut(False)
@@ -350,30 +346,12 @@ class Hub:
         """Other rules from now on, and perhaps other users: every session gives up what is not allowed any more."""
         self.access = access
         self.fanout.invalidate()
-        for session in list(self.sessions.values()):
-            try:
-                self._judge_again(session)
-            except Exception as error:
-                self.fault(session, error)
-
-    def _judge_again(self, session: Session) -> None:
-        mine = session.principal if self.identity is None else self.identity.again(session.principal)
-        if mine is None:
-            session.close(REVOKED, GONE)
-        elif mine == session.principal:
-            session.recheck()
-        else:
-            session.set_principal(mine)
+        self._each(rights.judge_again)
 
     def revoked(self, credential: str | None = None) -> None:
         """End the sessions of ``credential`` (``Principal.credential``); None asks the identity about every one."""
         for session in list(self.sessions.values()):
-            mine = session.principal
-            if credential is not None:
-                gone = mine.credential == credential
-            else:
-                gone = self.identity is not None and self.identity.revoked(mine)
-            if gone:
+            if rights.revoked(session, credential):
                 session.close(REVOKED, "the credential was revoked")
 
     def stopped(self, seconds: float) -> None:
@@ -384,26 +362,15 @@ class Hub:
     def refresh(self, session: Session, token: str) -> None:
         """Check a fresh token on a live connection; one that is refused ends it."""
         session.refreshing = True
-        self.spawn(f"refresh {session.id}", self._refresh(session, token))
+        self.spawn(f"refresh {session.id}", rights.refresh(session, token))
 
-    async def _refresh(self, session: Session, token: str) -> None:
-        try:
-            if self.identity is None:
-                raise Denied("no identity", public="no token can be checked", status=503, close=INTERNAL)
-            principal = await self.identity.authenticate_token(token, address=session.address)
-            if not session.ended:
-                session.set_principal(principal)
-                session.tell(
-                    {"type": "refreshed", "expires": principal.expires, "roles": principal.role_names}
-                )
-        except Denied as denied:
-            if not session.ended:
-                self.deny(session, "refresh", "", str(denied))
-                session.close(denied.close, denied.public)
-        except Exception as error:
-            self.fault(session, error)
-        finally:
-            session.refreshing = False
+    def _each(self, work: Callable[[Session], None]) -> None:
+        """Do ``work`` with every session; where it fails, that costs the session."""
+        for session in list(self.sessions.values()):
+            try:
+                work(session)
+            except Exception as error:
+                self.fault(session, error)
 
     def fault(self, session: Session, error: Exception) -> None:
         """A fault of ours costs the session it happened with, and nobody else."""
@@ -422,14 +389,7 @@ class Hub:
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` as a task of this process; ``stop`` ends it."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("task %s failed", task.get_name(), exc_info=error)
+        self._tasks.spawn(name, work)
 
     async def drain(self, over_s: float | None = None) -> None:
         """Leave: accept no more, tell every client, spread the closes over ``over_s`` seconds (default: settings).
@@ -455,7 +415,4 @@ class Hub:
             session.close(SHUTDOWN, "the gateway leaves or restarts")
         self.deadlines.stop()
         self.replays.stop()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
 from broker.identity import Credentials
+from broker.tasks import Tasks
 from broker.wire.message import Message
 
 log = logging.getLogger("headgate")
@@ -243,7 +244,7 @@ class Context:
     """Have events under a prefix handed to ``published``."""
     _handlers: list[tuple[bytes, OnEvent]] = field(default_factory=list, init=False)
     _tree_watchers: list[Callable[[], None]] = field(default_factory=list, init=False)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _tasks: Tasks = field(default_factory=Tasks, init=False)
 
     # -- time, tasks and the log
 
@@ -261,21 +262,11 @@ class Context:
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` as a task that ends with the broker at the latest."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("task %s failed", task.get_name(), exc_info=task.exception())
+        return self._tasks.spawn(name, work)
 
     async def stop(self) -> None:
         """Cancel every task and wait for it."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def log(self, severity: int, text: str) -> None:
         """Log a line of the broker's own (RFC 5424 severity, 0 emergency to 7 debug)."""

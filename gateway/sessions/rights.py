@@ -3,14 +3,57 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from gateway.closes import BAD_CREDENTIAL
+from gateway.closes import BAD_CREDENTIAL, INTERNAL, REVOKED
 from gateway.principal import Denied
 
 if TYPE_CHECKING:
     from gateway.principal import Principal
     from gateway.sessions.session import Session
+
+
+GONE: Final = "the credential was revoked, or its user is gone or another one"
+
+
+def judge_again(session: Session) -> None:
+    """Rules, and perhaps users, are others now: give up what is not allowed any more; who is nobody any more goes."""
+    identity, mine = session.hub.identity, session.principal
+    now = mine if identity is None else identity.again(mine)
+    if now is None:
+        session.close(REVOKED, GONE)
+    elif now == mine:
+        session.recheck()
+    else:
+        session.set_principal(now)
+
+
+def revoked(session: Session, credential: str | None) -> bool:
+    """Whether the session came in by ``credential``; None: by one that, as the identity says, counts no more."""
+    identity, mine = session.hub.identity, session.principal
+    if credential is not None:
+        return mine.credential == credential
+    return identity is not None and identity.revoked(mine)
+
+
+async def refresh(session: Session, token: str) -> None:
+    """Check a fresh token on a live connection; one that is refused ends it."""
+    hub = session.hub
+    try:
+        if hub.identity is None:
+            raise Denied("no identity", public="no token can be checked", status=503, close=INTERNAL)
+        principal = await hub.identity.authenticate_token(token, address=session.address)
+        if not session.ended:
+            session.set_principal(principal)
+            session.tell({"type": "refreshed", "expires": principal.expires, "roles": principal.role_names})
+    except Denied as denied:
+        if not session.ended:
+            hub.deny(session, "refresh", "", str(denied))
+            session.close(denied.close, denied.public)
+    except Exception as error:
+        hub.fault(session, error)
+    finally:
+        session.refreshing = False
 
 
 def check_same_user(session: Session, principal: Principal) -> None:
