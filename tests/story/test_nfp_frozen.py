@@ -170,3 +170,27 @@ def test_a_frozen_broker_buries_nobody(rundir: Path, task: str) -> None:
 
     with nfp_process(rundir, **QUICK) as live, worker(live, "w1", rundir), worker(live, "w2", rundir):
         asyncio.run(main(live))
+
+
+def test_where_the_machine_stood_still_worker_and_broker_keep_each_other(rundir: Path) -> None:
+    """Both are stopped, a client that waits as well: nobody was silent, and nobody begins anew."""
+
+    async def connections(nfp: NfpClient) -> int:
+        told = await nfp.mmi("show_broker", service="mmi.service.worker", target="w1")
+        return int(told["w1"]["connections"])
+
+    async def main(live: NfpProcess, process: subprocess.Popen[bytes]) -> None:
+        async with NfpClient("ada", broker=live.endpoint, server_key=live.server_key, limits=EAGER) as nfp:
+            await registered(nfp, 1)
+            assert await connections(nfp) == 1
+            for pid in (process.pid, live.pid):
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(3 * HOLD_S)  # noqa: ASYNC251 - we stand still, too
+            for pid in (process.pid, live.pid):
+                os.kill(pid, signal.SIGCONT)
+            await asyncio.sleep(HOLD_S)
+            assert await connections(nfp) == 1
+            assert list(await nfp.run("lab", "work", timeout_s=WITHIN_S)) == ["w1"]
+
+    with nfp_process(rundir, **QUICK) as live, worker(live, "w1", rundir) as process:
+        asyncio.run(main(live, process))
