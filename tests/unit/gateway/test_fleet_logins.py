@@ -79,7 +79,8 @@ class Member:
 
     async def who(self, cookie, client=FAR):
         """Whose cookie it is, as a request asks."""
-        found = await self.identity._of_cookie(cookie, client)
+        await self.identity._look_for(cookie)
+        found = self.logins.principal(cookie, client)
         return None if found is None else found.name
 
     def ids(self):
