@@ -39,6 +39,7 @@ from gateway.fleet.messages import (
     decode,
     encode,
 )
+from gateway.fleet.questions import ASK_S, Questions
 from gateway.fleet.roster import Roster, label_of
 from gateway.identity.leases import HEARTBEAT_S, LEASE_S
 from gateway.identity.store import FLEET
@@ -53,8 +54,6 @@ log = logging.getLogger("headgate")
 BEAT_S: Final = HEARTBEAT_S
 TICK_S: Final = 0.1
 """How often what changed is told."""
-ASK_S: Final = 2.0
-"""How long a process of another gateway may take to answer."""
 RETRY_S: Final = (0.2, 5.0)
 """Shortest and longest pause before Redis is tried again."""
 RETELL_S: Final = 0.02
@@ -67,23 +66,6 @@ ROWS: Final = 256
 """Logins in one message."""
 WAITING_MAX: Final = 4096
 """Messages that wait for Redis; beyond it the link is made anew, and all is told again."""
-
-
-class _Asked:
-    """A question that is asked now."""
-
-    def __init__(self, replies: dict[str, bytes]) -> None:
-        self.replies = replies
-        self.missing = set(replies)
-        self.all = asyncio.Event()
-
-    def replied(self, name: str, body: bytes) -> None:
-        """One has answered, or is gone."""
-        if name in self.missing:
-            self.missing.remove(name)
-            self.replies[name] = body
-            if not self.missing:
-                self.all.set()
 
 
 class _Lost(Exception):
@@ -135,8 +117,7 @@ class Fleet:
         self._retell_at: float | None = None
         self._inbox = Inbox(store)
         self._waiting: deque[tuple[str, bytes]] = deque()
-        self._asked: dict[int, _Asked] = {}
-        self._numbers = 0
+        self._questions = Questions()
         self._running: asyncio.Task[None] | None = None
         self._redis = client_of(url)
         self._kept = Kept(self._redis, channel, store)
@@ -161,19 +142,13 @@ class Fleet:
 
     async def ask(self, question: bytes) -> list[bytes]:
         """What each process of the other gateways answers; b"" for one that does not in time."""
-        self._numbers += 1
-        asked = self._asked[self._numbers] = _Asked(dict.fromkeys(self._roster.peers, b""))
-        number = self._numbers
+        peers = self._roster.peers
         try:
-            if self._roster.peers:
-                self._say(Question(self._gateway, self._name, number, question))
-                async with asyncio.timeout(ASK_S):
-                    await asked.all.wait()
-        except (TimeoutError, _Lost):
-            pass  # who did not answer is told of
-        finally:
-            del self._asked[number]
-        return list(asked.replies.values())
+            return await self._questions.ask(
+                peers, lambda number: self._say(Question(self._gateway, self._name, number, question))
+            )
+        except _Lost:
+            return [b""] * len(peers)
 
     # -- the link ------------------------------------------------------------------------------
 
@@ -354,8 +329,7 @@ class Fleet:
 
     def _heard(self, said: Said) -> None:
         if isinstance(said, Reply):
-            if said.number in self._asked:
-                self._asked[said.number].replied(said.name, said.body)
+            self._questions.replied(said.number, said.name, said.body)
         elif isinstance(said, Bye):
             self._drop(said.name)
         elif isinstance(said, Revoked):
@@ -385,15 +359,13 @@ class Fleet:
 
     def _drop(self, name: str) -> None:
         self._roster.drop(name)
-        for asked in self._asked.values():
-            asked.replied(name, b"")
+        self._questions.gone(name)
 
     def _forget(self) -> None:
         self.away = True
         self._roster.clear()
         self._changed.clear()  # all is told when Redis is back
-        for asked in self._asked.values():
-            asked.all.set()
+        self._questions.give_up()
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import ConfigError
 from gateway.closes import BUSY
-from gateway.fleet.member import Fleet, _Asked, _ended, _Lost
+from gateway.fleet.member import Fleet, _ended, _Lost
 from gateway.fleet.messages import Counts, Revoked
 from gateway.identity.leases import Connections
 from gateway.identity.store import Store
@@ -169,7 +169,7 @@ async def test_all_answer_what_one_asks_and_its_own_gateway_does_not(redis, tmp_
 
 
 async def test_one_that_is_stopped_is_told_of(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.fleet.member.ASK_S", 0.2)
+    monkeypatch.setattr("gateway.fleet.questions.ASK_S", 0.2)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         await other.leave(word=False)
@@ -251,7 +251,7 @@ async def test_odd_messages_cost_nothing(redis, tmp_path, caplog):
 
 async def test_an_answer_that_fails_ends_nothing(redis, tmp_path, monkeypatch):
     """Another version may ask for what is not there: this gateway then spoke with nobody any more."""
-    monkeypatch.setattr("gateway.fleet.member.ASK_S", 0.2)
+    monkeypatch.setattr("gateway.fleet.questions.ASK_S", 0.2)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         other.fleet._answer = {}.__getitem__
@@ -279,12 +279,12 @@ async def test_what_cannot_be_written_now_is_written_later(redis, tmp_path):
 
 
 async def test_who_leaves_is_not_waited_for_and_full_links_are_told_as_silence(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.fleet.member.ASK_S", 1000)
+    monkeypatch.setattr("gateway.fleet.questions.ASK_S", 1000)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
-        one.fleet._asked[0] = asked = _Asked(dict.fromkeys(one.fleet._roster.peers, b""))
-        await other.leave()
-        await until(asked.all.is_set)
+        asking = one.fleet._questions.ask(one.fleet._roster.peers, lambda _number: None)
+        answers, _ = await asyncio.gather(asking, other.leave())
+        assert answers == [b""]
     async with members(tmp_path, redis, "c", "d") as (one, _):
         await until(lambda: one.fleet.others == 1)
         monkeypatch.setattr("gateway.fleet.member.WAITING_MAX", 0)
