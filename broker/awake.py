@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 LATE_S: Final = 0.5
 """A timer that comes later than this was not held up by work: turns are shorter."""
@@ -56,3 +56,25 @@ class AwakeClock:
     def wakes_at(self, due: float) -> None:
         """A timer of the loop is set for its time ``due``, ``inf`` none: to be called later is to have been absent."""
         self._due = due
+
+
+class Deadline:
+    """Calls ``call`` when the loop's clock shows ``due``; if this process was stopped until then, ``again_s`` later.
+
+    What is waited for may be here by then, and is read first. Put off once: who is always late ends its waits, too.
+    """
+
+    __slots__ = ("_timer",)
+
+    def __init__(self, loop: Any, due: float, again_s: float, call: Callable[[], object]) -> None:
+        self._timer: Any = loop.call_at(due, self._due, loop, due, again_s, call)
+
+    def cancel(self) -> None:
+        """It will not be called; harmless afterwards."""
+        self._timer.cancel()
+
+    def _due(self, loop: Any, due: float, again_s: float, call: Callable[[], object]) -> None:
+        if absent_s(due, loop.time()):
+            self._timer = loop.call_later(again_s, call)
+        else:
+            call()

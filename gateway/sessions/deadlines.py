@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.awake import absent_s
+from broker.awake import Deadline
 from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import DELIMITER
 from gateway.closes import EXPIRED
@@ -58,7 +57,7 @@ class Deadlines:
         self._expires: dict[Session, float] = {}
         self._subscriptions: dict[Session, list[_Waiting]] = {}
         self.resumptions: dict[int, set[Resumption]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Deadline | None = None
 
     def watch(self, session: Session) -> None:
         """Take note of when the credential of ``session`` ends."""
@@ -129,21 +128,18 @@ class Deadlines:
 
     # -- the timer -----------------------------------------------------------------------------
 
-    def _run(self, *, late: bool = False) -> None:
+    def _run(self) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            due = loop.time() + TICK_S
-            self._timer = loop.call_at(due, self._tick, inf if late else due)
+            self._timer = Deadline(loop, loop.time() + TICK_S, TICK_S, self._tick)
 
-    def _tick(self, due: float) -> None:
+    def _tick(self) -> None:
         self._timer = None
-        late = absent_s(due, asyncio.get_running_loop().time()) > 0
         try:
-            if not late:
-                self.sweep()
+            self.sweep()
         finally:  # a fault with one session must not let the others live for ever
             if self._expires or self._subscriptions or self.resumptions:
-                self._run(late=late)
+                self._run()
 
     def sweep(self) -> None:
         """Look at every deadline."""

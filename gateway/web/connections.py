@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, InvalidURLError
 
+from broker.awake import Deadline
 from gateway.web.errors import Refusal, of_http, problem
 from gateway.web.headers import secure
 
@@ -62,7 +63,7 @@ class Connection(web.RequestHandler):
         self._slot = slot
         self._head_s = head_s
         self._first_head_by = deadline
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline: Deadline | asyncio.TimerHandle | None = None
         self._body: StreamReader | None = (
             None  # of the request that was answered last; None while one is under way
         )
@@ -108,7 +109,10 @@ class Connection(web.RequestHandler):
         self._slot.release()
 
     def _expect_head(self) -> None:
-        self._deadline = self._loop.call_later(self._head_s, self.cut)
+        self._expect_head_by(self._loop.time() + self._head_s)
+
+    def _expect_head_by(self, due: float) -> None:
+        self._deadline = Deadline(self._loop, due, self._head_s, self.cut)
 
     def _expect_nothing(self) -> None:
         if self._deadline is not None:
@@ -122,7 +126,7 @@ class Connection(web.RequestHandler):
         assert isinstance(transport, asyncio.Transport)
         self._wire = transport
         self._slot.abort = self.cut
-        self._deadline = self._loop.call_at(self._first_head_by, self.cut)
+        self._expect_head_by(self._first_head_by)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:

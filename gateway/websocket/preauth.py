@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from math import inf
 from typing import TYPE_CHECKING, Any
 
-from broker.awake import absent_s
+from broker.awake import Deadline
 from broker.errors import LinkClosed
 from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, BUSY, INTERNAL
 from gateway.principal import Denied
@@ -44,20 +43,13 @@ class PreAuthReceiver:
         self._address = address
         self._held: list[Message | dict[str, Any]] = []
         self.link = link
-        self._expect()
+        loop, limit_s = asyncio.get_running_loop(), endpoint.hub.settings.limits.handshake_s
+        self._deadline = Deadline(loop, loop.time() + limit_s, limit_s, self._late)
         self.check: asyncio.Task[None] | None = None
         self.slot = link.slot = Slot(self._give_way)
 
-    def _expect(self, *, again: bool = False) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + self._endpoint.hub.settings.limits.handshake_s
-        self._deadline = loop.call_at(due, self._late, inf if again else due)
-
-    def _late(self, due: float) -> None:
-        if absent_s(due, asyncio.get_running_loop().time()):
-            self._expect(again=True)  # it was we who were stopped: its credential may be here
-        else:
-            self.link.close_with(AUTH_TIMEOUT)
+    def _late(self) -> None:
+        self.link.close_with(AUTH_TIMEOUT)
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """Messages may only follow the auth object."""

@@ -1,6 +1,6 @@
 """Time in which the process was not run is nobody's silence."""
 
-from broker.awake import LATE_S, AwakeClock, absent_s
+from broker.awake import LATE_S, AwakeClock, Deadline, absent_s
 
 
 def test_a_timer_that_is_a_little_late_was_not_absent():
@@ -34,3 +34,39 @@ def test_the_clock_never_goes_back():
         time[0] += step
         assert clock.now() >= last
         last = clock.now()
+
+
+class Loop:
+    """One timer, and its clock."""
+
+    now = 100.0
+
+    def time(self):
+        return self.now
+
+    def call_at(self, when, call, *args):
+        self.when, self.call = when, lambda: call(*args)
+        return self
+
+    def call_later(self, delay, call, *args):
+        return self.call_at(self.now + delay, call, *args)
+
+    def cancel(self):
+        self.call = None
+
+
+def test_a_deadline_that_comes_late_is_put_off_once():
+    loop, called = Loop(), []
+    Deadline(loop, 110.0, 5.0, lambda: called.append(loop.now))
+    loop.now = 110.1
+    loop.call()
+    assert called == [110.1]
+    deadline = Deadline(loop, 120.0, 5.0, lambda: called.append(loop.now))
+    loop.now = 150.0
+    loop.call()
+    assert (called, loop.when) == ([110.1], 155.0)
+    loop.now = 190.0
+    loop.call()
+    assert called == [110.1, 190.0]
+    deadline.cancel()
+    assert loop.call is None

@@ -15,7 +15,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import State
 
-from broker.awake import absent_s
+from broker.awake import Deadline
 from broker.errors import (
     LinkBroken,
     LinkClosed,
@@ -84,7 +84,7 @@ class ClientLink(Link, asyncio.Protocol):
         self._paused = True
         self._full = False
         self._heard = False
-        self._watch: asyncio.TimerHandle | None = None
+        self._watch: Deadline | None = None
 
     # -- the connection ------------------------------------------------------------------------
 
@@ -126,11 +126,12 @@ class ClientLink(Link, asyncio.Protocol):
         """
         if ping_s > 0 and self.ended is None:
             self._heard = False
-            due = self._loop.time() + ping_s * SILENCE
-            self._watch = self._loop.call_at(due, self._silence, ping_s, due)
+            patience_s = ping_s * SILENCE
+            due = self._loop.time() + patience_s
+            self._watch = Deadline(self._loop, due, patience_s, lambda: self._silence(ping_s))
 
-    def _silence(self, ping_s: float, due: float) -> None:
-        if self._heard or self._paused or absent_s(due, self._loop.time()):
+    def _silence(self, ping_s: float) -> None:
+        if self._heard or self._paused:
             self.watch(ping_s)
         else:
             text = f"{self.peer.address}: nothing heard for {ping_s * SILENCE:g} s"

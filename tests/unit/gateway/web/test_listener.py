@@ -6,10 +6,12 @@ import logging
 import os
 import socket
 import stat
+import time
 
 import aiohttp
 import pytest
 
+from broker import awake
 from broker.errors import ConfigError
 from gateway.closes import ENDED
 from gateway.settings.places import place_of
@@ -82,6 +84,24 @@ async def test_a_second_request_head_that_does_not_come_is_not_waited_for_either
     connections[0]._head_s = 0.05
     writer.write(begun)
     assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_a_request_that_came_while_the_gateway_was_stopped_is_answered(
+    open_live, connections, monkeypatch
+):
+    monkeypatch.setattr(awake, "LATE_S", 0.05)
+    live = await open_live()
+    reader, writer = await dial(live.url)
+    writer.write(ASK)
+    await answered(reader)
+    connections[0]._head_s = 0.1
+    writer.write(ASK[:5])
+    while connections[0]._deadline is None:
+        await asyncio.sleep(0)
+    writer.write(ASK[5:])
+    time.sleep(0.3)  # noqa: ASYNC251 - nobody was here
+    await answered(reader)
     writer.close()
 
 
