@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from broker.client.dialing import default_uri
 from broker.errors import ConfigError
+from broker.tasks import Tasks
 from broker.transport.budget import Budget
 from broker.transport.link import Flusher, Options
 from broker.transport.outbox import OutboxLimits
@@ -119,7 +120,7 @@ class Gateway:
         except BaseException:
             self.store.close()
             raise
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
         self._stopped = False
 
     def _set_up(
@@ -195,7 +196,7 @@ class Gateway:
     async def join(self) -> None:
         """The part of a start before the doors: credentials, other workers, upstream; `apps` can answer then."""
         await self.identity.start()
-        self._keep(self.identity.run(self.hub.revoked), "identity")
+        self._tasks.spawn("identity", self.identity.run(self.hub.revoked))
         if self._worker_peers is not None:
             await self._worker_peers.start()
         if self.fleet is not None:
@@ -203,7 +204,7 @@ class Gateway:
             await self.fleet.reached()
         await self.upstream.start()
         await self.upstream.wait_joined(JOIN_S)
-        self._keep(self.trends.run(), "charts")
+        self._tasks.spawn("charts", self.trends.run())
 
     @property
     def apps(self) -> list[web.Application]:
@@ -329,11 +330,6 @@ class Gateway:
             {} if self.hook is None else self.hook.outcomes,
         )
 
-    def _keep(self, work: Any, name: str) -> None:
-        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # -- down ----------------------------------------------------------------------------------
 
     async def drain(self) -> None:
@@ -375,9 +371,7 @@ class Gateway:
         await self.upstream.stop()
         if self.fleet is not None:
             await self.fleet.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         self.trends.save()
         if self._worker_peers is not None:
             await self._worker_peers.stop()
