@@ -22,6 +22,8 @@ _MAX_SOCKETS: Final = 16_384
 """libzmq's own default is 1023; a link needs three with its monitor."""
 _BREAK_MS: Final = 1_000
 """How long a connection that was shut down is waited for: libzmq sees that at once, unless its thread gets no time."""
+LOOKS: Final = 4
+"""So often nothing has come before libzmq is not waited for: it is stopped when this process is, for one of them."""
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 
@@ -107,7 +109,10 @@ def _break_and_close(sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes], fd: in
     poller = zmq.Poller()
     for each in (sock, monitor):
         poller.register(each, zmq.POLLIN)
-    while ready := dict(poller.poll(_BREAK_MS)):
+    looks = 0
+    while looks < LOOKS:
+        ready = dict(poller.poll(_BREAK_MS // LOOKS))
+        looks += not ready
         if monitor in ready and EVENT.unpack(monitor.recv_multipart()[0])[0] == zmq.EVENT_DISCONNECTED:
             break
         if sock in ready:  # as long as it is full, libzmq does not look at its connection

@@ -10,6 +10,7 @@ connection of a ROUTER.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import deque
@@ -37,7 +38,7 @@ from broker.transport.zeromq.batching import data_of
 from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.handover import SharedAddress, shared_address
-from broker.transport.zeromq.hub import Hub, hub
+from broker.transport.zeromq.hub import LOOKS, Hub, hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, NOBLOCK, serve_curve, tune
 from broker.transport.zeromq.zap import ListenerPolicy
@@ -105,7 +106,7 @@ class ZeromqListener(Listener):
         self._ended: deque[str] = deque(maxlen=_REMEMBERED)
         self._touched: list[RouterLink] = []
         self.state = ListenerState.LISTENING
-        self._unbound: asyncio.Future[None] = the_hub.loop.create_future()
+        self._unbound = asyncio.Event()
         self._successor: ZeromqListener | None = None
         self._predecessors: set[ZeromqListener] = set()
         self._handover_timer: asyncio.TimerHandle | None = None
@@ -197,18 +198,15 @@ class ZeromqListener(Listener):
             timer.cancel()
             self._cut(link)
         self._lingering.clear()
-        try:
-            async with asyncio.timeout(_UNBIND_S):
-                while self._shut_down:
-                    self._all_closed.clear()
-                    await self._all_closed.wait()
-        except TimeoutError:
-            log.warning("%s: libzmq keeps %d connections that were ended", self.address, len(self._shut_down))
+        while self._shut_down:
+            self._all_closed.clear()
+            if not await _is_done(self._all_closed):
+                log.warning(
+                    "%s: libzmq keeps %d connections that were ended", self.address, len(self._shut_down)
+                )
+                break
         self.pump.sock.unbind(self._bound)
-        try:
-            async with asyncio.timeout(_UNBIND_S):
-                await self._unbound
-        except TimeoutError:
+        if not await _is_done(self._unbound):
             text = "%s: libzmq did not confirm within %g s that it stopped listening"
             log.warning(text, self.address, _UNBIND_S)
         self._close()
@@ -324,8 +322,8 @@ class ZeromqListener(Listener):
         elif event == zmq.EVENT_DISCONNECTED:
             self._disconnected(value)
         elif event == zmq.EVENT_CLOSED:
-            if self.state is ListenerState.UNBINDING and not self._unbound.done():
-                self._unbound.set_result(None)
+            if self.state is ListenerState.UNBINDING:
+                self._unbound.set()
         elif event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the gate has told why
             text = "%s: a connection failed in its handshake (event %#x, code %#x)"
             log.warning(text, self.address, event, value)
@@ -390,6 +388,15 @@ class ZeromqListener(Listener):
             self._shared.clear()
         else:
             self._successor._predecessors.discard(self)
+
+
+async def _is_done(done: asyncio.Event) -> bool:
+    """Wait for what libzmq does at once, ``_UNBIND_S`` at most: in several looks, see ``LOOKS``."""
+    for _ in range(LOOKS):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_UNBIND_S / LOOKS):
+                return await done.wait()
+    return False
 
 
 async def listen(uri: str, accept: Accept, options: Options) -> ZeromqListener:
