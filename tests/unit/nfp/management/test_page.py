@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import broker.nfp
-from broker.cli.nfp.manage import Function, What
+from broker.cli.nfp.manage import BrokerPart, Function
 from broker.nfp.access import Access
 from broker.nfp.inventory import Datastore, InventoryService
 from broker.nfp.names import ASKED_BY_MMI, INTERNAL, MMI_WORKER
@@ -39,5 +39,7 @@ def test_the_table_of_workers_is_complete():
 
 def test_the_page_shows_everything_that_can_be_shown():
     assert {
-        what for what in What if re.search(rf"manage show {what.value}\b", PAGE) or what is What.BROKER
-    } == set(What)
+        what
+        for what in BrokerPart
+        if re.search(rf"manage show {what.value}\b", PAGE) or what is BrokerPart.BROKER
+    } == set(BrokerPart)
