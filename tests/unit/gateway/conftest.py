@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 
+from gateway.web import admission
 from tests.live import gateways
 from tests.unit.gateway.identity import doorway
 from tests.unit.gateway.web import site as sites
@@ -38,3 +39,9 @@ async def open_door():
     """Open a door with settings; it is closed behind the test."""
     async with contextlib.AsyncExitStack() as stack:
         yield lambda settings, **more: stack.enter_async_context(doorway.open_door(settings, **more))
+
+
+@pytest.fixture
+def short_grace(monkeypatch):
+    """A stranger has less time for its first word."""
+    monkeypatch.setattr(admission, "GRACE_S", 0.05)

@@ -177,6 +177,7 @@ def v1(address):
     return f"PROXY TCP4 {address} 10.0.0.1 4711 443\r\n".encode()
 
 
+@pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("sent", [b"", V1, V1 + b"\x16\x03\x01"], ids=("nothing", "header", "hello"))
 async def test_silent_connections_do_not_stop_accept(open_door, tmp_path, sent):
     """As many as may be on their way through header and handshake; whoever comes behind them is served at once."""

@@ -15,7 +15,6 @@ from broker import awake
 from broker.errors import ConfigError
 from gateway.closes import ENDED
 from gateway.settings.places import place_of
-from gateway.web import admission
 from gateway.web.connections import Connection
 from gateway.web.listener import bind, place_bound
 from tests.unit.gateway.identity.authority import Authority
@@ -130,6 +129,7 @@ async def test_a_client_that_has_asked_once_may_pause(open_live, connections):
         assert len(connections) == 1
 
 
+@pytest.mark.usefixtures("short_grace")
 async def test_of_more_silent_connections_than_allowed_the_oldest_goes(open_live):
     limits = "[limits]\nanonymous = 64\nanonymous_per_address = 64\nhandshake_s = 20.0\n"
     live = await open_live(limits)
@@ -241,6 +241,7 @@ def upgrade(live, user=None):
     ).encode()
 
 
+@pytest.mark.usefixtures("short_grace")
 async def test_silent_websockets_keep_nobody_out(open_live):
     """As many as there may be connections, all without a credential: whoever comes after them gets in."""
     live = await open_live("[limits]\nconnections = 40\nconnections_per_user = 8\nanonymous = 20\n")
@@ -259,8 +260,8 @@ async def test_silent_websockets_keep_nobody_out(open_live):
         each.transport.abort()
 
 
-async def test_connections_of_users_are_not_ended_for_strangers(open_live, monkeypatch):
-    monkeypatch.setattr(admission, "GRACE_S", 0.05)
+@pytest.mark.usefixtures("short_grace")
+async def test_connections_of_users_are_not_ended_for_strangers(open_live):
     live = await open_live("[limits]\nanonymous = 8\nanonymous_per_address = 8\n")
     ask = b"GET /v1/session HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\n\r\n"
     ask = ask % live.bearer("bob")["Authorization"].encode()
@@ -355,6 +356,7 @@ async def test_a_stream_whose_client_does_not_read_keeps_no_gateway_from_its_end
     writer.transport.abort()
 
 
+@pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\n"])
 async def test_of_too_many_sockets_in_tls_handshakes_the_oldest_goes(open_live, tmp_path, sent):
     """They are closed, too: what asyncio does not read from is not left to its time for handshakes."""
@@ -471,8 +473,8 @@ async def test_the_listener_for_metrics_is_one_of_its_own(open_live, rundir):
                 await other.get(f"{live.url}/livez")
 
 
-async def test_who_is_silent_at_the_listener_for_metrics_keeps_nobody_out(open_live, rundir, monkeypatch):
-    monkeypatch.setattr(admission, "GRACE_S", 0.05)
+@pytest.mark.usefixtures("short_grace")
+async def test_who_is_silent_at_the_listener_for_metrics_keeps_nobody_out(open_live, rundir):
     path = rundir / "metrics.sock"
     limits = "[limits]\nanonymous = 8\nanonymous_per_address = 8\n"
     await open_live(f'[gateway]\nmetrics_listen = "unix://{path}"\n{limits}')
