@@ -58,6 +58,45 @@ class AwakeClock:
         self._due = due
 
 
+class Looks:
+    """Looks at who may be silent, by a timer, and the time between them that is nobody's silence.
+
+    When this process was stopped, nobody knows how soon after the look before. So all the time since then is taken out
+    where a look is late. Of the next one, if it is late again, only what it came too late: who is always late ends its
+    waits, too.
+
+    Args:
+        time: monotonic seconds, as the timer counts them.
+    """
+
+    __slots__ = ("_due", "_here", "_late", "_time")
+
+    def __init__(self, time: Callable[[], float]) -> None:
+        self._time = time
+        self._here = time()
+        self._due = inf
+        self._late = False
+
+    def wakes_at(self, due: float) -> None:
+        """The timer is set for ``due``: this process is here, and will be until then, unless it is stopped."""
+        now = self._time()
+        if now - self._here > LATE_S:  # it was not set for so long, and all that time counts
+            self._late = False
+        self._here, self._due = now, due
+
+    def absent(self) -> float:
+        """Look: return the seconds since the look before, or since ``wakes_at``, to be taken out."""
+        now = self._time()
+        passed, self._here = now - self._here, now
+        if now < self._due:  # before the timer
+            return 0.0
+        late = absent_s(self._due, now)
+        again, self._late = self._late, late > 0
+        if not late:
+            return 0.0
+        return min(late, passed) if again else passed
+
+
 class Deadline:
     """Calls ``call`` when the loop's clock shows ``due``; if this process was stopped until then, ``again_s`` later.
 

@@ -1,6 +1,8 @@
 """Time in which the process was not run is nobody's silence."""
 
-from broker.awake import LATE_S, AwakeClock, Deadline, absent_s
+import pytest
+
+from broker.awake import LATE_S, AwakeClock, Deadline, Looks, absent_s
 
 
 def test_a_timer_that_is_a_little_late_was_not_absent():
@@ -70,3 +72,49 @@ def test_a_deadline_that_comes_late_is_put_off_once():
     assert called == [110.1, 190.0]
     deadline.cancel()
     assert loop.call is None
+
+
+def test_a_look_that_is_late_takes_out_all_since_the_one_before():
+    time = [100.0]
+    looks = Looks(lambda: time[0])
+    looks.wakes_at(102.0)
+    time[0] = 101.0
+    assert looks.absent() == 0, "an early one"
+    time[0] = 160.0
+    assert looks.absent() == 59, "stopped nobody knows when"
+    assert looks.absent() == 0
+    looks.wakes_at(162.0)
+    time[0] = 162.25
+    assert looks.absent() == 0, "a quarter of a second late: work"
+    looks.wakes_at(164.0)
+    time[0] = 170.0
+    assert looks.absent() == 7.75
+
+
+@pytest.mark.parametrize("late", [0.6, 2.0, 3600.0])
+@pytest.mark.parametrize("every", [0.1, 2.0])
+@pytest.mark.parametrize("early", [False, True], ids=["by the timer", "and early ones"])
+def test_who_is_late_at_each_look_still_counts_silence(late, every, early):
+    time = [100.0]
+    looks = Looks(lambda: time[0])
+    counted = 0.0
+    for _ in range(10):
+        before = time[0]
+        looks.wakes_at(before + every)
+        time[0] += 0.01
+        absent = looks.absent() if early else 0.0
+        time[0] = before + every + late
+        absent += looks.absent()
+        absent += looks.absent()  # another one in the same turn
+        counted += time[0] - before - absent
+    assert counted == pytest.approx(9 * every, abs=0.02)
+
+
+def test_who_was_late_long_ago_is_excused_again():
+    time = [100.0]
+    looks = Looks(lambda: time[0])
+    for start in (100.0, 200.0):
+        time[0] = start
+        looks.wakes_at(start + 2)
+        time[0] += 60
+        assert looks.absent() == 60

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Generic
 
-from broker.awake import absent_s
+from broker.awake import Looks
 from broker.nfp.store.database import Database
 from broker.nfp.store.writer import Answer, NotStored, Operation, Writer, Written
 from broker.nfp.threads import Threads
@@ -108,6 +108,7 @@ class StoreThread(Generic[Operation]):
         self._since = self._begun = 0.0
         self._incomplete = False
         self._watch: asyncio.TimerHandle | None = None
+        self._looks = Looks(loop.time)
         self._later: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -248,16 +249,17 @@ class StoreThread(Generic[Operation]):
 
     def _look_after(self, seconds: float) -> None:
         due = self._loop.time() + seconds
-        self._watch = self._loop.call_at(due, self._look, due)
+        self._looks.wakes_at(due)
+        self._watch = self._loop.call_at(due, self._look)
 
-    def _look(self, due: float) -> None:
+    def _look(self) -> None:
         """Once in ``HANGS_S`` while there is work: does the disk still answer?"""
         self._watch = None
+        absent, now = self._looks.absent(), time.monotonic()
         if not self._under_way or self.broken or self._closing:
             return
-        if absent_s(due, self._loop.time()):
-            self._begun = time.monotonic()  # the thread was stopped as we were
-        left = self._begun + HANGS_S - time.monotonic()
+        self._begun = min(self._begun + absent, now)  # the thread was stopped as we were
+        left = self._begun + HANGS_S - now
         if left > 0 or not self._busy.locked():  # written, and the news of it is on the way
             self._look_after(max(left, PATIENCE_S))
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from broker.awake import absent_s
+from broker.awake import Looks
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import BrokerOpen, broker_of
@@ -33,7 +33,7 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
         self._back_at = 0.0
-        self._due = 0.0
+        self._looks = Looks(loop.time)
         self._sent_at = 0.0
         self._broker_is_ours = False
         self.interval_s = KEEPALIVE_S
@@ -95,21 +95,27 @@ class Heartbeat:
         self.stop()
 
     @property
+    def _silent_since(self) -> float:
+        return max(self._heard_at, self._back_at)
+
+    @property
     def _silent_at(self) -> float:
         """When the broker will have been silent for too long, to who was there all the time."""
-        return max(self._heard_at, self._back_at) + self.silence_s
+        return self._silent_since + self.silence_s
 
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._due = min(self._sent_at + self.interval_s, self._silent_at)
-        self._timer = self._loop.call_at(self._due, self._tick)
+        due = min(self._sent_at + self.interval_s, self._silent_at)
+        self._looks.wakes_at(due)
+        self._timer = self._loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
-        if absent_s(self._due, now):
-            self._back_at = now  # what the broker said while we were stopped is still to be read
+        absent = self._looks.absent()
+        if absent:  # what the broker said while we were stopped is still to be read
+            self._back_at = min(self._silent_since + absent, now)
         if now >= self._silent_at:
             self._channel.reopen(f"the broker was silent for {self.silence_s:g} s")
             return

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from broker.awake import absent_s
+from broker.awake import Looks
 from broker.oslo.client.cast_sender import CastSender
 from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.message_ids import MessageIds
@@ -61,6 +61,7 @@ class CallSender:
         self._retries = RetryQueue(parts.reactor, parts.routes, self._place)
         self._alarm: Timer | None = None
         self._alarm_s = 0.0
+        self._looks = Looks(parts.reactor.now)
         self._closed = False
         self.call_links: NodeLinks[PendingCall] = NodeLinks(
             parts,
@@ -293,12 +294,9 @@ class CallSender:
                 continue
             if call.repeated:
                 self._repeat(call, link)
-                continue
-            if gone:
+            elif gone:
                 self._place(call)
-                continue
-            servers = self._routes.for_calls(call.address)
-            if any(one.node not in self.call_links.down for one in servers):
+            elif any(one.node not in self.call_links.down for one in self._routes.for_calls(call.address)):
                 self._counters.counts["chosen_again"] += 1
                 self._place(call)
             else:
@@ -316,13 +314,13 @@ class CallSender:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_s = end_s
+        self._looks.wakes_at(end_s)
         self._alarm = self._reactor.call_later(max(end_s - self._reactor.now(), 0.0), self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
         now = self._reactor.now()
-        if absent_s(self._alarm_s, now):
-            self.calls.forgive(now)
+        self.calls.forgive(self._looks.absent(), now)
         for call in self.calls.ended(now):
             if call.kind is Kind.CAST:
                 self._counters.count("refused")

@@ -106,6 +106,12 @@ class PendingCall:
             quiet_s = now + self.monitor_s
             self.end_s = quiet_s if self.due_s is None or quiet_s < self.due_s else self.due_s
 
+    def forgive(self, absent: float, now: float) -> None:
+        """So many seconds were nobody's silence: its end is later, ``monitor_s`` from ``now`` at most."""
+        quiet_s = self.end_s
+        if self.monitor_s is not None and quiet_s is not None:
+            self.beaten(min(quiet_s + absent - self.monitor_s, now))
+
     def unheard(self) -> None:
         """Its server cannot be heard for the moment: heartbeats are not waited for until ``beaten``."""
         self.end_s = self.due_s
@@ -186,11 +192,13 @@ class PendingCalls:
         """When to ask ``ended`` next; None: nothing ends."""
         return self._ends[0][0] if self._ends else None
 
-    def forgive(self, now: float) -> None:
-        """This process was stopped until now: heartbeats are waited for anew, the time of a call is what it was."""
+    def forgive(self, absent: float, now: float) -> None:
+        """This process was stopped: heartbeats are waited for so much longer, the time of a call is what it was."""
+        if not absent:
+            return
         for call in self._pending.values():
             if call.monitored_out:
-                call.beaten(now)
+                call.forgive(absent, now)
 
     def ended(self, now: float) -> list[PendingCall]:
         """Take out those whose time is over."""

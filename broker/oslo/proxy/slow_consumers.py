@@ -9,7 +9,8 @@ shut down when its buffer looks the same for some time, and either
 * more was published than may wait, not counting what fits a message of usual size: those are limited by their number.
 
 libzmq then ends the connection and frees what waited. The process sees that when it goes on, connects and subscribes
-anew. Time in which this process was stopped, too, shows nothing: the machine stood still.
+anew. Time in which this process was stopped, too, shows nothing: the machine stood still. What was published counts all
+the same: it waits.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Final
 
 import zmq
 
-from broker.awake import absent_s
+from broker.awake import Looks
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.socket_events import SocketEvents
 
@@ -90,6 +91,7 @@ class SlowConsumers:
         self._peers: dict[int, _Peer] = {}
         self._published = 0
         self._look_at = 0
+        self._looks = Looks(reactor.now)
         self._events = SocketEvents(
             reactor, sock, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED, self._happened
         )
@@ -138,7 +140,7 @@ class SlowConsumers:
     # ------------------------------------------------------------ who reads
 
     def _arm(self) -> None:
-        self._due_s = self._reactor.now() + self._still_s / LOOKS
+        self._looks.wakes_at(self._reactor.now() + self._still_s / LOOKS)
         self._timer: Timer = self._reactor.call_later(self._still_s / LOOKS, self._tick)
 
     def _tick(self) -> None:
@@ -149,10 +151,10 @@ class SlowConsumers:
 
     def _look(self) -> None:
         now_s = self._reactor.now()
-        if absent_s(self._due_s, now_s):
-            for peer in self._peers.values():
-                peer.unread = 0  # each is looked at anew
+        absent_s = self._looks.absent()
         for peer in list(self._peers.values()):
+            peer.since_s = min(peer.since_s + absent_s, now_s)
+            peer.runs_s = min(peer.runs_s + absent_s, now_s)
             unread = _unread(peer.sock)
             if not unread or unread != peer.unread:
                 peer.unread, peer.since_s, peer.published = unread, now_s, self._published

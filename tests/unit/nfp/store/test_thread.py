@@ -581,6 +581,27 @@ def test_a_process_that_was_stopped_waits_for_the_disk_anew(make, disk, monkeypa
     run(story())
 
 
+def test_a_loop_that_is_always_late_sees_a_disk_that_hangs(make, disk, monkeypatch):
+    monkeypatch.setattr(threads, "HANGS_S", 0.05)
+    monkeypatch.setattr(awake, "LATE_S", 0.03)
+
+    async def story():
+        stuck = []
+        store = make(on_stuck=lambda: stuck.append(1))
+        await store.start(words)
+        disk.free.clear()
+        store.put("a")
+        store.commit()
+        for _ in range(5):
+            time.sleep(0.1)  # noqa: ASYNC251 - nobody was here
+            await asyncio.sleep(0)
+        assert stuck == [1]
+        disk.free.set()
+        await store.close()
+
+    run(story())
+
+
 def test_commits_in_time_are_no_disk_that_hangs(make, disk, monkeypatch):
     monkeypatch.setattr(threads, "HANGS_S", 1.0)  # more than a busy machine keeps a thread waiting
 

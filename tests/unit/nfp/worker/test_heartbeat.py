@@ -31,9 +31,9 @@ class Scene:
         self.timer = (when, callback)
         return SimpleNamespace(cancel=lambda: None)
 
-    def tick(self):
+    def tick(self, late_s=0.0):
         when, callback = self.timer
-        self.now = max(self.now, when)
+        self.now = max(self.now, when + late_s)
         callback()
 
     @property
@@ -60,3 +60,25 @@ def test_a_worker_that_was_stopped_itself_listens_first(stopped_s):
     while not scene.reopened:
         scene.tick()
     assert scene.reopened == [stopped_s + 4]
+
+
+def test_a_worker_that_is_always_late_leaves_a_silent_broker_too():
+    scene = Scene()
+    while not scene.reopened and scene.now < 1100:
+        scene.tick(0.6)
+    assert scene.reopened == [pytest.approx(8)]  # 4 s of silence, 0.6 s late five times, and a second's grace
+
+
+def test_a_worker_that_was_stopped_late_hears_the_next_keepalive():
+    """The broker stood still with it, and says the next one an interval later."""
+    scene = Scene()
+    for _ in range(2):
+        scene.tick()
+    scene.now += 60
+    scene.tick()
+    assert scene.reopened == []
+    scene.tick()
+    assert scene.reopened == []
+    while not scene.reopened:
+        scene.tick()
+    assert scene.reopened == [64]

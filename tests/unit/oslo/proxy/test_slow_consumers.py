@@ -6,9 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import zmq
@@ -133,25 +134,90 @@ def test_a_slow_one_and_one_without_messages_stay(rundir: Path) -> None:
         assert rig.room.status()["topics"] == {"openstack/nova": 1, "openstack/cinder": 1}
 
 
+class Watched:
+    """One peer that reads nothing, and the clock of who watches it; a look is due every two seconds."""
+
+    def __init__(self, monkeypatch, bytes_max: int) -> None:
+        self.now_s = 0.0
+        self.cut: list[int] = []
+        self._due: list[Callable[[], None]] = []
+        self.runs = 7
+        monkeypatch.setattr(slow_consumers, "SocketEvents", lambda *_: None)
+        monkeypatch.setattr(slow_consumers, "_unread", lambda _sock: 4096)
+        monkeypatch.setattr(slow_consumers, "runs", lambda _pid: self.runs)
+        reactor: Any = SimpleNamespace(
+            now=lambda: self.now_s, call_later=lambda _s, call: self._due.append(call)
+        )
+        self.consumers = SlowConsumers(
+            reactor,
+            None,  # type: ignore[arg-type]
+            "",
+            still_s=10.0,
+            bytes_max=bytes_max,
+            cut=self.cut.append,
+        )
+        self.consumers._peers[3] = slow_consumers._Peer(socket.socket(socket.AF_UNIX), 42)
+
+    def look(self, after_s: float) -> None:
+        self.now_s += after_s
+        self._due.pop()()
+
+    def end(self) -> None:
+        self.consumers._peers.pop(3).sock.close()
+
+
+@pytest.fixture
+def watch(monkeypatch) -> Iterator[Callable[[int], Watched]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(bytes_max: int) -> Watched:
+            made = Watched(monkeypatch, bytes_max)
+            stack.callback(made.end)
+            return made
+
+        yield make
+
+
 @pytest.mark.parametrize("stopped_s", [0.0, 60.0])
-def test_who_stood_still_with_the_proxy_is_looked_at_anew(stopped_s: float, monkeypatch) -> None:
-    due, cut = [], []
-    now_s = 0.0
-    reactor = SimpleNamespace(now=lambda: now_s, call_later=lambda _s, call: due.append(call))
-    monkeypatch.setattr(slow_consumers, "SocketEvents", lambda *_: None)
-    monkeypatch.setattr(slow_consumers, "_unread", lambda _sock: 4096)
-    monkeypatch.setattr(slow_consumers, "runs", lambda _pid: 7)
-    consumers = SlowConsumers(reactor, None, "", still_s=10.0, bytes_max=1, cut=cut.append)  # type: ignore[arg-type]
-    with socket.socket(socket.AF_UNIX) as sock:
-        consumers._peers[3] = slow_consumers._Peer(sock, 42)
-        for look in range(1, 8):
-            now_s += 2.0 + stopped_s * (look == 4)
-            due.pop()()
-            assert bool(cut) == (look == 7 and not stopped_s)
-        for _ in range(3):
-            now_s += 2.0
-            due.pop()()
-        assert cut[0] == 42
+def test_time_in_which_the_proxy_stood_still_itself_does_not_count(stopped_s: float, watch) -> None:
+    watched = watch(1)
+    for look in range(1, 8):
+        watched.look(2.0 + stopped_s * (look == 4))
+        assert bool(watched.cut) == (look == 7 and not stopped_s)
+    watched.look(2.0)
+    assert watched.cut == [42]
+
+
+def test_who_is_late_at_each_look_cuts_off_the_frozen_all_the_same(watch) -> None:
+    watched = watch(1)
+    for _ in range(8):
+        watched.look(2.6)
+    assert watched.cut == [42]
+
+
+@pytest.mark.parametrize("when", ["before the look", "behind it"])
+def test_who_is_late_at_each_look_cuts_off_those_for_whom_too_much_waits_all_the_same(when, watch) -> None:
+    watched = watch(1 << 20)
+    for _ in range(3):
+        watched.runs += 1  # it lives, and reads nothing
+        if when == "behind it":
+            watched.look(2.6)
+            watched.consumers.published(1 << 20)
+        else:
+            watched.now_s += 2.6
+            watched.consumers.published(1 << 20)
+            watched.look(0.0)
+    assert watched.cut == [42]
+
+
+def test_what_is_published_while_the_proxy_stood_still_counts(watch) -> None:
+    watched = watch(1 << 20)
+    watched.look(2.0)
+    watched.consumers.published(2 << 20)
+    watched.look(62.0)
+    assert watched.cut == [], "it may read first"
+    watched.look(2.0)
+    assert watched.cut == [42]
 
 
 def test_who_comes_and_goes_leaves_no_descriptor(rundir: Path) -> None:
