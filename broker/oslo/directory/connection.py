@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import zmq
 
+from broker.awake import Looks
 from broker.oslo.directory import wire
 from broker.oslo.directory.wire import Body, DirectoryKind, DirectoryMessage, Hello, Welcome
 from broker.oslo.frames import Malformed
@@ -74,7 +75,8 @@ class DirectoryConnection:
         self._reactor = reactor
         self._hello = hello
         self._pulse_s = pulse_s
-        self._heard_at = self._ticked_at = self._known_at = reactor.now()
+        self._heard_at = self._known_at = reactor.now()
+        self._looks = Looks(reactor.now)
         self._expected = "expected a directory there, in plaintext as we are"
         if tuning.curve is not None and not endpoint.startswith("ipc:"):
             key = tuning.curve.server_key if isinstance(tuning.curve, CurveClient) else ""
@@ -98,7 +100,7 @@ class DirectoryConnection:
         except BaseException:
             self._pipe.close()
             raise
-        self._tick_timer = reactor.call_later(pulse_s, self._tick)
+        self._tick_timer = self._tick_in(pulse_s)
         self._greet()
 
     # ------------------------------------------------------------ for the owner
@@ -190,16 +192,20 @@ class DirectoryConnection:
         elif self._greet_timer is None:
             self._greet_timer = self._reactor.call_later(wait_s, self._greet)
 
+    def _tick_in(self, seconds: float) -> Timer:
+        self._looks.wakes_at(self._reactor.now() + seconds)
+        return self._reactor.call_later(seconds, self._tick)
+
     def _tick(self) -> None:
         now = self._reactor.now()
-        late = now - self._ticked_at > 2 * self._pulse_s  # we were stopped: what was said meanwhile comes now
-        self._ticked_at = now
+        # what was said while we were stopped comes now
+        self._heard_at = min(self._heard_at + self._looks.absent(), now)
         pulse_s = self._pulse_s
         if self.welcome is not None:
             pulse_s = min(pulse_s, self.welcome.lease_s / 5)
-            if now - self._heard_at > self.welcome.lease_s and not late:
+            if now - self._heard_at > self.welcome.lease_s:
                 self._lose()
-        self._tick_timer = self._reactor.call_later(pulse_s, self._tick)
+        self._tick_timer = self._tick_in(pulse_s)
         self._connection.look(not self.alive)
         if not self.alive and now - self._known_at > STRANGE_S and not self.endpoint.startswith("ipc:"):
             self._log(logging.WARNING, f"%s: no answer for %.0f s; {self._expected}", now - self._known_at)

@@ -125,3 +125,20 @@ def test_a_link_to_nowhere_waits_without_hurry(reactor, closing):
     assert not link.alive
     assert link._pipe.refused <= 6
     assert link._pipe.waiting == 0
+
+
+def test_who_was_stopped_listens_first_and_who_always_is_finds_a_directory_silent_too(
+    reactor, closing, monkeypatch
+):
+    clock, stopped_s, alive = reactor.now, 0.0, 0
+    monkeypatch.setattr(reactor, "now", lambda: clock() + stopped_s)
+    fake, _, link = linked(reactor, closing)
+    say_all(fake)
+    turn_until(reactor, lambda: link.alive)
+    for _ in range(60):
+        stopped_s += 60.0
+        link._tick_timer.cancel()
+        link._tick()
+        alive += link.alive
+    assert 10 < alive <= 52  # pulses of a tenth of a second in 5 s, and the first that was late
+    assert link.counts["lost"] == 1
