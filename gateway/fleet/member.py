@@ -24,7 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.awake import absent_s
+from broker.awake import Looks
 from gateway.fleet.inbox import Inbox
 from gateway.fleet.kept import Kept, client_of
 from gateway.fleet.logins import SharedLogins
@@ -220,13 +220,13 @@ class Fleet:
 
     async def _hear(self, heard: Any) -> None:
         """Take in what is said; our own counts, too, which show that Redis lives. Who was stopped listens first."""
-        last = self._clock()
+        last, looks = self._clock(), Looks(self._clock)
         while True:
-            due = self._clock() + BEAT_S
+            looks.wakes_at(self._clock() + BEAT_S)
             got = await heard.get_message(timeout=BEAT_S)
+            last += looks.absent()
             if got is None:
-                now = self._clock()
-                if now - last > LEASE_S and not absent_s(due, now):
+                if self._clock() - last > LEASE_S:
                     raise _Lost(f"nothing was heard for {LEASE_S:g} s")
                 continue
             last = self._clock()

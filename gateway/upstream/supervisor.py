@@ -192,9 +192,7 @@ class Upstream:
                 await self._live()
             except HeadgateError as error:
                 self._failed(str(error))
-            except (
-                Exception
-            ) as error:  # whatever an odd upstream made of us: the next attempt comes all the same
+            except Exception as error:  # whatever an odd upstream made of us: it is tried again all the same
                 log.error("upstream: %s", self.uri, exc_info=error)
                 self._failed(f"{self.uri}: {error!r}")
             if clock() - began > LASTED_S:
@@ -243,16 +241,17 @@ class Upstream:
         if trunk.ended is None and trunk.numbering.in_doubt:
             await self._settle_again(trunk)
 
-    async def _prove_alive(self, trunk: Trunk) -> None:
-        """Nothing came for a while: an upstream that says nothing at all is given up, by who was there to hear it."""
+    async def _prove_alive(self, trunk: Trunk, again: bool = True) -> None:
+        """Nothing came for a while: an upstream that says nothing at all is given up. Who was stopped asks ``again``."""
         clock = asyncio.get_running_loop().time
         reads, due = trunk.reads, clock() + PATIENCE_S
         try:
             await trunk.rpc("broker.ping", {"seq": 0}, timeout_s=PATIENCE_S)
         except TimeoutError:
-            if trunk.reads != reads or absent_s(due, clock()):
-                return
-            trunk.link.abort(LinkBroken(f"{self.uri}: no sign of life for {SILENT_S + PATIENCE_S:g} s"))
+            if again and absent_s(due, clock()):
+                await self._prove_alive(trunk, again=False)
+            elif trunk.reads == reads:
+                trunk.link.abort(LinkBroken(f"{self.uri}: no sign of life for {SILENT_S + PATIENCE_S:g} s"))
         except HeadgateError:
             return  # an answer, if an odd one; or the end of the link, which the caller sees
 

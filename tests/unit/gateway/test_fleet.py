@@ -7,9 +7,9 @@ import pytest
 
 from broker.errors import ConfigError
 from gateway.closes import BUSY
-from gateway.fleet.member import Fleet, _ended, _Lost
+from gateway.fleet.member import BEAT_S, Fleet, _ended, _Lost
 from gateway.fleet.messages import Counts, Revoked
-from gateway.identity.leases import Connections
+from gateway.identity.leases import LEASE_S, Connections
 from gateway.identity.store import Store
 from gateway.principal import Denied
 from tests.live.ports import free_port
@@ -194,22 +194,22 @@ async def test_one_that_was_stopped_listens_before_it_takes_others_for_gone(redi
         assert gone == [other.fleet._name]
 
 
-async def test_one_that_was_stopped_listens_before_it_gives_redis_up(tmp_path):
+@pytest.mark.parametrize("late_s", [(60.0, 0.0), (60.0, 60.0), (0.75, 0.75)])
+async def test_one_that_was_stopped_listens_before_it_gives_redis_up(late_s, tmp_path):
     class Silence:
-        stopped_s, listened = 60.0, 0
+        now, listened = 0.0, 0
 
         async def get_message(self, timeout):
+            self.now += timeout + late_s[self.listened > 0]
             self.listened += 1
-            now = fleet._clock() + timeout + self.stopped_s
-            fleet._clock = lambda: now
-            self.stopped_s = 0.0
+            assert self.listened < 99
 
     with contextlib.closing(Store(tmp_path / "a")) as store:
-        fleet = Fleet("redis://127.0.0.1:1/0", "t", store, Connections(None), bytes, lambda: 0.0)
         silence = Silence()
+        fleet = Fleet("redis://127.0.0.1:1/0", "t", store, Connections(None), bytes, lambda: silence.now)
         with pytest.raises(_Lost):
             await fleet._hear(silence)
-        assert silence.listened == 2
+        assert silence.listened == 2 + LEASE_S // BEAT_S
         await fleet.close()
 
 

@@ -257,6 +257,19 @@ def test_a_gateway_that_was_stopped_asks_again(monkeypatch):
     run(script)
 
 
+def test_a_gateway_that_is_always_late_gives_a_silent_upstream_up_too(monkeypatch):
+    monkeypatch.setattr(module, "SILENT_S", 0.05)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(module, "absent_s", lambda _due, _now: 0.6)
+
+    async def script():
+        async with joined() as (standin, _, upstream):
+            standin.silent = ("broker.ping",)
+            await until(lambda: upstream.losses == 1, "giving up")
+
+    run(script)
+
+
 def test_whatever_an_upstream_says_is_a_sign_of_life(monkeypatch):
     monkeypatch.setattr(module, "SILENT_S", 0.05)
     monkeypatch.setattr(module, "PATIENCE_S", 0.05)
