@@ -58,3 +58,13 @@ def test_a_page_that_was_frozen_asks_before_it_gives_anybody_up(page, answers):
     assert page.evaluate("[asked, code]") == [["ping"], 0]
     wait(page, 11)
     assert page.evaluate("code") == (0 if answers else 4003)
+
+
+def test_a_hidden_page_whose_timers_come_once_a_minute_gives_up_who_does_not_answer(page):
+    def minute():
+        page.clock.fast_forward(60_000)
+        return page.evaluate("[asked.length, code]")
+
+    assert [minute() for _ in range(5)] == [[asked, 0] for asked in range(1, 6)]
+    page.evaluate("() => { answers = false; }")
+    assert [minute(), minute()] == [[6, 0], [6, 4003]]
