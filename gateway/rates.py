@@ -12,6 +12,8 @@ PAUSE_SHARE: Final = 0.25
 is not told the same again by its next message."""
 FLOOD_BURSTS: Final = 10
 """Refusals, in bursts, without a single pause as long as the hint: more is ignoring the limit, not meeting it."""
+BACKLOG_S: Final = 10.0
+"""What came while nobody was here to read is read within this."""
 
 _ROUNDING: Final = 1e-6
 """Whoever comes back exactly when told gets in, whatever the last bits of the clock say."""
@@ -29,7 +31,7 @@ class Bucket:
         refused: messages refused since the last pause that let the bucket fill to a quarter, less what was forgiven.
     """
 
-    __slots__ = ("_burst", "_pause", "_rate", "_seen", "_tokens", "refused")
+    __slots__ = ("_burst", "_forgiven_until", "_pause", "_rate", "_seen", "_tokens", "refused")
 
     def __init__(self, rate: float, burst: float, now: float = 0.0) -> None:
         self._rate = rate
@@ -37,6 +39,7 @@ class Bucket:
         self._tokens = self._burst
         self._pause = max(PAUSE_SHARE * self._burst, 1.0)
         self._seen = now
+        self._forgiven_until = now
         self.refused = 0
 
     def take(self, now: float) -> float:
@@ -54,6 +57,8 @@ class Bucket:
             return wanted
         tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
         self._seen = now
+        if self.refused < 0 and now > self._forgiven_until:
+            self.refused = 0
         if tokens + _ROUNDING >= self._pause:
             self.refused = min(self.refused, 0)
         granted = max(min(wanted, int(tokens + _ROUNDING)), 0)
@@ -64,9 +69,15 @@ class Bucket:
         """Take tokens whether or not they are there: those who come next wait until they are made good."""
         self._tokens -= tokens
 
-    def forgive(self, seconds: float) -> None:
-        """Nobody was here to read for so long: what was sent at the rate meanwhile comes at once, and is no flood."""
-        self.refused -= int(seconds * self._rate)
+    def forgive(self, now: float, seconds: float) -> None:
+        """Nobody was here to read for so long: what was sent at the rate meanwhile comes at once, and is no flood.
+
+        That is what the burst does not hold. It lapses after ``BACKLOG_S``, and the most of several times counts.
+        """
+        beyond = int(seconds * self._rate - self._burst)
+        if beyond > 0:
+            self.refused = min(self.refused, max(self.refused, 0) - beyond)
+            self._forgiven_until = now + BACKLOG_S
 
     def refuse(self) -> float:
         """Count one message that found no token; returns the seconds after which to try again."""

@@ -183,7 +183,7 @@ class Session:
     def forgive(self, seconds: float) -> None:
         """This process was stopped for so long: what the client sent meanwhile comes at once."""
         if self._bucket is not None:
-            self._bucket.forgive(seconds)
+            self._bucket.forgive(self.hub.clock(), seconds)
 
     def charge(self, message: Message) -> bool:
         """Count a message that is refused in front of the session; False: it was above the rate, which was said."""

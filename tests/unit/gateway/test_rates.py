@@ -1,7 +1,7 @@
 """The token bucket: rate over time, bursts, hints that are true, and who ignores them."""
 
 from gateway import rates
-from gateway.rates import FLOOD_BURSTS, Bucket, Buckets
+from gateway.rates import BACKLOG_S, FLOOD_BURSTS, Bucket, Buckets
 
 
 def test_a_burst_at_once_then_the_rate():
@@ -63,13 +63,37 @@ def test_flooding_is_to_go_on_without_a_pause():
 def test_what_was_sent_while_nobody_read_is_no_flood():
     bucket = Bucket(100, 10, now=0.0)
     bucket.grant(60.0, 10)
-    bucket.forgive(60)
+    bucket.forgive(60.0, 60)
     for _ in range(60 * 100 - 10):
         assert bucket.take(60.0) > 0
         assert not bucket.flooding
     assert bucket.grant(61.0, 100) == 10
     assert all(bucket.take(61.0) > 0 for _ in range(10 * FLOOD_BURSTS + 11))
     assert bucket.flooding, "once"
+
+
+def test_what_was_forgiven_and_never_came_lapses_and_does_not_add_up():
+    bucket = Bucket(100, 10, now=0.0)
+    for _ in range(5):
+        bucket.forgive(60.0, 60)
+        bucket.forgive(60.0, 1)
+    bucket.grant(60.0, 10)
+    assert bucket.refused == -5990
+    bucket.grant(60.0 + BACKLOG_S, 0)
+    assert bucket.refused == -5990
+    bucket.grant(60.1 + BACKLOG_S, 0)
+    assert bucket.refused == 0
+
+
+def test_who_is_above_the_rate_is_closed_by_a_loop_that_is_always_late():
+    bucket, sent = Bucket(100, 1000, now=0.0), 0
+    for turn in range(400):
+        now = turn * 1.1
+        bucket.forgive(now, 0.6)
+        while sent < 150 * now:
+            sent += 1
+            bucket.take(now)
+    assert bucket.flooding
 
 
 def test_a_pause_as_long_as_the_hint_makes_good():
