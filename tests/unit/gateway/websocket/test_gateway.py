@@ -1,6 +1,7 @@
 """The endpoint before the real hub and identity, without a broker: who comes in, as whom, and who stays out."""
 
 import errno
+import time
 
 import msgspec
 import pytest
@@ -141,3 +142,14 @@ async def test_everybody_hears_of_the_end(gateway):
     assert (await outside.closing())[1] == 4000
     late, _ = await enter(gateway)
     assert (await late.closing())[1] == 4000
+
+
+async def test_what_came_at_the_rate_while_the_gateway_was_stopped_closes_nobody(open_gateway):
+    gateway = await open_gateway(ping_s=1.0, msgs_per_s=1000, msgs_burst=50)
+    peer, _ = await enter(gateway)
+    await peer.control()
+    (session,) = gateway.hub.sessions.values()
+    peer.write(masked(BINARY, request("broker.ping", b"{}\0", matchtag=5).framed()) * 900)
+    time.sleep(0.9)  # noqa: ASYNC251 - nobody was here
+    await gateway.until(lambda: session.ended or session.received_msgs == 900)
+    assert not session.ended
