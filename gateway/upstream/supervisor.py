@@ -242,7 +242,7 @@ class Upstream:
             await self._settle_again(trunk)
 
     async def _prove_alive(self, trunk: Trunk, again: bool = True) -> None:
-        """Nothing came for a while: an upstream that says nothing at all is given up. Who was stopped asks ``again``."""
+        """Nothing came for a while: an upstream that says nothing is given up; who was stopped asks ``again``."""
         clock = asyncio.get_running_loop().time
         reads, due = trunk.reads, clock() + PATIENCE_S
         try:
