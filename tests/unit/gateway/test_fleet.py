@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import time
 
 import pytest
 
 from broker.errors import ConfigError
 from gateway.closes import BUSY
 from gateway.fleet.member import BEAT_S, Fleet, _ended, _Lost
-from gateway.fleet.messages import Counts, Revoked
+from gateway.fleet.messages import Bye, Counts, Revoked, encode
+from gateway.fleet.roster import SILENT_BEATS, Roster
 from gateway.identity.leases import LEASE_S, Connections
 from gateway.identity.store import Store
 from gateway.principal import Denied
@@ -53,6 +55,15 @@ async def members(folder, url, *names, gateway=None):
         for each in started:
             if not each.left:
                 await each.leave()
+
+
+@contextlib.asynccontextmanager
+async def alone(folder, clock=time.monotonic):
+    """A fleet that speaks with nobody."""
+    with contextlib.closing(Store(folder / "alone")) as store:
+        fleet = Fleet("redis://127.0.0.1:1/0", "t", store, Connections(None), bytes, clock)
+        yield fleet
+        await fleet.close()
 
 
 async def test_a_user_has_one_limit_over_all_of_them(redis, tmp_path):
@@ -204,13 +215,49 @@ async def test_one_that_was_stopped_listens_before_it_gives_redis_up(late_s, tmp
             self.listened += 1
             assert self.listened < 99
 
-    with contextlib.closing(Store(tmp_path / "a")) as store:
-        silence = Silence()
-        fleet = Fleet("redis://127.0.0.1:1/0", "t", store, Connections(None), bytes, lambda: silence.now)
+    silence = Silence()
+    async with alone(tmp_path, lambda: silence.now) as fleet:
         with pytest.raises(_Lost):
             await fleet._hear(silence)
         assert silence.listened == 2 + LEASE_S // BEAT_S
-        await fleet.close()
+
+
+async def test_what_is_heard_is_a_sign_of_life_of_redis(tmp_path):
+    class OneWord:
+        now, listened = 0.0, 0
+
+        async def get_message(self, timeout):
+            self.now += timeout
+            self.listened += 1
+            assert self.listened < 99
+            return {"data": encode(Bye("x"))} if self.listened == 3 else None
+
+    word = OneWord()
+    async with alone(tmp_path, lambda: word.now) as fleet:
+        with pytest.raises(_Lost):
+            await fleet._hear(word)
+        assert word.listened == 3 + 1 + LEASE_S // BEAT_S
+
+
+def test_one_that_is_heard_is_there_for_another_lease():
+    roster = Roster()
+    for _ in range(3):
+        assert roster.counted(Counts("there", "p", {}))
+        assert [roster.beat() for _ in range(SILENT_BEATS)] == [[]] * SILENT_BEATS
+    assert roster.beat() == ["p"]
+
+
+@pytest.mark.parametrize("ends", [lambda fleet: fleet._drop("p"), lambda fleet: fleet._forget()])
+async def test_whose_answer_cannot_come_any_more_is_not_waited_for(tmp_path, monkeypatch, ends):
+    monkeypatch.setattr("gateway.fleet.questions.ASK_S", 1000)
+    async with alone(tmp_path) as fleet:
+        fleet._heard(Counts("there", "p", {}))
+        asking = asyncio.get_running_loop().create_task(fleet.ask(b"?"), name="asking")
+        await asyncio.sleep(0)
+        ends(fleet)
+        done, _ = await asyncio.wait([asking], timeout=10)
+        asking.cancel()
+        assert [each.result() for each in done] == [[b""]]
 
 
 async def test_without_redis_each_has_a_limit_of_its_own_until_it_is_back(tmp_path, caplog):
@@ -283,7 +330,8 @@ async def test_who_leaves_is_not_waited_for_and_full_links_are_told_as_silence(r
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         asking = one.fleet._questions.ask(one.fleet._roster.peers, lambda _number: None)
-        answers, _ = await asyncio.gather(asking, other.leave())
+        async with asyncio.timeout(20):
+            answers, _ = await asyncio.gather(asking, other.leave())
         assert answers == [b""]
     async with members(tmp_path, redis, "c", "d") as (one, _):
         await until(lambda: one.fleet.others == 1)
