@@ -350,9 +350,7 @@ class Hub:
 
     def revoked(self, credential: str | None = None) -> None:
         """End the sessions of ``credential`` (``Principal.credential``); None asks the identity about every one."""
-        for session in list(self.sessions.values()):
-            if rights.revoked(session, credential):
-                session.close(REVOKED, "the credential was revoked")
+        self._each(lambda session: rights.end_revoked(session, credential))
 
     def stopped(self, seconds: float) -> None:
         """This process was stopped for so long."""

@@ -28,12 +28,15 @@ def judge_again(session: Session) -> None:
         session.set_principal(now)
 
 
-def revoked(session: Session, credential: str | None) -> bool:
-    """Whether the session came in by ``credential``; None: by one that, as the identity says, counts no more."""
+def end_revoked(session: Session, credential: str | None) -> None:
+    """End a session that came in by ``credential``; None: the identity is asked whether its credential still counts."""
     identity, mine = session.hub.identity, session.principal
-    if credential is not None:
-        return mine.credential == credential
-    return identity is not None and identity.revoked(mine)
+    if credential is None:
+        revoked = identity is not None and identity.revoked(mine)
+    else:
+        revoked = mine.credential == credential
+    if revoked:
+        session.close(REVOKED, "the credential was revoked")
 
 
 async def refresh(session: Session, token: str) -> None:

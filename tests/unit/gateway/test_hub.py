@@ -226,6 +226,24 @@ def test_a_fault_with_one_session_leaves_no_other_its_old_rights(caplog):
     assert "a fault of ours" in caplog.text
 
 
+def test_a_fault_with_one_session_leaves_no_other_its_revoked_credential(caplog):
+    async def script(desk):
+        first, second = desk.client(), desk.client(principal("bob", 1003))
+
+        class Identity:
+            def revoked(self, mine):
+                if mine is first.session.principal:
+                    raise RuntimeError("a fault of ours")
+                return True
+
+        desk.hub.identity = Identity()
+        desk.hub.revoked()
+        assert (first.code, second.code) == (INTERNAL, REVOKED)
+
+    run(script, join=False, faults=1)
+    assert "a fault of ours" in caplog.text
+
+
 async def test_a_fault_while_reloading_on_a_signal_is_logged(caplog):
     class Broken:
         async def reload(self):
