@@ -258,6 +258,24 @@ def test_listeners_that_vanish_or_fall_silent_are_forgotten(reactor, tmp_path, c
     silent.until(DirectoryKind.GREET)
 
 
+def test_a_listener_is_forgotten_for_its_silence_and_only_for_that(reactor, tmp_path, closing):
+    settings = config(tmp_path, lease_s=60.0, beat_s=20.0)
+    listening = open_room(reactor, settings, closing)._sockets[0]
+    raw = Raw(reactor, settings.path("directory.ctl"), closing)
+    raw.tell(DirectoryKind.HELLO, Hello(want=True))
+    raw.until(DirectoryKind.WELCOME)
+    (rid,) = listening._peers
+    for _ in range(2):
+        for _ in range(subscribers.SILENT_LEASES):
+            listening.tick(60.0)
+        assert listening.heard(rid), "before it is too late"
+    for _ in range(subscribers.SILENT_LEASES):
+        listening.tick(60.0)
+    assert listening.counts["silent"] == 0
+    listening.tick(0.1)
+    assert (len(listening), listening.counts["silent"]) == (0, 1)
+
+
 def test_a_directory_that_was_stopped_forgets_nobody_for_it(reactor, tmp_path, closing):
     settings = config(tmp_path, lease_s=0.1, beat_s=0.025)
     listening = open_room(reactor, settings, closing)._sockets[0]
