@@ -133,7 +133,7 @@ class UnixListener(Listener):
 
     def _kept_from(self, peer: PeerInfo, fd: int) -> int:
         """EMFILE when ``fd`` is one of the last, and not for ``peer``; 0 when it may have it."""
-        if not self._options.keeps_from(peer, fd):
+        if not self._options.refuses_reserve(peer, fd):
             return 0
         self._tell("what descriptors are left is the owner's (limits.reserved_descriptors)")
         return errno.EMFILE

@@ -150,8 +150,8 @@ class Options:
     """Told of a peer that the transport itself turned away, with errno and reason: one whose key nobody knows. What
     ``admit`` refuses is known to who refused."""
 
-    def keeps_from(self, peer: PeerInfo, fd: int) -> bool:
-        """Whether ``fd`` is one of the descriptors in reserve, and not for ``peer``; ``refused`` is told then."""
+    def refuses_reserve(self, peer: PeerInfo, fd: int) -> bool:
+        """Tell ``refused``, and return True, when ``fd`` is one of the descriptors in reserve and not for ``peer``."""
         if not self.reserve.has(fd) or self.has_reserve(peer):
             return False
         self.refused(peer, errno.EMFILE, "no descriptor is left for guests")

@@ -7,6 +7,7 @@ or closes its links, is left without threads and descriptors.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,7 +24,7 @@ _MAX_SOCKETS: Final = 16_384
 _BREAK_MS: Final = 1_000
 """How long a connection that was shut down is waited for: libzmq sees that at once, unless its thread gets no time."""
 LOOKS: Final = 4
-"""So often nothing has come before libzmq is not waited for: it is stopped when this process is, for one of them."""
+"""A wait is cut into so many: a stop of this process uses up one, and libzmq has the others."""
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 
@@ -120,6 +121,15 @@ def _break_and_close(sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes], fd: in
     sock.disable_monitor()
     monitor.close(0)
     sock.close(0)
+
+
+async def came_within(seconds: float, event: asyncio.Event) -> bool:
+    """Wait for what libzmq does at once, in ``LOOKS``; False: it did not."""
+    for _ in range(LOOKS):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds / LOOKS):
+                return await event.wait()
+    return False
 
 
 def hub() -> Hub:

@@ -10,7 +10,6 @@ connection of a ROUTER.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections import deque
@@ -38,7 +37,7 @@ from broker.transport.zeromq.batching import data_of
 from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.handover import SharedAddress, shared_address
-from broker.transport.zeromq.hub import LOOKS, Hub, hub
+from broker.transport.zeromq.hub import Hub, came_within, hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, NOBLOCK, serve_curve, tune
 from broker.transport.zeromq.zap import ListenerPolicy
@@ -103,6 +102,7 @@ class ZeromqListener(Listener):
         self._lingering: dict[RouterLink, asyncio.TimerHandle] = {}
         self._shut_down: set[int] = set()  # descriptors that were shut down and libzmq has not closed yet
         self._all_closed = asyncio.Event()
+        self._all_closed.set()
         self._ended: deque[str] = deque(maxlen=_REMEMBERED)
         self._touched: list[RouterLink] = []
         self.state = ListenerState.LISTENING
@@ -198,15 +198,10 @@ class ZeromqListener(Listener):
             timer.cancel()
             self._cut(link)
         self._lingering.clear()
-        while self._shut_down:
-            self._all_closed.clear()
-            if not await _is_done(self._all_closed):
-                log.warning(
-                    "%s: libzmq keeps %d connections that were ended", self.address, len(self._shut_down)
-                )
-                break
+        if not await came_within(_UNBIND_S, self._all_closed):
+            log.warning("%s: libzmq keeps %d connections that were ended", self.address, len(self._shut_down))
         self.pump.sock.unbind(self._bound)
-        if not await _is_done(self._unbound):
+        if not await came_within(_UNBIND_S, self._unbound):
             text = "%s: libzmq did not confirm within %g s that it stopped listening"
             log.warning(text, self.address, _UNBIND_S)
         self._close()
@@ -253,7 +248,7 @@ class ZeromqListener(Listener):
             return None
         peer = self._gate.peer(tag, str(head.get("Peer-Address")))
         self._strangers.pop(fd, None)
-        if peer is None or self._is_kept_from(peer, fd):
+        if peer is None or self._refuses_reserve(peer, fd):
             self._ended.append(tag)
             shut_down(fd, inode(fd))
             return None
@@ -311,6 +306,7 @@ class ZeromqListener(Listener):
         link.drop_unsent()
         if shut_down(link.fd, link.inode) and link.fd in self._connected:
             self._shut_down.add(link.fd)  # else libzmq told of its end already
+            self._all_closed.clear()
 
     def _happened(self, event: int, value: int) -> None:
         if event == zmq.EVENT_LISTENING:
@@ -340,12 +336,11 @@ class ZeromqListener(Listener):
             log.warning("%s: few descriptors are left: a connection that said nothing is ended", self.address)
             shut_down(oldest, inode(oldest))
 
-    def _is_kept_from(self, peer: PeerInfo, fd: int) -> bool:
-        """Whether ``fd`` is one of the last descriptors, and not for ``peer``."""
-        kept = self._options.keeps_from(peer, fd)
-        if kept:
+    def _refuses_reserve(self, peer: PeerInfo, fd: int) -> bool:
+        refused = self._options.refuses_reserve(peer, fd)
+        if refused:
             log.warning("refused %s: what descriptors are left is the owner's", peer.address)
-        return kept
+        return refused
 
     def _disconnected(self, fd: int) -> None:
         self._connected.discard(fd)
@@ -388,15 +383,6 @@ class ZeromqListener(Listener):
             self._shared.clear()
         else:
             self._successor._predecessors.discard(self)
-
-
-async def _is_done(done: asyncio.Event) -> bool:
-    """Wait for what libzmq does at once, ``_UNBIND_S`` at most: in several looks, see ``LOOKS``."""
-    for _ in range(LOOKS):
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_UNBIND_S / LOOKS):
-                return await done.wait()
-    return False
 
 
 async def listen(uri: str, accept: Accept, options: Options) -> ZeromqListener:

@@ -3,6 +3,7 @@
 Who may be aborted is a process of its own.
 """
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import zmq
 
 from broker.transport.zeromq.connection import inode
-from broker.transport.zeromq.hub import _break_and_close
+from broker.transport.zeromq.hub import LOOKS, _break_and_close, came_within
 from broker.transport.zeromq.monitor import EVENT
 
 ROUNDS = 60
@@ -49,3 +50,27 @@ def test_who_was_stopped_waits_for_the_end_of_a_connection_all_the_same(monkeypa
     with near, far:
         _break_and_close(sock, monitor, near.fileno(), inode(near.fileno()))
     assert (poller.looks, sock.close.called) == (2, True)
+
+
+class Awaited:
+    """What libzmq does in the time of a later look."""
+
+    def __init__(self, look):
+        self.look, self.looks = look, 0
+
+    async def wait(self):
+        self.looks += 1
+        if self.looks < self.look:
+            await asyncio.Event().wait()
+        return True
+
+
+@pytest.mark.parametrize("look", [1, 2, LOOKS])
+def test_a_stop_of_this_process_uses_up_one_look_of_a_listener(look):
+    awaited = Awaited(look)
+    assert asyncio.run(came_within(0.04, awaited))
+    assert awaited.looks == look
+
+
+def test_what_libzmq_does_not_do_is_waited_for_no_longer():
+    assert not asyncio.run(came_within(0.04, asyncio.Event()))
