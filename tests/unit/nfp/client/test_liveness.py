@@ -143,6 +143,14 @@ def test_time_in_which_we_were_frozen_does_not_count():
     assert [what for what, _ in scene.done] == ["probe", "probe", "reopen"]
 
 
+def test_who_is_always_late_gives_a_silent_broker_up_too():
+    scene = Scene()
+    for _ in range(20):
+        scene.freeze(4)
+        scene.wait(0.01)
+    assert [what for what, _ in scene.done] == ["probe", "reopen"]
+
+
 def test_a_conversation_that_is_over_is_not_watched():
     scene = Scene()
     scene.wait(10)
