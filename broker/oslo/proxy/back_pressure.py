@@ -6,15 +6,17 @@ as its ``retry`` says. So a burst is slowed to what the slowest of its servers t
 All servers of the node share the entry. A pause therefore ends, for each queue that asks for it, when
 
 * it has room again, or
-* it has not moved for ``STILL_S``: whoever it is for is frozen, or
+* it has not moved for ``STILL_S``: whoever it is for is frozen, and it may not ask again before it has moved, or
 * it has not come to have room within ``PAUSE_MAX_S``: it is too slow for others to be kept waiting. It may not ask for
   another pause before it has had room.
 
-What is for such a one and finds its queue full is lost, as far as no other server can have it.
+What is for such a one and finds its queue full is lost, as far as no other server can have it. Looks are counted, not
+seconds: a proxy that was stopped, with its servers or alone, has looked but once meanwhile.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.oslo.proxy.counters import Counters
@@ -36,11 +38,26 @@ LOOK_S: Final = 0.1
 WHY: Final = "a queue is nearly full"
 
 
+@dataclass(slots=True)
+class _Pause:
+    """What a queue asked for.
+
+    Attributes:
+        moves: of the queue, when it was looked at last.
+        looks: so often since it asked.
+        still: so often in a row it had not moved.
+    """
+
+    moves: int
+    looks: int = 0
+    still: int = 0
+
+
 class BackPressure:
     """Pauses and resumes the entry of one pipeline.
 
     Args:
-        reactor: whose clock and timers.
+        reactor: whose timers.
         frontend: what is paused.
         counters: ``pauses``; ``pauses_still`` and ``pauses_slow``: requests for a pause that ended without room.
 
@@ -58,54 +75,50 @@ class BackPressure:
         self._reactor = reactor
         self._frontend = frontend
         self._counters = counters
-        self._asking: dict[CreditedQueue[Any], float] = {}
+        self._asking: dict[CreditedQueue[Any], _Pause] = {}
         self._slow: set[CreditedQueue[Any]] = set()
+        self._still: dict[CreditedQueue[Any], int] = {}
         self._timer: Timer | None = None
-        self._looked_s = 0.0
 
     def press(self, queue: CreditedQueue[Any]) -> bool:
         """``queue`` is nearly full: read nothing until it has room. False: it does not move, nobody waits for it."""
         if queue in self._asking:
             return True
-        now_s = self._reactor.now()
-        if queue in self._slow or now_s - queue.moved_s > STILL_S:
+        if queue in self._slow or self._still.get(queue) == queue.moves:
             return False
-        self._asking[queue] = now_s
+        self._asking[queue] = _Pause(queue.moves)
         if not self.on:
             self.on = True
             self._counters.count("pauses")
             self._frontend.pause(WHY, on=True)
         if self._timer is None:
-            self._looked_s = now_s
             self._timer = self._reactor.call_later(LOOK_S, self._look)
         return True
 
     def ease(self, queue: CreditedQueue[Any]) -> None:
         """Something of it was taken."""
-        if (self._asking or self._slow) and queue.filled < ROOM:
+        if (self._asking or self._slow or self._still) and queue.filled < ROOM:
             self.forget(queue)
 
     def forget(self, queue: CreditedQueue[Any]) -> None:
         """It has room, or has ended. Harmless when it never asked for anything."""
         self._slow.discard(queue)
+        self._still.pop(queue, None)
         if self._asking.pop(queue, None) is not None and not self._asking:
             self._reactor.call_soon(self._release)
 
     def _look(self) -> None:
-        now_s = self._reactor.now()
-        late = (
-            now_s - self._looked_s > 3 * LOOK_S
-        )  # we stood still ourselves: what came meanwhile is read first
-        self._looked_s = now_s
-        for queue, since_s in list(self._asking.items()):
+        for queue, pause in list(self._asking.items()):
+            pause.looks += 1
+            pause.still = pause.still + 1 if pause.moves == queue.moves else 0
+            pause.moves = queue.moves
             if queue.filled < ROOM:
                 self.forget(queue)
-            elif late:
-                continue
-            elif now_s - queue.moved_s > STILL_S:
+            elif pause.still * LOOK_S > STILL_S:
                 self._counters.count("pauses_still")
                 self.forget(queue)
-            elif now_s - since_s > PAUSE_MAX_S:
+                self._still[queue] = queue.moves
+            elif pause.looks * LOOK_S > PAUSE_MAX_S:
                 self._counters.count("pauses_slow")
                 self.forget(queue)
                 self._slow.add(queue)
@@ -128,3 +141,4 @@ class BackPressure:
         self.on = False
         self._asking.clear()
         self._slow.clear()
+        self._still.clear()

@@ -43,7 +43,6 @@ class ListenerCredit:
         counters: Counters,
         give: Callable[[str, int], CreditedQueue[Any] | None],
     ) -> None:
-        self._reactor = reactor
         self._counters = counters
         self._give = give
         self._back_pressure = BackPressure(reactor, frontend, counters)
@@ -82,7 +81,7 @@ class ListenerCredit:
             return
         queue = self._give(listener, messages)
         if queue is not None and messages:
-            queue.moved_s = self._reactor.now()
+            queue.moves += 1
             self._back_pressure.ease(queue)
 
     def flushed(self, frames: Frames) -> None:
@@ -96,7 +95,7 @@ class ListenerCredit:
     def waits(self, queue: CreditedQueue[Any]) -> None:
         """Something was put into ``queue``: let senders wait before there is no room for it."""
         if len(queue.queue) == 1:
-            queue.moved_s = self._reactor.now()
+            queue.moves += 1
         if queue.filled >= FULL:
             self._back_pressure.press(queue)
 

@@ -37,11 +37,11 @@ class CreditedQueue(Generic[Waiting]):
     Attributes:
         attached: it can be reached; else everything waits.
         flying, flying_bytes: handed out, not confirmed by credit yet.
-        moved_s: when something of it was last confirmed, or it began to wait; kept by whoever has a clock.
+        moves: how often something of it was confirmed, or it began to wait; counted by its owner.
     """
 
     __slots__ = (
-        "attached", "credit", "flying", "flying_bytes", "id", "limits", "moved_s", "owner", "queue", "queue_bytes",
+        "attached", "credit", "flying", "flying_bytes", "id", "limits", "moves", "owner", "queue", "queue_bytes",
         "window_bytes",
     )  # fmt: skip
 
@@ -53,7 +53,7 @@ class CreditedQueue(Generic[Waiting]):
         self.window_bytes = min(credit_bytes or limits[1], limits[1])
         self.owner = owner
         self.limits = limits
-        self.moved_s = 0.0
+        self.moves = 0
         self.attached = False
         self.queue: deque[Waiting] = deque()
         self.queue_bytes = 0
