@@ -1,15 +1,10 @@
 """Pending calls: deadlines, heartbeats, what is left of answered ones."""
 
-from types import SimpleNamespace
-from unittest.mock import Mock
-
 import pytest
 
-from broker.oslo.client.call_sender import CallSender
-from broker.oslo.client.counters import ClientCounters
-from broker.oslo.client.parts import ClientParts
+from broker.awake import Looks
 from broker.oslo.client.pending_calls import SPARE, PendingCall, PendingCalls
-from broker.oslo.contract import Address, CallTimeout, Settings
+from broker.oslo.contract import Address
 
 WHERE = Address("x", "t")
 
@@ -59,44 +54,21 @@ def test_who_was_stopped_waits_for_heartbeats_anew_and_for_nothing_else():
     assert monitored.end_s == 9.0
 
 
-class Late:
-    """A reactor whose timers all come so much too late, and a call that nobody answers."""
-
-    def __init__(self, late_s, monitor_s):
-        self.now_s, self.late_s, self.timers = 0.0, late_s, []
-        self.ended = []
-        parts = ClientParts(self, Settings("/nowhere"), Mock(), Mock(), Mock(), ClientCounters(self))
-        self.sender = CallSender(parts)
-        self.sender._timeout_text = lambda _call: "nobody answered"
-        self.sender._place = lambda _call: None
-        self.sender.start(PendingCall(WHERE, b"", bytes(16), self.over, monitor_s=monitor_s))
-
-    def over(self, answer):
-        self.ended.append((self.now_s, type(answer)))
-
-    def now(self):
-        return self.now_s
-
-    def call_later(self, delay_s, call, *args):
-        timer = (self.now_s + delay_s, call, args)
-        self.timers.append(timer)
-        return SimpleNamespace(cancel=lambda: self.timers.remove(timer))
-
-    def run(self):
-        for _ in range(100):
-            if not self.timers:
-                break
-            timer = min(self.timers, key=lambda timer: timer[0])
-            self.timers.remove(timer)
-            self.now_s = max(self.now_s, timer[0] + self.late_s)
-            timer[1](*timer[2])
-
-
 @pytest.mark.parametrize(("late_s", "end_s"), [(0.0, 2.0), (0.6, 5.2), (60.0, 124.0)])
 def test_a_caller_that_is_always_late_misses_heartbeats_too(late_s, end_s):
-    caller = Late(late_s, 2.0)
-    caller.run()
-    assert caller.ended == [(pytest.approx(end_s), CallTimeout)]
+    """Its timer comes so much too late each time, and nobody answers: as the sender of calls looks."""
+    now_s, calls = 0.0, PendingCalls()
+    looks = Looks(lambda: now_s)
+    one, _ = call(1, monitor_s=2.0)
+    one.beaten(now_s)
+    calls.add(one)
+    for _ in range(100):
+        looks.wakes_at(calls.next_end_s())
+        now_s = calls.next_end_s() + late_s
+        calls.forgive(looks.absent(), now_s)
+        if calls.ended(now_s):
+            break
+    assert now_s == pytest.approx(end_s)
 
 
 def test_a_heartbeat_moves_the_end_of_a_monitored_call_but_not_beyond_its_whole_time():
