@@ -43,13 +43,24 @@ async def connected(http, running, stack):
     return sock if first["type"] == "welcome" else None
 
 
+async def until_refused(http, running):
+    """Connect as bob until there are too many: what another gateway has counts here within a tick."""
+    while True:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                if await connected(http, running, stack) is None:
+                    return
+            except aiohttp.WSServerHandshakeError:
+                return
+        await asyncio.sleep(0.05)
+
+
 def test_a_limit_counts_over_both_and_an_admin_ends_sessions_at_either(rundir, broker):
     async def work():
         async with asyncio.timeout(50), aiohttp.ClientSession() as http, contextlib.AsyncExitStack() as stack:
             first = await connected(http, one, stack)
             (session,) = await until_known(http, other, 1)
-            with contextlib.suppress(aiohttp.WSServerHandshakeError):
-                assert await connected(http, other, stack) is None
+            await until_refused(http, other)
             who = await ask(http, other, "presence", {})
             assert {row["user"]: row["sessions"] for row in who["users"]}["bob"] == 1
             told = await ask(http, other, "stats", {})
