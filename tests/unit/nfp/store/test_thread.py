@@ -558,17 +558,23 @@ def test_a_disk_that_does_not_answer_is_told_and_one_that_is_back_too(make, disk
     run(story())
 
 
+async def committing(make, disk):
+    """A store whose commit the disk does not end, and how often it was said to be stuck."""
+    stuck = []
+    store = make(on_stuck=lambda: stuck.append(1))
+    await store.start(words)
+    disk.free.clear()
+    store.put("a")
+    store.commit()
+    return store, stuck
+
+
 def test_a_process_that_was_stopped_waits_for_the_disk_anew(make, disk, monkeypatch):
     monkeypatch.setattr(threads, "HANGS_S", 0.05)
     monkeypatch.setattr(awake, "LATE_S", 0.03)
 
     async def story():
-        stuck = []
-        store = make(on_stuck=lambda: stuck.append(1))
-        await store.start(words)
-        disk.free.clear()
-        store.put("a")
-        store.commit()
+        store, stuck = await committing(make, disk)
         time.sleep(0.1)  # noqa: ASYNC251 - nobody was here
         for _ in range(3):
             await asyncio.sleep(0)
@@ -586,12 +592,7 @@ def test_a_loop_that_is_always_late_sees_a_disk_that_hangs(make, disk, monkeypat
     monkeypatch.setattr(awake, "LATE_S", 0.03)
 
     async def story():
-        stuck = []
-        store = make(on_stuck=lambda: stuck.append(1))
-        await store.start(words)
-        disk.free.clear()
-        store.put("a")
-        store.commit()
+        store, stuck = await committing(make, disk)
         for _ in range(5):
             time.sleep(0.1)  # noqa: ASYNC251 - nobody was here
             await asyncio.sleep(0)
