@@ -1,4 +1,4 @@
-"""A test instance: the ranks of one tree as processes of this machine, forked from one that has loaded everything.
+"""A local tree: the ranks of one tree as processes of this machine, forked from one that has loaded everything.
 
 Theory of operation. The launcher imports what a broker needs, then forks once per rank, before any event loop, thread
 or ZeroMQ context exists: a rank then costs milliseconds and shares its code with the others. Each rank is linked by
@@ -95,8 +95,8 @@ class Rank:
     """None while it lives, then its exit code, 128 + N when signal N ended it."""
 
 
-class TestInstance:
-    """The processes of one instance.
+class LocalTree:
+    """The processes of one local tree.
 
     Args:
         settings: of each rank, see ``plan``.
@@ -105,8 +105,6 @@ class TestInstance:
     Attributes:
         ranks: by rank; empty before ``start``.
     """
-
-    __test__ = False  # the name is no pytest class
 
     def __init__(self, settings: Sequence[Settings], beside: Beside | None = None) -> None:
         self._settings = settings
