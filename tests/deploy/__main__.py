@@ -1,4 +1,4 @@
-"""``python -m tests.deploy``: every checker over everything in ``Dockerfile`` and ``deploy/``, and over names."""
+"""``python -m tests.deploy``: every checker over everything in ``Dockerfile`` and ``deploy/``."""
 
 import sys
 import time
