@@ -11,8 +11,10 @@ from tests.overload.run import open_arena, possible
 from tests.overload.table import TABLE, way_of
 
 SECONDS = 0.2
-BELOW = ["disconnects", "departures", "streams", "events-large", "events-small"]
+BELOW = ("disconnects", "departures", "streams", "events-large", "events-small")
 """What is tried from a child rank in every run; the others wait for the whole one."""
+ABOVE = (*BELOW, "names", "churn", "deaf", "calls-large")
+"""The same of guests of rank 0."""
 
 
 def loads_of(way):
@@ -32,16 +34,11 @@ def broken_by(loads):
 
 
 @pytest.mark.smoke
-def test_guests_of_rank_0_cost_others_nothing():
-    assert broken_by(loads_of("unix")) == {}
-
-
-@pytest.mark.smoke
-def test_guests_of_a_child_cost_rank_0_nothing():
-    assert broken_by([f"child.{name}" for name in BELOW]) == {}
+def test_guests_cost_others_nothing():
+    assert broken_by([*(f"unix.{name}" for name in ABOVE), *(f"child.{name}" for name in BELOW)]) == {}
 
 
 @pytest.mark.patient
-@pytest.mark.parametrize("way", ["child", "curve"])
-def test_other_ways_cost_others_nothing(way):
+@pytest.mark.parametrize("way", ["unix", "child", "curve"])
+def test_all_loads_of_a_way_cost_others_nothing(way):
     assert broken_by(loads_of(way)) == {}
