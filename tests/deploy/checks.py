@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from tests.deploy import DEPLOY, ROOT, manifests, units
+from tests.deploy import manifests, units
+from tests.deploy.paths import DEPLOY, ROOT
 
 KUBERNETES = ("1.29", "1.33", "1.37")
 """Versions whose schemas the manifests have to fit: one with all that is used, a newer one, the newest known."""

@@ -1,6 +1,7 @@
 """What systemd's units say: how they start, what they may do, how they end."""
 
 import shlex
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,9 @@ from broker.settings import NfpSection, OsloSection, Settings
 from gateway.settings import GatewaySettings
 from gateway.web.admission import fitted
 from tests.deploy import commands, units
+from tests.deploy.every import every
+
+pytestmark = pytest.mark.tools
 
 BROKER = "headgate-broker.service"
 GATEWAY = "headgate-gateway.service"
@@ -39,14 +43,9 @@ _SAME = {
 }
 
 
-@pytest.fixture(params=ALL)
-def name(request):
-    return request.param
-
-
-@pytest.fixture
-def unit(name):
-    return units.read(name)
+@every
+def in_every_unit():
+    return [SimpleNamespace(name=name, unit=units.read(name)) for name in ALL]
 
 
 def started(unit):
@@ -60,16 +59,19 @@ def test_these_are_all_of_them():
     assert units.names() == sorted(ALL)
 
 
+@in_every_unit
 def test_what_starts_is_ours(unit):
     given = commands.parsed(started(unit))
     assert given.config.startswith("/etc/headgate/")
 
 
+@in_every_unit
 def test_systemd_hears_of_the_start_and_of_a_loop_that_hangs(unit):
     assert (units.one(unit, "Type"), units.one(unit, "NotifyAccess")) == ("notify", "main")
     assert units.seconds(units.one(unit, "WatchdogSec")) >= 10
 
 
+@in_every_unit
 def test_a_wrong_configuration_is_not_tried_again_and_everything_else_for_ever(unit):
     code = str(bootstrap.EXIT_CONFIG)
     assert units.one(unit, "RestartPreventExitStatus") == code == "78"
@@ -84,6 +86,7 @@ def test_a_broker_comes_back_after_its_parent_has_taken_it_along():
     assert units.one(units.read("headgate-broker.service"), "Restart") == "always"
 
 
+@in_every_unit
 def test_a_process_has_time_to_leave(name, unit):
     stop_s = units.seconds(units.one(unit, "TimeoutStopSec"))
     drains = {
@@ -97,17 +100,20 @@ def test_a_process_has_time_to_leave(name, unit):
     assert units.one(unit, "KillMode") == "mixed"
 
 
+@in_every_unit
 def test_what_reads_its_files_again_can_be_told_to(name, unit):
     told = unit["Service"].get("ExecReload", [])
     assert told == (["kill -HUP $MAINPID"] if name != NFP else [])
 
 
+@in_every_unit
 def test_all_are_confined_alike(unit):
     section = unit["Service"]
     assert {key: section[key] for key in _SAME} == {key: [value] for key, value in _SAME.items()}
     assert section["SystemCallFilter"][:2] == ["@system-service", "~@privileged"]
 
 
+@in_every_unit
 def test_what_binds_zeromq_sockets_may_look_through_the_interfaces(name, unit):
     """libzmq ends the process when it cannot: a socket bound to an address, not to `*`, asks by netlink."""
     families = units.one(unit, "RestrictAddressFamilies").split()
@@ -115,6 +121,7 @@ def test_what_binds_zeromq_sockets_may_look_through_the_interfaces(name, unit):
     assert families[3:] == ([] if name == GATEWAY else ["AF_NETLINK"])
 
 
+@in_every_unit
 def test_peers_are_seen_as_they_are(unit):
     """With user namespaces or dynamic users every peer's uid would be 65534."""
     assert units.one(unit, "PrivateUsers") == "no"
@@ -122,6 +129,7 @@ def test_peers_are_seen_as_they_are(unit):
     assert units.one(unit, "User") == units.one(unit, "Group") == "headgate"
 
 
+@in_every_unit
 def test_descriptors_are_enough_for_what_asks_for_them(unit):
     limit = int(units.one(unit, "LimitNOFILE"))
     limits = GatewaySettings.defaults().limits
@@ -129,6 +137,7 @@ def test_descriptors_are_enough_for_what_asks_for_them(unit):
     assert fitted(limits, limit) == limits
 
 
+@in_every_unit
 def test_folders_are_private(name, unit):
     section = unit["Service"]
     for kind in ("RuntimeDirectory", "StateDirectory"):

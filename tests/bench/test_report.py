@@ -7,7 +7,9 @@ import pytest
 from tests.bench.report import CONTENDERS, MARKS, put_into
 from tests.bench.targets import Row
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
+pytestmark = pytest.mark.tools
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 
 
 def with_tables(path, *groups):
@@ -48,7 +50,8 @@ def test_a_document_without_the_marks_is_refused(tmp_path):
         put_into(document, [measured("libflux_rtt_3", 1.0)])
 
 
-@pytest.mark.parametrize("group", CONTENDERS)
-def test_the_page_has_a_place_for_every_table(group):
+def test_the_page_has_a_place_for_every_table():
     text = PAGE.read_text()
-    assert all(text.count(mark.format(group)) == 1 for mark in MARKS)
+    assert [
+        mark.format(group) for group in CONTENDERS for mark in MARKS if text.count(mark.format(group)) != 1
+    ] == []

@@ -4,6 +4,10 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.tools
+
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "broker" / "PROTOCOL.md"
 HEAD = "| the texts say | default | strict | test |"

@@ -1,17 +1,41 @@
 """Right logs, also near faults, break no rule: a checker that cries wolf proves nothing either."""
 
 import random
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
 from tests.proof.record import ANY, OWNER, USER
-from tests.unit.proof.scene import Scene, busy
+from tests.proof.scene import Scene, busy
+
+pytestmark = pytest.mark.tools
 
 
-def fine(scene: Scene, tmp_path) -> None:
-    verdict = scene.end().judged(tmp_path)
-    assert [str(one) for one in verdict.violations] == []
-    assert verdict.ok
+RIGHT: list[tuple[Callable[..., None], dict[str, Any]]] = []
+
+
+def right(**each: Iterable[Any]):
+    """Mark a story that breaks no rule; of ``NAME=VALUES`` one for each value."""
+
+    def noted(story):
+        RIGHT.extend((story, {name: value}) for name, values in each.items() for value in values)
+        if not each:
+            RIGHT.append((story, {}))
+        return story
+
+    return noted
+
+
+def test_no_right_story_breaks_a_rule(tmp_path):
+    broken = {}
+    for number, (story, given) in enumerate(RIGHT):
+        scene, conns = busy()
+        story(scene, conns, **given)
+        verdict = scene.end().judged(tmp_path / str(number))
+        if not verdict.ok:
+            broken[f"{story.__name__} {given or ''}"] = [str(one) for one in verdict.violations]
+    assert broken == {}
 
 
 def lively(scene: Scene, conns: dict[str, str], rounds: int = 3) -> None:
@@ -40,22 +64,18 @@ def test_nothing_happens_but_load(tmp_path):
     assert verdict.messages["events delivered"] == 10 * (5 + 5 + 4)
 
 
-def test_calls_may_be_answered_out_of_order_and_overlap(tmp_path):
-    scene, conns = busy()
+@right()
+def calls_may_be_answered_out_of_order_and_overlap(scene, conns):
     lively(scene, conns)
     first, second = scene.call(conns["a"], "sb"), scene.call(conns["a"], "sb")
     for call in (first, second):
         scene.serve(call, conns["b"])
     for call in (second, first):
         scene.answer(call, by=conns["b"])
-    fine(scene, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "outcome", ["served and answered", "served, then lost", "never served", "no service"]
-)
-def test_a_call_through_a_killed_broker(tmp_path, outcome):
-    scene, conns = busy()
+@right(outcome=["served and answered", "served, then lost", "never served", "no service"])
+def a_call_through_a_killed_broker(scene, conns, outcome):
     lively(scene, conns)
     scene.fault(True, "kill9", members=["broker-1"], ranks=[1])
     call = scene.call(conns["a"], "sb", node=3)
@@ -64,20 +84,18 @@ def test_a_call_through_a_killed_broker(tmp_path, outcome):
     scene.wait(1)
     scene.answer(call, {"served and answered": 0, "no service": 38}.get(outcome, 113))
     scene.fault(False, "kill9", members=["broker-1"], ranks=[1])
-    fine(scene, tmp_path)
 
 
-def test_a_gateway_that_leaves_says_so(tmp_path):
-    scene, conns = busy()
+@right()
+def a_gateway_that_leaves_says_so(scene, conns):
     lively(scene, conns)
     scene.fault(True, "restart", members=["gateway"])
     scene.answer(scene.call(conns["u"], "sb"), 108)
     scene.fault(False, "restart", members=["gateway"])
-    fine(scene, tmp_path)
 
 
-def test_a_call_that_was_open_when_the_fault_began(tmp_path):
-    scene, conns = busy()
+@right()
+def a_call_that_was_open_when_the_fault_began(scene, conns):
     lively(scene, conns)
     call = scene.call(conns["a"], "sb")
     scene.serve(call, conns["b"])
@@ -85,31 +103,28 @@ def test_a_call_that_was_open_when_the_fault_began(tmp_path):
     scene.wait(1)
     scene.answer(call, 113)
     lively(scene, conns)
-    fine(scene, tmp_path)
 
 
-def test_the_aftermath_of_a_fault_is_forgiven_as_long_as_it_says(tmp_path):
-    scene, conns = busy()
+@right()
+def the_aftermath_of_a_fault_is_forgiven_as_long_as_it_says(scene, conns):
     lively(scene, conns)
     scene.during("kill9", members=["broker-1"], ranks=[1], settle_s=4.0)
     scene.wait(3)
     call = scene.call(conns["a"], "sb")
     scene.answer(call, 113)
-    fine(scene, tmp_path)
 
 
-def test_a_broker_that_lost_its_parent_sends_its_children_away(tmp_path):
-    scene, conns = busy()
+@right()
+def a_broker_that_lost_its_parent_sends_its_children_away(scene, conns):
     lively(scene, conns)
     scene.fault(True, "partition", links=[[0, 1]])
     call = scene.call(conns["b"], "sw")  # from rank 3 to the gateway at rank 1
     scene.answer(call, 113)
     scene.fault(False, "partition", links=[[0, 1]])
-    fine(scene, tmp_path)
 
 
-def test_a_killed_party_leaves_calls_without_end_and_comes_again(tmp_path):
-    scene, conns = busy()
+@right()
+def a_killed_party_leaves_calls_without_end_and_comes_again(scene, conns):
     lively(scene, conns)
     scene.fault(True, "kill9", members=["b"])
     open_call = scene.call(conns["b"], "sa")
@@ -124,69 +139,62 @@ def test_a_killed_party_leaves_calls_without_end_and_comes_again(tmp_path):
     scene.subscribed(conns["b"], "t.")
     scene.wait(3)
     lively(scene, conns)
-    fine(scene, tmp_path)
 
 
-def test_a_lost_connection_takes_its_calls_along(tmp_path):
-    scene, conns = busy()
+@right()
+def a_lost_connection_takes_its_calls_along(scene, conns):
     lively(scene, conns)
     scene.fault(True, "kill9", members=["broker-3"], ranks=[3])
     call = scene.call(conns["b"], "sa")
     scene.down(conns["b"], "LinkEnded: gone")
     scene.gave_up(call)
     scene.fault(False, "kill9", members=["broker-3"], ranks=[3])
-    fine(scene, tmp_path)
 
 
-def test_a_provider_that_leaves_and_comes_is_no_fault(tmp_path):
-    scene, conns = busy()
+@right()
+def a_provider_that_leaves_and_comes_is_no_fault(scene, conns):
     lively(scene, conns)
     scene.add("a", "withdrawn", conn=conns["a"], service="sa")
     call = scene.call(conns["b"], "sa")
     scene.answer(call, 38)
     scene.provides(conns["a"], "sa")
     scene.rpc(conns["b"], "sa", conns["a"])
-    fine(scene, tmp_path)
 
 
-def test_a_service_beside_the_way_up_is_not_found_without_its_rank(tmp_path):
-    scene, conns = busy()
+@right()
+def a_service_beside_the_way_up_is_not_found_without_its_rank(scene, conns):
     lively(scene, conns)
     scene.answer(scene.call(conns["a"], "sb", node=ANY), 38)  # from rank 0; it is at rank 3
-    fine(scene, tmp_path)
 
 
-def test_forbidden_calls_get_their_errno(tmp_path):
-    scene, conns = busy()
+@right()
+def forbidden_calls_get_their_errno(scene, conns):
     lively(scene, conns)
     scene.answer(scene.call(conns["c"], "sa", expect="EPERM"), 1)
     scene.answer(scene.call(conns["u"], "secret", expect="EPERM", node=0), 1)
-    fine(scene, tmp_path)
 
 
-def test_services_of_the_broker_itself(tmp_path):
-    scene, conns = busy()
+@right()
+def services_of_the_broker_itself(scene, conns):
     lively(scene, conns)
     scene.answer(scene.call(conns["a"], "broker", node=3))
-    fine(scene, tmp_path)
 
 
-def test_parallel_requests_over_http_may_overtake_each_other(tmp_path):
-    scene, conns = busy()
+@right()
+def parallel_requests_over_http_may_overtake_each_other(scene, conns):
     lively(scene, conns)
     h = scene.up("h", "gateway", 1003, USER, unordered=True, kind="http")
     first, second = scene.call(h, "sb"), scene.call(h, "sb")
     for call in (second, first):
         scene.serve(call, conns["b"], 1003, USER)
         scene.answer(call, by=conns["b"])
-    fine(scene, tmp_path)
 
 
 # -- events --------------------------------------------------------------------------------------------
 
 
-def test_events_missed_behind_a_cut_are_told_by_the_broker_and_to_web_clients(tmp_path):
-    scene, conns = busy()
+@right()
+def events_missed_behind_a_cut_are_told_by_the_broker_and_to_web_clients(scene, conns):
     lively(scene, conns)
     scene.fault(True, "partition", links=[[0, 1]])
     scene.publish(conns["a"], "t.x", conns["a"])
@@ -197,11 +205,10 @@ def test_events_missed_behind_a_cut_are_told_by_the_broker_and_to_web_clients(tm
         scene.gap(conns[name], -1)
     lively(scene, conns)
     scene.add("driver", "told", rank=1, first=missed, last=missed)
-    fine(scene, tmp_path)
 
 
-def test_an_event_without_acknowledgement_may_be_seen_or_not(tmp_path):
-    scene, conns = busy()
+@right()
+def an_event_without_acknowledgement_may_be_seen_or_not(scene, conns):
     lively(scene, conns)
     scene.fault(True, "freeze", members=["broker-3"], ranks=[3])
     seen = scene.publish(conns["b"], "t.x", *(conns[n] for n in "acwu"), acknowledge=False)
@@ -210,11 +217,10 @@ def test_an_event_without_acknowledgement_may_be_seen_or_not(tmp_path):
     unseen = scene.add("b", "publish", conn=conns["b"], id="b-77", topic="t.x", private=False)
     scene.add("b", "unpublished", id=unseen["id"], errnum=-1)
     scene.fault(False, "freeze", members=["broker-3"], ranks=[3])
-    fine(scene, tmp_path)
 
 
-def test_numbers_begin_anew_with_a_new_rank_0(tmp_path):
-    scene, conns = busy()
+@right()
+def numbers_begin_anew_with_a_new_rank_0(scene, conns):
     lively(scene, conns)
     scene.fault(True, "kill9", members=["broker-0"], ranks=[0])
     scene.down(conns.pop("a"), "lost")
@@ -230,11 +236,10 @@ def test_numbers_begin_anew_with_a_new_rank_0(tmp_path):
     scene.wait(3)
     scene.seq = 0
     lively(scene, conns)
-    fine(scene, tmp_path)
 
 
-def test_a_slow_reader_misses_events_and_nobody_else_does(tmp_path):
-    scene, conns = busy()
+@right()
+def a_slow_reader_misses_events_and_nobody_else_does(scene, conns):
     lively(scene, conns)
     scene.fault(True, "slow", members=["u"])
     scene.publish(conns["a"], "t.x", *(conns[n] for n in "abcw"))
@@ -242,31 +247,28 @@ def test_a_slow_reader_misses_events_and_nobody_else_does(tmp_path):
     scene.gap(conns["u"], 1)
     scene.wait(3)
     lively(scene, conns)
-    fine(scene, tmp_path)
 
 
-def test_a_subscription_counts_from_when_it_is_confirmed_to_when_it_is_given_back(tmp_path):
-    scene, conns = busy()
+@right()
+def a_subscription_counts_from_when_it_is_confirmed_to_when_it_is_given_back(scene, conns):
     scene.publish(conns["a"], "q.x")
     scene.subscribed(conns["b"], "q.")
     scene.publish(conns["a"], "q.x", conns["b"])
     scene.add("b", "unsubscribed", conn=conns["b"], prefix="q.")
     scene.publish(conns["a"], "q.x")
     lively(scene, conns)
-    fine(scene, tmp_path)
 
 
-def test_what_policy_takes_out_of_a_subscription_is_not_missed(tmp_path):
-    scene, conns = busy()
+@right()
+def what_policy_takes_out_of_a_subscription_is_not_missed(scene, conns):
     scene.subscribed(conns["u"], "z.", but=["z.secret."])
     scene.publish(conns["a"], "z.open", conns["u"])
     scene.publish(conns["a"], "z.secret.x")
     lively(scene, conns)
-    fine(scene, tmp_path)
 
 
-def test_behind_a_broker_that_only_begins_nothing_is_missing_in_front_of_the_first_event(tmp_path):
-    scene, conns = busy()
+@right()
+def behind_a_broker_that_only_begins_nothing_is_missing_in_front_of_the_first_event(scene, conns):
     lively(scene, conns)
     scene.fault(True, "restart", members=["broker-4"], ranks=[4])
     scene.down(conns["c"], "lost")
@@ -276,14 +278,13 @@ def test_behind_a_broker_that_only_begins_nothing_is_missing_in_front_of_the_fir
     scene.fault(False, "restart", members=["broker-4"], ranks=[4])
     scene.wait(3)
     lively(scene, conns)
-    fine(scene, tmp_path)
 
 
 # -- jobs, casts, usage --------------------------------------------------------------------------------
 
 
-def test_jobs_of_a_killed_worker_move_on_or_end(tmp_path):
-    scene, conns = busy()
+@right()
+def jobs_of_a_killed_worker_move_on_or_end(scene, conns):
     lively(scene, conns)
     client = scene.up("nc", "nfp", host=1)
     easy = scene.job(client)
@@ -306,11 +307,10 @@ def test_jobs_of_a_killed_worker_move_on_or_end(tmp_path):
     last = scene.job(client)
     scene.run(last, "w1")
     scene.done(last, "w1")
-    fine(scene, tmp_path)
 
 
-def test_a_client_of_nfp_that_was_killed_finds_its_results_in_the_store(tmp_path):
-    scene, conns = busy()
+@right()
+def a_client_of_nfp_that_was_killed_finds_its_results_in_the_store(scene, conns):
     lively(scene, conns)
     client = scene.up("nc", "nfp", host=1)
     job = scene.job(client)
@@ -318,11 +318,10 @@ def test_a_client_of_nfp_that_was_killed_finds_its_results_in_the_store(tmp_path
     scene.run(job, "w1")
     scene.fault(False, "kill9", members=["nc"])
     scene.add("driver", "job_recorded", id=job["id"], status=200, worker="w1")
-    fine(scene, tmp_path)
 
 
-def test_casts_near_a_fault_may_be_lost(tmp_path):
-    scene, conns = busy()
+@right()
+def casts_near_a_fault_may_be_lost(scene, conns):
     lively(scene, conns)
     server, client = scene.up("os", "oslo-1", kind="oslo"), scene.up("oc", "oslo-2", kind="oslo")
     scene.provides(server, "oslo:todo")
@@ -333,11 +332,10 @@ def test_casts_near_a_fault_may_be_lost(tmp_path):
     scene.call(client, "oslo:todo", "cast")
     scene.wait(1)
     scene.fault(False, "kill9", members=["oslo-1"])
-    fine(scene, tmp_path)
 
 
-def test_casts_that_another_server_takes_over_may_come_late(tmp_path):
-    scene, conns = busy()
+@right()
+def casts_that_another_server_takes_over_may_come_late(scene, conns):
     lively(scene, conns)
     server, client = scene.up("os", "oslo-1", kind="oslo"), scene.up("oc", "oslo-2", kind="oslo")
     scene.provides(server, "oslo:todo")
@@ -346,11 +344,10 @@ def test_casts_that_another_server_takes_over_may_come_late(tmp_path):
     scene.serve(second, server, None, None)
     scene.serve(first, server, None, None)
     scene.fault(False, "restart", members=["oslo-2"])
-    fine(scene, tmp_path)
 
 
-def test_fan_outs_come_to_every_server_that_everybody_has_been_told_of(tmp_path):
-    scene, conns = busy()
+@right()
+def fan_outs_come_to_every_server_that_everybody_has_been_told_of(scene, conns):
     lively(scene, conns)
     near, client = scene.up("s1", "oslo-1", kind="oslo"), scene.up("oc", "oslo-2", kind="oslo")
     scene.provides(near, "oslo:all")
@@ -362,11 +359,10 @@ def test_fan_outs_come_to_every_server_that_everybody_has_been_told_of(tmp_path)
     call = scene.call(client, "oslo:all", "fanout")
     for server in (near, far):
         scene.serve(call, server, None, None)
-    fine(scene, tmp_path)
 
 
-def test_a_call_of_oslo_times_out_when_its_node_is_cut_off(tmp_path):
-    scene, conns = busy()
+@right()
+def a_call_of_oslo_times_out_when_its_node_is_cut_off(scene, conns):
     lively(scene, conns)
     server, client = scene.up("os", "oslo-1", kind="oslo"), scene.up("oc", "oslo-2", kind="oslo")
     scene.provides(server, "oslo:work")
@@ -379,18 +375,16 @@ def test_a_call_of_oslo_times_out_when_its_node_is_cut_off(tmp_path):
     call = scene.call(client, "oslo:work")
     scene.serve(call, server, None, None)
     scene.answer(call, by=server)
-    fine(scene, tmp_path)
 
 
-def test_while_the_machine_stood_still_nothing_is_demanded(tmp_path):
-    scene, conns = busy()
+@right()
+def while_the_machine_stood_still_nothing_is_demanded(scene, conns):
     lively(scene, conns)
     scene.wait(12)
     call = scene.call(conns["a"], "sb")
     scene.wait(8)
     scene.gave_up(call, "timeout")
     scene.add("driver", "stall", seconds=7.5)
-    fine(scene, tmp_path)
 
 
 # -- many faults, drawn at random ----------------------------------------------------------------------
@@ -404,10 +398,9 @@ _BREAKS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_load_between_and_beside_random_faults(tmp_path, seed):
+@right(seed=range(12))
+def load_between_and_beside_random_faults(scene, conns, seed):
     rng = random.Random(seed)
-    scene, conns = busy()
     lively(scene, conns)
     for _ in range(6):
         kind = rng.choice(sorted(_BREAKS))
@@ -432,4 +425,3 @@ def test_load_between_and_beside_random_faults(tmp_path, seed):
         scene.wait(2.5)
         lively(scene, conns, 1)
         scene.wait(rng.uniform(0, 12))
-    fine(scene, tmp_path)

@@ -1,6 +1,6 @@
-"""The checkers of others: they find nothing in what is there, and do find something where there is something.
+"""The checkers of others look at everything, and find something where there is something.
 
-`python -m tests.deploy` runs the same without pytest.
+That they find nothing in what is there is said by `python -m tests.deploy`.
 """
 
 import copy
@@ -10,7 +10,10 @@ import tomllib
 import pytest
 import yaml
 
-from tests.deploy import DEPLOY, ROOT, checks, manifests, units
+from tests.deploy import checks, manifests, units
+from tests.deploy.paths import DEPLOY, ROOT
+
+pytestmark = pytest.mark.tools
 
 
 def complaints(check, *given, **named):
@@ -20,23 +23,8 @@ def complaints(check, *given, **named):
         pytest.skip(str(missing))
 
 
-CHECKS = list(checks.everything())
-
-
-def marks(name):
-    """An overlay takes its seconds: three schemas, each a program of its own; the small one stands for all."""
-    if not name.startswith("kubernetes"):
-        return ()
-    return pytest.mark.smoke if name.startswith("kubernetes, small") else pytest.mark.patient
-
-
-@pytest.mark.parametrize("check", [pytest.param(check, id=name, marks=marks(name)) for name, check in CHECKS])
-def test_nothing_is_found(check):
-    assert complaints(check) == []
-
-
 def test_everything_that_lies_there_is_looked_at():
-    names = " ".join(name for name, _ in CHECKS)
+    names = " ".join(name for name, _ in checks.everything())
     for path in [*DEPLOY.glob("systemd/*.service"), *DEPLOY.glob("systemd/*.d/*.conf")]:
         assert path.name in names
     built = {path.parent.name for path in DEPLOY.glob("kubernetes/overlays/*/kustomization.yaml")}
@@ -106,16 +94,13 @@ def test_a_pod_that_is_right_is_left_alone():
     assert complaints(checks.schemas, [POD], ONE_VERSION) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
+def test_the_schemas_find_a_wrong_type_and_an_unknown_key():
+    for path, value in (
         (("spec", "containers", 0, "ports", 0, "containerPort"), "8050"),
         (("spec", "enableServiceLink"), False),
         (("spec", "containers", 0, "securityContext"), {"capabilities": {"drop": "ALL"}}),
-    ],
-)
-def test_the_schemas_find_a_wrong_type_and_an_unknown_key(path, value):
-    assert complaints(checks.schemas, [changed(POD, path, value)], ONE_VERSION)
+    ):
+        assert complaints(checks.schemas, [changed(POD, path, value)], ONE_VERSION), path
 
 
 MONITOR = {
@@ -136,18 +121,15 @@ MONITOR = {
 }
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "expected"),
-    [
+def test_a_service_monitor_has_a_form_too():
+    assert list(checks.unlike(MONITOR, checks.SERVICE_MONITOR, "ServiceMonitor")) == []
+    for path, value, expected in (
         (("spec", "endpoints", 0, "port"), 9464, "spec.endpoints[0].port: saw 9464, expected str"),
         (("spec", "endpoint"), [], "spec: unknown key 'endpoint'"),
         (("spec", "selector"), {}, "spec.selector: no 'matchLabels'"),
-    ],
-)
-def test_a_service_monitor_has_a_form_too(path, value, expected):
-    assert list(checks.unlike(MONITOR, checks.SERVICE_MONITOR, "ServiceMonitor")) == []
-    found = list(checks.unlike(changed(MONITOR, path, value), checks.SERVICE_MONITOR, "ServiceMonitor"))
-    assert found == [f"ServiceMonitor.{expected}"]
+    ):
+        found = list(checks.unlike(changed(MONITOR, path, value), checks.SERVICE_MONITOR, "ServiceMonitor"))
+        assert found == [f"ServiceMonitor.{expected}"]
 
 
 def test_kustomize_says_what_it_cannot_build(tmp_path):
@@ -157,21 +139,19 @@ def test_kustomize_says_what_it_cannot_build(tmp_path):
         manifests.kustomize(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
+def test_verify_finds_what_systemd_would_only_log(tmp_path, monkeypatch):
+    text = (units.FOLDER / "headgate-broker.service").read_text()
+    monkeypatch.setattr(units, "FOLDER", tmp_path)
+    for before, after, expected in (
         ("KillMode=mixed", "KilMode=mixed", "Unknown key 'KilMode'"),
         ("Type=notify", "Type=notfy", "Failed to parse service type"),
         ("@system-service", "@sytem-service", "Unknown system call group"),
         ("ExecStart=headgate", "ExecStart=headgat", "is not executable"),
-    ],
-)
-def test_verify_finds_what_systemd_would_only_log(tmp_path, monkeypatch, before, after, expected):
-    text = (units.FOLDER / "headgate-broker.service").read_text()
-    assert before in text
-    (tmp_path / "headgate-broker.service").write_text(text.replace(before, after))
-    monkeypatch.setattr(units, "FOLDER", tmp_path)
-    assert any(expected in line for line in complaints(checks.unit, "headgate-broker.service"))
+    ):
+        assert before in text
+        (tmp_path / "headgate-broker.service").write_text(text.replace(before, after))
+        said = complaints(checks.unit, "headgate-broker.service")
+        assert any(expected in line for line in said), (after, said)
 
 
 def test_a_drop_in_is_looked_at(tmp_path):

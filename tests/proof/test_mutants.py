@@ -6,12 +6,17 @@ import pytest
 
 from tests.proof.mutants import MUTANTS, ROOT, Outdated, make
 
+pytestmark = pytest.mark.tools
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_it_applies(mutant):
-    text = (ROOT / mutant.file).read_text()
-    assert text.count(mutant.old) == 1
-    ast.parse(text.replace(mutant.old, mutant.new))
+
+def test_each_applies():
+    outdated = []
+    for mutant in MUTANTS:
+        text = (ROOT / mutant.file).read_text()
+        if text.count(mutant.old) != 1:
+            outdated.append(mutant.name)
+        ast.parse(text.replace(mutant.old, mutant.new))
+    assert outdated == []
 
 
 def test_a_copy_has_the_mutant_and_nothing_else_is_touched(tmp_path):

@@ -2,12 +2,16 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from tests.proof.drive import Run
 from tests.proof.layout import RANKS
 from tests.proof.logs import path_of, read_file
 from tests.proof.record import Writer
 from tests.proof.schedule import Schedule
 from tests.proof.world import World
+
+pytestmark = pytest.mark.tools
 
 
 def test_what_members_say_themselves_goes_into_the_log(tmp_path):

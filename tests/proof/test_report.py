@@ -8,9 +8,11 @@ import pytest
 from tests.proof import report
 from tests.proof.__main__ import main
 from tests.proof.checker import Verdict, check
+from tests.proof.scene import busy
 from tests.proof.schedule import Schedule
-from tests.unit.proof.scene import busy
-from tests.unit.proof.test_checker_passes import lively
+from tests.proof.test_checker_passes import lively
+
+pytestmark = pytest.mark.tools
 
 
 def told(seed=1, ok=True, **more):
@@ -97,15 +99,13 @@ def test_the_table_goes_between_its_markers_and_nowhere_else(tmp_path):
     assert not report.write_table(readme, "| new |")
 
 
-@pytest.mark.parametrize(
-    "text", ["", report.BEGIN, f"{report.END}\n{report.BEGIN}", report.BEGIN * 2 + report.END]
-)
-def test_a_readme_without_markers_is_left_alone(tmp_path, text):
+def test_a_readme_without_markers_is_left_alone(tmp_path):
     readme = tmp_path / "README.md"
-    readme.write_text(text)
-    with pytest.raises(ValueError, match="markers"):
-        report.write_table(readme, "| new |")
-    assert readme.read_text() == text
+    for text in ("", report.BEGIN, f"{report.END}\n{report.BEGIN}", report.BEGIN * 2 + report.END):
+        readme.write_text(text)
+        with pytest.raises(ValueError, match="markers"):
+            report.write_table(readme, "| new |")
+        assert readme.read_text() == text
 
 
 # -- the command line ----------------------------------------------------------------------------------

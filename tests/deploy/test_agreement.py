@@ -1,6 +1,5 @@
 """Dockerfile, compose file, manifests, units and the settings' own defaults say the same of the same thing."""
 
-import importlib
 import re
 
 import pytest
@@ -9,11 +8,14 @@ import yaml
 import broker
 from broker.cli.address import SYSTEM_RUNDIR
 from broker.cli.main import main
-from broker.node import bootstrap, drain
+from broker.node import drain
 from broker.settings import NfpSection, Settings
 from gateway.cluster.shape import Shape
 from gateway.settings import GatewaySettings
-from tests.deploy import DEPLOY, checks, commands, dockerfile, manifests, units
+from tests.deploy import checks, commands, dockerfile, manifests, units
+from tests.deploy.paths import DEPLOY
+
+pytestmark = pytest.mark.tools
 
 IMAGES = ("headgate", "spark")
 """Targets of the Dockerfile that people build."""
@@ -263,11 +265,3 @@ def test_a_failure_is_tried_again_wherever_it_runs(members, built):
         assert member["restart"] == ("unless-stopped" if name.startswith("broker-") else "on-failure")
     for pod in manifests.pods(built).values():
         assert pod["spec"].get("restartPolicy", "Always") == "Always"
-
-
-def test_all_programs_end_alike_when_their_configuration_is_wrong():
-    codes = {
-        importlib.import_module(name).EXIT_CONFIG
-        for name in ("broker.node.bootstrap", "broker.nfp.server.process", "gateway.process")
-    } | {importlib.import_module("broker.cli.exits").CONFIG}
-    assert codes == {bootstrap.EXIT_CONFIG}

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tests.proof.schedule import QUIET_S, Fault, Schedule
 from tests.proof.shrink import LEAST_S, ddmin, shrink
 
+pytestmark = pytest.mark.tools
+
 
 def plan(count: int, seconds: float = 100.0) -> Schedule:
     faults = (Fault(n, "freeze", 5.0 + 4 * n, 3.0, members=(f"broker-{n}",)) for n in range(count))

@@ -3,8 +3,10 @@
 import pytest
 
 from tests.proof.record import USER
-from tests.unit.proof.scene import busy
-from tests.unit.proof.test_checker_passes import lively
+from tests.proof.scene import busy
+from tests.proof.test_checker_passes import lively
+
+pytestmark = pytest.mark.tools
 
 
 def back(scene, conns, recovered=True):
@@ -22,20 +24,22 @@ def back(scene, conns, recovered=True):
     return again, had, after, missed
 
 
-@pytest.mark.parametrize(
-    ("given", "twice", "recovered", "broken"),
-    [(3, False, True, 0), (2, False, True, 1), (0, False, True, 3), (0, False, False, 0), (3, True, True, 1)],
-)
-def test_what_was_missed_comes_once_or_is_told(tmp_path, given, twice, recovered, broken):
-    scene, conns = busy()
-    lively(scene, conns)
-    again, had, after, missed = back(scene, conns, recovered)
-    if twice:
-        scene.event(had, again, after)
-    for number, event in enumerate(missed[:given]):
-        scene.event(event, again, after + 1 + number)
-    scene.wait(12)
-    scene.fault(False, "kill9", members=["gateway"])
-    verdict = scene.end().judged(tmp_path)
-    assert verdict.broken["C13"] == broken
-    assert verdict.judged["returns"] == 1
+def test_what_was_missed_comes_once_or_is_told(tmp_path):
+    for given, twice, recovered, broken in (
+        (3, False, True, 0),
+        (2, False, True, 1),
+        (0, False, True, 3),
+        (0, False, False, 0),
+        (3, True, True, 1),
+    ):
+        scene, conns = busy()
+        lively(scene, conns)
+        again, had, after, missed = back(scene, conns, recovered)
+        if twice:
+            scene.event(had, again, after)
+        for number, event in enumerate(missed[:given]):
+            scene.event(event, again, after + 1 + number)
+        scene.wait(12)
+        scene.fault(False, "kill9", members=["gateway"])
+        verdict = scene.end().judged(tmp_path)
+        assert (verdict.broken["C13"], verdict.judged["returns"]) == (broken, 1), (given, twice, recovered)

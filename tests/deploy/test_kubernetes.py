@@ -3,6 +3,9 @@ mistake, pods leave in time.
 """
 
 import base64
+import functools
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -14,47 +17,44 @@ from gateway.cluster.files import OPERATOR
 from gateway.settings import GatewaySettings
 from gateway.settings import loads as loads_gateway
 from tests.deploy import checks, commands, manifests
+from tests.deploy.every import every
+
+pytestmark = pytest.mark.tools
 
 GRACE_S = 20
 """What a pod has on top of its drain before it is killed."""
 UNITS = {"Mi": 2**20, "Gi": 2**30}
 
 
-@pytest.fixture(scope="module", params=manifests.CASES)
-def case(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def built(case, tmp_path_factory):
+class Overlay:
     """The manifests of one case, with keys of their own."""
+
+    def __init__(self, case):
+        self.case = self.name = case
+        with tempfile.TemporaryDirectory(prefix="headgate-deploy-") as folder:
+            self.built = manifests.build(case, Path(folder))
+        self.production = [] if case == "small" else self.built
+        self.pods = manifests.pods(self.built)
+        (self.namespace,) = manifests.of_kind(self.built, "Namespace")
+        self.mounted = {name: self._keys(pod) for name, pod in self.pods.items()}
+
+    def _keys(self, pod):
+        """What the init container of a pod finds in /keys: name -> text."""
+        (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "keys"]
+        sources = volume["projected"]["sources"] if "projected" in volume else [{"secret": volume["secret"]}]
+        return {key: text for source in sources for key, text in texts(self.built, source).items()}
+
+
+@functools.cache
+def overlays():
     try:
         checks.program("kubectl")
     except checks.Missing as missing:
         pytest.skip(str(missing))
-    return manifests.build(case, tmp_path_factory.mktemp("kubernetes"))
+    return [Overlay(case) for case in manifests.CASES]
 
 
-@pytest.fixture(scope="module")
-def pods(built):
-    return manifests.pods(built)
-
-
-@pytest.fixture(scope="module")
-def namespace(built):
-    (name,) = manifests.of_kind(built, "Namespace")
-    return name
-
-
-@pytest.fixture(scope="module")
-def mounted(built, pods):
-    """Maker of pods -> what its init container finds in /keys: name -> text."""
-    found = {}
-    for name, pod in pods.items():
-        (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "keys"]
-        sources = volume["projected"]["sources"] if "projected" in volume else [{"secret": volume["secret"]}]
-        found[name] = {key: text for source in sources for key, text in texts(built, source).items()}
-    return found
+in_every_overlay = every(overlays)
 
 
 def texts(built, source):
@@ -93,6 +93,7 @@ def before(pod):
 # ---------------------------------------------------------------- the tree finds itself
 
 
+@in_every_overlay
 def test_each_pod_is_the_rank_of_its_name(built, mounted, namespace):
     settings = loads_broker(mounted["headgate"]["broker.toml"], "broker.toml")
     tree = manifests.the(built, "StatefulSet", "headgate")
@@ -105,6 +106,7 @@ def test_each_pod_is_the_rank_of_its_name(built, mounted, namespace):
         )
 
 
+@in_every_overlay
 def test_names_are_there_before_anybody_is_ready_and_pods_come_all_at_once(built):
     tree = manifests.the(built, "StatefulSet", "headgate")["spec"]
     service = manifests.the(built, "Service", tree["serviceName"])["spec"]
@@ -112,6 +114,7 @@ def test_names_are_there_before_anybody_is_ready_and_pods_come_all_at_once(built
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
 
 
+@in_every_overlay
 def test_only_readiness_depends_on_others(pods):
     probes = own(pods["headgate"])
     live, ready = (["headgate", "health", word] for word in ("--live", "--ready"))
@@ -130,6 +133,7 @@ def test_only_readiness_depends_on_others(pods):
         assert all(container[name]["timeoutSeconds"] >= 5 for name in ("startupProbe", "livenessProbe"))
 
 
+@in_every_overlay
 def test_the_gateway_dials_rank_0_with_its_own_key(pods, mounted, namespace):
     settings = loads_gateway(mounted["headgate-gateway"]["gateway.toml"], "gateway.toml")
     assert settings.gateway.upstream == f"tcp://headgate-0.headgate-tree.{namespace}.svc:8051"
@@ -140,6 +144,7 @@ def test_the_gateway_dials_rank_0_with_its_own_key(pods, mounted, namespace):
     assert [user.name for user in settings.users] == [OPERATOR]
 
 
+@in_every_overlay
 def test_the_gateway_is_one_of_the_brokers_clients(pods, mounted):
     settings = loads_broker(mounted["headgate"]["broker.toml"], "broker.toml")
     (client,) = settings.clients
@@ -154,6 +159,7 @@ def test_the_gateway_is_one_of_the_brokers_clients(pods, mounted):
 # ---------------------------------------------------------------- keys
 
 
+@in_every_overlay
 def test_a_pod_is_given_its_own_key_and_nobody_can_read_it(built, pods, mounted):
     certificates = {name for name in mounted["headgate"] if name.endswith(".cert")}
     assert certificates == {f"rank-{rank}.cert" for rank in range(size_of(built))}
@@ -170,12 +176,14 @@ def test_a_pod_is_given_its_own_key_and_nobody_can_read_it(built, pods, mounted)
     assert (variable["name"], label) == ("RANK", "metadata.labels['apps.kubernetes.io/pod-index']")
 
 
+@in_every_overlay
 def test_the_certificate_lies_where_the_settings_look_for_it(pods, mounted):
     settings = loads_broker(mounted["headgate"]["broker.toml"], "broker.toml")
     name = settings.at_rank(2).tree.curve_cert.rpartition("/")[2]
     assert f"/keys/{name}".replace("2", "$(RANK)") == before(pods["headgate"])["command"][-1]
 
 
+@in_every_overlay
 def test_no_secret_is_in_a_config_map_or_on_a_disk(built, pods):
     for each in manifests.of_kind(built, "ConfigMap").values():
         assert "secret" not in str(each["data"])
@@ -184,6 +192,7 @@ def test_no_secret_is_in_a_config_map_or_on_a_disk(built, pods):
         assert volume["emptyDir"]["medium"] == "Memory"
 
 
+@in_every_overlay
 def test_what_changes_changes_a_name(built):
     names = [*manifests.of_kind(built, "ConfigMap"), *manifests.of_kind(built, "Secret")]
     assert sorted(name.rpartition("-")[0] for name in names) == [
@@ -196,6 +205,7 @@ def test_what_changes_changes_a_name(built):
 # ---------------------------------------------------------------- confinement
 
 
+@in_every_overlay
 def test_pods_keep_the_strictest_standard(built, pods):
     (namespace,) = manifests.of_kind(built, "Namespace").values()
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -214,6 +224,7 @@ def test_pods_keep_the_strictest_standard(built, pods):
             assert "memory" in container["resources"]["limits"]
 
 
+@in_every_overlay
 def test_memory_is_enough_for_what_may_wait(pods):
     assert limit_of(pods["headgate"]) >= 2 * LimitsSection().broker_budget_bytes
     assert limit_of(pods["headgate-gateway"]) >= 2 * GatewaySettings.defaults().limits.budget_bytes
@@ -223,6 +234,7 @@ def limit_of(pod):
     return amount(own(pod)["resources"]["limits"]["memory"])
 
 
+@in_every_overlay
 def test_a_read_only_root_has_places_to_write(built, pods):
     claims = manifests.the(built, "StatefulSet", "headgate")["spec"].get("volumeClaimTemplates", [])
     for name, pod in pods.items():
@@ -237,6 +249,7 @@ def test_a_read_only_root_has_places_to_write(built, pods):
 # ---------------------------------------------------------------- leaving
 
 
+@in_every_overlay
 def test_a_pod_has_time_to_drain(pods):
     broker_s = pods["headgate"]["spec"]["terminationGracePeriodSeconds"]
     drain_s = Settings.defaults().broker.drain_s
@@ -253,6 +266,7 @@ def test_a_pod_has_time_to_drain(pods):
 # ---------------------------------------------------------------- who means whom
 
 
+@in_every_overlay
 def test_services_mean_the_pods_they_are_named_after(built, pods):
     for service, maker in (("headgate-tree", "headgate"), ("headgate-gateway", "headgate-gateway")):
         spec = manifests.the(built, "Service", service)["spec"]
@@ -262,6 +276,7 @@ def test_services_mean_the_pods_they_are_named_after(built, pods):
         assert {port["targetPort"]: port["port"] for port in spec["ports"]} == named
 
 
+@in_every_overlay
 def test_makers_select_their_own_pods(built, pods):
     for name, maker in (
         manifests.of_kind(built, "StatefulSet") | manifests.of_kind(built, "Deployment")
@@ -270,6 +285,7 @@ def test_makers_select_their_own_pods(built, pods):
         assert [other for other, pod in pods.items() if manifests.selects(labels, pod)] == [name]
 
 
+@in_every_overlay
 def test_commands_are_ours_and_their_settings_exist(pods):
     broker = own(pods["headgate"])["args"]
     assert commands.parsed(broker).config == "/etc/headgate/broker.toml"
@@ -283,18 +299,13 @@ def test_commands_are_ours_and_their_settings_exist(pods):
 # ---------------------------------------------------------------- production
 
 
-@pytest.fixture
-def production(built, case):
-    if case == "small":
-        return []
-    return built
-
-
+@in_every_overlay
 def test_the_small_one_has_nothing_that_a_cluster_may_lack(built, case):
     extra = {each["kind"] for each in built} & {"Ingress", "ServiceMonitor", "NetworkPolicy"}
     assert extra == (set() if case == "small" else {"Ingress", "ServiceMonitor", "NetworkPolicy"})
 
 
+@in_every_overlay
 def test_machines_are_emptied_one_after_the_other(production, pods):
     budgets = [each["spec"] for each in manifests.of_kind(production, "PodDisruptionBudget").values()]
     chosen = [
@@ -307,6 +318,7 @@ def test_machines_are_emptied_one_after_the_other(production, pods):
     assert all(budget["maxUnavailable"] == 1 for budget in budgets)
 
 
+@in_every_overlay
 def test_policies_name_ports_that_there_are_and_open_each_to_somebody_alone(production, pods):
     opened = {}
     for name, policy in manifests.of_kind(production, "NetworkPolicy").items():
@@ -325,6 +337,7 @@ def test_policies_name_ports_that_there_are_and_open_each_to_somebody_alone(prod
         assert opened == {"headgate": {"tree", "clients", "metrics"}, "headgate-gateway": {"http"}}
 
 
+@in_every_overlay
 def test_brokers_reach_their_parents_and_gateways_rank_0(production, pods):
     for name, port in (("headgate-broker", "tree"), ("headgate-gateway", "clients")):
         if not production:
@@ -340,6 +353,7 @@ def test_brokers_reach_their_parents_and_gateways_rank_0(production, pods):
         assert any({"protocol": "UDP", "port": 53} in rule["ports"] for rule in rules)
 
 
+@in_every_overlay
 def test_the_ingress_waits_longer_than_the_gateway_is_silent(production):
     for ingress in manifests.of_kind(production, "Ingress").values():
         limits = GatewaySettings.defaults().limits
@@ -356,6 +370,7 @@ def test_the_ingress_waits_longer_than_the_gateway_is_silent(production):
                 assert target["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
 
 
+@in_every_overlay
 def test_the_monitor_finds_a_service_with_that_port(production):
     for monitor in manifests.of_kind(production, "ServiceMonitor").values():
         labels = monitor["spec"]["selector"]["matchLabels"]
@@ -368,7 +383,8 @@ def test_the_monitor_finds_a_service_with_that_port(production):
         assert {each["port"] for each in monitor["spec"]["endpoints"]} <= ports
 
 
-def test_tables_are_made_and_compacted_once_an_hour(built, case, pods, capsys):
+@in_every_overlay
+def test_tables_are_made_and_compacted_once_an_hour(built, case, pods):
     made = manifests.of_kind(built, "CronJob")
     if case != manifests.JOURNAL:
         assert not made
@@ -380,13 +396,14 @@ def test_tables_are_made_and_compacted_once_an_hour(built, case, pods, capsys):
     for container in manifests.containers(pod):
         for key in ("image", "envFrom", "securityContext"):
             assert container[key] == ship[key]
-        assert main([*container["args"], "--help"]) == 0, capsys.readouterr().err
+        assert main([*container["args"], "--help"]) == 0
     assert [each["args"][1] for each in manifests.containers(pod)] == ["batch", "compact"]
     like = {"runAsNonRoot", "runAsUser", "runAsGroup", "fsGroup", "seccompProfile"}
     mine, theirs = (each["spec"]["securityContext"] for each in (pod, pods["headgate"]))
     assert {key: mine[key] for key in like} == {key: theirs[key] for key in like}
 
 
+@in_every_overlay
 def test_a_journal_stays_smaller_than_its_volume(built, case, pods):
     tree = manifests.the(built, "StatefulSet", "headgate")["spec"]
     if case != manifests.JOURNAL:

@@ -9,6 +9,8 @@ import pytest
 import broker
 import gateway
 
+pytestmark = pytest.mark.tools
+
 PACKAGES = sorted(
     path.parent for root in (broker, gateway) for path in Path(root.__file__).parent.rglob("__init__.py")
 )
@@ -25,13 +27,12 @@ def parts_of(package: Path) -> set[str]:
     return folders | {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
-def test_every_part_stands_in_the_map(package):
-    words = set(re.findall(r"[a-z0-9_]+", map_of(package)))
-    assert parts_of(package) - words == set()
-
-
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
-def test_the_map_names_nothing_that_is_not_there(package):
-    named = set(_ENTRY.findall(map_of(package)))
-    assert named - parts_of(package) == set()
+def test_every_part_stands_in_the_map_and_nothing_that_is_not_there():
+    wrong = {}
+    for package in PACKAGES:
+        told, parts = map_of(package), parts_of(package)
+        missing = parts - set(re.findall(r"[a-z0-9_]+", told))
+        gone = set(_ENTRY.findall(told)) - parts
+        if missing or gone:
+            wrong[package.name] = {"missing": missing, "not there": gone}
+    assert wrong == {}
