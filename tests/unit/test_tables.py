@@ -37,6 +37,19 @@ def test_a_missing_error_and_a_foreign_one_are_failures_of_their_entry():
         refused()
 
 
+async def test_a_coroutine_is_awaited_for_each():
+    seen = []
+
+    @for_each("value", [1, 2, 3])
+    async def nothing(value: int) -> None:
+        seen.append(value)
+        assert value == 2
+
+    with pytest.raises(AssertionError, match=r"(?s)2 of 3 .*0: 1: .*2: 3: "):
+        await nothing()
+    assert seen == [1, 2, 3]
+
+
 def test_names_come_from_ids_where_there_are_some():
     for ids in (["low", "high"], lambda value: {0: "low", 9: "high"}[value]):
 
