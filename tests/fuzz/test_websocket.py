@@ -8,11 +8,10 @@ and whether one client's rubbish is another's trouble.
 import os
 from random import Random
 
-import pytest
-
 from broker.wire.message import event, request
 from gateway.closes import MEANINGS
 from gateway.websocket.reader import Reader
+from tests.tables import for_each
 from tests.fuzz import mutate
 from tests.unit.gateway.websocket.house import house, masked
 
@@ -47,7 +46,7 @@ def frames(dice: Random) -> bytes:
     return out
 
 
-@pytest.mark.parametrize("part", range(SLICES))
+@for_each("part", range(SLICES))
 def test_every_cut_means_the_same(part):
     for number in range(part, INPUTS, SLICES):
         dice = Random(SEED * 1_000_003 + number)

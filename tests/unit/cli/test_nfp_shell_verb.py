@@ -17,6 +17,7 @@ from broker.cli.main import main
 from broker.cli.nfp.completion import COMMANDS, OPTIONS, Catalog
 from broker.cli.nfp.shell import TaskLine, completer, read, typed_lines
 from tests.live.nfp import nfp_broker
+from tests.tables import for_each
 from tests.unit.nfp.client.fake_broker import FakeBroker
 
 SCHEMA = {
@@ -39,7 +40,7 @@ def test_a_line_is_a_task_with_arguments():
     assert read("lab say --target=w1 --timeout=2 - -1") == TaskLine("lab", "say", ["-", -1], {}, "w1", 2.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "why"),
     [
         ("lab", "expected SERVICE TASK"),

@@ -10,6 +10,7 @@ import pytest
 from broker.cli.oslo import VERBS, proxy, zmq_proxy
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from broker.settings import OsloSection
+from tests.tables import for_each
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "oslo"
 DEVSTACK = FOLDER / "devstack"
@@ -107,7 +108,7 @@ def test_notifications_may_stay_on_rabbit():
     assert devstack(script, HEADGATE_OSLO_NOTIFICATION_URL="rabbit://r")[1][-1] == "rabbit://r"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("environ", "expected"),
     [
         ({}, OsloSection(ipc_dir="/run/headgate-oslo")),

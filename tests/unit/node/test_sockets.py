@@ -20,6 +20,7 @@ from broker.transport.link import Options
 from broker.transport.reserve import DescriptorReserve, SpareDescriptor
 from broker.transport.unix import transport as unix
 from broker.wire.message import MAGIC_DEPLOYED, RESPONSE, event
+from tests.tables import for_each
 from tests.unit.node.desk import Desk, Door, PaperLink, ask, run, ticks, until
 
 
@@ -111,9 +112,7 @@ def test_stop_does_not_mind_that_the_file_is_gone(rundir):
     run(script())
 
 
-@pytest.mark.parametrize(
-    "uri", ["local://relative", "local:///" + "x" * 107, "tcp:///x", "local://", "/bare"]
-)
+@for_each("uri", ["local://relative", "local:///" + "x" * 107, "tcp:///x", "local://", "/bare"])
 def test_addresses_that_cannot_be(uri):
     with pytest.raises(ConfigError):
         module.path_of(uri)

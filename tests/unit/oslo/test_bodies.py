@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 
 from broker.oslo import bodies
 from broker.oslo.bodies import WORTHWHILE_BYTES, BodyFormat, compressed, plain
+from tests.tables import for_each
 
 LONG = json.dumps({"ctxt": {}, "message": {"method": "m", "args": {"text": "word " * 4000}}}).encode()
 
@@ -41,7 +42,7 @@ def test_a_stream_may_not_become_more_than_the_limit():
         plain(zlib.compress(LONG), len(LONG) - 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "why"),
     [
         (b"x", "cut"),

@@ -7,6 +7,7 @@ import pytest
 from broker.figures import BOUNDS_NS, ERRNOS_MAX, NAMES_MAX, OTHER, UNPROVEN_MAX, NameStats, grouped
 from broker.routing.departure import depart
 from broker.wire.message import NORESPONSE, STREAMING, request
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, Tree
 
 
@@ -178,7 +179,7 @@ def test_the_newest_error_keeps_its_number():
     assert (len(method.errors), method.errors[0], method.last_errno) == (ERRNOS_MAX + 1, 9, ERRNOS_MAX + 9)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "group"),
     [
         ("job-list.list-id", "job-list.list-id"),

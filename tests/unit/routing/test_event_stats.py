@@ -7,6 +7,7 @@ import pytest
 from broker.figures import NAMES_MAX, OTHER, UNPROVEN_MAX
 from broker.routing.event_stats import KNOWN_MAX
 from broker.wire.message import event
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, OWNER, Tree
 
 UUID = "0b4fdc51-7a0e-4b6e-9a51-{:012x}"
@@ -16,7 +17,7 @@ def topics(tree, rank=0):
     return tree[rank].router.events.stats.table.by_name
 
 
-@pytest.mark.parametrize("source", [0, 1, 2])
+@for_each("source", [0, 1, 2])
 def test_an_event_is_counted_once_in_the_tree(source):
     tree = Tree(3)
     mouth = tree.client(source)

@@ -10,6 +10,7 @@ from broker.routing import recording
 from broker.wire.message import DELIMITER, NORESPONSE, STREAMING, request, response
 from broker.wire.parts import encode_part
 from tests.live.chunks import DENIED, IN, OUT, Shelf
+from tests.tables import for_each
 from tests.unit.routing.recorded import Recorded
 from tests.unit.routing.sim import GUEST, OWNER
 
@@ -138,7 +139,7 @@ def test_a_refused_request_is_denied_with_its_errno(flags):
     assert len(guest.responses) == (0 if flags else 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "more", "errnum"),
     [
         ("x." + "y" * 2000, {}, errno.EPROTO),
@@ -323,7 +324,7 @@ def test_another_recording_makes_marks_of_its_own():
     assert len(first.flux) == 0, "what was not flushed stays with the tap that took it"
 
 
-@pytest.mark.parametrize("size", [0, 1, 200, 254, 255, 462, 463, 464, 500, 511, 512, 600, 70_000])
+@for_each("size", [0, 1, 200, 254, 255, 462, 463, 464, 500, 511, 512, 600, 70_000])
 def test_frames_are_whole_at_every_size(size):
     here = Recorded()
     service, caller = here.client(services=["kvs"]), here.client()

@@ -6,6 +6,7 @@ import pytest
 
 from broker.services.groups import GATHER_S, ONLINE, TORPID, Groups
 from broker.wire.message import NORESPONSE, UPSTREAM
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, REMOTE_OWNER, Desk, value
 
 
@@ -185,7 +186,7 @@ def test_torpid_children_are_a_group():
     assert get(desk, TORPID) == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         None,

@@ -9,6 +9,7 @@ from broker.errors import ConfigError
 from broker.services.context import Denial
 from broker.services.journal import NONE_TEXT
 from broker.wire.message import NORESPONSE
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, Desk, value
 
 TOLD = {"topic": "ops.dig", "errno": 1, "userid": 1000, "rolemask": 2}
@@ -68,9 +69,7 @@ def test_status_is_the_journals(desk):
     assert value(desk.client().ask("journal.status")) == {"state": "on", "written": 7}
 
 
-@pytest.mark.parametrize(
-    ("word", "data"), [("status", None), ("start", None), ("stop", None), ("denied", TOLD)]
-)
+@for_each(("word", "data"), [("status", None), ("start", None), ("stop", None), ("denied", TOLD)])
 def test_without_a_journal_the_answer_says_how_to_have_one(word, data):
     assert Desk().client().refused(f"journal.{word}", data) == (errno.ENOSYS, NONE_TEXT)
 

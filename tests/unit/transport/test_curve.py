@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.transport import curve
+from tests.tables import for_each
 
 PAIR = curve.generate({"name": "node0"})
 
@@ -66,7 +67,7 @@ other
     assert certificate.metadata["plain"] == "unquoted"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says"),
     [
         ("", "no public-key"),

@@ -12,6 +12,7 @@ from broker.errors import ConfigError
 from broker.journal import premises
 from broker.journal.writer import start
 from broker.journal.writer.codecs import compressor
+from tests.tables import for_each
 from tests.unit.journal.writer.plain import RUN, options
 
 
@@ -28,7 +29,7 @@ def test_options():
     assert start.read_options(msgspec.json.encode(asked).decode()) == asked
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "said"),
     [
         ("", "options"),

@@ -12,6 +12,7 @@ from broker.oslo.names import Pipeline, Reason
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Record
 from tests.live.oslo_raw import PATIENCE_S, Node, until
+from tests.tables import for_each
 from tests.unit.oslo.client.nodes import whole_node
 
 SERVER = Address("x", "t", "s")
@@ -19,7 +20,7 @@ LISTENER = "l" * 24
 ROOM = 10
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pipeline", "holds", "window"),
     [
         (Pipeline.CALL, 10, 10),

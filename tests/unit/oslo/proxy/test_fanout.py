@@ -19,6 +19,7 @@ from broker.oslo.proxy.fanout import FanoutProxy
 from broker.oslo.proxy.publishers import FEWEST_MSGS, limit
 from broker.oslo.reactor.tuning import PUBLISH_MSGS
 from broker.oslo.records import Opened, Opening, Record, to_json
+from tests.tables import for_each
 from tests.unit.oslo.proxy.publishing import Rig
 
 NOVA = fanout_filter("openstack", "nova")
@@ -302,7 +303,7 @@ def test_a_subscriber_that_lost_messages_sees_it_by_the_numbers(rundir: Path) ->
         assert len(numbers) < total < numbers[-1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("send_bytes", "expected"),
     [(1, FEWEST_MSGS), (1 << 20, 128), (64 << 20, 8192), (1 << 40, PUBLISH_MSGS)],
 )
