@@ -11,6 +11,7 @@ from broker.errors import ConfigError
 from gateway import closes
 from gateway.identity.tokens import PREFIX, TokenFile, token_id
 from gateway.principal import Denied
+from tests.tables import for_each
 
 NOW = 1_000_000.0
 
@@ -140,6 +141,6 @@ def test_writers_lose_nothing_of_each_other(file):
     assert len({each.id for each in file.entries()}) == 40
 
 
-@pytest.mark.parametrize("text", ["hgt_00ff_x", "hgt_00ff00ff00fF_x", "hgt_00ff00ff00ff", "eyJ.a.b", ""])
+@for_each("text", ["hgt_00ff_x", "hgt_00ff00ff00fF_x", "hgt_00ff00ff00ff", "eyJ.a.b", ""])
 def test_texts_without_an_id(text):
     assert token_id(text) is None
