@@ -139,8 +139,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("fault", BAD)
+@for_each("fault", BAD)
 async def test_a_bad_file_keeps_the_old_certificate(files, authority, fault):
+    authority.server(files / "server.pem")
     context = TlsContext(entry(files))
     current, expires = context.current, context.expires
     BAD[fault](files / "server.pem")
@@ -156,8 +157,9 @@ async def test_a_bad_file_keeps_the_old_certificate(files, authority, fault):
         await after.close()
 
 
-@pytest.mark.parametrize("fault", BAD)
-def test_a_bad_file_at_the_start(files, fault):
+@for_each("fault", BAD)
+def test_a_bad_file_at_the_start(files, authority, fault):
+    authority.server(files / "server.pem")
     BAD[fault](files / "server.pem")
     with pytest.raises(ConfigError, match=r"server\.pem"):
         TlsContext(entry(files))

@@ -69,7 +69,7 @@ def worlds():
     return World(FEW), World(MANY)
 
 
-@pytest.mark.parametrize("name", ACTS)
+@for_each("name", ACTS)
 def test_others_cost_nothing(worlds, name):
     few, many = worlds
     for world in worlds:

@@ -9,6 +9,7 @@ from gateway.history.tables import EXACT, Warehouse
 from gateway.pipeline import report
 from tests.live import warehouse as wh
 from tests.live.warehouse import BEGIN, ONCE, WHEN
+from tests.tables import for_each
 
 COUNTED = {
     "denied": lambda said: said["total"],
@@ -31,7 +32,7 @@ def house(tmp_path):
     return Warehouse(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@for_each("name", COUNTED)
 def test_without_bounds_everything_of_a_short_session_is_there(house, name):
     said = answer(house, Question(name))
     assert (said["since"], said["until"]) == (wh.FIRST + 12_900, wh.FIRST + 13_020)
@@ -44,7 +45,7 @@ def test_the_extent_holds_the_last_window_and_all_that_was_in_it(house):
     assert (said["first"], said["last"]) == (BEGIN, BEGIN + 10)
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@for_each("name", COUNTED)
 def test_what_the_dashboard_asks_for_ends_behind_the_data(house, name):
     """Its spans end at ``last``: they hold all up to there, and nothing behind it."""
     first, last = house.extent()
@@ -52,7 +53,7 @@ def test_what_the_dashboard_asks_for_ends_behind_the_data(house, name):
     assert COUNTED[name](answer(house, Question(name, first, last))) == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", sorted(set(COUNTED) - {"order", "latency"}))
+@for_each("name", sorted(set(COUNTED) - {"order", "latency"}))
 def test_both_edges_are_exact(house, name):
     """What ends where the time begins is not in it, and neither is what begins where the time ends."""
     after, before = Question(name, BEGIN + 10, BEGIN + 70), Question(name, BEGIN - 60, BEGIN)

@@ -7,6 +7,7 @@ import pytest
 from gateway.history.reader import QUESTIONS, Question, answer
 from gateway.history.tables import Warehouse
 from tests.live import warehouse as wh
+from tests.tables import for_each
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +41,8 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize("chosen", FILTERS, ids=str)
-@pytest.mark.parametrize("by", ["type", "service", "topic", "rank", "transport", "direction"])
+@for_each("chosen", FILTERS, ids=str)
+@for_each("by", ["type", "service", "topic", "rank", "transport", "direction"])
 def test_traffic_adds_up_to_the_rows(house, chosen, by):
     found = ask(house, "traffic", by=by, **chosen)
     expected: Counter[str] = Counter()
@@ -76,7 +77,7 @@ def test_more_series_than_a_chart_has_become_other(tmp_path):
     assert found["series"][-1]["total"] == 92 + 91 + 90 + 89
 
 
-@pytest.mark.parametrize("chosen", FILTERS, ids=str)
+@for_each("chosen", FILTERS, ids=str)
 def test_talkers_are_ranked_by_what_they_sent(house, chosen):
     found = ask(house, "talkers", **chosen)
     for name in ("userid", "topic", "service"):

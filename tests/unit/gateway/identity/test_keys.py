@@ -28,7 +28,7 @@ def test_pem_files(tmp_path):
     assert [key.algorithm for key in parse_pem(both)] == ["EdDSA", "ES256"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         b"",

@@ -49,7 +49,7 @@ def test_the_file_is_private_and_stays_so(file):
     assert {path.name for path in file.path.parent.iterdir()} == {"tokens.json", "tokens.json.lock"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         lambda text: text[:-1],
@@ -95,10 +95,9 @@ def test_a_removed_file_holds_no_tokens(file):
     refusal(file, text)
 
 
-@pytest.mark.parametrize(
-    "content", [b"{", b"[]", b'{"tokens":[{"id":1}]}', b"\xff", b'{"version":2,"tokens":[]}']
-)
+@for_each("content", [b"{", b"[]", b'{"tokens":[{"id":1}]}', b"\xff", b'{"version":2,"tokens":[]}'])
 def test_a_bad_file_is_told_and_keeps_what_was_read(file, content):
+    file.path.unlink(missing_ok=True)
     _made, text = file.add("alice", now=NOW)
     file.check(text, NOW)
     file.path.write_bytes(content)

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.pipeline import session
 from gateway.pipeline.errors import Missing
+from tests.tables import for_each
 
 SHUFFLE = "spark.sql.shuffle.partitions"
 
@@ -22,7 +23,7 @@ def java(tmp_path: Path, says: str) -> dict[str, str]:
     return {"PATH": f"{program.parent}:{os.defpath}"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("says", "text"),
     [
         ('openjdk version "17.0.15" 2025-04-15', ""),
@@ -65,7 +66,7 @@ def test_of_an_error_from_a_worker_our_own_words_are_left() -> None:
 # a cluster keeps Spark's own idea of how many partitions it has work for
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("master", "partitions"),
     [
         (None, "8"),

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.live import warehouse as wh
+from tests.tables import for_each
 
 NAMES = (
     "summary",
@@ -31,16 +32,20 @@ def settings(house, *lines):
     return "\n".join(["[history]", f'warehouse = "{house}"', *lines, ""])
 
 
+@pytest.fixture
+async def telling(open_site, house):
+    return await open_site(settings(house))
+
+
 async def seen(answer):
     async with answer as response:
         return response.status, await response.json()
 
 
-@pytest.mark.parametrize(("user", "status"), [("ada", 200), ("eve", 200), ("bob", 403), (None, 401)])
-async def test_who_may_ask(open_site, house, user, status):
-    site = await open_site(settings(house))
+@for_each(("user", "status"), [("ada", 200), ("eve", 200), ("bob", 403), (None, 401)])
+async def test_who_may_ask(telling, user, status):
     for name in NAMES:
-        found, said = await seen(site.get(f"/v1/history/{name}?{ALL}", user))
+        found, said = await seen(telling.get(f"/v1/history/{name}?{ALL}", user))
         assert found == status
         if status == 403:
             assert said["text"] == "reading the history needs the role owner or admin"
@@ -86,7 +91,7 @@ async def test_filters_and_parameters_arrive(open_site, house):
     assert json.loads(await answer.read())["findings"][0]["origin"] == "client-4"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("query", "text"),
     [
         ("since=soon", "since: saw 'soon', expected seconds since 1970"),
@@ -97,12 +102,11 @@ async def test_filters_and_parameters_arrive(open_site, house):
         ("limit=501", "limit: saw '501', expected a whole number from 1 to 500"),
     ],
 )
-async def test_parameters_that_make_no_sense(open_site, house, query, text):
-    site = await open_site(settings(house))
-    status, problem = await seen(site.get(f"/v1/history/slow?{query}"))
+async def test_parameters_that_make_no_sense(telling, query, text):
+    status, problem = await seen(telling.get(f"/v1/history/slow?{query}"))
     assert status == 400
     assert text in problem["text"]
-    status, _ = await seen(site.get(f"/v1/history/traffic?{ALL}&by=weather"))
+    status, _ = await seen(telling.get(f"/v1/history/traffic?{ALL}&by=weather"))
     assert status == 400
 
 
