@@ -25,11 +25,16 @@ COUNTED = {
 EXPECTED = dict.fromkeys(COUNTED, 1) | {"slow": 3, "traffic": 9, "talkers": 9, "latency": 9, "summary": 9}
 
 
-@pytest.fixture
-def house(tmp_path):
+def written(place):
     for table, row in ONCE.items():
-        wh.write(tmp_path, table, [{"_when": WHEN, **row}])
-    return Warehouse(str(tmp_path))
+        wh.write(place, table, [{"_when": WHEN, **row}])
+    return Warehouse(str(place))
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """What nobody writes to."""
+    return written(tmp_path_factory.mktemp("house"))
 
 
 @for_each("name", COUNTED)
@@ -79,7 +84,8 @@ def test_a_window_that_reaches_over_midnight_is_in_the_partition_of_the_day_befo
     assert [each["n"][0] for each in said["series"]] == [9]
 
 
-def test_a_time_before_the_first_window_widens_the_extent(house, tmp_path):
+def test_a_time_before_the_first_window_widens_the_extent(tmp_path):
+    house = written(tmp_path)
     wh.write(tmp_path, "denied", [{"_when": BEGIN - 95, **ONCE["denied"], "ts": wh.at(BEGIN - 95)}], "early")
     wh.write(tmp_path, "slow", [{"_when": BEGIN + 25, **ONCE["slow"], "ts": wh.at(BEGIN + 25)}], "late")
     assert house.extent() == (BEGIN - 100, BEGIN + 30)
@@ -94,7 +100,8 @@ def test_tables_of_exact_times_come_before_minutes_and_days(tmp_path):
     assert Warehouse(str(tmp_path)).extent() == (minute, minute + 60)
 
 
-def test_a_row_without_a_time_is_of_the_begin_of_its_day(house, tmp_path):
+def test_a_row_without_a_time_is_of_the_begin_of_its_day(tmp_path):
+    house = written(tmp_path)
     wh.write(tmp_path, "slow", [{"_when": WHEN, **ONCE["slow"], "ts": None}], "untimed")
     rows = [row for batch in house.read("slow", ["events"], Scope(wh.FIRST, wh.FIRST + 1), Reading())
             for row in batch.to_pylist()]  # fmt: skip

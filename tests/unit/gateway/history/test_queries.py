@@ -11,8 +11,8 @@ from tests.tables import for_each
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    return Warehouse(str(wh.rich(tmp_path_factory.mktemp("house"))))
+def house(rich):
+    return Warehouse(str(rich))
 
 
 def ask(house, name, since=wh.FIRST, until=wh.LAST, service=None, rank=None, **more):
@@ -41,8 +41,10 @@ FILTERS = [
 ]
 
 
-@for_each("chosen", FILTERS, ids=str)
-@for_each("by", ["type", "service", "topic", "rank", "transport", "direction"])
+KEYS = ["type", "service", "topic", "rank", "transport", "direction"]
+
+
+@for_each(("chosen", "by"), [*(({}, by) for by in KEYS), *zip(FILTERS, KEYS, strict=True)])
 def test_traffic_adds_up_to_the_rows(house, chosen, by):
     found = ask(house, "traffic", by=by, **chosen)
     expected: Counter[str] = Counter()
@@ -151,7 +153,7 @@ def test_what_is_not_captured_is_not_unanswered(house):
     topics = {
         row["topic"]: row for row in ask(house, "latency", since=wh.FIRST, until=wh.FIRST + 3600)["topics"]
     }
-    assert topics["log.append"]["not_captured"] == 2 * 3 * 6
+    assert topics["log.append"]["not_captured"] == 2 * 3 * (3600 // wh.EVERY_S)
     assert topics["log.append"]["unmatched_no_response"] == 0
 
 

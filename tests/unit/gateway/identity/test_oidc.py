@@ -475,7 +475,9 @@ async def test_what_the_token_endpoint_may_say(corp, idp, answer, status):
 )
 async def test_metadata_that_must_not_be_followed(store, wall, idp, said):
     idp.metadata = said
-    with contextlib.closing(providers_of(store, wall, idp.entry())) as made:  # one that failed is not asked again
+    with contextlib.closing(
+        providers_of(store, wall, idp.entry())
+    ) as made:  # one that failed is not asked again
         await refused(made.begin("corp", HERE), 503)
 
 

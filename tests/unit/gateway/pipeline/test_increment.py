@@ -35,7 +35,7 @@ _SUMS = (
 
 @pytest.fixture(scope="module")
 def rows() -> list[traffic.Row]:
-    drawn = drawn_rows(60)
+    drawn = drawn_rows(24)
     writer = traffic.Writer(rank=60, both=True)
     parted = traffic.Player(traffic.Writer(rank=61)).play(PARTED)
     asked = traffic.Player(traffic.Writer(rank=62)).play(UNANSWERED)

@@ -17,7 +17,7 @@ SHUFFLE = "spark.sql.shuffle.partitions"
 def java(tmp_path: Path, says: str) -> dict[str, str]:
     """An environment whose Java says something."""
     program = tmp_path / "bin" / "java"
-    program.parent.mkdir()
+    program.parent.mkdir(exist_ok=True)
     program.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
     program.chmod(0o755)
     return {"PATH": f"{program.parent}:{os.defpath}"}

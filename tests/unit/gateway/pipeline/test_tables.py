@@ -12,7 +12,7 @@ from tests.live import oracle, traffic
 from tests.live.gold import NOTHING, differences, drawn_rows
 from tests.tables import for_each
 
-HISTORIES = 100
+HISTORIES = 40
 """Each is a rank."""
 
 

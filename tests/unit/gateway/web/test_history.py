@@ -23,18 +23,13 @@ NAMES = (
 ALL = f"since={wh.FIRST}&until={wh.LAST}"
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    return wh.rich(tmp_path_factory.mktemp("house"))
-
-
 def settings(house, *lines):
     return "\n".join(["[history]", f'warehouse = "{house}"', *lines, ""])
 
 
 @pytest.fixture
-async def telling(open_site, house):
-    return await open_site(settings(house))
+async def telling(open_site, rich):
+    return await open_site(settings(rich))
 
 
 async def seen(answer):
@@ -51,16 +46,16 @@ async def test_who_may_ask(telling, user, status):
             assert said["text"] == "reading the history needs the role owner or admin"
 
 
-async def test_roles_are_a_setting(open_site, house):
-    site = await open_site(settings(house, 'roles = ["user"]'))
+async def test_roles_are_a_setting(open_site, rich):
+    site = await open_site(settings(rich, 'roles = ["user"]'))
     assert (await seen(site.get("/v1/history/slow", "bob")))[0] == 200
     assert (await seen(site.get("/v1/history/slow", "ada")))[0] == 403
     _, said = await seen(site.get("/v1/history", "ada"))
     assert said == {"allowed": False, "roles": ["user"], "max_days": 31.0}
 
 
-async def test_everybody_is_told_whether_it_is_for_them(open_site, house):
-    site = await open_site(settings(house))
+async def test_everybody_is_told_whether_it_is_for_them(open_site, rich):
+    site = await open_site(settings(rich))
     _, said = await seen(site.get("/v1/history", "ada"))
     assert said == {
         "allowed": True, "roles": ["owner", "admin"], "max_days": 31.0, "there": True, "text": ""
@@ -79,8 +74,8 @@ async def test_a_gateway_without_history_starts_and_says_so(open_site, extra):
         assert (status, problem["text"]) == (404, said["text"])
 
 
-async def test_filters_and_parameters_arrive(open_site, house):
-    site = await open_site(settings(house))
+async def test_filters_and_parameters_arrive(open_site, rich):
+    site = await open_site(settings(rich))
     _, said = await seen(site.get(f"/v1/history/traffic?{ALL}&by=topic&service=store&rank=1"))
     assert {each["name"] for each in said["series"]} == set(wh.SERVICES["store"])
     assert (said["service"], said["rank"], said["by"]) == ("store", 1, "topic")
@@ -110,7 +105,7 @@ async def test_parameters_that_make_no_sense(telling, query, text):
     assert status == 400
 
 
-async def test_a_damaged_file_is_named_not_fatal(open_site, house, tmp_path):
+async def test_a_damaged_file_is_named_not_fatal(open_site, rich, tmp_path):
     wh.write(tmp_path, "slow", wh.slow())
     (tmp_path / "slow" / "dt=2026-03-02" / "broken.parquet").write_bytes(b"PAR1 no table PAR1")
     wh.register(tmp_path, "slow")
