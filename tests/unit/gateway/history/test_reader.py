@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 import threading
 
@@ -144,11 +143,3 @@ async def test_a_closed_history_answers_nobody(house):
     history.close()
     with pytest.raises(Absent, match="shutting down"):
         await history.ask(WIDE)
-
-
-def test_a_gateway_loads_pyarrow_only_when_it_is_asked():
-    code = "import sys; import gateway.serve, gateway.cli.gateway; print('pyarrow' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.strip() == "False"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.history import charts, scope
 from gateway.history.scope import DAY_S, LEAST_S, POINTS, Scope, date_of, start_of
 from gateway.pipeline import report, reportlines, reportwords
+from tests.tables import for_each
 
 
 def test_examples_in_the_text():
@@ -59,7 +60,7 @@ def test_a_session_of_seconds_has_steps_of_ten_seconds():
     assert (shown.step(), shown.span) == (10, 120)
 
 
-@pytest.mark.parametrize(("since", "until"), [(10, 10), (10, 5), (0, 5e9), (-1, 5)])
+@for_each(("since", "until"), [(10, 10), (10, 5), (0, 5e9), (-1, 5)])
 def test_bounds_that_make_no_sense(since, until):
     with pytest.raises(ValueError, match="expected 0 <= since < until"):
         Scope.of(since, until, (0, 100))

@@ -13,6 +13,7 @@ from gateway.pipeline import schema
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import segments
 from tests.live.segments import T0, note
+from tests.tables import for_each
 
 
 @pytest.fixture
@@ -30,14 +31,14 @@ def test_the_family_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'ingst' is no verb of pipeline; did you mean ingest?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["ingest", "batch", "stream", "compact", "describe", "verify"])
+@for_each("verb", ["ingest", "batch", "stream", "compact", "describe", "verify"])
 def test_every_verb_has_help_and_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", verb, "--help"]) == 0
     said = capsys.readouterr().out
     assert f"headgate pipeline {verb} " in said.split("Examples:")[1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "code", "text"),
     [
         (["ingest", "-w", "W"], 2, "--journal"),
