@@ -25,7 +25,7 @@ from broker.wire.message import request
 from tests.live import segments
 from tests.live.chunks import IN, chunks_of
 
-LITTLE = (sys.executable, str(Path(__file__).with_name("little_writer.py")))
+LITTLE = (sys.executable, "-S", str(Path(__file__).with_name("little_writer.py")))
 WAIT_S = 40.0
 NOTHING, SHED, DIED = 0, 1, 2
 

@@ -89,7 +89,7 @@ def test_a_place_that_cannot_be(place):
     desk.run(script())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("head", "status"),
     [
         (b"GET /other HTTP/1.1\r\n\r\n", b"404"),

@@ -168,7 +168,7 @@ def test_dialing_nobody(rundir):
     run(script())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("greeting", "error", "number"),
     [
         (b"", LinkEnded, errno.ECONNRESET),
@@ -446,9 +446,7 @@ def test_a_half_frame_and_an_end_cost_nobody_anything(rundir):
     run(script())
 
 
-@pytest.mark.parametrize(
-    "bad", [b"HTTP/1.1", MAGIC_DEPLOYED + b"\0\0\0\0", MAGIC_DEPLOYED + b"\xff\xff\xff\xff"]
-)
+@for_each("bad", [b"HTTP/1.1", MAGIC_DEPLOYED + b"\0\0\0\0", MAGIC_DEPLOYED + b"\xff\xff\xff\xff"])
 def test_what_is_no_frame_ends_its_link_after_what_came_before(rundir, bad):
     async def script():
         desk = Desk(batch_msgs=4)

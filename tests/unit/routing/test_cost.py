@@ -6,7 +6,7 @@ from tests.tables import for_each
 from tests.unit.routing.operations import bytecodes
 from tests.unit.routing.sim import GUEST, Tree
 
-FEW, MANY = 10, 10_000
+FEW, MANY = 10, 1_000
 FRONT = encode_part(b"web") + DELIMITER
 
 

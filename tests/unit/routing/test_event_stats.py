@@ -2,8 +2,6 @@
 
 import errno
 
-import pytest
-
 from broker.figures import NAMES_MAX, OTHER, UNPROVEN_MAX
 from broker.routing.event_stats import KNOWN_MAX
 from broker.wire.message import event
@@ -77,7 +75,7 @@ def test_the_number_of_topics_is_bounded():
     assert topics(tree)[OTHER].calls == NAMES_MAX
 
 
-@pytest.mark.parametrize("source", [0, 1])
+@for_each("source", [0, 1])
 def test_what_is_refused_is_an_error_where_it_came_in(source):
     tree = Tree(2, guest_event_bytes=100, topic_max_bytes=255)
     tree[source].router.call_stats.now_ns = 7

@@ -2,8 +2,6 @@
 
 import errno
 
-import pytest
-
 from broker.identity import Credentials, Role
 from broker.routing import held_events
 from broker.routing.events import PREFIXES_MAX
@@ -58,7 +56,7 @@ def test_topics_are_bounded(source, limit):
     assert tree[source].router.tally.drops == {"event with too long a topic": 2}
 
 
-@pytest.mark.parametrize("source", [0, 1])
+@for_each("source", [0, 1])
 def test_events_of_guests_are_bounded(source):
     tree = Tree(3, guest_event_bytes=100)
     ear = subscriber(tree, 2)

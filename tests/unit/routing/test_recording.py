@@ -2,8 +2,6 @@
 
 import errno
 
-import pytest
-
 from broker.journal import layout
 from broker.journal.tap import Tap
 from broker.routing import recording
@@ -21,7 +19,7 @@ def test_directions_are_those_of_the_journal():
     assert (recording.IN, recording.OUT, recording.DENIED) == (layout.IN, layout.OUT, layout.DENIED)
 
 
-@pytest.mark.parametrize("capture", ["in", "both"])
+@for_each("capture", ["in", "both"])
 def test_a_request_and_its_response_join_on_the_stack(capture):
     here = Recorded(capture=capture)
     service, caller = here.client(services=["kvs"]), here.client()
@@ -116,7 +114,7 @@ def test_the_brokers_own_calls_are_deliveries():
     assert asked.routes == answered.routes == taken.routes == [here.router.own.uuid.encode()]
 
 
-@pytest.mark.parametrize("flags", [0, NORESPONSE])
+@for_each("flags", [0, NORESPONSE])
 def test_a_refused_request_is_denied_with_its_errno(flags):
     here = Recorded(capture="in")
     guest = here.client(cred=GUEST)
@@ -256,7 +254,7 @@ def test_a_clients_own_disconnect_is_a_request_like_others():
 # -- the tree ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@for_each("rank", [0, 1])
 def test_stacks_across_the_tree_join_at_every_rank(rank):
     here = Recorded(size=3, rank=rank)
     service = here.client(rank=1, services=["kvs"])

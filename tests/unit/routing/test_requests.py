@@ -2,8 +2,6 @@
 
 import itertools
 
-import pytest
-
 from broker.routing.request_routing import ROUTE_MAX_BYTES
 from broker.wire.message import (
     DELIMITER,
@@ -158,7 +156,7 @@ def test_an_answer_to_a_request_that_wanted_none_goes_nowhere():
     assert tree[0].router.tally.drops == {"response to no open call": 1}
 
 
-@pytest.mark.parametrize("source", [0, 1])
+@for_each("source", [0, 1])
 def test_a_missing_neighbour_is_unreachable(source):
     tree = Tree(3)
     client = tree.client(source)
@@ -220,7 +218,7 @@ def test_a_request_without_route_flag_gets_the_delimiter():
     assert client.port.notices, "its end is still the provider's business"
 
 
-@pytest.mark.parametrize("cmb1", [False, True])
+@for_each("cmb1", [False, True])
 def test_a_provider_of_cmb1_skips_itself(cmb1):
     tree = Tree(3)
     above, provider = tree.client(0, services=["echo"]), tree.client(1, services=["echo"])

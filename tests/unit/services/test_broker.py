@@ -304,7 +304,7 @@ def test_config_get():
     assert len(again.news()) == 1
 
 
-@pytest.mark.parametrize("topic", ["config.reload", "config.load"])
+@for_each("topic", ["config.reload", "config.load"])
 def test_the_configuration_does_not_change_while_we_run(topic):
     assert Desk(rank=1).client().refused(topic, {}) == (22, "configuration can only be changed on rank 0")
     errnum, why = Desk().client().refused(topic, {})

@@ -3,8 +3,6 @@
 import asyncio
 import errno
 
-import pytest
-
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.services.dispatch import rusage
@@ -314,7 +312,7 @@ def test_a_stream_without_response_runs_and_is_silent():
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("wait", [True, False], ids=["running", "not yet begun"])
+@for_each("wait", [True, False], ids=["running", "not yet begun"])
 def test_cancel_ends_a_stream_with_enodata_and_a_call_with_ecanceled(wait):
     async def story():
         desk = lab()

@@ -30,7 +30,7 @@ def test_the_empty_prefix_and_words_beyond_ascii_are_prefixes():
     assert me.link.subscriptions == {b"": 1, "é".encode(): 1}
 
 
-@pytest.mark.parametrize("topic", ["event.subscribe", "event.unsubscribe"])
+@for_each("topic", ["event.subscribe", "event.unsubscribe"])
 def test_answered_even_when_no_response_is_wanted(topic):
     me = Desk().client()
     me.ask("event.subscribe", {"topic": "x"})
@@ -47,7 +47,7 @@ def test_a_link_that_asked_for_its_text_gets_no_answer_that_it_did_not_want(topi
         me.silent(topic, data, flags=NORESPONSE)
 
 
-@pytest.mark.parametrize("topic", ["event.subscribe", "service.add"])
+@for_each("topic", ["event.subscribe", "service.add"])
 def test_brokers_get_no_answer_that_they_did_not_want(topic):
     Desk().client(OWNER, kind=1).silent(topic, {"topic": "x", "service": "x"}, flags=NORESPONSE)
 

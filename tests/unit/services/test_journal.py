@@ -74,7 +74,7 @@ def test_without_a_journal_the_answer_says_how_to_have_one(word, data):
     assert Desk().client().refused(f"journal.{word}", data) == (errno.ENOSYS, NONE_TEXT)
 
 
-@pytest.mark.parametrize("word", ["status", "start", "stop", "denied"])
+@for_each("word", ["status", "start", "stop", "denied"])
 def test_only_owners_may(desk, journal, word):
     assert desk.client(GUEST).refused(f"journal.{word}", TOLD)[0] == errno.EPERM
     assert (journal.state, journal.denials) == ("on", [])
@@ -117,7 +117,7 @@ def test_long_names_are_cut(desk, journal):
     assert (len(denial.topic), len(denial.session)) == (255, 255)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         {"topic": 7},
@@ -137,7 +137,7 @@ def test_a_denial_that_makes_no_sense(desk, journal, wrong):
     assert journal.denials == []
 
 
-@pytest.mark.parametrize("missing", TOLD)
+@for_each("missing", TOLD)
 def test_a_denial_with_something_missing(desk, journal, missing):
     told = {name: each for name, each in TOLD.items() if name != missing}
     assert desk.client().refused("journal.denied", told)[0] == errno.EPROTO

@@ -98,7 +98,7 @@ def test_a_child_that_says_what_cannot_be_true_costs_itself_only(services):
     assert where.subtree() == ({"other": [2]}, 0)
 
 
-@pytest.mark.parametrize("left_out", [-1, 1 << 54])
+@for_each("left_out", [-1, 1 << 54])
 def test_a_count_that_cannot_be_true(left_out):
     with pytest.raises(ProtocolError):
         at().set_child(1, {}, left_out)

@@ -86,7 +86,7 @@ def test_what_is_no_certificate_is_refused(text, says):
         curve.decode(text, "file")
 
 
-@pytest.mark.parametrize("value", ['say "hi"', "two\nlines"])
+@for_each("value", ['say "hi"', "two\nlines"])
 def test_metadata_that_cannot_be_quoted_is_refused(value):
     with pytest.raises(ConfigError, match="name"):
         curve.encode(curve.Certificate(PAIR.public_key, None, {"name": value}))

@@ -118,7 +118,7 @@ def test_half_of_the_cap_is_kept_from_requests():
     assert not owner.outbox.has_room_for_requests
 
 
-@pytest.mark.parametrize(("policy", "owes"), [("drop", False), ("disconnect", True)])
+@for_each(("policy", "owes"), [("drop", False), ("disconnect", True)])
 def test_events_that_may_be_dropped_are_owed_to_nobody(policy, owes):
     owner = Owner(event_policy=policy)
     assert not owner.outbox.has_undroppable

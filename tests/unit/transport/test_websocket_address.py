@@ -93,7 +93,7 @@ def test_where_the_token_comes_from(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("_no_token")
-@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff"])
+@for_each("content", [None, b"", b" \n", b"\xff"])
 def test_a_token_file_that_holds_none(monkeypatch, tmp_path, content):
     file = tmp_path / "token"
     if content is not None:

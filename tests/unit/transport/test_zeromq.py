@@ -248,9 +248,7 @@ def test_a_key_forgotten_between_handshake_and_first_message_is_not_heard():
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
-    "options", [dialling(server=CLIENT), Options(connect_timeout_s=PATIENCE_S)], ids=["key", "plain"]
-)
+@for_each("options", [dialling(server=CLIENT), Options(connect_timeout_s=PATIENCE_S)], ids=["key", "plain"])
 def test_a_wrong_server_key_or_plaintext_is_refused(options):
     async def check():
         async with listener(listening()) as (address, accepting):

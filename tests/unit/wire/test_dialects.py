@@ -134,7 +134,7 @@ def test_sizes_of_the_text_count_the_nul(size: int) -> None:
     assert Splitter().feed(framed) == [message]
 
 
-@pytest.mark.parametrize("spoken", [REVISED, FIRST])
+@for_each("spoken", [REVISED, FIRST])
 def test_older_dialects_have_no_stream_form(spoken) -> None:
     with pytest.raises(Untranslatable, match="ZeroMQ only"):
         spoken.frame(request())

@@ -147,7 +147,7 @@ def test_text_without_its_nul_is_eproto(payload: bytes | None) -> None:
     assert caught.value.errno == errno.EPROTO
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+@for_each("text", ["a\0b", "\ud800"])
 def test_text_that_no_payload_holds(text: str) -> None:
     with pytest.raises(ProtocolError):
         encode_text(text)

@@ -3,8 +3,6 @@
 import hashlib
 import json
 
-import pytest
-
 from broker.errors import ProtocolError
 from broker.wire.decoding import from_parts
 from broker.wire.framing import Splitter
@@ -111,7 +109,7 @@ def test_malformed(hostile: Hostile) -> None:
             assert only(message.framed()) == message
 
 
-@pytest.mark.parametrize(("check", "known"), [("reencode", local()), ("malformed", malformed())])
+@for_each(("check", "known"), [("reencode", local()), ("malformed", malformed())])
 def test_exclusions_name_existing_cases_and_say_why(check: str, known: list) -> None:
     cases = {record.case for record in known}
     for (_file, case), reason in excluded(check).items():

@@ -137,7 +137,7 @@ def test_a_long_form_where_a_short_one_would_do():
     assert row.parts == [b"r1", b"", b"t", proto(1, TOPIC | ROUTE | PAYLOAD)]
 
 
-@pytest.mark.parametrize("payload", [True, False])
+@for_each("payload", [True, False])
 def test_kinds_without_proto(payload):
     wire = [b"w" * 10, b"", b"x" * 300]
     items = [

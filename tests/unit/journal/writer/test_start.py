@@ -78,7 +78,7 @@ def test_a_writer_that_is_about_to_end_is_waited_for(tmp_path, monkeypatch):
     assert len(tries) == 3
 
 
-@pytest.mark.parametrize("arguments", [[], ["x"], ["-2", "{}"], ["99999", "{}"]])
+@for_each("arguments", [[], ["x"], ["-2", "{}"], ["99999", "{}"]])
 def test_without_a_socket_there_is_nobody_to_tell(arguments, monkeypatch):
     monkeypatch.setattr(start, "_close_all_but", lambda *fds: None)  # the test runner's own are open
     monkeypatch.setattr(start.signal, "signal", lambda *_: None)

@@ -47,7 +47,7 @@ def test_credit_is_due_when_a_part_of_the_window_was_taken():
     assert credit.take(1), "as many bytes"
 
 
-@pytest.mark.parametrize("window", [1, SMALL])
+@for_each("window", [1, SMALL])
 def test_a_small_window_has_each_given_back_at_once(window):
     credit = InboxCredit(Pipeline.CAST, (window, 1 << 20))
     credit.come(1)

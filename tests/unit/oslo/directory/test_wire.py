@@ -103,7 +103,7 @@ def test_endpoints_that_can_be(good):
     wire.check_state(state(endpoint=good))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "body"),
     [
         (DirectoryKind.BEAT, (Beat("n1", "other", 1, 1),)),
@@ -149,7 +149,7 @@ def test_a_snapshot_is_cut_where_it_would_hold_others_up():
     assert wire.decode(list(wire.COMPLETE)).body == States((), complete=True)
 
 
-@pytest.mark.parametrize("name", ['"' * 64, "\U0001f41f" * 63])
+@for_each("name", ['"' * 64, "\U0001f41f" * 63])
 def test_the_largest_state_that_may_be_announced_can_be_told(name):
     count = min(RECORDS_MAX, STATE_CHARS_MAX // (len(name) + 5))
     largest = state(records=[Record("", name, "", f"{at:05}") for at in range(count)])

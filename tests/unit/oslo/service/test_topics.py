@@ -30,7 +30,7 @@ def refused(call, *words):
     return caught.value.errno, str(caught.value)
 
 
-@pytest.mark.parametrize("module", [topics, announce])
+@for_each("module", [topics, announce])
 def test_examples_in_the_text(module):
     tried = doctest.testmod(module)
     assert (tried.failed, tried.attempted > 0) == (0, True)
@@ -39,7 +39,7 @@ def test_examples_in_the_text(module):
 # ---------------------------------------------------------------- requests
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "expected"),
     [
         ("oslo.nova.compute.reboot", (Address("nova", "compute"), "reboot")),
