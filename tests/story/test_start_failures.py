@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.starter import BROKER, ran
+
 pytestmark = pytest.mark.story
 
 EX_CONFIG = 78
@@ -18,10 +20,10 @@ def start(rundir: Path, text: str, prefix: tuple[str, ...] = ()) -> "subprocess.
     """``headgate broker`` with this configuration; it must not stay."""
     file = rundir / "broker.toml"
     file.write_text(text)
-    return subprocess.run(
-        [*prefix, *HEADGATE, "broker", "--config", str(file)],
-        capture_output=True, text=True, timeout=20, check=False,
-    )  # fmt: skip
+    words = [*HEADGATE, "broker", "--config", str(file)]
+    if prefix:
+        return subprocess.run([*prefix, *words], capture_output=True, text=True, timeout=20, check=False)
+    return ran(words, loads=BROKER, timeout=20)
 
 
 def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
