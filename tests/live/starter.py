@@ -31,6 +31,7 @@ GATEWAY = (*BROKER, "gateway.cli.gateway", "gateway.serve")
 NFP_BROKER = ("broker.cli.nfp.broker", "broker.nfp.server.process")
 NFP = (*NFP_BROKER, "broker.cli.nfp.worker", "broker.nfp.worker")
 OSLO_PROXY = ("broker.cli.oslo.proxy",)
+OSLO_NODE = ("broker.oslo.proxy.process",)
 OSLO_SERVER = ("broker.oslo.client",)
 UP = (*START, *GATEWAY, "gateway.cli.up")
 Stream = IO[bytes] | int | None
