@@ -22,9 +22,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any
 
+ROOT = Path(__file__).parents[2]
 BROKER = ("broker.node.bootstrap", "broker.transport.unix", "broker.transport.zeromq")
 START = (*BROKER, "broker.cli.start")
 GATEWAY = (*BROKER, "gateway.cli.gateway", "gateway.serve")
@@ -38,6 +41,7 @@ Stream = IO[bytes] | int | None
 _REQUEST_MAX = 1 << 18
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: orphans below this process become its children."""
+_one_at_a_time = threading.Lock()
 _helper: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
 
 
@@ -137,19 +141,20 @@ def ran(
 
 def _asked(request: dict[str, object], streams: Sequence[int]) -> int:
     """The pid of the copy, whose parent leaves it to this process."""
-    if not _helper:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            words = [sys.executable, "-m", __name__, str(theirs.fileno())]
-            _helper.append((subprocess.Popen(words, pass_fds=[theirs.fileno()]), ours))
-    ((_process, helper),) = _helper
     control = ctypes.CDLL(None).prctl
-    control(_SUBREAPER, 1, 0, 0, 0)
-    try:
-        socket.send_fds(helper, [json.dumps(request).encode()], streams)
-        answer = helper.recv(16)
-    finally:
-        control(_SUBREAPER, 0, 0, 0, 0)
+    with _one_at_a_time:
+        if not _helper:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                words = [sys.executable, "-m", __name__, str(theirs.fileno())]
+                _helper.append((subprocess.Popen(words, cwd=ROOT, pass_fds=[theirs.fileno()]), ours))
+        ((_process, helper),) = _helper
+        control(_SUBREAPER, 1, 0, 0, 0)
+        try:
+            socket.send_fds(helper, [json.dumps(request).encode()], streams)
+            answer = helper.recv(16)
+        finally:
+            control(_SUBREAPER, 0, 0, 0, 0)
     assert answer, "the helper that starts processes has ended"
     return int(answer)
 
@@ -157,17 +162,18 @@ def _asked(request: dict[str, object], streams: Sequence[int]) -> int:
 # ---------------------------------------------------------------- in the helper
 
 
-def serve(asking: socket.socket) -> None:
-    """Start what is asked for until nobody is left to ask; returns in each copy, too, as what it is to become."""
+def serve(asking: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Start what is asked for until nobody is left to ask; in each copy, return what it is to be, with its streams."""
     while True:
         data, streams, _flags, _address = socket.recv_fds(asking, _REQUEST_MAX, 3)
         if not data:
-            return
+            return None
         request = json.loads(data)
-        for name in request["loads"]:
-            importlib.import_module(name)
-        gc.collect()
-        gc.freeze()
+        if not sys.modules.keys() >= set(request["loads"]):
+            for name in request["loads"]:
+                importlib.import_module(name)
+            gc.collect()
+            gc.freeze()  # pages of what exists now stay shared: no collection touches them
         read, write = os.pipe()
         between = os.fork()
         if between == 0:
@@ -175,16 +181,13 @@ def serve(asking: socket.socket) -> None:
             if pid == 0:
                 for each in (asking.detach(), read, write):
                     os.close(each)
-                become(request, streams)
-                return
+                return request, streams
             os.write(write, str(pid).encode())
             os._exit(0)
         os.waitpid(between, 0)  # now the copy is an orphan, and whose child it is has been decided
         asking.send(os.read(read, 16))
-        os.close(read)
-        os.close(write)
-        for stream in streams:
-            os.close(stream)
+        for each in (read, write, *streams):
+            os.close(each)
 
 
 def become(request: dict[str, Any], streams: Sequence[int]) -> None:
@@ -196,7 +199,7 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> None:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     how, what, *words = request["argv"]
-    sys.orig_argv = [sys.executable, *request["argv"]]  # what starts anew starts this
+    sys.orig_argv = [sys.executable, *request["argv"]]  # what starts itself anew starts this
     sys.argv = [what if how == "-m" else how, *words]
     if how == "-m":
         sys.exit(importlib.import_module(what).main())
@@ -204,4 +207,8 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    order = None
+    with contextlib.suppress(KeyboardInterrupt):
+        order = serve(socket.socket(fileno=int(sys.argv[1])))
+    if order is not None:
+        become(*order)

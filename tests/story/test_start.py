@@ -75,8 +75,11 @@ exit 42
 """
 
 
-def test_the_command_is_inside_a_whole_tree_with_its_own_input_output_and_end():
-    """The promise is 1 s for four brokers on a quiet machine; 10 s only catch a start that has lost its way."""
+def test_command_finds_the_broker():
+    """It is inside a whole tree, and its input, output and end are its own.
+
+    The promise is 1 s for four brokers on a quiet machine; 10 s only catch a start that has lost its way.
+    """
     began = time.monotonic()
     done = subprocess.run(
         [*START, "--size", "4", "--topo", "kary:3", "--", "sh", "-c", SEEN],
