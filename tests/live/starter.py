@@ -36,6 +36,7 @@ NFP = (*NFP_BROKER, "broker.cli.nfp.worker", "broker.nfp.worker")
 OSLO_PROXY = ("broker.cli.oslo.proxy",)
 OSLO_NODE = ("broker.oslo.proxy.process",)
 OSLO_SERVER = ("broker.oslo.client",)
+CLUSTER = (*GATEWAY, "gateway.cli.cluster", "broker.cli.ping")
 UP = (*START, *GATEWAY, "gateway.cli.up")
 Stream = IO[bytes] | int | None
 _REQUEST_MAX = 1 << 18
