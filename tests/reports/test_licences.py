@@ -54,7 +54,7 @@ def test_what_packages_say(said, expression):
 
 def test_what_an_extra_brings_and_what_not():
     stated = {
-        "headgate-core": ["a>=1", "b; extra == 'spark'", "c; python_version < '3'", "d[x]; extra == 'test'"],
+        "headgate": ["a>=1", "b; extra == 'spark'", "c; python_version < '3'", "d[x]; extra == 'test'"],
         "a": ["e"],
         "b": ["a", "f"],
         "e": ["a"],

@@ -26,7 +26,7 @@ def named(*extras):
         *project["dependencies"],
         *(line for extra in extras for line in project["optional-dependencies"][extra]),
     ]
-    return {normal(re.match(r"[A-Za-z0-9._-]+", line)[0]) for line in lines} - {"headgate-core"}
+    return {normal(re.match(r"[A-Za-z0-9._-]+", line)[0]) for line in lines} - {"headgate"}
 
 
 @pytest.mark.parametrize("name", LISTS)
