@@ -47,8 +47,6 @@ help:
 
 # ---------------------------------------------------------------- environment: a stamp per set of packages
 
-# pip 23 finds the headgate-core[all] that deploy/headgate asks for where that very extra is named, in front of others.
-
 $(VENV)/.stamp-venv:
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "creating $(VENV) with $(PYTHON)"
@@ -57,15 +55,12 @@ $(VENV)/.stamp-venv:
 
 $(VENV)/.stamp-run: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing headgate"
-	@$(PIP) uninstall --quiet --yes headgate # of before there was headgate-core, which has its files now
 	@$(PIP_INSTALL) --editable '.[all]'
-	@$(PIP_INSTALL) --no-deps ./deploy/headgate # pip 23 does not see that the line above is what it asks for
 	@touch $@
 
 $(VENV)/.stamp-test: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing headgate and what its tests need"
-	@$(PIP) uninstall --quiet --yes headgate # as above
-	@$(PIP_INSTALL) --editable '.[all]' --editable '.[test]' ./deploy/headgate
+	@$(PIP_INSTALL) --editable '.[test]'
 	@touch $@ $(VENV)/.stamp-run
 
 $(VENV)/.stamp-lint: pyproject.toml $(VENV)/.stamp-test
@@ -105,7 +100,7 @@ $(OSLO_VENV): pyproject.toml | $(VENV)/.stamp-venv
 	@rm -rf $(@D) && $(PY) -m venv $(@D)
 	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile 'oslo.messaging==$(OSLO_VERSION)' \
 		eventlet testtools fixtures testscenarios oslotest pifpaf requests oslo.service cotyledon \
-		--editable '.[all]' --editable '.[oslo,redis]' ./deploy/headgate
+		--editable '.[all,oslo,redis]'
 	@touch $@
 PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
 $(OSLO_OLDER_VENVS): $(OSLO_VENV)
@@ -233,7 +228,7 @@ format: $(VENV)/.stamp-lint
 lock: $(VENV)/.stamp-lint $(VENV)/.stamp-spark
 	@$(PIP) check
 	@{ echo "# The versions CI runs with: pip install --constraint requirements.lock. Renewed by: make lock"; \
-	   $(PIP) freeze --exclude-editable --exclude headgate --exclude headgate-core --exclude uv; } > requirements.lock
+	   $(PIP) freeze --exclude-editable --exclude headgate --exclude uv; } > requirements.lock
 	@$(PIP) install --quiet uv && PATH=$(VENV)/bin:$$PATH $(PY) deploy/lock.py
 	@cat requirements.lock
 

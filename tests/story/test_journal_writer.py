@@ -16,6 +16,7 @@ import zlib
 import msgspec
 import pytest
 
+from broker.extras import install
 from broker.journal import marks
 from broker.journal.layout import FLUX, STATE
 from broker.journal.reading.contents import contents
@@ -294,7 +295,7 @@ def test_a_library_that_is_missing_is_named(start, tmp_path, library):
     path = os.pathsep.join([str(folder), os.getcwd()])
     live = start(folder / "j", codec="zstd", environment={"PYTHONPATH": path})
     assert live.off() == errno.ENOPKG
-    assert f"{library} is not installed; pip install 'headgate[journal]'" in live.words()
+    assert f"{library} is not installed: {install('journal')}" in live.words()
 
 
 def test_a_directory_that_cannot_be_made(start, tmp_path):

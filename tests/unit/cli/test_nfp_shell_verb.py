@@ -16,6 +16,7 @@ from broker.cli.exits import UsageError
 from broker.cli.main import main
 from broker.cli.nfp.completion import COMMANDS, OPTIONS, Catalog
 from broker.cli.nfp.shell import TaskLine, completer, read, typed_lines
+from broker.extras import lacking
 from tests.live.nfp import nfp_broker
 from tests.tables import for_each
 from tests.unit.nfp.client.fake_broker import FakeBroker
@@ -209,7 +210,7 @@ def test_a_person_needs_prompt_toolkit(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     assert main(["nfp", "shell"]) == exits.CONFIG
-    assert "pip install 'headgate[shell]'" in capsys.readouterr().err
+    assert lacking("prompt_toolkit") in capsys.readouterr().err
 
 
 def test_workers_describe_their_tasks(rundir, monkeypatch, capsys):

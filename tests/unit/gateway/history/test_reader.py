@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from broker.extras import install
 from gateway.history import reader
 from gateway.history.files import Absent
 from gateway.history.reader import WAITING_MAX, Busy, History, Question, TooWide
@@ -134,7 +135,7 @@ async def test_what_is_missing_is_said_in_words(tmp_path, monkeypatch):
     assert "--history DIR" in await said(None)
     assert "headgate pipeline batch" in await said(str(tmp_path / "not-yet"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert "pip install 'headgate[history]'" in await said(str(tmp_path))
+    assert install("history") in await said(str(tmp_path))
 
 
 async def test_a_closed_history_answers_nobody(house):

@@ -1,6 +1,7 @@
 """What a transport URL and the options become."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from oslo_config import cfg
 from oslo_messaging import InvalidTransportURL, TransportURL, exceptions
 from oslo_messaging._drivers import common
 
+from broker.extras import install
 from broker.oslo import node
 from broker.oslo.contract import Settings
 from broker.oslo.driver import options
@@ -100,9 +102,8 @@ def test_without_redis_py_it_is_said_what_to_install(
     monkeypatch.setitem(sys.modules, "redis", None)
     for part in ("backoff", "retry", "sentinel"):
         monkeypatch.setitem(sys.modules, f"redis.{part}", None)
-    with pytest.raises(
-        exceptions.ConfigurationError, match=r"install headgate-core\[redis\]; a proxy on this node"
-    ):
+    said = re.escape(f"{install('redis')}; a proxy on this node")
+    with pytest.raises(exceptions.ConfigurationError, match=said):
         settings(conf, "zmq+redis://r1", rpc_zmq_ipc_dir="/no/proxy/here")
 
 
