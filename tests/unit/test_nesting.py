@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import doctest
 import json
 
 import msgspec
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import nesting
 from broker.errors import DecodeError, ProtocolError, RpcError
 from broker.nesting import _LONG, NESTED_MAX, _opens, check, read_json
 from broker.nfp import bodies, opening, targets
@@ -154,10 +152,6 @@ def test_bodies_of_oslo_messaging():
 
 
 # ---------------------------------------------------------------- the check itself
-
-
-def test_examples():
-    assert doctest.testmod(nesting).failed == 0
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, bytes.decode])

@@ -1,7 +1,5 @@
 """`[oslo]`: read, rooted, held against its rules; set from the command line and shown; what processes are told."""
 
-import doctest
-
 import msgspec
 import pytest
 from msgspec import structs
@@ -186,11 +184,6 @@ def test_every_entry_has_its_meanings():
 
 
 # ---------------------------------------------------------------- what processes are told
-
-
-def test_examples_in_the_text():
-    tried = doctest.testmod(plan)
-    assert (tried.failed, tried.attempted > 0) == (0, True)
 
 
 def test_a_certificate_closes_the_ports_to_keys_that_are_not_listed_unless_the_file_says_otherwise():
