@@ -1,8 +1,7 @@
 """Node proxies and applications of oslo.messaging as processes, each node on a loopback address of its own.
 
 Applications run in an environment of their own, as deployed ones do: ``make oslo`` makes ``.venv-oslo`` and one for
-each version that ``OSLO_TRIED`` names; ``OSLO_PYTHON`` names another interpreter that has oslo.messaging and this
-project.
+each of ``OLDER``; ``OSLO_PYTHON`` names another interpreter that has oslo.messaging and this project.
 """
 
 import contextlib
@@ -30,10 +29,8 @@ from tests.live.oslo_wire import hear
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDE = Path(__file__).with_name("oslo_side.py")
-VERSIONS = ("14.9", "16.1", "17.1", "17.3")
+OLDER = ("14.9", "16.1", "17.1", "17.3")
 """Minor versions of oslo.messaging, of the cycles of OpenStack before the newest: 2024.2, 2025.1, 2025.2, 2026.1."""
-OLDER = tuple(each.rpartition(".")[0] for each in os.environ.get("OSLO_TRIED", "").split()) or VERSIONS[:1]
-"""Those that are tried: the oldest, unless others are asked for."""
 START_S = 30.0
 ANSWER_S = 60.0
 LEAVE_S = 25.0

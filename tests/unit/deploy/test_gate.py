@@ -75,8 +75,8 @@ def test_the_schema_finds_an_unknown_key_of_a_job(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ("matrix.older", "matrix.elder", "elder"),
-        ("run: make oslo", "run: cd $FOLDER; make oslo", "SC2086"),
+        ("matrix.version", "matrix.versoin", "versoin"),
+        ("run: make oslo\n", "run: cd $FOLDER; make oslo\n", "SC2086"),
     ],
 )
 def test_actionlint_finds_a_wrong_expression_and_a_wrong_command(tmp_path, before, after, expected):
