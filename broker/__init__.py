@@ -4,7 +4,7 @@ One message's journey, room by room::
 
     transport/   bytes from a UNIX stream, ZeroMQ or an in-process peer -> Message
     wire/        what a Message is: parts, framing, dialects                  (pure)
-    ingress/     who sent it, what may they do: stamp userid and rolemask     (pure)
+    ingress/     who sent it: userid and rolemask, stamped into each message  (pure)
     routing/     where it goes: services, route stacks, pending calls, events (pure)
     services/    built-in services that answer requests
     transport/   the outbox of every link that was touched, flushed once

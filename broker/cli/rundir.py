@@ -1,4 +1,4 @@
-"""The directory of a test instance: sockets, certificates, a lock."""
+"""The directory of a local tree: sockets, certificates, a lock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OURS: Final = ("local-", "tree-", "rank-")
 
 
 class Rundir:
-    """The directory of a test instance: sockets, certificates, a lock; private, and gone after ``remove``.
+    """The directory of a local tree: sockets, certificates, a lock; private, and gone after ``remove``.
 
     Args:
         path: where; None makes a new one below ``$TMPDIR``.
@@ -38,7 +38,7 @@ class Rundir:
             before keeps its mode.
 
     Raises:
-        ConfigError: it cannot be made, others may write to it, or a test instance runs there.
+        ConfigError: it cannot be made, others may write to it, or a local tree runs there.
     """
 
     def __init__(self, path: str | None = None, *, guests: bool = False) -> None:
@@ -73,7 +73,7 @@ class Rundir:
         except BlockingIOError:
             os.close(lock)
             raise ConfigError(
-                f"run directory {self.path}: a test instance runs there already; end it or choose another --rundir"
+                f"run directory {self.path}: a local tree runs there already; end it or choose another --rundir"
             ) from None
         return lock
 

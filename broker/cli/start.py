@@ -24,7 +24,7 @@ from broker.cli.nfp import inside as nfp
 from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
 from broker.errors import ConfigError, HeadgateError, print_error
-from broker.node.test_instance import TestInstance, plan
+from broker.node.local_tree import LocalTree, plan
 from broker.settings import NfpSection, OsloSection, Settings
 from broker.signals import take
 
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
     try:
-        instance = TestInstance(
+        instance = LocalTree(
             plan(base, given.size, base.tree.topology, rundir.path),
             wings.beside if wings.wanted(base) else None,
         )
@@ -149,7 +149,7 @@ def settings_with(given: argparse.Namespace, config: str | None, assignments: Se
         settings = with_journal(settings, given.journal)
     if settings.tree.topology == "custom":
         raise ConfigError(
-            "tree.topology: saw custom, expected kary:K: a test instance makes its own hosts (try --topo)"
+            "tree.topology: saw custom, expected kary:K: a local tree makes its own hosts (try --topo)"
         )
     return settings
 
@@ -184,7 +184,7 @@ def _wings(settings: Settings) -> Callable[[], list[str]]:
 
 
 def _run(
-    instance: TestInstance, words: Sequence[str], rundir: Rundir, *, wait: bool, said: Callable[[], list[str]]
+    instance: LocalTree, words: Sequence[str], rundir: Rundir, *, wait: bool, said: Callable[[], list[str]]
 ) -> int:
     began = time.monotonic()
     instance.start()
@@ -212,14 +212,14 @@ def _shell(rundir: Rundir, uri: str) -> list[str]:
     return [program, "--rcfile", rundir.write_bashrc(environ), "-i"]
 
 
-def _brokers(instance: TestInstance) -> str:
+def _brokers(instance: LocalTree) -> str:
     return f"{len(instance.ranks)} brokers are" if len(instance.ranks) > 1 else "one broker is"
 
 
 # ---------------------------------------------------------------- until all are there
 
 
-def _until_ready(instance: TestInstance, began: float) -> int | None:
+def _until_ready(instance: LocalTree, began: float) -> int | None:
     """Wait for every rank; an exit code when that fails or somebody wants an end."""
     said = PATIENT_S
     while not instance.wait(_STEP_S):
@@ -236,12 +236,12 @@ def _until_ready(instance: TestInstance, began: float) -> int | None:
     return None
 
 
-def _missing(instance: TestInstance) -> str:
+def _missing(instance: LocalTree) -> str:
     numbers = [str(rank.number) for rank in instance.ranks if not rank.ready]
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:16])}{' ...' if len(numbers) > 16 else ''}"
 
 
-def _failed_start(instance: TestInstance) -> int:
+def _failed_start(instance: LocalTree) -> int:
     """A rank died before all were ready; it has said why itself, and what the others say comes before our word."""
     first = instance.dead[0]
     instance.stop()
@@ -252,7 +252,7 @@ def _failed_start(instance: TestInstance) -> int:
 # ---------------------------------------------------------------- --wait
 
 
-def _say_where(instance: TestInstance, environ: str, seconds: float, beside: Sequence[str]) -> None:
+def _say_where(instance: LocalTree, environ: str, seconds: float, beside: Sequence[str]) -> None:
     shown = [f"  rank {rank.number:<4} {rank.uri}" for rank in instance.ranks]
     if len(shown) > 16:
         shown[8:-2] = ["  ..."]
@@ -270,7 +270,7 @@ def _say_where(instance: TestInstance, environ: str, seconds: float, beside: Seq
     print("\n".join(lines), flush=True)
 
 
-def _until_told(instance: TestInstance) -> int:
+def _until_told(instance: LocalTree) -> int:
     """Stay until a signal asks for the end, or no broker is left."""
     while instance.alive:
         came = take(AWAITED, None)
@@ -280,7 +280,7 @@ def _until_told(instance: TestInstance) -> int:
     raise HeadgateError("no broker is left")
 
 
-def report_dead(instance: TestInstance) -> None:
+def report_dead(instance: LocalTree) -> None:
     """Say which ranks have ended since the last look."""
     for rank in instance.reap():
         print_error(f"headgate: rank {rank.number} (pid {rank.pid}) ended with code {rank.code}")

@@ -1,4 +1,7 @@
-"""The oslo wing: oslo.messaging's ZeroMQ driver, the proxy of each node, the directory between them (seed 003).
+"""The oslo wing: oslo.messaging's ZeroMQ driver, the proxy of each node, the directory between them.
+
+It is OpenStack's blueprint ``zmq-patterns-usage`` (*New ZeroMQ driver implementation details*); the files
+here quote its sections by name.
 
 A message on its way, room by room::
 

@@ -1,4 +1,4 @@
-"""Names that every room of the wing shares: pipelines and their ports, files of a node's folder, limits (seed 003).
+"""Names that every room of the wing shares: pipelines and their ports, files of a node's folder, limits.
 
 Pure: no input, no output, no clock.
 """
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class Pipeline(StrEnum):
-    """The dedicated pipelines (seed 003, "Dedicated Socket Pipelines")."""
+    """The dedicated pipelines (zmq-patterns-usage, "Dedicated Socket Pipelines")."""
 
     CALL = "call"
     """ROUTER/DEALER: requests that are answered, and casts whose taking is to be confirmed."""
@@ -23,7 +23,7 @@ class Pipeline(StrEnum):
 
 
 PORTS: Final = {Pipeline.CALL: 9501, Pipeline.FANOUT: 9502, Pipeline.NOTIFY: 9503, Pipeline.CAST: 9504}
-"""Default ports (seed 003, "Configuration Impact")."""
+"""Default ports (zmq-patterns-usage, "Configuration Impact")."""
 DIRECTORY_PORT: Final = 9500
 """Default port of the directory service; the text leaves it open."""
 

@@ -98,8 +98,8 @@ class Flow:
     Attributes:
         blocked: whoever publishes here has to wait. on_open: called when it is no longer so.
         handled_due: who is to be told what is handled.
-        down, up: sent to every child that was there, and to the parent since it is the parent. marks: above
-            ``down_mark`` or ``up_mark`` somebody may be behind, see ``update``.
+        down, up: sent to every child that was there, and to the parent since it is the parent.
+        down_mark, up_mark: above these somebody may be behind, see ``update``.
     """
 
     __slots__ = (

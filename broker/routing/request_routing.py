@@ -56,7 +56,7 @@ def resolve(router: Router, port: Port, message: Message, topic: bytes) -> Port 
 
 def _local(router: Router, port: Port, topic: bytes, nodeid: int) -> Port | None:
     target = router.services.find(topic.partition(b".")[0])
-    # CMB1 (seeds 000 and 004, "Default Request Routing" 1): a provider's own request to any rank goes on upstream
+    # CMB1 (both texts, "Default Request Routing" 1): a provider's own request to any rank goes on upstream
     return None if target is port and port.cmb1 and nodeid == NODEID_ANY else target
 
 

@@ -80,10 +80,11 @@ class Outbox(Generic[Form]):
         account: of the user whose link it is; None: a link by itself.
         unflushed: forms sent since the last flush while nothing is queued.
         queue: (form, size, what it is) that the transport did not take yet.
-        queued_bytes: their sizes; of them, events: ``event_bytes``.
+        queued_bytes, event_bytes: their sizes; those of events among them.
         charged_bytes: what the account is charged for them.
-        sent: messages that left completely. under_way: those the peer has not handled. lagging: it is, with them.
-        choked: full, or lagging.
+        sent: messages that left completely.
+        in_flight: how far behind the peer is with them, where it tells what it has handled.
+        lagging: too many are in flight. full: more is queued than high water. choked: full, or lagging.
         progress: count of flushes in which the transport took at least one byte; stall detection compares it.
         dropped_events: events dropped by policy ``drop`` since the link began.
         discarded: messages that were queued when the link ended, or came later.

@@ -1,7 +1,7 @@
 """``headgate up``: a tree of brokers and a gateway on this machine, one command from nothing to a dashboard.
 
 Rank 0 and the gateway are this process, on one event loop, linked in memory; the other ranks are forked before the loop
-begins, and follow rank 0 when it leaves (``broker.node.test_instance``).
+begins, and follow rank 0 when it leaves (``broker.node.local_tree``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
 from broker.cli.start import positive, report_dead, settings_with
 from broker.errors import ConfigError
-from broker.node.test_instance import TestInstance, plan
+from broker.node.local_tree import LocalTree, plan
 from broker.settings import ListenEntry as BrokerListenEntry
 from broker.settings import Settings
 from gateway import delta
@@ -160,11 +160,9 @@ def _run(
 ) -> int:
     began = time.monotonic()
     sockets = _bound(settings, fixed=bool(given.listen or given.config))
-    instance = TestInstance(ranks[1:])
+    instance = LocalTree(ranks[1:])
     hurry = False
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGCHLD}
-    )  # ranks that end are looked for, see TestInstance
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # ranks that end are looked for, see LocalTree
     try:
         instance.start()
         from gateway import process  # behind the fork: the other ranks need nothing of it
@@ -238,7 +236,7 @@ class _Up:
         settings: GatewaySettings,
         rank: Settings,
         own: str,
-        instance: TestInstance,
+        instance: LocalTree,
         sockets: list[socket.socket],
         began: float,
         rundir: Rundir,

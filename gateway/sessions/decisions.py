@@ -50,7 +50,7 @@ class Decision:
         topic_part: the topic, encoded. head: the stamped header.
         once: one response ends the call; otherwise it is a stream. track: it wants a response.
         anywhere: it goes to any rank, and elsewhere where nobody has the service there (see ``any_rank_retry``).
-        unarmed: the first of its kind that is sent has the provider hear of the session's end.
+        notice_pending: the first of its kind that is sent has the provider hear of the session's end.
     """
 
     __slots__ = ("act", "anywhere", "head", "notice_pending", "once", "topic_part", "track")

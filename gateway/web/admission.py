@@ -101,11 +101,9 @@ class Pool:
     Args:
         most: connections in all. each: of one key.
         names: of both caps, for `ended`.
+        ended: called with the name of a cap and the key of the connection that is ended for it.
         spare: where all are at work, whether the newcomer is kept out (or else the oldest ends).
         grace_s: how long nobody here is ended for a newcomer.
-
-    Attributes:
-        ended: name of a cap -> connections that ended for it.
     """
 
     def __init__(

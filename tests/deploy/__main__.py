@@ -1,4 +1,17 @@
-"""``python -m tests.deploy``: every checker over everything in ``Dockerfile`` and ``deploy/``, and over names."""
+"""``python -m tests.deploy``: every checker over everything in ``Dockerfile`` and ``deploy/``, one line each.
+
+Nothing of it needs a container engine, a cluster or root. Its parts, which the tests beside it use, too::
+
+    checks      the checkers of others: hadolint, compose-spec, kubernetes-validate, systemd-analyze
+    compiled    whether a wheel is compiled as it should be
+    commands    `headgate ...` as it stands in a unit, a manifest or a Dockerfile: would it parse?
+    dockerfile  the instructions of a Dockerfile
+    figures     the metrics that are served
+    kubelet     what is done with a pod template, without a cluster
+    machine     a machine of namespaces with the real systemd
+    manifests   Kustomize's overlays, built with keys of their own
+    units       systemd's unit files
+"""
 
 import sys
 import time

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from tests.deploy import DEPLOY, ROOT, manifests, names, units
+from tests.deploy import manifests, units
+from tests.deploy.paths import DEPLOY, ROOT
 
 KUBERNETES = ("1.29", "1.33", "1.37")
 """Versions whose schemas the manifests have to fit: one with all that is used, a newer one, the newest known."""
@@ -190,8 +191,6 @@ def everything() -> Iterator[tuple[str, Callable[[], list[str]]]]:
     """(what is checked, the check) of all that is there."""
     yield "Dockerfile: hadolint", dockerfile
     yield "compose.yaml: compose-spec", compose
-    yield "names: no public class twice in a package", names.twice
-    yield "docs/glossary.md: what it names is there", names.glossary
     for path in sorted((ROOT / ".github/workflows").glob("*.yml")):
         yield f"{path.name}: github-workflows, actionlint", _bound(workflow, path)
     for path in [*sorted((ROOT / ".ci").iterdir()), *sorted(DEPLOY.glob("*.sh"))]:

@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from tests.deploy import ROOT
+from tests.deploy.paths import ROOT
 
 PATH = ROOT / "Dockerfile"
 

@@ -15,7 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.deploy import ROOT, dockerfile, manifests
+from tests.deploy import dockerfile, manifests
+from tests.deploy.paths import ROOT
 from tests.live import guard
 from tests.netlab import NetLab
 

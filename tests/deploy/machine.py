@@ -16,7 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.deploy import ROOT, units
+from tests.deploy import units
+from tests.deploy.paths import ROOT
 
 USER, UID = "headgate", 10001
 SYSTEMD = Path("/usr/lib/systemd/systemd")

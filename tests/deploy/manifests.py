@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gateway.cli.cluster import main as cluster
-from tests.deploy import DEPLOY
+from tests.deploy.paths import DEPLOY
 
 FOLDER = DEPLOY / "kubernetes"
 OVERLAYS = ("production", "small")

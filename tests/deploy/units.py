@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from tests.deploy import DEPLOY
+from tests.deploy.paths import DEPLOY
 
 FOLDER = DEPLOY / "systemd"
 SYSTEM = Path("/usr/lib/systemd/system")

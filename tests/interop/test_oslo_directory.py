@@ -1,4 +1,4 @@
-"""The directory service under real applications: records, its death, a second one, Redis (seed 003, Z11 to Z17)."""
+"""The directory service under real applications: records, its death, a second one, Redis (Z11 to Z17)."""
 
 import contextlib
 import signal

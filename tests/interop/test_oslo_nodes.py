@@ -1,4 +1,4 @@
-"""Nodes with applications of deployed oslo.messaging on them: what goes where (seed 003, Z2 to Z10, Z18 to Z21)."""
+"""Nodes with applications of deployed oslo.messaging on them: what goes where (Z2 to Z10, Z18 to Z21)."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A real service of OpenStack, unmodified, does its work over ``zmq://`` (seed 003, Z28)."""
+"""A real service of OpenStack, unmodified, does its work over ``zmq://`` (Z28)."""
 
 from collections import Counter
 from collections.abc import Iterator

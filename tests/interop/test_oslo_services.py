@@ -1,4 +1,4 @@
-"""Services as they are deployed: workers that fork, a second driver beside ours, CURVE (seed 003, Z22, Z28, Z29)."""
+"""Services as they are deployed: workers that fork, a second driver beside ours, CURVE (Z22, Z28, Z29)."""
 
 import signal
 import time

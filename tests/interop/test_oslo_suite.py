@@ -1,4 +1,4 @@
-"""The functional test suite that ships inside oslo.messaging passes over ``zmq://`` (seed 003, "Testing Impact")."""
+"""The functional test suite that ships inside oslo.messaging passes over ``zmq://``."""
 
 from pathlib import Path
 

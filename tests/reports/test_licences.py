@@ -8,33 +8,31 @@ from tests.reports import licences
 from tests.reports.__main__ import main
 from tests.reports.licences import Package, closure, expression_of, locked, verdict_of
 
-
-@pytest.mark.parametrize(
-    ("expression", "verdict"),
-    [
-        ("MIT", "permissive"),
-        ("Apache-2.0 AND BSD-3-Clause", "permissive"),
-        ("Apache-2.0 OR GPL-2.0-only", "permissive"),
-        ("(MIT OR GPL-2.0-only) AND ISC", "permissive"),
-        ("Apache-2.0 WITH LLVM-exception AND MIT", "permissive"),
-        ("MPL-2.0", "weak"),
-        ("MIT and MPL-2.0", "weak"),
-        ("GPL-3.0-or-later", "refused"),
-        ("LGPL-2.1-only", "refused"),
-        ("AGPL-3.0-only OR LicenseRef-Commercial", "refused"),
-        ("MIT AND (GPL-2.0-only OR LGPL-3.0-only)", "refused"),
-        ("SSPL-1.0", "refused"),
-        ("", "refused"),
-        ("unknown: see LICENSE", "refused"),
-    ],
-)
-def test_expressions(expression, verdict):
-    assert verdict_of(expression) == verdict
+pytestmark = pytest.mark.tools
 
 
-@pytest.mark.parametrize(
-    ("said", "expression"),
-    [
+def test_expressions():
+    verdicts = {
+        "MIT": "permissive",
+        "Apache-2.0 AND BSD-3-Clause": "permissive",
+        "Apache-2.0 OR GPL-2.0-only": "permissive",
+        "(MIT OR GPL-2.0-only) AND ISC": "permissive",
+        "Apache-2.0 WITH LLVM-exception AND MIT": "permissive",
+        "MPL-2.0": "weak",
+        "MIT and MPL-2.0": "weak",
+        "GPL-3.0-or-later": "refused",
+        "LGPL-2.1-only": "refused",
+        "AGPL-3.0-only OR LicenseRef-Commercial": "refused",
+        "MIT AND (GPL-2.0-only OR LGPL-3.0-only)": "refused",
+        "SSPL-1.0": "refused",
+        "": "refused",
+        "unknown: see LICENSE": "refused",
+    }
+    assert {expression: verdict_of(expression) for expression in verdicts} == verdicts
+
+
+def test_what_packages_say():
+    for said, expression in (
         ({"License-Expression": "MIT", "License": "GPL"}, "MIT"),
         ({"License": "Apache-2.0"}, "Apache-2.0"),
         ({"License": "Apache 2.0"}, "Apache-2.0"),
@@ -43,13 +41,11 @@ def test_expressions(expression, verdict):
         ({"License": "Copyright (c) 2020 Somebody ..."}, "unknown: Copyright (c) 2020 Somebody ..."),
         ({"License": "GPL-3.0"}, "GPL-3.0-only"),
         ({}, "unknown: nothing said"),
-    ],
-)
-def test_what_packages_say(said, expression):
-    message = Message()
-    for name, value in said.items():
-        message[name] = value
-    assert expression_of(message) == expression
+    ):
+        message = Message()
+        for name, value in said.items():
+            message[name] = value
+        assert expression_of(message) == expression, said
 
 
 def test_what_an_extra_brings_and_what_not():

@@ -8,6 +8,8 @@ import pytest
 from tests.reports import rooms
 from tests.reports.__main__ import main
 
+pytestmark = pytest.mark.tools
+
 
 def file(statements, missed):
     return {"summary": {"num_statements": statements, "missing_lines": missed}}

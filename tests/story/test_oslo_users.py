@@ -13,7 +13,8 @@ import time
 import pytest
 
 from broker.transport import curve
-from tests.deploy import ROOT, units
+from tests.deploy import units
+from tests.deploy.paths import ROOT
 
 PROXY, GROUP, SERVICE, STRANGER = 10001, 10002, 10003, 10004
 FOLDER = "/run/headgate-oslo"

@@ -24,7 +24,7 @@ START = [sys.executable, "-m", "broker.cli.main", "start"]
 
 
 def inside(size: str, *command: str) -> str:
-    """Output of a command in a test instance."""
+    """Output of a command in a local tree."""
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         [*START, "--size", size, "--", *command],

@@ -367,7 +367,7 @@ def test_second_start_in_the_same_directory_is_refused(here):
     process, _ = wait_instance(here)
     done = run("--rundir", str(here), "--", "true")
     assert done.returncode == 78
-    assert "a test instance runs there already" in done.stderr
+    assert "a local tree runs there already" in done.stderr
     assert headgate("ping", "-c", "1", "--uri", f"local://{here}/local-0").returncode == 0
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)

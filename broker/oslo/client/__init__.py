@@ -1,4 +1,4 @@
-"""An application's process: its one real thread that owns the sockets, and what callers see of it (seed 003).
+"""An application's process: its one real thread that owns the sockets, and what callers see of it.
 
 ::
 

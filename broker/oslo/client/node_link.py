@@ -1,4 +1,4 @@
-"""One socket to one node and pipeline: what waits for it, whether it moves, whether it is full (seed 003).
+"""One socket to one node and pipeline: what waits for it, whether it moves, whether it is full.
 
 The sockets are IMMEDIATE: libzmq takes messages only while the node is connected, so that whatever it has not taken
 can be taken back and given to another one. A link that holds messages and has moved none of them for ``down_s`` is

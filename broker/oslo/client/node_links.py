@@ -1,4 +1,4 @@
-"""The links of one pipeline: one to each node that is used, and which of them take something (seed 003).
+"""The links of one pipeline: one to each node that is used, and which of them take something.
 
 A node's link is connected at its first use: over the node's folder when the node is our own, else to the TCP endpoint
 that its state names; the name of its host is looked up first (``naming``), and again while the node is away.

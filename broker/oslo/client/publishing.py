@@ -1,8 +1,8 @@
 """Fan-outs and notifications, in the thread of the sockets: published once to each node, once the node has subscribed.
 
-What waits for the subscription of a node is said in ``publishing_link``; everything else goes on meanwhile (seed 003,
-"PUB/SUB for FANOUT CAST", "PUB/SUB for Notifier"). It is as bounded as what waits for a socket: beyond it callers wait
-(``busy``).
+What waits for the subscription of a node is said in ``publishing_link``; everything else goes on meanwhile
+(zmq-patterns-usage, "PUB/SUB for FANOUT CAST", "PUB/SUB for Notifier"). It is as bounded as what waits for a
+socket: beyond it callers wait (``busy``).
 
 A notification names the listeners that shall have it: one of each pool, in turn, one copy to each node of them.
 """

@@ -1,7 +1,7 @@
-"""Local servers, in the thread of the sockets: registered with the node's proxy, and what comes for them (seed 003).
+"""Local servers, in the thread of the sockets: registered with the node's proxy, and what comes for them.
 
 One process has one control link for each of CALL, CAST and NOTIFY, over which their messages come, and one SUB for
-fan-outs. All of these sockets are IPC: servers listen on no network (seed 003, "ZMQ Proxy").
+fan-outs. All of these sockets are IPC: servers listen on no network (zmq-patterns-usage, "ZMQ Proxy").
 What comes for them is ``delivery``'s.
 """
 

@@ -1,4 +1,4 @@
-"""The directory service: who listens where, in the whole cloud (seed 003, "Dedicated Socket Pipelines").
+"""The directory service: who listens where, in the whole cloud (zmq-patterns-usage, "Dedicated Socket Pipelines").
 
 What travels is a **state**: all of what one pipeline of one node offers, with a version. How a listener becomes known
 on another node, in order:

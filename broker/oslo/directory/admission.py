@@ -1,4 +1,4 @@
-"""Who may ask a directory, and who may announce what to it (seed 003, "Security impact").
+"""Who may ask a directory, and who may announce what to it (zmq-patterns-usage, "Security impact").
 
 Over TCP, asking is for every key that may use the node at all: those that are listed, and others only where
 ``unlisted`` lets them in. Announcing is for keys that are listed as owners, those of other nodes, for our own, since

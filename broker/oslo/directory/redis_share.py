@@ -1,4 +1,4 @@
-"""States shared by Redis: written to all hosts, read from all that can be reached (seed 003, "directory service").
+"""States shared by Redis: written to all hosts, read from all that can be reached.
 
 The directory of a node speaks Redis, and an application where no proxy runs on its node, which only reads: from threads
 of its own (``redis_host``); whatever these read is handed to the reactor. Each host is a source of its own in the

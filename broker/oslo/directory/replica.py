@@ -2,7 +2,7 @@
 
 Each **source**, a directory or a Redis host, makes claims. A claim is in force when it is the newest of all sources for
 its place: the greatest (incarnation, version). Claims outlive their source: a directory that is silent takes nothing
-away (seed 003: state is cached, so that the directory is no single point of failure). They end when
+away (zmq-patterns-usage: state is cached, so that the directory is no single point of failure). They end when
 
 - a source says that the state is gone: its own claim, and those of sources that cannot be asked just now;
 - a source that came back with a complete snapshot did not list it for ``lease_s`` (a restarted directory is empty until

@@ -2,7 +2,7 @@
 
 A state that is announced first hand is passed on as it is, to everybody: to our own processes at once, to other nodes
 as ``burst`` says. What was learnt from other directories or from Redis is passed on to this node's own processes only
-(seed 003: "DS state caching on local brokers"), so directories never echo each other.
+(zmq-patterns-usage: "DS state caching on local brokers"), so directories never echo each other.
 """
 
 from __future__ import annotations

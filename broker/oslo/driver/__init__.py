@@ -13,5 +13,5 @@
     handing        how a server gets its messages: threads of its executor take them, or one polls
     driver         ``ZmqDriver``, which oslo.messaging loads by its entry point
 
-An application changes its ``transport_url`` and nothing else (seed 003, "Impact on Existing APIs").
+An application changes its ``transport_url`` and nothing else (zmq-patterns-usage, "Impact on Existing APIs").
 """

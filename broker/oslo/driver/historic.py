@@ -62,7 +62,7 @@ REPLACED: Final = (
     Replaced("rpc_message_ttl", "nothing is sent twice, so nothing has to be recognised"),
     *(Replaced(f"{pipeline}_port", _ports.format(pipeline)) for pipeline in PORTS),
 )
-"""In the group ``oslo_messaging_zmq``; the ports are those that seed 003 speaks of ("Configuration Impact")."""
+"""In the group ``oslo_messaging_zmq``; the ports are those that the blueprint speaks of ("Configuration Impact")."""
 MATCHMAKER: Final = (
     "host", "port", "password", "sentinel_hosts", "sentinel_group_name", "wait_timeout", "check_timeout",
     "socket_timeout",

@@ -2,7 +2,7 @@
 
 Names that the driver of 2015 to 2018 had keep their meaning. Each may be overridden in the query of a transport URL
 (``zmq://host/?zmq_linger=1``). Ports of the pipelines are not here: clients learn from the directory where a node's
-pipelines are, so that a proxy may be moved without touching its clients (seed 003, "Configuration Impact").
+pipelines are, so that a proxy may be moved without touching its clients (zmq-patterns-usage, "Configuration Impact").
 """
 
 from __future__ import annotations

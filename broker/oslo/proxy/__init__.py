@@ -1,4 +1,4 @@
-"""The proxy of one node: what stands between the network and the servers of that node (seed 003, "ZMQ Proxy").
+"""The proxy of one node: what stands between the network and the servers of that node ("ZMQ Proxy").
 
 ::
 

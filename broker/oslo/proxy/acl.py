@@ -1,4 +1,4 @@
-"""Who comes in, as whom, and what they may do there (pure; RFC 12, DESIGN "Identity and policy").
+"""Who comes in, as whom, and what they may do there (pure; RFC 12).
 
 A local peer is who the kernel says (``Peer-Address`` ends in ``:uid:gid:pid``): our own user and root are owners, all
 others users; LOCAL marks both. A peer from the network is who its CURVE key says, never LOCAL: keys that are listed,

@@ -1,4 +1,4 @@
-"""The pipeline of calls: ROUTER to clients, ROUTER to servers (seed 003, "REQ/REP (ROUTER/DEALER) for CALL").
+"""The pipeline of calls: ROUTER to clients, ROUTER to servers (zmq-patterns-usage, "REQ/REP (ROUTER/DEALER) for CALL").
 
 ::
 

@@ -1,4 +1,4 @@
-"""The pipeline of casts: PULL from clients, ROUTER to servers (seed 003, "PUSH/PULL for direct CAST").
+"""The pipeline of casts: PULL from clients, ROUTER to servers (zmq-patterns-usage, "PUSH/PULL for direct CAST").
 
 ::
 

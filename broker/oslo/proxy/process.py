@@ -1,7 +1,7 @@
 """A node's proxy in one thread: its rooms, signals, the service manager.
 
 Rooms know nothing of each other: the directory's and each pipeline's can run here together, or in processes of their
-own (seed 003, "we can use a separate proxy for each pipeline to keep them independent").
+own (zmq-patterns-usage, "we can use a separate proxy for each pipeline to keep them independent").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the servers of this node register for one pipeline: the ROUTER at its ``.ctl`` file (seed 003, "ZMQ Proxy").
+"""Where the servers of this node register for one pipeline: the ROUTER at its ``.ctl`` file ("ZMQ Proxy").
 
 A server process has one DEALER for each pipeline, here a ``ServerLink``. What comes over it, behind the router's id
 (what it is sent is a ``reactor.bundle`` on the wire)::

@@ -30,7 +30,7 @@ _DEAD_MS_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """TCP keep-alive (seed 003, "Heartbeats"): a dead connection is noticed after ``idle_s + count * interval_s``.
+    """TCP keep-alive ("Heartbeats"): a dead connection is noticed after ``idle_s + count * interval_s``.
 
     A value of -1 leaves that one to the system, for what libzmq does by itself its default is taken; ``on`` False
     switches all of it off.

@@ -1,4 +1,4 @@
-"""The first CMB1 (seed 000): as the revision, with a JSON flag and without three later ones.
+"""The first CMB1, the oldest text of Flux RFC 3: as the revision, with a JSON flag and without three later ones.
 
 - Flag 0x04 marks a JSON payload; the bit became NORESPONSE in the revision. Here JSON has no NUL at its
   end: the payload conventions are younger. So a marked payload gains one NUL on the way in (one it has

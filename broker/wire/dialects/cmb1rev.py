@@ -1,4 +1,4 @@
-"""The CMB1 revision (seed 004): ZeroMQ parts, keepalives, and every flag of Flux v1 but the youngest.
+"""The CMB1 revision of Flux RFC 3: ZeroMQ parts, keepalives, and every flag of Flux v1 but the youngest.
 
 What differs from the form inside the house:
 

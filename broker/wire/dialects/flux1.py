@@ -1,4 +1,4 @@
-"""Flux v1 (seed 001): as deployed, and as its text says where the two differ.
+"""Flux v1, RFC 3 as it is today: as deployed, and as its text says where the two differ.
 
 ======================  =================================  ==========================================
 what                    deployed (``Flux1``)               text (``Flux1Text``, setting strict_rfc3)

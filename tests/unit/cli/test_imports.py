@@ -47,7 +47,7 @@ def test_broker_process(rundir, recording):
     assert "broker.journal.writer" not in _LOADED.findall(stderr)
 
 
-def test_ranks_of_a_test_instance():
+def test_ranks_of_a_local_tree():
     command = [
         sys.executable,
         "-X",

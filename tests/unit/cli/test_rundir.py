@@ -1,4 +1,4 @@
-"""The directory of a test instance: one that was there before keeps what is in it."""
+"""The directory of a local tree: one that was there before keeps what is in it."""
 
 import os
 

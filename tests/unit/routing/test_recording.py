@@ -1,4 +1,4 @@
-"""What the corridor hands to whoever records it: each message once, with the bytes its ends saw (DESIGN, "Journal")."""
+"""What the corridor hands to whoever records it: each message once, with the bytes its ends saw."""
 
 import errno
 

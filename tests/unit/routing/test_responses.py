@@ -1,4 +1,4 @@
-"""A response passes only from whom the request went to, and once (RFC 6; DESIGN, "Identity and policy")."""
+"""A response passes only from whom the request went to, and once (RFC 6)."""
 
 import errno
 

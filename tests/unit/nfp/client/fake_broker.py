@@ -33,7 +33,7 @@ class FakeBroker:
         workers: service -> names. files: url -> bytes, at every worker of filesharing.
         seen: (command, uuid, target names, body) of every packet of a client.
         tells: what else is in its OPEN.
-        ignore: how many POSTs to pass over in silence. busy: tasks named here never end by themselves.
+        ignore: how many POSTs to pass over in silence.
     """
 
     def __init__(self, push=True, epoch="e1", endpoint="tcp://127.0.0.1:*"):

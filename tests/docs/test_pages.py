@@ -1,0 +1,85 @@
+"""Every page leads where it says, and every command that it shows is one: verbs and options, all of them."""
+
+import doctest
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.cli.completion import candidates
+from broker.cli.verbs import BUILT_IN
+from broker.identity import Role
+from deploy import pages
+from tests.live.pages import READ, ROOT, blocks
+from tests.unit.services.test_registry import MASKS
+
+pytestmark = pytest.mark.tools
+
+LINKING = [*READ, *(ROOT / path for path in pages.PAGES)]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_links_lead_to_files():
+    made = {f"docs/reference/settings-{kind}.md" for kind in pages.SETTINGS}
+    missing = []
+    for path in LINKING:
+        for target in re.findall(r"\]\((?![a-z]+:)([^)#\s]+)", pages.FENCED.sub("", path.read_text())):
+            there = (path.parent / target).resolve()
+            if not there.exists() and name(there) not in made:
+                missing.append(f"{name(path)}: {target}")
+    assert missing == []
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Page, and each line of its blocks that calls ``headgate``."""
+    for path in READ:
+        for language, text in blocks(path):
+            if language == "sh":
+                for line in text.replace("\\\n", " ").splitlines():
+                    if found := re.search(r"(?:^|\s)(headgate .*)$", line):
+                        yield name(path), found[1]
+
+
+def unknown(line: str) -> list[str]:
+    """The verb or the options of a line that there are not."""
+    words = shlex.split(line, comments=True)[1:]
+    end = next((at for at, word in enumerate(words) if word in ("&", "|", "||", "&&", ">", "--")), len(words))
+    words = words[:end]
+    if words[0] not in BUILT_IN and not words[0].startswith("--"):
+        return words[:1]
+    return [
+        word
+        for at, word in enumerate(words[1:], 1)
+        if word.startswith("--")
+        and word.partition("=")[0] not in {option for option, _what in candidates([*words[:at], "--"])}
+    ]
+
+
+def test_verbs_and_options_are_there():
+    told = list(commands())
+    assert len(told) > 50
+    assert [(page, line, words) for page, line in told if (words := unknown(line))] == []
+
+
+def test_the_page_of_the_built_in_services_has_every_method_and_who_may_call_it():
+    rows = re.findall(r"^\| `([\w.-]+)` \| ([a-z, ]+) \| (yes|) +\| (.+) \|$", pages.services(), re.MULTILINE)
+    callers = {0: "owner", Role.USER: "owner, user", Role.ADMIN: "owner, admin", Role.ALL: "everybody"}
+    expected = {
+        f"{name}.{word}": callers[mask] for name, words in MASKS.items() for word, mask in words.items()
+    }
+    assert {topic: who for topic, who, *_ in rows if not topic.startswith("SERVICE.")} == expected
+    assert len(rows) == len(expected) + 7  # what every service answers
+    assert [topic for topic, _, stream, _ in rows if stream] == [
+        "log.dmesg", "module.trace", "overlay.monitor", "overlay.trace",
+    ]  # fmt: skip
+    assert all(len(says) > 10 for *_, says in rows)
+    assert all(f"\n## {name}\n" in pages.services() for name in MASKS)
+
+
+def test_the_example_of_the_hook():
+    assert doctest.testmod(pages).failed == 0
