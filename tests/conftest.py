@@ -4,12 +4,13 @@ Skips. A test may be skipped where something is missing that a person may well n
 (`HEADGATE_CI=1`) that would hide a test for good, so a skip fails there unless its reason begins with
 `optional:`. Reasons are shown in every run (`-rfEs`).
 
-Time. A test that needs real time is marked `patient` and left to `make test-all`; the few stories without which `make
-test` would not have seen a part of the product are marked `smoke` and run in both. Any other test that takes longer
+Time. A test that needs real time is marked `patient` and left to `make test-patient`; the few stories without which
+`make test` would not have seen a part of the product are marked `smoke` and run there. Any other test that takes longer
 than `FAST_S` is named at the end of a run. It is no failure: a machine may stand still for seconds, which no test sees.
 
-Collection. Each worker of a run collects all tests, and where nothing is compiled yet, compiling takes twice as long as
-the rest of it: each imports another part of the files first, and the workers find each other's bytecode.
+Workers. Each collects all tests, which costs as much as a thousand tests do: there are no more of them than keep the
+cores busy. In a fresh clone, rewriting the assertions of all tests takes twice as long as the rest of it: each worker
+imports another part of the files first, and the others read what it compiled.
 """
 
 import atexit
@@ -49,10 +50,14 @@ settings.register_profile(
 )
 
 
+WORKERS_PER_CORE = {"auto": 1, "logical": 2}
+"""What `--numprocesses` says: `auto` for tests that compute, `logical` for those that wait, of which a second one fills
+the pauses of the first."""
+
+
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there are no workers
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return two workers a core, for most tests wait rather than compute; one more for real peers."""
-    return min((config.getoption("dist") == "loadgroup") + 2 * len(os.sched_getaffinity(0)), 16)
+    return min(WORKERS_PER_CORE[config.option.numprocesses] * len(os.sched_getaffinity(0)), 16)
 
 
 TABLES = ("cli", "cluster", "ingest", "readme", "tables")
@@ -100,25 +105,20 @@ def pytest_collection(session: pytest.Session) -> None:
     if worker is None:
         return
     gc.disable()  # collection makes no garbage
-    names = [
-        ".".join(path.relative_to(session.config.rootpath).with_suffix("").parts) for path in files(session)
-    ]
+    names = list(modules(session.config))
     first = len(names) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
     for name in names[first:] + names[:first]:
         with contextlib.suppress(Exception, pytest.skip.Exception):  # collection meets it again, and tells
             importlib.import_module(name)
 
 
-def files(session: pytest.Session) -> list[Path]:
-    """The files of the tests that a run was asked for; not those of packages, which pytest gives other names."""
-    asked = [session.config.invocation_params.dir / each.partition("::")[0] for each in session.config.args]
-    found = (
-        path for each in asked for path in ([each] if each.is_file() else sorted(each.rglob("test_*.py")))
-    )
-    root = session.config.rootpath
-    return [
-        path for path in found if path.is_relative_to(root) and not (path.parent / "__init__.py").exists()
-    ]
+def modules(config: pytest.Config) -> Iterator[str]:
+    """Yield the names of the test modules that a run was asked for; pytest itself names those of packages."""
+    for each in config.args:
+        place = config.invocation_params.dir / each.partition("::")[0]
+        for path in [place] if place.is_file() else sorted(place.rglob("test_*.py")):
+            if path.is_relative_to(config.rootpath) and not (path.parent / "__init__.py").exists():
+                yield ".".join(path.relative_to(config.rootpath).with_suffix("").parts)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -152,13 +152,14 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     reason = refused_reason(report.longrepr)
     if reason is not None:
         report.outcome = "failed"
+        report.refused = True  # to run it again would say the same: tests/ci/record.py
         report.longrepr = (
             f"skipped in CI: {reason!r}; a skip is allowed here only with a reason '{OPTIONAL} ...'"
         )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests of the fast tier that are not fast, the slowest first."""
+    """Name the tests that take longer than their marker allows, the slowest first; they fail nobody."""
     slow = [report for report in terminalreporter.getreports("passed") if is_slow(report)]
     for report in sorted(slow, key=lambda each: -each.duration):
         terminalreporter.write_line(f"SLOW [{report.duration:.1f} s] {report.nodeid}")

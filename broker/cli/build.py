@@ -36,11 +36,7 @@ def compiled(module: str) -> bool:
 
 
 def build() -> str:
-    """The build in words, with the interpreter.
-
-    >>> build()  # doctest: +SKIP
-    'compiled, CPython 3.11.7'
-    """
+    """The build in words, with the interpreter: ``compiled, CPython 3.11.7``."""
     count = sum(map(compiled, SAMPLES))
     kind = {0: "pure Python", len(SAMPLES): "compiled"}.get(
         count, f"partly compiled: {count} of {len(SAMPLES)} modules looked at"

@@ -18,7 +18,7 @@ class TokenBucket:
         per_s: records a second. clock: monotonic seconds.
 
     >>> now = [0.0]
-    >>> ration = Ration(2, clock=lambda: now[0])
+    >>> ration = TokenBucket(2, clock=lambda: now[0])
     >>> [ration.admits() for _ in range(4)], ration.owed(), ration.owed()
     ([True, True, False, False], 2, 0)
     >>> now[0] = 0.5

@@ -94,8 +94,16 @@ def compose(path: Path = DEPLOY / "compose.yaml") -> list[str]:
 
 
 def workflow(path: Path) -> list[str]:
-    """The schema of GitHub's workflows."""
-    return _complaints("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(path))
+    """The schema of GitHub's workflows; actionlint, which reads expressions, actions and, with shellcheck, commands."""
+    return [
+        *_complaints("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)),
+        *_complaints("actionlint", "-oneline", "-shellcheck", program("shellcheck"), str(path)),
+    ]
+
+
+def script(path: Path) -> list[str]:
+    """shellcheck: what may go wrong, not what could be written otherwise."""
+    return _complaints("shellcheck", "--severity=warning", "--format=gcc", str(path))
 
 
 # ---------------------------------------------------------------- kubernetes
@@ -184,7 +192,9 @@ def everything() -> Iterator[tuple[str, Callable[[], list[str]]]]:
     yield "Dockerfile: hadolint", dockerfile
     yield "compose.yaml: compose-spec", compose
     for path in sorted((ROOT / ".github/workflows").glob("*.yml")):
-        yield f"{path.name}: github-workflows", _bound(workflow, path)
+        yield f"{path.name}: github-workflows, actionlint", _bound(workflow, path)
+    for path in [*sorted((ROOT / ".ci").iterdir()), *sorted(DEPLOY.glob("*.sh"))]:
+        yield f"{path.relative_to(ROOT)}: shellcheck", _bound(script, path)
     for case in manifests.CASES:
         yield f"kubernetes, {case}: kustomize, schemas of {', '.join(KUBERNETES)}", _bound(kubernetes, case)
     for name in units.names():

@@ -60,6 +60,27 @@ def test_the_schema_finds_an_unknown_key_of_a_job(tmp_path):
     assert complaints(checks.workflow, bad)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("matrix.version", "matrix.versoin", "versoin"),
+        ("run: make oslo\n", "run: cd $FOLDER; make oslo\n", "SC2086"),
+    ],
+)
+def test_actionlint_finds_a_wrong_expression_and_a_wrong_command(tmp_path, before, after, expected):
+    text = (ROOT / ".github/workflows/oslo.yml").read_text()
+    assert before in text
+    bad = tmp_path / "oslo.yml"
+    bad.write_text(text.replace(before, after))
+    assert any(expected in line for line in complaints(checks.workflow, bad))
+
+
+def test_shellcheck_finds_a_list_that_is_none(tmp_path):
+    bad = tmp_path / "run"
+    bad.write_text('#!/bin/bash\nnames=\'a b\'\nfor name in "$names"; do echo "$name"; done\n')
+    assert any("SC2066" in line for line in complaints(checks.script, bad))
+
+
 def test_every_python_that_is_released_is_looked_for():
     """The list of the workflow's last look is the list that is built."""
     tables = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]

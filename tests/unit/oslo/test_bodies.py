@@ -1,6 +1,5 @@
 """Bodies that were compressed: read by everybody, bounded, refused when they are broken."""
 
-import doctest
 import json
 import zlib
 
@@ -8,15 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from broker.oslo import bodies
 from broker.oslo.bodies import WORTHWHILE_BYTES, BodyFormat, compressed, plain
 from tests.tables import for_each
 
 LONG = json.dumps({"ctxt": {}, "message": {"method": "m", "args": {"text": "word " * 4000}}}).encode()
-
-
-def test_the_examples():
-    assert doctest.testmod(bodies).failed == 0
 
 
 @given(some.binary(max_size=3 * WORTHWHILE_BYTES))

@@ -1,20 +1,11 @@
 """Bounds of a question: which days it touches, how wide the steps of its charts are."""
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.history import charts, scope
 from gateway.history.scope import DAY_S, LEAST_S, POINTS, Scope, date_of, start_of
-from gateway.pipeline import report, reportlines, reportwords
 from tests.tables import for_each
-
-
-def test_examples_in_the_text():
-    for module in (scope, charts, report, reportlines, reportwords):
-        assert doctest.testmod(module).failed == 0
 
 
 @given(st.integers(0, 4 * 10**9), st.integers(1, 400 * DAY_S), st.sampled_from([10, 60]))

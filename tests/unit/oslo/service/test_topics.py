@@ -1,6 +1,5 @@
 """What a request asks for, what the server is sent, what its reply says, and who may ask."""
 
-import doctest
 import errno
 import zlib
 
@@ -11,7 +10,7 @@ from broker.errors import RpcError
 from broker.identity import Credentials, Role
 from broker.oslo.contract import Address, CallTimeout, Refused, Undelivered, Unroutable
 from broker.oslo.names import Reason
-from broker.oslo.service import announce, policy, topics
+from broker.oslo.service import policy, topics
 from broker.oslo.service.config import CallRule
 from tests.tables import for_each
 
@@ -28,12 +27,6 @@ def refused(call, *words):
     with pytest.raises(RpcError) as caught:
         call(*words)
     return caught.value.errno, str(caught.value)
-
-
-@for_each("module", [topics, announce])
-def test_examples_in_the_text(module):
-    tried = doctest.testmod(module)
-    assert (tried.failed, tried.attempted > 0) == (0, True)
 
 
 # ---------------------------------------------------------------- requests
