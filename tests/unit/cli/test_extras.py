@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from broker import extras
-from tests.deploy import ROOT
+from tests.deploy.paths import ROOT
 
 LACKING = """
 import importlib.abc, sys
