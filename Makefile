@@ -178,12 +178,10 @@ lock: $(VENV)/.stamp-lint $(VENV)/.stamp-spark ## renew requirements.lock
 	@$(PIP) install --quiet uv && PATH=$(VENV)/bin:$$PATH $(PY) deploy/lock.py
 	@cat requirements.lock
 
-# built in a copy: the compiler leaves its shared objects beside the sources, where an editable install would find them
+# deploy/compile.py leaves nothing beside the sources, where an editable install would find it
 wheel-compiled: $(VENV)/.stamp-venv ## the wheel that people install, its hot modules compiled with mypyc (needs a C compiler)
-	@copy=$$(mktemp -d) && trap "rm -rf $$copy" EXIT && cp -r --parents pyproject.toml README.md LICENSE headgate.py pyspark_headgate.py deploy/index_readme.py broker gateway $$copy/ && \
-	rm -f dist/*.whl && \
-	HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(PIP) wheel --quiet --no-deps --wheel-dir dist $$copy && \
-	ls -1 dist/*.whl
+	@rm -f dist/*.whl
+	@HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(PIP) wheel --quiet --no-deps --wheel-dir dist . && ls -1 dist/*.whl
 
 clean: ## take away all that these targets made
 	rm -rf $(VENV) .node .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

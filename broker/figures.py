@@ -4,6 +4,8 @@ Whoever counts tells the time, by a clock that nobody sets. Names that nobody ha
 anybody can make up names; what has no figures of its own is counted together as ``OTHER``.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import re

@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 EXTRAS = ("all", "redis", "journal")
 """Of the usual image."""
-BUILD = ("hatch-mypyc", "hatchling", "mypy", "pip", "setuptools", "wheel")
+BUILD = ("hatchling", "mypy", "pip", "setuptools", "wheel")
 HEAD = "# {what}; every file by its hash. Written by: python deploy/lock.py\n"
 ENTRY = re.compile(r"^(?=[A-Za-z0-9])", re.MULTILINE)
 

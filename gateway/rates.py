@@ -1,5 +1,7 @@
 """How fast one client may send: a token bucket that says when to come back (pure: the caller has the clock)."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import OrderedDict

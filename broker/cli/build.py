@@ -26,7 +26,7 @@ SAMPLES: Final = (
     "gateway.sessions.calls",
     "gateway.websocket.frames",
 )
-"""Some modules of each room that is compiled (pyproject.toml has them all)."""
+"""Some modules of each room that is compiled; all of them have a line ``# compiled: mypyc``."""
 
 
 def compiled(module: str) -> bool:

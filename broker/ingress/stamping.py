@@ -4,6 +4,8 @@ A stamp is the eight bytes userid + rolemask of PROTO. What one peer sends is st
 equal output, so callers may remember results.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from struct import Struct

@@ -27,6 +27,8 @@ the empty body. Deployed NorFab's frames are exactly those above.
 commas for an array, bytes of a status text that are no UTF-8, and bodies of several frames, or of none.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -4,6 +4,8 @@ Four spellings are read: ``all``, ``any``, comma separated names (the text), a J
 (deployed NorFab). An empty frame is the text's default, all (see ``frames``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -13,6 +13,8 @@ messages are. One iteration of the event loop, whatever is queued and however ma
 each with at most one batch in excess. While ``MANY_LINKS`` wait, a read takes ``SMALL_READ_BYTES`` at most.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import asyncio

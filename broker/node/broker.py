@@ -26,6 +26,8 @@ that it was asked for, the hop is popped. A request for a built-in service ends 
 ``UnixLink`` does here.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import asyncio

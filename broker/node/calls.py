@@ -1,5 +1,7 @@
 """The broker's own requests and their answers: matchtags, streams, cancellation."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -16,6 +16,8 @@ Sequence of a publisher that is too fast::
     Flow.on_open       nobody is behind any more, or shares have grown again (``renew``): ``release_held``
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import asyncio

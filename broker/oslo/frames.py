@@ -22,6 +22,8 @@ what it knows of the directory. A notification may name several: one for each po
 its own and ends with NUL behind the topic, so that no topic is ever the prefix of another.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import os

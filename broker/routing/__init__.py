@@ -18,3 +18,5 @@
 ``event_stats``        how many events were published, by topic
 ``tally``              counts of what passed, and of what did not and why
 """
+
+# compiled: mypyc

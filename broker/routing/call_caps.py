@@ -2,6 +2,8 @@
 refused first.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -7,6 +7,8 @@ one that is in use, neither the latency nor how many are open is known. Calls of
 pass through the tree, are not counted.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

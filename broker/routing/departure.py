@@ -5,6 +5,8 @@ Its open calls are forgotten; calls waiting for it are answered EHOSTUNREACH, no
 provider it ever asked gets one disconnect notice; what was pending through a lost neighbour as a stream gets one too.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

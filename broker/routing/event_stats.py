@@ -5,6 +5,8 @@ figures of their own while there is room, and few of theirs. That an event is co
 topics are read, and ids in them left out, when one is first seen.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

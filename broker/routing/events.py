@@ -12,6 +12,8 @@ overtakes it on its way to rank 0 and back.
 While there is no parent, events wait for one (``held_events``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

@@ -29,6 +29,8 @@ HANDLED is for requests: a neighbour that has more than a window of messages to 
 of this broker are: the next one on the way has windows of its own.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import logging

@@ -6,6 +6,8 @@ in the order in which it came. It is lost with the process, and what does not fi
 in time: who publishes what must not come late says in the payload when that was.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from broker.wire.message import Message

@@ -4,6 +4,8 @@ A request *arms* one notice per (service path, nodeid, upstream, sender); a send
 and ends the sender's open calls to X. ``departure`` sends what is still armed when the client goes.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import Final

@@ -10,6 +10,8 @@ with matchtag 0 may be answered any number of times while both ends live (``Port
 are answered in any order, each once (``Repeat``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -4,6 +4,8 @@ A port is a *client* (anything whose hop we push and pop), a *child* or the *par
 *own* end, where built-in services and the broker's own calls live.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import itertools

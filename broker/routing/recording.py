@@ -15,6 +15,8 @@ entered by no link: it is a delivery only. Its own events are numbered with all 
 from the own port. Control messages are never recorded.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable

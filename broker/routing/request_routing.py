@@ -4,6 +4,8 @@ Routing").
 ``resolve`` is asked once for requests that look alike; ``router`` remembers what it said.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

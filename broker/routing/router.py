@@ -14,6 +14,8 @@ wants its own uuid back.
 Rules of this file: nothing here recurses: what a built-in service answers comes back through the caller's work queue.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

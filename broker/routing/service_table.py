@@ -1,5 +1,7 @@
 """Service name -> the port that provides it (RFC 3, "Request Message Type": the first word names the service)."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

@@ -4,6 +4,8 @@ The ways a message usually takes count it once, where it comes in; only the rare
 count what they did with it. What was sent is the difference, so that sending costs the corridor nothing.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import Final

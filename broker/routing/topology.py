@@ -4,6 +4,8 @@ Rank and size never change while an instance lives. A ``Topology`` is shared by 
 the shape only, not who is connected.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

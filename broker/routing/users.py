@@ -1,5 +1,7 @@
 """Limits of one user over all its links, beside those of the instance."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

@@ -5,6 +5,8 @@ lookup for each length that some prefix has. ``Audiences`` keeps what was found;
 the topics that begin with it, and no others. ``Confidants`` are those who come into question for a private event.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from bisect import bisect_left, insort

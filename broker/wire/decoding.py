@@ -4,6 +4,8 @@
 or raises; ``decode_large`` does the same for a frame whose payload is not to be copied.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -9,6 +9,8 @@ after its length passed the cap. Bytes may be split anywhere. Messages in front 
 returned; the error stands in ``failure`` and nothing after it is looked at.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from struct import Struct

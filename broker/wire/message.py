@@ -17,6 +17,8 @@ parts; ``decoding`` sees to it). A message is patched only before its first ``fr
 shared one takes a ``copy()``.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from struct import Struct

@@ -4,6 +4,8 @@ Up to 254 bytes the size is one byte; from 255 bytes on it is 255 and a big-endi
 decoded, never written.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from struct import Struct

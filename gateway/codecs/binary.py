@@ -4,6 +4,8 @@ A binary WebSocket message holds one or more whole frames as on a UNIX stream (`
 length, parts. Both magic orders are read, the deployed one is written.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from struct import Struct

@@ -10,6 +10,8 @@ A private event is for owners and for the sessions of its sender's userid (RFC 1
 and held against their present principal at each delivery. That is never remembered.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

@@ -5,6 +5,8 @@ comes 1 again. The history holds one unbroken stretch of these numbers, ending w
 event behind number N is found by subtraction, and "is everything behind N here?" has an exact answer.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import deque

@@ -4,6 +4,8 @@ What a link writes for a run is the same bytes for every receiver with the same 
 keeps them in ``Run.forms``; with 500 receivers the other 499 append a reference.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias

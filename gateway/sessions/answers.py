@@ -4,6 +4,8 @@ Every request that wants an answer gets one. For an event that is refused no res
 where the link has a channel for it.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

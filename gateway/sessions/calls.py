@@ -9,6 +9,8 @@ Each distinct (service path, nodeid, upstream flag) that was asked gets one ``X.
 unless the client said so itself.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

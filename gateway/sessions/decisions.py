@@ -5,6 +5,8 @@ session's cache; only the first walks the rules here. Rights, roles and whom it 
 such change drops the cache. A refusal is never remembered: each one is told and recorded.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

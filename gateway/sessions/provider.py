@@ -5,6 +5,8 @@ route stack and matchtag, and once (a stream: until its error). So nobody can an
 it learned or guessed; a real flux-core behind the gateway would not check (RFC 6, "Response Messages").
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

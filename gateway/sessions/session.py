@@ -14,6 +14,8 @@ Rules of this file. The client's stamp and routes are never used: each message l
 the hop of the connection (RFC 12). Nothing here awaits. Every request that wants an answer gets one.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

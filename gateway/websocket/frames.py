@@ -1,5 +1,7 @@
 """Frames as a server sends them: final, unmasked (RFC 6455, section 5.2)."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from struct import Struct

@@ -6,6 +6,8 @@ failure stands in ``failure`` and nothing after it, or after a close frame, is l
 many, so whoever feeds may say how many at a time (``feed_some``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from codecs import getincrementaldecoder

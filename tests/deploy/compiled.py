@@ -1,47 +1,40 @@
-"""``python -m tests.deploy.compiled SOURCES``: is every module that pyproject.toml wants compiled an extension here?"""
+"""``python -m tests.deploy.compiled SOURCES``: is every file of SOURCES with the compiler's mark an extension here?"""
 
+import runpy
 import sys
-import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+HOOK = runpy.run_path(str(ROOT / "deploy/compile.py"))
+marked = HOOK["marked"]
 
-def wanted(sources: Path) -> list[str]:
-    """The modules that are compiled in the wheel.
 
-    Raises:
-        ValueError: a pattern of the list matches nothing.
+def module(file: str) -> str:
+    """Its name.
+
+    >>> module("broker/wire/message.py"), module("broker/routing/__init__.py")
+    ('broker.wire.message', 'broker.routing')
     """
-    tables = tomllib.loads((sources / "pyproject.toml").read_text())
-    hook = tables["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
-    found: set[Path] = set()
-    for pattern in hook["include"]:
-        matches = set(sources.glob(pattern))
-        if not matches:
-            raise ValueError(f"{pattern} matches no file")
-        found |= matches
-    found -= {path for pattern in hook.get("exclude", []) for path in sources.glob(pattern)}
-    return sorted(".".join(path.relative_to(sources).with_suffix("").parts) for path in found)
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def pure(modules: list[str]) -> list[str]:
     """Those of ``modules`` that would be imported from somewhere else than an extension."""
-    specs = {
-        module.removesuffix(".__init__"): find_spec(module.removesuffix(".__init__")) for module in modules
-    }
+    specs = {name: find_spec(name) for name in modules}
     return [
-        f"{module}: {spec.origin if spec else 'not there'}"
-        for module, spec in specs.items()
+        f"{name}: {spec.origin if spec else 'not there'}"
+        for name, spec in specs.items()
         if spec is None or not (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))
     ]
 
 
 def main() -> int:
-    modules = wanted(Path(sys.argv[1]))
+    modules = [module(file) for file in marked(Path(sys.argv[1]))]
     found = pure(modules)
     print("\n".join([*found, f"{len(modules) - len(found)} of {len(modules)} modules are compiled"]))
-    return 1 if found else 0
+    return 1 if found or not modules else 0
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ is there; ``state`` all tables; ``config``, ``counts`` and ``task_stats``. ``vie
 that they look for.
 """
 
+# compiled: mypyc
+
 from broker.nfp.dispatch.config import DispatchConfig
 from broker.nfp.dispatch.counts import Counts
 from broker.nfp.dispatch.dispatcher import Dispatcher

@@ -1,5 +1,7 @@
 """What may be tuned about jobs, queues and liveness; the settings section gives the same names to people."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """How a worker is written to: the text's form of requests, or deployed NorFab's with an address."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

@@ -1,5 +1,7 @@
 """What the dispatcher counts, for management and metrics: plain ints that only grow."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass

@@ -9,6 +9,8 @@ Nothing recurses: credits that return and parts that come back are noted in ``St
 call (``Scheduler.settle``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable

@@ -5,6 +5,8 @@ after the last look: a service cannot have been absent for a whole ttl without o
 for somebody who is not there ends a moment before the deadline: clients stop listening at it, and would not hear why.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from math import inf

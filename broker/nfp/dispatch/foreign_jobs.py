@@ -4,6 +4,8 @@ Whoever submits such a job again must not have it run twice (NFP, "Reliability")
 once and over its credits. Until then a job that runs there takes one of these credits, as if it had been given here.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import Final

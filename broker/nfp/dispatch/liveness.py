@@ -5,6 +5,8 @@ period when the connection breaks; *expected* for one hold time after a restart 
 it had goes to others. One timer for each worker: nothing here is done for all workers at a time.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

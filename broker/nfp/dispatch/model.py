@@ -4,6 +4,8 @@ A client's POST becomes an ``Order`` with one ``Part`` for each worker it is for
 ``Run`` there; one that waits stands in a ``FairQueue``. Nothing here decides anything.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import OrderedDict

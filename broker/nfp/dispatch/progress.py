@@ -4,6 +4,8 @@ Only workers that a part was given to are listened to. The first final result of
 was given up meanwhile; whatever comes later is counted and dropped.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import Final

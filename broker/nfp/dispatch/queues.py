@@ -1,5 +1,7 @@
 """Requests that wait, served fairly: clients take turns, each in the order it asked (NFP, "Overall Topology")."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import OrderedDict

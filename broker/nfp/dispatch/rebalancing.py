@@ -5,6 +5,8 @@ the job in front of it a long one, the other must not wait behind it while someb
 give it back, unless it has begun (``DELETE {"unless": "begun"}``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Callable

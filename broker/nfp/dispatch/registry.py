@@ -1,5 +1,7 @@
 """Who is there: workers by name, by service and by resource, and the clients that are owed something."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import Counter, OrderedDict

@@ -4,6 +4,8 @@ What is passed on is remembered until every worker has answered, or has had time
 says about such an id goes anywhere.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import Final

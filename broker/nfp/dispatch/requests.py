@@ -12,6 +12,8 @@ it. What is neither is told as missing, and fails as soon as the service's worke
 without workers is waited for. The service "all" is deployed NorFab's: every worker, or any one of each.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

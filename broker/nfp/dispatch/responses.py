@@ -7,6 +7,8 @@ first 202 with names for the whole truth, drops what comes from workers it did n
 told as that worker's failed task.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod

@@ -5,6 +5,8 @@ they had stays theirs until then, and is settled when they register. Queued requ
 on: that nobody came to a broker that was not there tells nothing about a service.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from broker.nfp.access import Access

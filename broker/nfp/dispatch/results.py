@@ -4,6 +4,8 @@ A part that is final never changes. A worker that still runs it then, or lost th
 understands that; the credit stays in use until it says that it is done.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from math import inf

@@ -4,6 +4,8 @@ A part that finds a free worker goes there at once; else it waits in the queue o
 the worker it names. A worker with a free credit takes from its mailbox and from its service in turn.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Sequence

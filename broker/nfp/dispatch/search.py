@@ -5,6 +5,8 @@ A broker keeps tens of thousands of jobs and has others to serve meanwhile: each
 only are read where a worker or a text is looked for, and where they are to be told of.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,7 @@
 """What the parts of the dispatcher share: tables, and three lists of what is still to be done in this turn."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import deque

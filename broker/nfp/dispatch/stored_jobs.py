@@ -6,6 +6,8 @@ once. Jobs are read some at a time, and so is what clients are owed that come ba
 in all, and in time, since a disk may hang. A duplicate waits longest: to run the job again would be worse.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import logging

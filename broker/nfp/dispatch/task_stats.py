@@ -5,6 +5,8 @@ errno with which it was refused. That a task did something proves that its name 
 broker takes up again were counted by the former one: they are open here, and end here.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

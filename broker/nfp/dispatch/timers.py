@@ -1,5 +1,7 @@
 """Deadlines on one heap; time comes from outside."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Callable

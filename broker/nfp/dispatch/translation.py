@@ -4,6 +4,8 @@ Bodies pass as they came wherever possible; what is here is for the rest: a work
 client, an error of a worker that names nobody, an owner that changed after the client had been told one.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from base64 import b64encode

@@ -3,6 +3,8 @@
 Ages are in seconds.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import Counter

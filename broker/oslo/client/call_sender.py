@@ -9,6 +9,8 @@ What cannot be sent now waits, and is tried again when the directory changes, wh
 time (``retry_queue``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import logging

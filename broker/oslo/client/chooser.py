@@ -5,6 +5,8 @@ shared by calls and casts, and one for each server name that several listeners s
 last and goes on behind it, so that servers that come or go do not make it begin anew.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from bisect import bisect_right

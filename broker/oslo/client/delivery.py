@@ -7,6 +7,8 @@ What was sent again after a connection ended (``Flag.REPEATED``) is taken in by 
 one has had it.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Callable

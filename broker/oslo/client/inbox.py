@@ -4,6 +4,8 @@ The thread of the sockets puts in, any thread or greenlet takes out. Calls, cast
 there is credit for them, which is given back as they are taken; fan-outs that find no room are dropped (``delivery``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import os

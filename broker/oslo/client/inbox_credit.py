@@ -4,6 +4,8 @@ Credit for a message is given back when the application has taken it. What came 
 proxy that the listener opens at counts that as given out already, by the proxy before it (``records.Opening``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import Final

@@ -7,6 +7,8 @@ remembers the greatest number of each sender, and which of the ``WINDOW`` before
 keeps less than that.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import itertools

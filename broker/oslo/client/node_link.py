@@ -9,6 +9,8 @@ What libzmq has taken is lost with its connection. So when a connection ends, wh
 sent again (``LinkHandlers.again``): it goes first, with ``Flag.REPEATED``, when the node is back.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import deque

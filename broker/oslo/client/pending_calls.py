@@ -5,6 +5,8 @@ what is left of them in the heap is thrown out when it is more than half of it. 
 touching the heap: an entry that comes up too early goes back in.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import heapq

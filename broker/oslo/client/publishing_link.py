@@ -7,6 +7,8 @@ list a node for a lease only; where they say that it is gone, nothing waits. Wha
 filter is not waited for again until it is subscribed to.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import deque

@@ -4,6 +4,8 @@ A call that comes again is not run again. One that is worked on is answered over
 that was answered lately is answered once more; of one whose answer is not kept any more the client is told so.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import OrderedDict

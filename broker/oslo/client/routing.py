@@ -1,5 +1,7 @@
 """Who listens where, as last heard from the directory; lookups may come from any thread (see ``Replica``)."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import logging

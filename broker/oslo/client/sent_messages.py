@@ -3,6 +3,8 @@
 Bounded by number, bytes and time. Less than ``message_ids.WINDOW`` are kept, so that whoever has one of them knows it.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import deque

@@ -1,5 +1,7 @@
 """The way into the pipelines that callers see, from any thread or greenlet."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import logging

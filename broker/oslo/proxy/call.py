@@ -16,6 +16,8 @@ was not given to anybody; a message that was is never given to another server. C
 wants to know that they were taken (``Flag.CONFIRM``), or when the other way is closed.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import contextlib

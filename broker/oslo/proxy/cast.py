@@ -9,6 +9,8 @@ Nobody is answered. What does not fit into the queue of a listener that does not
 or is dropped and counted; so is what nobody listens to.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import contextlib

@@ -2,6 +2,8 @@
 of each address.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import contextlib

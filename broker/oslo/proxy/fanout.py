@@ -8,6 +8,8 @@ A message is ``[filter][envelope][body]`` on both sides. Its number (``word``) c
 since the proxy's start: a server that does not read loses messages, alone, and sees by the numbers how many.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import contextlib

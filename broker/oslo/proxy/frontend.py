@@ -1,5 +1,7 @@
 """A pipeline's entry: one socket for other nodes (TCP) and one for clients on this one (IPC), of the same kind."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Callable

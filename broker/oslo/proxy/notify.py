@@ -15,6 +15,8 @@ What comes back exactly as it was given out goes on as its sender's; anything el
 only where it may send. Neither leaves the topics that it listens to.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import contextlib

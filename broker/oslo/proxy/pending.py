@@ -7,6 +7,8 @@ The table is shared by all clients: none of them may have more in it than it lea
 half of it, each of two a third, and so on; there is always a place for one who has nothing in it.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol

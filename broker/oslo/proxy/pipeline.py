@@ -8,6 +8,8 @@
     journal         a tap on all of these sockets, where messages are recorded
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import contextlib

@@ -12,6 +12,8 @@ A link that says nothing for a lease has its listeners dropped, its process may 
 certain that nobody is there: the process has ended (its pidfd says so at once), or the connection has.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import Counter

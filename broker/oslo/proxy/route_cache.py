@@ -4,6 +4,8 @@ A client repeats the same few addresses. Their bytes, with who sends, are the ke
 access control's decision, the listener that was chosen, and the credentials as the envelope has them.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import Final, Generic

@@ -14,6 +14,8 @@ no middle. The other way needs none of this: a ROUTER reads what a lost peer had
 No envelope is taken for a bundle: its first byte, "H", would be 72 frames.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -7,6 +7,8 @@ The descriptor of a ZeroMQ socket says only that its state may have changed, and
 news in: a ``Pipe`` that sent something is looked at again at the end of the turn (see ``touch``).
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,7 @@
 """What waits to be sent to one peer: in order, counted in messages and bytes (pure)."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections import deque

@@ -6,6 +6,8 @@ is refused to the sender, who knows best what to do with it. A ROUTER has an out
 Frames are copied into libzmq: sending them without a copy needs a thread of pyzmq's own, which eventlet makes green.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno

@@ -4,6 +4,8 @@ A DEALER is sent bundles (``bundle``, which says why). What is none came from a 
 that no receiver can take for anything but malformed, so that each counts and logs it as it does other nonsense.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from typing import Any, Final

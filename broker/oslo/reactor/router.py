@@ -1,5 +1,7 @@
 """A ROUTER on a reactor: every peer has an outbox of its own, and what it is sent goes as one frame (``bundle``)."""
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 import errno
