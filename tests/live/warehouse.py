@@ -122,7 +122,7 @@ def traffic() -> Iterable[Row]:
 
 
 def latency() -> Iterable[Row]:
-    """A bucket for the median and one for the longest of each topic, whenever there is traffic and each minute of the spike."""
+    """A bucket for the median and one for the longest of each topic: with traffic, and each minute of the spike."""
     minutes = [*range(FIRST, LAST, EVERY_S), *range(SPIKE + 60, SPIKE + SPIKE_S, 60)]
     for when in minutes:
         for rank in (0, 1):
