@@ -17,9 +17,13 @@ CONNECT = """({url, token, options}) => {
 }"""
 
 
-@pytest.fixture(params=["flux.v1", "flux.v1.json"])
+in_both = pytest.mark.parametrize("page", ["flux.v1", "flux.v1.json"], indirect=True)
+"""What depends on how messages are written."""
+
+
+@pytest.fixture(params=["flux.v1", pytest.param("flux.v1.json", marks=pytest.mark.patient)])
 def page(look, request):
-    """A page with a connected client, in each subprotocol."""
+    """A page with a connected client."""
     opened = look.bench()
     connect(look, opened, subprotocol=request.param)
     return opened
@@ -37,6 +41,7 @@ def test_the_welcome_says_who_and_how_much(look, page):
     assert welcome["server"].startswith("headgate/")
 
 
+@in_both
 def test_calls(look, page):
     assert page.evaluate("flux.rpc('attr.get', {name: 'size'})")["value"] == "4"
     ranks = page.evaluate(
@@ -66,6 +71,7 @@ def caught(page, work):
     )
 
 
+@in_both
 def test_errors_carry_number_and_text(look, page):
     is_flux, name, number, text = caught(page, "flux.rpc('attr.get', {name: 'no-such-attribute'})")
     assert (is_flux, name, number) == (True, "ENOENT", 2)
@@ -87,6 +93,7 @@ def test_a_call_can_be_given_up(look, page):
     assert page.evaluate("flux.inFlight") == 0
 
 
+@in_both
 def test_a_stream_and_its_cancel(look, page):
     got = page.evaluate(
         """async () => {
@@ -125,6 +132,7 @@ def test_leaving_the_loop_cancels_the_stream(look, page):
     assert got == [True, 0, 0]
 
 
+@in_both
 def test_a_stream_that_ends_and_one_that_fails(look, page):
     assert page.evaluate(
         """async () => {
@@ -137,6 +145,7 @@ def test_a_stream_that_ends_and_one_that_fails(look, page):
     assert caught(page, work)[1] == "ENOSYS"
 
 
+@in_both
 def test_events_in_order_and_only_while_subscribed(look, page):
     got = page.evaluate(
         """async () => {
@@ -181,6 +190,7 @@ def test_events_as_a_loop_and_two_readers_of_one_prefix(look, page):
     assert got == [["loop.a", "loop.b"], ["loop.a", "loop.b", "loop.c"], True]
 
 
+@in_both
 def test_payloads_of_every_kind(look, page):
     got = page.evaluate(
         """async () => {
@@ -207,6 +217,7 @@ def test_payloads_of_every_kind(look, page):
     ]
 
 
+@in_both
 def test_private_events_are_for_their_user(look, page):
     other = look.bench()
     connect(look, other, "bob")
@@ -217,6 +228,7 @@ def test_private_events_are_for_their_user(look, page):
     assert other.evaluate("told.filter(([name]) => name.startsWith('open.'))") == [["open.plain", False]]
 
 
+@in_both
 def test_a_page_can_serve(look, page):
     page.evaluate(
         """flux.register('sums', {

@@ -73,6 +73,7 @@ def test_services_and_workers_with_their_load(look, nfp):
     hurry(page, lambda: "0 of 5" in row.text_content())
 
 
+@pytest.mark.patient
 def test_a_bar_moves_with_the_events_of_its_job(look, nfp):
     page = jobs(look)
     with copying(look, nfp, done=4) as (gate, answer):
