@@ -176,7 +176,8 @@ def test_patterns_are_globs_and_nothing_else() -> None:
     assert not access.may_call(who("guest"), "X1", "ping")
 
 
-def test_remembered_decisions_are_bounded_and_the_same() -> None:
+def test_remembered_decisions_are_bounded_and_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "DECISIONS_MAX", 100)
     access = Access(rules=[Rule(tasks=("t1*",), allow=False)])
     for _ in range(2):
         for number in range(room.DECISIONS_MAX + 10):

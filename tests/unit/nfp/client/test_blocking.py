@@ -1,12 +1,9 @@
 """The same names for ordinary threads."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
 
-import broker.nfp.client
 from broker.errors import HeadgateError
 from broker.nfp.client import BlockingClient, JobFailed, TaskFailed
 from broker.nfp.peer.keys import default_base_dir
@@ -114,16 +111,6 @@ def test_closed(ours):
 def test_errors(norfab):
     with BlockingClient("c", broker=norfab.endpoint) as client, pytest.raises(JobFailed):
         client.run("nobody", "ping")
-
-
-def test_it_is_loaded_when_it_is_asked_for():
-    program = (
-        "import sys, broker.nfp.client as c; print('broker.nfp.client.blocking' in sys.modules);"
-        "print(c.BlockingClient.__module__)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "broker.nfp.client.blocking"]
-    assert not hasattr(broker.nfp.client, "Nonsense")
 
 
 def test_without_arguments_beside_a_broker_in_the_usual_folder(rundir, monkeypatch):

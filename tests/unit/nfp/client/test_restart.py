@@ -1,8 +1,6 @@
 """Jobs that survive the client that submitted them."""
 
 import asyncio
-import subprocess
-import sys
 import time
 
 import pytest
@@ -11,6 +9,7 @@ from broker.errors import ConfigError
 from broker.nfp.client import JobCancelled, JobTimeout, NfpClient
 from broker.nfp.peer.keys import default_base_dir
 from tests.unit.nfp.client.running import WITHIN_S, client_of
+from tests.unit.nfp.holder import holder
 
 
 def lives(broker, folder, *works):
@@ -148,29 +147,18 @@ def test_a_name_is_used_once_at_a_time(ours, tmp_path):
     lives(ours, tmp_path, twice)
 
 
-def test_a_name_that_another_process_uses_is_told_with_its_process(ours, tmp_path):
-    code = """
-import asyncio, sys
-from broker.nfp.client import NfpClient
-async def main():
-    async with NfpClient("c", broker=sys.argv[1]):
-        print("open", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-asyncio.run(main())
-"""
+def test_a_name_that_another_process_uses_is_told_with_its_process(ours):
+    async def life():
+        async with client_of(ours) as client:
+            return client.store_path
 
-    async def second():
-        async with client_of(ours):
-            pass
-
-    with subprocess.Popen(
-        [sys.executable, "-c", code, ours.endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout.readline() == "open\n"
-        with pytest.raises(ConfigError, match=rf"client name 'c' is in use .*process {other.pid} "):
-            asyncio.run(second())
-        other.communicate()
-    asyncio.run(second())
+    path = asyncio.run(life())
+    with (
+        holder(path.with_name("c.db.lock")) as other,
+        pytest.raises(ConfigError, match=rf"client name 'c' is in use .*process {other.pid} "),
+    ):
+        asyncio.run(life())
+    asyncio.run(life())
 
 
 def test_a_name_is_all_it_takes(ours, caplog):

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -14,7 +12,7 @@ from broker.nfp.names import NAME_BYTES_MAX
 from broker.nfp.worker import Worker
 from broker.nfp.worker.naming import usual_name
 from tests.live.nfp import nfp_broker
-from tests.unit.nfp.peer.raw_broker import PATIENCE_S
+from tests.unit.nfp.holder import holder
 from tests.unit.nfp.worker.test_house import at_work
 
 HOST = socket.gethostname()
@@ -60,19 +58,12 @@ def test_a_given_name_stays(tmp_path, monkeypatch):
 
 
 def test_another_process_has_the_name(tmp_path):
-    program = (
-        "import sys; from broker.nfp.worker import Worker;"
-        "print(Worker('s', state_dir=sys.argv[1]).take_name(), flush=True); sys.stdin.read()"
-    )
-    words = [sys.executable, "-c", program, str(tmp_path)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == f"s-{HOST}\n"
-        with named(Worker("s", state_dir=tmp_path)) as names:
-            assert names == [f"s-{HOST}-2"]
-        process.kill()
-        process.wait(PATIENCE_S)
-        with named(Worker("s", state_dir=tmp_path)) as names:
-            assert names == [f"s-{HOST}"]
+    with named(Worker("s", state_dir=tmp_path)):
+        (lock,) = tmp_path.rglob("*.lock")
+    with holder(lock), named(Worker("s", state_dir=tmp_path)) as names:
+        assert names == [f"s-{HOST}-2"]
+    with named(Worker("s", state_dir=tmp_path)) as names:
+        assert names == [f"s-{HOST}"]
 
 
 def test_a_folder_that_cannot_be_used(tmp_path, monkeypatch):

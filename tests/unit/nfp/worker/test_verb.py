@@ -168,9 +168,3 @@ def test_a_process_works_starts_anew_and_leaves(greet, tmp_path):
             if process.poll() is None:
                 process.kill()
                 process.communicate()
-
-
-def test_the_verb_loads_neither_typer_nor_rich():
-    program = "import sys, broker.cli.nfp.worker; print([m for m in ('typer', 'rich', 'aiohttp') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
