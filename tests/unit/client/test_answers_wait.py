@@ -10,6 +10,7 @@ from broker.client import Limits, blocking, connect
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.wire import message as wire
+from tests.tables import for_each
 from tests.unit.client.peer import OWNER, settle, soon, talk
 from tests.unit.client.tiny_broker import running
 from tests.unit.node.desk import Desk, Door, ask, run, until
@@ -74,7 +75,7 @@ async def paused(peer):
     await settle()
 
 
-@pytest.mark.parametrize("handler", [answered, at_once])
+@for_each("handler", [answered, at_once])
 def test_nothing_is_answered_beyond_high_water_and_then_all_in_order(handler):
     calls = []
 

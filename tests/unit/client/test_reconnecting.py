@@ -146,7 +146,7 @@ def test_a_subscription_begins_behind_its_answer():
     play(work)
 
 
-@pytest.mark.parametrize("overflow", ["raise", "mark"])
+@for_each("overflow", ["raise", "mark"])
 def test_what_cannot_be_replayed_is_named(overflow):
     async def work(h, far):
         far.recovered = False

@@ -127,7 +127,7 @@ def test_unflagged_answer_ends_a_stream():
     talk(script)
 
 
-@pytest.mark.parametrize("limits", [Limits(stream_msgs=5), Limits(stream_bytes=150)])
+@for_each("limits", [Limits(stream_msgs=5), Limits(stream_bytes=150)])
 def test_slow_reader_is_told_and_others_are_not_stalled(limits):
     async def script(h, peer):
         async with h.stream("x.y") as s:

@@ -121,12 +121,12 @@ def test_a_link_that_ended_and_its_port_do_not_hold_each_other():
 
 
 def test_deep_chains_do_not_recurse():
-    """A service that asks itself 20 000 times: what handling produces is queued, not called."""
+    """A service that asks itself 5 000 times: what handling produces is queued, not called."""
 
     async def script():
         desk = Desk()
         peer = desk.peer()
-        left = [20_000]
+        left = [5_000]
 
         def again(_message):
             if left[0]:

@@ -3,8 +3,6 @@
 import errno
 import os
 
-import pytest
-
 from broker.errors import LinkBroken
 from broker.ingress.admission import Access
 from broker.node.broker import FLUSH_MSGS
@@ -12,6 +10,7 @@ from broker.routing.port import CHILD, PARENT
 from broker.transport.budget import Budget
 from broker.transport.outbox import OutboxLimits
 from broker.wire.message import NORESPONSE, event, response
+from tests.tables import for_each
 from tests.unit.node.desk import Desk, Door, ask, run, ticks, until
 
 SMALL = OutboxLimits(high_bytes=1000, high_msgs=8, event_bytes=2000, cap_bytes=6000)
@@ -42,7 +41,7 @@ def test_a_pure_caller_is_paused_and_its_request_passes():
     run(script())
 
 
-@pytest.mark.parametrize("kind", [CHILD, PARENT])
+@for_each("kind", [CHILD, PARENT])
 def test_tree_links_are_never_paused(kind):
     async def script():
         desk = Desk(SMALL, size=2, rank=0 if kind == CHILD else 1)
@@ -157,7 +156,7 @@ def test_a_caller_of_two_full_providers_waits_for_both():
     run(script())
 
 
-@pytest.mark.parametrize("how", ["provider", "caller"])
+@for_each("how", ["provider", "caller"])
 def test_a_lost_link_waits_for_nobody_and_nobody_for_it(how):
     async def script():
         desk = Desk(SMALL)
@@ -255,7 +254,7 @@ def test_responses_are_never_dropped_but_their_reader_may_be():
     run(script())
 
 
-@pytest.mark.parametrize("policy", ["disconnect", "drop"])
+@for_each("policy", ["disconnect", "drop"])
 def test_a_subscriber_that_does_not_read(policy):
     async def script():
         desk = Desk(OutboxLimits(event_bytes=2000, cap_bytes=6000, event_policy=policy))
@@ -433,7 +432,7 @@ def test_requests_of_many_callers_do_not_end_the_link_of_their_provider():
     run(script())
 
 
-@pytest.mark.parametrize("policy", ["disconnect", "drop"])
+@for_each("policy", ["disconnect", "drop"])
 def test_a_subscriber_whose_events_may_be_dropped_has_all_the_time(policy):
     async def script():
         desk = Desk(OutboxLimits(high_bytes=500, event_bytes=2000, cap_bytes=6000, event_policy=policy))

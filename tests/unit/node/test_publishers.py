@@ -1,7 +1,5 @@
 """Publishers wait while events do not move on: who does, for whom, how long, and that nothing they said is lost."""
 
-import pytest
-
 from broker.identity import Credentials, Role
 from broker.node import pressure
 from broker.node.pressure import PATIENCE_S, UNTRUSTED_S
@@ -258,7 +256,7 @@ def test_programs_of_the_owner_are_waited_for_one_by_one():
     run(script())
 
 
-@pytest.mark.parametrize("kind", [CHILD, PARENT])
+@for_each("kind", [CHILD, PARENT])
 def test_tree_links_are_never_held(kind):
     async def script():
         desk = Desk(size=3, rank=1)

@@ -1,10 +1,9 @@
 """Who looks on while messages pass: what is noted, when it is told, and that nothing is left in the way."""
 
-import pytest
-
 from broker.node.tracing import Tracing
 from broker.routing.port import CHILD, PARENT
 from broker.wire.message import EVENT, REQUEST, RESPONSE, control, event, response
+from tests.tables import for_each
 from tests.unit.node.desk import Desk, ask, run, ticks
 
 
@@ -177,7 +176,7 @@ def test_what_built_in_services_get_and_say():
     run(script())
 
 
-@pytest.mark.parametrize("twice", [False, True])
+@for_each("twice", [False, True])
 def test_nobody_to_begin_with(twice):
     async def script():
         desk = Desk()

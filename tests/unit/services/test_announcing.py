@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.services.providers import GATHER_S, Providers
@@ -281,7 +281,6 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(steps, max_size=25))
 def test_each_broker_knows_exactly_what_is_below_it(actions):
     grove = Grove()

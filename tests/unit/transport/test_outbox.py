@@ -1,7 +1,5 @@
 """Whose link ends when too much waits, and whose does not."""
 
-import pytest
-
 from broker.errors import LinkBroken
 from broker.transport.budget import Budget
 from broker.transport.in_flight import AGAIN_MSGS, WINDOW_BYTES, WINDOW_MSGS, InFlight
@@ -53,7 +51,7 @@ def test_a_message_beyond_the_cap_waits_whatever_is_in_front(in_front):
     assert "the cap is 67108864 and one message" in str(owner.ended)
 
 
-@pytest.mark.parametrize("kind", [RESPONSE, EVENT])
+@for_each("kind", [RESPONSE, EVENT])
 def test_when_what_is_left_of_it_is_within_the_cap_the_next_one_may_be_as_large(kind):
     """A caller may send its second blob as soon as the first is nearly gone: low water comes before the last byte."""
     owner = Owner(cap_bytes=100, event_bytes=100)
@@ -135,7 +133,7 @@ def test_a_peer_that_does_not_say_what_it_handled_is_never_behind():
     assert Outbox(Owner(), OutboxLimits(), Budget()).in_flight.end > 1 << 60
 
 
-@pytest.mark.parametrize("before", [0, (1 << 32) - 100], ids=["new", "the count begins anew"])
+@for_each("before", [0, (1 << 32) - 100], ids=["new", "the count begins anew"])
 def test_a_peer_is_behind_beyond_a_window_and_until_some_of_it_is_handled(before):
     owner = Owner(high_msgs=2)
     outbox = owner.outbox

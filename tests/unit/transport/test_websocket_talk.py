@@ -6,14 +6,13 @@ import json
 import logging
 import time
 
-import pytest
-
 from broker.wire.framing import Splitter
 from broker.wire.message import event, request, response
+from tests.tables import for_each
 from tests.unit.transport.scripted_gateway import PATIENCE_S, WELCOME, read_all, say, soon, talking
 
 
-@pytest.mark.parametrize(("limits", "most"), [({}, 4), ({"message_bytes": 4096}, 25)])
+@for_each(("limits", "most"), [({}, 4), ({"message_bytes": 4096}, 25)])
 def test_what_is_flushed_together_leaves_in_few_messages_below_the_gateways_limit(limits, most):
     async def script(connection):
         await connection.send(say(WELCOME | {"limits": limits}))

@@ -108,7 +108,7 @@ def test_one_turn_takes_no_more_than_a_few_milliseconds_of_work():
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("settings", "form"),
     [
         ({"dialect": "flux1", "strict_rfc3": True}, [b"", b"a.b\0", b"p"]),

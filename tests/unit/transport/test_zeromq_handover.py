@@ -20,6 +20,7 @@ from broker.transport.zeromq import router
 from broker.transport.zeromq.address import Endpoint
 from broker.transport.zeromq.handover import ReplacedPath, ReusedPort, shared_address
 from broker.wire.message import control
+from tests.tables import for_each
 from tests.unit.transport.raw import PEER, SERVER, dialling, listening
 
 NEW, NEWER = curve.generate(), curve.generate()
@@ -236,7 +237,7 @@ def test_a_dialler_in_the_handshake_at_that_moment_gets_in(uri):
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("keys", [(NEW, SERVER), (SERVER, NEW)], ids=["second", "first"])
+@for_each("keys", [(NEW, SERVER), (SERVER, NEW)], ids=["second", "first"])
 def test_a_dialler_that_knows_two_keys_finds_the_right_one(keys):
     async def check():
         async with stage("tcp://127.0.0.1:0") as door:

@@ -43,7 +43,7 @@ def test_every_cut_of_every_captured_frame() -> None:
             assert splitter.pending_bytes == 0
 
 
-@for_each("size", [1, 2, 3, 7, 8, 9, 64, 1000, 65536])
+@for_each("size", [1, 3, 8, 64, 65536])
 def test_all_captured_frames_in_equal_pieces(size: int) -> None:
     frames = [record.frame for record in local()]
     splitter = Splitter()

@@ -7,6 +7,7 @@ import pytest
 from broker.errors import ProtocolError
 from broker.journal import marks
 from broker.journal.writer.intake import AHEAD_BYTES, CHUNK_MAX_BYTES, Intake
+from tests.tables import for_each
 from tests.unit.journal.writer.plain import calls, encoded
 
 
@@ -71,14 +72,15 @@ def test_a_recorder_that_left_reports_unread_has_ended_as_well(pair):
     assert intake.ended
 
 
-@pytest.mark.parametrize("head", [b"X", b"HGJX", b"H\0", b"\0" * 24, b"hgjc" + bytes(20)])
-def test_what_is_no_chunk(pair, head):
-    ours, theirs = pair
-    ours.sendall(encoded(calls(0, 1)) + head)
-    intake = Intake(theirs)
-    assert intake.receive() == calls(0, 1)
-    with pytest.raises(ProtocolError, match="expected 48 47 4a 43"):
-        intake.receive()
+@for_each("head", [b"X", b"HGJX", b"H\0", b"\0" * 24, b"hgjc" + bytes(20)])
+def test_what_is_no_chunk(head):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(encoded(calls(0, 1)) + head)
+        intake = Intake(theirs)
+        assert intake.receive() == calls(0, 1)
+        with pytest.raises(ProtocolError, match="expected 48 47 4a 43"):
+            intake.receive()
 
 
 def test_a_chunk_that_is_too_large_is_refused_before_anything_is_allocated(pair):

@@ -2,8 +2,6 @@
 
 import errno
 
-import pytest
-
 from broker.identity import PeerInfo
 from broker.node.overlay import control, hello
 from broker.node.overlay.hello import HeadgateHello, Hello
@@ -50,7 +48,7 @@ def test_what_is_ours_is_told_only_to_ours():
     run(story)
 
 
-@pytest.mark.parametrize(("offered", "allowed"), [(False, True), (True, False)])
+@for_each(("offered", "allowed"), [(False, True), (True, False)])
 def test_batches_are_agreed_on_only_where_both_take_them(offered, allowed):
     async def story(parent):
         child = parent.connect()

@@ -20,6 +20,7 @@ from broker.wire.message import (
 )
 from broker.wire.parts import encode_part
 from broker.wire.payload import any_text, decode_json
+from tests.tables import for_each
 from tests.unit.node.overlay.trees import OWNER, QUICK, Client, Rank, until
 from tests.unit.node.overlay.upward import PARENT, Story, run
 
@@ -32,7 +33,7 @@ def lose_by_disconnect(story):
     story.link.say(control.disconnect())
 
 
-@pytest.mark.parametrize("lose", [lose_by_closing, lose_by_disconnect])
+@for_each("lose", [lose_by_closing, lose_by_disconnect])
 def test_a_lost_parent_is_joined_again_as_a_new_incarnation(lose):
     async def tell(story):
         before = story.child.broker.router.uuid

@@ -9,6 +9,7 @@ from broker.errors import LinkEnded
 from broker.node.overlay import control
 from broker.node.overlay.hello import HeadgateHello
 from broker.wire.message import CONTROL, event
+from tests.tables import for_each
 from tests.unit.node.overlay import downward, upward
 from tests.unit.node.overlay.downward import HELLO, say
 from tests.unit.node.overlay.trees import QUICK, Clock, Tree, until
@@ -61,7 +62,7 @@ def test_a_child_of_ours_whose_keepalives_come_stays():
     below(story)
 
 
-@pytest.mark.parametrize("ours", [HeadgateHello(), HeadgateHello(True)], ids=["deployed", "says nothing"])
+@for_each("ours", [HeadgateHello(), HeadgateHello(True)], ids=["deployed", "says nothing"])
 def test_a_child_that_promised_nothing_is_torpid_but_not_lost(ours):
     async def story(parent, clock):
         child = await parent.join(HELLO._replace(ours=ours))
@@ -180,7 +181,7 @@ def test_a_parent_of_ours_whose_keepalives_come_stays():
     above(story, HeadgateHello(True, True, "", 5.0))
 
 
-@pytest.mark.parametrize("ours", [HeadgateHello(), HeadgateHello(True)], ids=["deployed", "says nothing"])
+@for_each("ours", [HeadgateHello(), HeadgateHello(True)], ids=["deployed", "says nothing"])
 def test_a_parent_that_promised_nothing_is_never_lost_by_silence(ours):
     async def story(played, clock):
         await clock.live(played.child.overlay, 600)

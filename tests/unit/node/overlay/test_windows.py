@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from broker.node.overlay.hello import HeadgateHello
 from broker.routing.flow import LATE_MSGS, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES
 from broker.transport.in_flight import WINDOW_BYTES as LARGE_BYTES
@@ -24,7 +22,7 @@ def words(client):
     return [m.aux1 for m in client.inbox if m.type == CONTROL and m.aux1 in (OPEN, SHUT)]
 
 
-@pytest.mark.parametrize("windows", [True, False], ids=["ours", "another"])
+@for_each("windows", [True, False], ids=["ours", "another"])
 def test_a_child_is_heeded_and_told_if_it_said_that_it_does_the_same(windows):
     async def story(parent):
         child = await parent.join(HELLO._replace(ours=HeadgateHello(True, windows=windows)))
@@ -47,7 +45,7 @@ def handled(client):
     return [m.aux2 for m in client.inbox if m.type == CONTROL and m.aux1 == HANDLED]
 
 
-@pytest.mark.parametrize("windows", [True, False], ids=["ours", "another"])
+@for_each("windows", [True, False], ids=["ours", "another"])
 def test_a_child_is_told_how_many_of_its_messages_are_handled(windows):
     async def story(parent):
         child = await parent.join(HELLO._replace(ours=HeadgateHello(True, windows=windows)))
@@ -66,7 +64,7 @@ def test_a_child_is_told_how_many_of_its_messages_are_handled(windows):
     run_parent(story)
 
 
-@pytest.mark.parametrize("windows", [True, False], ids=["ours", "another"])
+@for_each("windows", [True, False], ids=["ours", "another"])
 def test_a_mark_comes_back_and_is_taken_from_those_who_said_that_they_do_the_same(windows):
     async def story(parent):
         child = await parent.join(HELLO._replace(ours=HeadgateHello(True, windows=windows)))

@@ -157,6 +157,7 @@ port.close()
 """) == ["cast to x/nobody dropped: nobody listens there / False"]  # fmt: skip
 
 
+@pytest.mark.patient
 def test_a_worker_that_was_forked_has_a_hub_of_its_own(answering, folder):
     assert run(folder, """
 assert port.call(where, b"1", timeout_s=10) == b"re:1"
@@ -177,6 +178,7 @@ said("done")
 """) == ["done"]  # fmt: skip
 
 
+@pytest.mark.patient
 def test_real_threads_wait_on_hubs_of_their_own(answering, folder):
     assert run(folder, """
 from eventlet import tpool

@@ -159,8 +159,9 @@ def test_casts_and_fanouts_reach_one_or_all(transport: Any, network: Network) ->
     assert all("reply" not in item.told for inbox in network.intakes for item in inbox._items)
 
 
-@pytest.mark.parametrize("retry", [None, -1, 0, 3])
+@for_each("retry", [None, -1, 0, 3])
 def test_retries_and_options_reach_the_port(transport: Any, network: Network, retry: int | None) -> None:
+    network.sent.clear()
     target = {"fanout": True}
     client(transport, retry=retry).cast({}, "add")
     client(transport, retry=retry, target=target).cast({}, "add")

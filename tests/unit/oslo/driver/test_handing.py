@@ -13,6 +13,7 @@ from broker.oslo.driver import handing
 from broker.oslo.driver.handing import ServerListener, Workers
 from broker.oslo.driver.listener import ZmqListener
 from broker.oslo.driver.serialization import request_body
+from tests.tables import for_each
 from tests.unit.oslo.driver.memory import MemoryIntake, MemoryItem
 
 PATIENCE_S = 40.0
@@ -288,7 +289,7 @@ def test_a_child_that_was_forked_while_a_thread_was_asked_for_can_stop(inbox):
     assert [os.waitpid(child, 0)[1] for child in children] == [0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("server", "size", "green"),
     [
         (Server(kind="eventlet"), 1, False),
@@ -299,7 +300,8 @@ def test_a_child_that_was_forked_while_a_thread_was_asked_for_can_stop(inbox):
     ],
     ids=["eventlet", "blocking", "batches", "green threads", "another callback"],
 )
-def test_everybody_else_is_polled_for(inbox, monkeypatch, server, size, green):
+def test_everybody_else_is_polled_for(monkeypatch, server, size, green):
+    inbox = MemoryIntake([("e", "t")])
     monkeypatch.setattr(handing.natives, "threads_are_green", lambda: green)
     assert size > 1 or handing.server_behind(server._on_incoming) is None
     listener = listener_of(inbox, size=size)

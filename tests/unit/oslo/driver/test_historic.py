@@ -97,10 +97,11 @@ def test_a_password_in_a_url_is_said_to_change_nothing(
     assert not caplog.messages
 
 
-@pytest.mark.parametrize(("port", "whose"), [(9501, "calls enter"), (9504, "casts enter"), (6379, "Redis")])
+@for_each(("port", "whose"), [(9501, "calls enter"), (9504, "casts enter"), (6379, "Redis")])
 def test_a_port_that_is_no_directorys_is_noticed(
     conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture, port: int, whose: str
 ) -> None:
+    caplog.clear()
     options.register(conf)
     warn(conf, f"zmq://h1:{port}")
     (said,) = caplog.messages

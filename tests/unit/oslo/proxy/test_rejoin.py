@@ -10,6 +10,7 @@ import pytest
 from broker.oslo.names import Pipeline, roster_file
 from broker.oslo.proxy import rejoin
 from broker.oslo.proxy.rejoin import LOOK_S, REST_S, SAVE_S, Rejoin
+from tests.tables import for_each
 
 ME = os.getpid()
 
@@ -171,10 +172,9 @@ def test_a_node_that_is_left_for_good_leaves_no_note(servers):
     assert not servers.path.exists()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "7", '{"x": 1}', '{"1": []}', '{"99999999999999999999": 1}', "\x00"]
-)
-def test_a_note_that_is_none_costs_nothing(servers, text):
+@for_each("text", ["", "{", "[]", "7", '{"x": 1}', '{"1": []}', '{"99999999999999999999": 1}', "\x00"])
+def test_a_note_that_is_none_costs_nothing(tmp_path, text):
+    servers = Servers(tmp_path)
     servers.path.write_text(text)
     servers.rejoin.begin()
     servers.clock.wait(rejoin.REJOIN_S + LOOK_S)
