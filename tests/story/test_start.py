@@ -19,6 +19,8 @@ from broker.cli.command import INSIST
 from tests.live.brokers import without_progress
 from tests.live.verbs import headgate
 
+pytestmark = pytest.mark.interpreter
+
 HEADGATE = [sys.executable, "-m", "broker.cli.main"]
 START = [*HEADGATE, "start"]
 

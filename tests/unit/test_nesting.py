@@ -25,6 +25,8 @@ from broker.wire.message import event
 from gateway.codecs import control, jsonview
 from gateway.identity import keys
 
+pytestmark = pytest.mark.interpreter
+
 
 def nested(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels

@@ -15,6 +15,8 @@ from broker.settings import ListenEntry, Settings, check, load, loads
 from broker.settings.schema import default_rundir
 from tests.unit.configuration import KEY, OTHER_KEY, host, refusal
 
+pytestmark = pytest.mark.interpreter
+
 SAMPLE = Path(__file__).parents[2] / "deploy" / "broker.toml"
 
 

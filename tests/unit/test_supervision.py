@@ -16,6 +16,8 @@ from broker.settings.nfp import NfpSection
 from gateway.settings import GatewaySettings
 from tests.live.own_log import own_log
 
+pytestmark = pytest.mark.interpreter
+
 
 @pytest.fixture
 def heard(rundir, monkeypatch):

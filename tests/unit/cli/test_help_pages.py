@@ -11,6 +11,8 @@ from broker.cli import exits, options
 from broker.cli.main import main
 from broker.cli.verbs import BUILT_IN
 
+pytestmark = pytest.mark.interpreter
+
 FAMILIES = {
     "journal": "broker.cli.journal",
     "nfp": "broker.cli.nfp",

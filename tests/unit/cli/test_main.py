@@ -13,6 +13,8 @@ from broker import __version__, errors
 from broker.cli import exits, verbs
 from broker.cli.main import main
 
+pytestmark = pytest.mark.interpreter
+
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 

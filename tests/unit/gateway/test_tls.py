@@ -18,6 +18,8 @@ from gateway.settings.schema import ListenEntry
 from gateway.tls import TlsContext, certificate_end
 from tests.unit.gateway.identity.authority import Authority, common, pem
 
+pytestmark = pytest.mark.interpreter
+
 
 @pytest.fixture
 def authority():

@@ -15,6 +15,8 @@ from gateway.principal import Denied
 from gateway.settings.schema import AccessSection
 from tests.unit.gateway.identity import racers
 
+pytestmark = pytest.mark.interpreter
+
 
 @pytest.fixture
 def store(tmp_path):

@@ -14,6 +14,8 @@ from broker.nfp.worker.tasks import make
 from tests.unit.nfp.peer.raw_broker import RawBroker
 from tests.unit.nfp.worker.rig import final, post, result, working
 
+pytestmark = pytest.mark.interpreter
+
 
 class Port(msgspec.Struct):
     vlan: int

@@ -8,6 +8,8 @@ from broker.errors import ConfigError
 from broker.nfp.worker import Worker
 from broker.nfp.worker.tasks import make
 
+pytestmark = pytest.mark.interpreter
+
 
 def worker():
     return Worker("s", name="w")
