@@ -35,14 +35,13 @@ RUN python -m venv --without-pip /opt/headgate \
         --only-binary :all: -r deploy/requirements.txt
 COPY pyproject.toml README.md LICENSE headgate.py pyspark_headgate.py ./
 COPY deploy/index_readme.py deploy/
-COPY deploy/headgate deploy/headgate
 COPY broker broker
 COPY gateway gateway
 COPY .ci/smoke .ci/
 # no index, no isolation: nothing that is not listed with its hash gets in; types are read where Headgate will run
 RUN echo /opt/headgate/lib/python3.11/site-packages > /opt/build/lib/python3.11/site-packages/headgate.pth \
     && HATCH_BUILD_HOOK_ENABLE_MYPYC=true /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation \
-        --wheel-dir /wheels . ./deploy/headgate \
+        --wheel-dir /wheels . \
     && /opt/build/bin/pip --python /opt/headgate/bin/python install --no-compile --no-index --no-deps /wheels/*.whl \
     && PYTHONDONTWRITEBYTECODE=1 PATH=/opt/headgate/bin:$PATH sh .ci/smoke compiled \
     && /opt/headgate/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/headgate/lib

@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import Final
 
 PACKAGES: Final = ("broker", "gateway")
-OURS: Final = ("headgate ", "headgate-core ")
-"""How the names of our distributions begin, with a version behind them."""
-ADVICE: Final = "install Headgate into an environment of its own: pipx install headgate"
+OURS: Final = "headgate "
+"""How the name of our distribution begins, with a version behind it."""
+ADVICE: Final = "install Headgate into an environment of its own"
 NEW_LINE: Final = "\n"
 CONFIG: Final = 78
 """Exit code: what is installed is wrong (sysexits.h, EX_CONFIG)."""

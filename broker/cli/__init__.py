@@ -4,7 +4,7 @@
     verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``health`` ``keygen`` ``log``
                    ``ping`` ``pub`` ``rpc`` ``services`` ``start`` ``stats`` ``status`` ``sub`` ``trace``, a file each
     exits          exit codes, and which error means which
-    family         a verb that has verbs; ``extras`` what one needs that is not installed
+    family         a verb that has verbs
     options        the options that client verbs share; from typer to an exit code
     parsing        the options of verbs that become servers, in the same look, without typer
     completion     what a shell offers while a command is typed; ``topics`` what ``rpc`` can call

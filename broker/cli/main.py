@@ -14,6 +14,7 @@ from broker import __version__
 from broker.cli import exits
 from broker.cli.verbs import BUILT_IN, SECTIONS, load, others
 from broker.errors import ConfigError, HeadgateError
+from broker.extras import EXTRA_OF, lacking
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,11 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (HeadgateError, TimeoutError) as error:
         return exits.report(error, verb, as_json=as_json)
     except ModuleNotFoundError as error:
-        from broker.cli.extras import lacking
-
-        if not (said := lacking(error)):
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRA_OF:
             raise
-        return exits.report(ConfigError(said), verb, as_json=as_json)
+        return exits.report(ConfigError(lacking(module)), verb, as_json=as_json)
     return code
 
 

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from broker.errors import ConfigError
+from broker.extras import lacking
 from broker.journal.layout import HEADER_BYTES, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
 from broker.journal.options import JournalOptions
 
@@ -41,7 +42,7 @@ def take(options: JournalOptions, patience_s: float = 0.0) -> Lock:
     """
     for library in LIBRARIES[options.codec]:
         if find_spec(library) is None:
-            raise ConfigError(f"the journal needs {library}: pip install 'headgate[journal]'")
+            raise ConfigError(f"journal: {lacking(library)}")
     with contextlib.ExitStack() as undo:
         lock = undo.enter_context(contextlib.closing(Lock(options, patience_s)))
         try:

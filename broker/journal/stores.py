@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from broker.errors import ConfigError
+from broker.extras import lacking
 
 AHEAD_BYTES: Final = 256 << 10
 """Read at once where less was asked for: a request takes tens of milliseconds, whatever its size."""
@@ -67,9 +68,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         from pyarrow import fs
     except ModuleNotFoundError:
-        raise ConfigError(
-            f"{shown(url)}: pyarrow is not installed, which reaches stores: pip install 'headgate-core[history]'"
-        ) from None
+        raise ConfigError(f"{shown(url)}: {lacking('pyarrow')}") from None
     try:
         opened: tuple[Any, str] = fs.FileSystem.from_uri(url)
     except (ValueError, OSError) as error:  # an unknown scheme, a host that is missing, no libhdfs

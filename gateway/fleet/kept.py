@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.errors import ConfigError
+from broker.extras import install
 from gateway.identity import shared
 from gateway.identity.leases import HEARTBEAT_S
 from gateway.identity.store import KEY_BYTES, LOGIN, Store
@@ -136,9 +137,8 @@ def client_of(url: str) -> Any:
     try:
         asyncio_redis = importlib.import_module("redis.asyncio")
     except ImportError as error:
-        raise ConfigError(
-            f"gateway.redis is set, and redis-py cannot be imported ({error.name}): install headgate-core[redis]"
-        ) from None
+        text = f"gateway.redis is set, and redis-py cannot be imported ({error.name}): {install('redis')}"
+        raise ConfigError(text) from None
     try:
         client = asyncio_redis.from_url(
             url, socket_connect_timeout=CONNECT_S, health_check_interval=HEARTBEAT_S

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.errors import HeadgateError
+from broker.extras import install
 from gateway import delta
 from gateway.history.scope import DAY_S, Scope, start_of
 
@@ -55,7 +56,7 @@ def module(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise Absent(
-            f"the history needs {name.partition('.')[0]} ({error}): pip install 'headgate[history]'",
+            f"the history needs {name.partition('.')[0]} ({error}): {install('history')}",
             errno.ENOSYS,
         ) from None
 

@@ -88,13 +88,11 @@ def require() -> None:
     """Raise unless PySpark, pyarrow and Java are there.
 
     Raises:
-        Missing: with the way to get what is not.
+        ModuleNotFoundError: a package is not.
+        Missing: Java is not; it says how to get it.
     """
-    try:
-        for name in ("numpy", "pyarrow", "deltalake", "pyspark"):
-            import_module(name)
-    except ImportError as error:
-        raise Missing(f"{error.name} is not installed: pip install 'headgate[spark]'") from None
+    for name in ("pyspark", "deltalake", "pyarrow", "numpy"):
+        import_module(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ and (why := java_missing()):
         raise Missing(why)
 

@@ -201,7 +201,7 @@ def test_the_seeds_are_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "seed"),
     [
-        (200, 0),
+        (60, 0),
         pytest.param(1000, 1, marks=pytest.mark.patient),
         pytest.param(1000, 2, marks=pytest.mark.patient),
     ],

@@ -8,17 +8,14 @@ and whether one client's rubbish is another's trouble.
 import os
 from random import Random
 
-import pytest
-
 from broker.wire.message import event, request
 from gateway.closes import MEANINGS
 from gateway.websocket.reader import Reader
 from tests.fuzz import mutate
 from tests.unit.gateway.websocket.house import house, masked
 
-INPUTS = int(os.environ.get("HEADGATE_FUZZ_INPUTS", "120000")) // 10
+INPUTS = int(os.environ.get("HEADGATE_FUZZ_INPUTS", "30000")) // 10
 SEED = int(os.environ.get("HEADGATE_FUZZ_SEED", "0"))
-SLICES = 4
 MAX_BYTES = 2000
 
 
@@ -47,9 +44,8 @@ def frames(dice: Random) -> bytes:
     return out
 
 
-@pytest.mark.parametrize("part", range(SLICES))
-def test_every_cut_means_the_same(part):
-    for number in range(part, INPUTS, SLICES):
+def test_every_cut_means_the_same():
+    for number in range(INPUTS):
         dice = Random(SEED * 1_000_003 + number)
         data = mutate.body(frames(dice), dice)
         whole, cut = Reader(MAX_BYTES), Reader(MAX_BYTES)

@@ -81,9 +81,7 @@ def test_a_wrong_option_is_found_before_it_runs(project: Path) -> None:
 
 def test_the_package_has_what_it_exports_and_nothing_else(project: Path) -> None:
     installed = project / "node_modules" / "headgate-client"
-    assert json.loads((installed / "package.json").read_text())["version"] == metadata.version(
-        "headgate-core"
-    )
+    assert json.loads((installed / "package.json").read_text())["version"] == metadata.version("headgate")
     there = {str(file.relative_to(installed)) for file in installed.rglob("*") if file.is_file()}
     scripts = {file for file in there if file.endswith(".js")}
     assert {file[:-3] for file in scripts} == {file[6:-5] for file in there if file.endswith(".d.ts")}

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.live.starter import NFP, Started, started
+
 HEADGATE = (sys.executable, "-m", "broker.cli.main")
 START_S = 20.0
 TASKS = """
@@ -48,7 +50,7 @@ def asks(job):
 """Tasks of the worker ``lab-1`` of the service ``lab``; ``copy`` runs until the file ``gate`` exists."""
 
 
-def until_said(process: subprocess.Popen[bytes], word: str, log: Path) -> str:
+def until_said(process: subprocess.Popen[bytes] | Started, word: str, log: Path) -> str:
     """What ``process`` printed, ``word`` included."""
     assert process.stdout is not None
     said, end = "", time.monotonic() + START_S
@@ -72,7 +74,7 @@ class Attached:
         self.folder = folder
         self.log = folder / "attached.log"
         self.endpoint = ""
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes] | Started] = []
         self._uri = uri
         (folder / "tasks.py").write_text(TASKS)
         (folder / "nfp.toml").write_text(config)
@@ -91,10 +93,10 @@ class Attached:
         worker = self._process("worker", str(self.folder / "tasks.py"), "--broker", endpoint)
         until_said(worker, "Ctrl-C", self.log)
 
-    def _process(self, *words: str) -> subprocess.Popen[bytes]:
+    def _process(self, *words: str) -> subprocess.Popen[bytes] | Started:
         argv = [*HEADGATE, "nfp", *words, "--base-dir", str(self.folder / "state")]
         with self.log.open("ab") as log:
-            self.processes.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log))
+            self.processes.append(started(argv, loads=NFP, stdout=subprocess.PIPE, stderr=log))
         return self.processes[-1]
 
     def close(self) -> None:

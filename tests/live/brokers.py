@@ -15,6 +15,7 @@ from broker.transport import curve
 from broker.wire.message import request
 from broker.wire.payload import decode_json, encode_json
 from tests.live.speaker import Speaker
+from tests.live.starter import BROKER, Started, started
 from tests.netlab import NetLab
 
 START_S = 20.0
@@ -43,13 +44,13 @@ class BrokerProcess:
         self.log = config.with_suffix(f".{rank}.log")
         self.argv = [*prefix, *COMMAND, str(config), str(rank)]
         self.popen = popen
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Started | None = None
         self.start()
 
     def start(self) -> None:
         """Start, or start again after ``stop`` or ``kill``."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.argv, stdout=subprocess.PIPE, stderr=log, **self.popen)
+            self.process = started(self.argv, loads=BROKER, stdout=subprocess.PIPE, stderr=log, **self.popen)
 
     @property
     def pid(self) -> int:

@@ -43,6 +43,7 @@ from broker.wire.payload import encode_json
 from gateway.settings import load
 from tests.live.gateways import USERS, make_tokens
 from tests.live.speaker import Speaker
+from tests.live.starter import UP, Started, started
 
 START_S = 40.0
 LEAVE_S = 20.0
@@ -137,9 +138,8 @@ def running(
     words += ["--broker-config", str(brokers), "--journal", str(journals), "--no-login"]
     errors = folder / "up.log"
     with errors.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "broker.cli.main", *words], stdout=subprocess.PIPE, stderr=log, bufsize=0
-        )
+        argv = [sys.executable, "-m", "broker.cli.main", *words]
+        process = started(argv, loads=UP, stdout=subprocess.PIPE, stderr=log)
     try:
         text = _printed(process, errors)
         endpoint, key = _found(r"NFP broker at (\S+), key (\S+)", text)
@@ -157,7 +157,7 @@ def running(
             process.stdout.close()
 
 
-def _printed(process: subprocess.Popen[bytes], errors: Path) -> str:
+def _printed(process: subprocess.Popen[bytes] | Started, errors: Path) -> str:
     assert process.stdout is not None
     said, end = "", time.monotonic() + START_S
     while "Ctrl-C ends it" not in said:

@@ -20,6 +20,7 @@ from broker.settings import loads as broker_loads
 from gateway.identity.tokens import TokenFile, token_path
 from gateway.serve import Gateway
 from gateway.settings import GatewaySettings, load, loads
+from tests.live.starter import GATEWAY, started
 
 START_S = 20.0
 USERS = """
@@ -137,13 +138,14 @@ class GatewayProcess:
         self.log = config.with_suffix(".gateway.log")
         argv = [sys.executable, "-m", "broker.cli.main", "gateway", "--config", str(config), *words]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            limits = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))}
+            self.process = started(
                 argv,
-                bufsize=0,
+                loads=GATEWAY,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **(env or {})},
-                preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))),
+                **(limits if files else {}),
             )
         self.urls: list[str] = []
 

@@ -37,6 +37,7 @@ from broker.settings.nfp import NfpSection
 from broker.transport import curve
 from broker.transport.curve import Certificate
 from tests.live.ports import free_endpoint
+from tests.live.starter import NFP_BROKER, Started, started
 
 PATIENCE_S = 40.0
 QUIET_S = 0.3
@@ -335,7 +336,7 @@ class NfpProcess(Live):
         self.server_key = ""
         self.prefix = prefix
         self.log = self.base_dir.with_suffix(".log")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Started | None = None
 
     @property
     def pid(self) -> int:
@@ -347,7 +348,7 @@ class NfpProcess(Live):
         text = msgspec.json.encode(self.settings).decode()
         argv = [*self.prefix, sys.executable, "-c", PROGRAM, text]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log)
+            self.process = started(argv, loads=NFP_BROKER, stdout=subprocess.PIPE, stderr=log)
         self.wait_ready()
 
     def wait_ready(self) -> None:

@@ -26,6 +26,7 @@ import zmq
 from broker.oslo import frames
 from broker.oslo.names import DIRECTORY_SOCKET, Pipeline, control_file
 from tests.live.oslo_wire import hear
+from tests.live.starter import OSLO_NODE, Started, started
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDE = Path(__file__).with_name("oslo_side.py")
@@ -108,17 +109,13 @@ class Proxy:
         self.folder = Path(config["ipc_dir"])
         self.prefix = prefix
         self.log = Path(f"{folder}.log")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Started | None = None
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.prefix, sys.executable, "-c", PROGRAM, json.dumps(self.config)],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
+            argv = [*self.prefix, sys.executable, "-c", PROGRAM, json.dumps(self.config)]
+            self.process = started(argv, loads=OSLO_NODE, stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], START_S)
         line = self.process.stdout.readline() if ready else b""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.live.attached import HEADGATE, until_said
+from tests.live.starter import OSLO_PROXY, OSLO_SERVER, started
 from tests.live.verbs import headgate
 
 ANSWER_S = 20.0
@@ -47,7 +48,7 @@ class OsloServer:
     def __init__(self, ipc_dir: Path, log: Path, exchange: str, topic: str, name: str) -> None:
         argv = [sys.executable, "-c", SERVER, str(ipc_dir), exchange, topic, name]
         with log.open("ab") as errors:
-            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, bufsize=0)
+            self.process = started(argv, loads=OSLO_SERVER, stdout=subprocess.PIPE, stderr=errors)
         self._log = log
         until_said(self.process, "listening\n", log)
 
@@ -73,7 +74,7 @@ class OsloNode:
         self.log = folder / "oslo.log"
         argv = [*HEADGATE, "oslo", "proxy", *FREE_PORTS, "--ipc-dir", str(self.ipc_dir), *words]
         with self.log.open("ab") as errors:
-            self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors)
+            self.process = started(argv, loads=OSLO_PROXY, stdout=subprocess.PIPE, stderr=errors)
         self.said = until_said(self.process, "Ctrl-C ends it\n", self.log)
         self._servers: list[OsloServer] = []
 

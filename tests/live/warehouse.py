@@ -28,7 +28,7 @@ CAUSES = (
     "unmatched_no_response", "not_captured", "unmatched_no_request", "unmatched_noresponse", "unmatched_untagged",
     "reused_tags",
 )  # fmt: skip
-EVERY_S = 600
+EVERY_S = 1200
 """Between two windows of traffic: a real one would have a window each ten seconds."""
 SERVICES = {"store": ("store.get", "store.put"), "job": ("job.submit", "job.list"), "log": ("log.append",)}
 USERS = (1001, 1002, 1003)
@@ -122,7 +122,7 @@ def traffic() -> Iterable[Row]:
 
 
 def latency() -> Iterable[Row]:
-    """A bucket for the median and one for the longest of each ten minutes and topic, and each minute of the spike."""
+    """A bucket for the median and one for the longest of each topic: with traffic, and each minute of the spike."""
     minutes = [*range(FIRST, LAST, EVERY_S), *range(SPIKE + 60, SPIKE + SPIKE_S, 60)]
     for when in minutes:
         for rank in (0, 1):

@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.errors import DecodeError, MessageTooLarge
@@ -97,7 +97,6 @@ def test_many_runs(name, events):
     test_a_run.hypothesis.inner_test(name, events)
 
 
-@settings(max_examples=40)
 @given(*RUNS)
 def test_a_run(name, events):
     run = Run(events)

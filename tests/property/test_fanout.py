@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.identity import Role
@@ -31,7 +31,6 @@ ACTS = st.one_of(
 
 
 @given(crowd=st.lists(WHO, min_size=4, max_size=4), acts=st.lists(ACTS, max_size=25))
-@settings(max_examples=200, deadline=None)
 def test_everybody_gets_what_matches_in_order_once(crowd, acts):
     fanout, number = Fanout(), 0
     wanted = [[] for _ in crowd]

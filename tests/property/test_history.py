@@ -1,6 +1,6 @@
 """The history of events against a list that keeps everything."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.wire import message as wire
@@ -50,7 +50,6 @@ class Everything:
 
 
 @given(steps=STEPS, max_msgs=st.integers(0, 8), max_bytes=st.integers(0, 400))
-@settings(max_examples=300, deadline=None)
 def test_covers_and_since_tell_exactly_what_is_held(steps, max_msgs, max_bytes):
     history, model, last = History(max_msgs, max_bytes), Everything(), 0
     for kind, value in [("begin", 0), *steps]:

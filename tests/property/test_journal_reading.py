@@ -177,7 +177,6 @@ def test_columns_records_and_what_went_in_agree_in_many(
     test_columns_records_and_what_went_in_agree.hypothesis.inner_test(some, per_block, codec, between)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(flux_records(), min_size=1, max_size=5))
 def test_a_record_is_a_message_again(some: list[Rec]) -> None:
     with tempfile.TemporaryDirectory() as folder:

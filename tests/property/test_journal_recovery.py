@@ -114,7 +114,6 @@ def test_no_number_of_many_is_given_out_twice(shape, harms):
     test_no_number_is_given_out_twice.hypothesis.inner_test(shape, harms)
 
 
-@settings(max_examples=80, deadline=None)
 @given(*HARMED)
 @example(([3, 2, 4], "none", True, 8), [Harm("head", 0.4, 4), Harm("cut", 0.97, 1)])
 @example(([3, 2, 4], "none", False, 8), [Harm("head", 0.9, 5)])

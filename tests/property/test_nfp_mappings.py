@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.nfp.inventory.mappings import merged
@@ -33,7 +33,6 @@ def plainly(whole: dict[str, Any], more: dict[str, Any]) -> None:
             whole[key] = value
 
 
-@settings(max_examples=50)
 @given(st.lists(MAPPINGS, max_size=4))
 def test_any_mappings(sources: list[dict[str, Any]]) -> None:
     before = copy.deepcopy(sources)

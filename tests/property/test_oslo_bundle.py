@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from broker.oslo.frames import Kind, encode
 from broker.oslo.reactor.bundle import FRAMES_MAX, HEAD_BYTES_MAX, LENGTH_MAX, frames_of, head, pack, unpack
+from tests.tables import for_each
 
 FRAME = st.one_of(
     st.binary(max_size=40),
@@ -75,7 +76,7 @@ class Large(bytes):
         return LENGTH_MAX + 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("frames", "why"),
     [
         ([], "saw 0 frames, expected 1 to 64"),

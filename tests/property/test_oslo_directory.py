@@ -1,6 +1,6 @@
 """The directory: whatever is lost, restarted or mixed up, readers end up with what is really announced."""
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -177,7 +177,6 @@ def check_lookups(replica):
     assert len(replica._index.pools) == len(pools)
 
 
-@settings(max_examples=150)
 @given(st.integers(1, 3), st.lists(steps, min_size=15, max_size=60))
 def test_readers_end_up_with_what_is_announced(directories, script):
     cloud = Cloud(directories)
@@ -212,7 +211,6 @@ def test_readers_end_up_with_what_is_announced(directories, script):
         assert registry.records == sum(len(records) for _incarnation, records in truth.values())
 
 
-@settings(max_examples=100)
 @given(
     st.lists(st.tuples(places, st.integers(1, 3), st.integers(1, 5), numbers), max_size=20),
     st.permutations((0, 1, 2)),
@@ -244,7 +242,6 @@ def ages(told, place, before):
     return {(incarnation, version) for where, incarnation, version, _ in told[:before] if where == place}
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(("STATES", "GONE")), st.integers(0, 10**6)), max_size=300))
 def test_nothing_grows_without_bound(script):
     replica = Replica(states_max=8, records_max=30)

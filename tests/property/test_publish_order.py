@@ -5,7 +5,6 @@ order: who has the answer is behind the event everywhere.
 import errno
 from collections import deque
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from broker.services.dispatch import Dispatcher
 from broker.services.event import Event
 from broker.wire.message import EVENT, REQUEST, response
 from broker.wire.payload import decode_json, encode_json
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, OWNER, Tree
 
 SIZE_MAX = 7
@@ -109,7 +109,7 @@ def test_what_is_asked_after_a_delivered_event_comes_after_it_at_every_broker(pa
         assert came.index(f"news.{turn}") < came.index(100 + turn)
 
 
-@pytest.mark.parametrize("rank", range(1, SIZE_MAX))
+@for_each("rank", range(1, SIZE_MAX))
 def test_an_event_message_is_overtaken_by_the_next_call_of_the_own_broker(rank):
     """Why there is an answer to wait for."""
     tree = Tree(SIZE_MAX)

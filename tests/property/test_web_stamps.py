@@ -5,7 +5,7 @@ An owner link turns userid 0xFFFFFFFF and rolemask 0 into OWNER (RFC 12), so nei
 
 import asyncio
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.errors import DecodeError
@@ -139,7 +139,6 @@ users = st.builds(
 )
 
 
-@settings(max_examples=150)
 @given(users, st.lists(messages(), max_size=8))
 @example(
     Principal("u", 7, Role.USER, "token", "c"),
@@ -149,7 +148,6 @@ def test_nothing_reaches_the_owner_link_with_a_stamp_of_its_own(who, sent):
     check(who, sent)
 
 
-@settings(max_examples=150)
 @given(st.lists(st.binary(max_size=60) | messages().map(Message.framed), max_size=6).map(b"".join))
 def test_nor_do_any_bytes_in_a_websocket_message(data):
     try:
@@ -159,7 +157,6 @@ def test_nor_do_any_bytes_in_a_websocket_message(data):
     check(Principal("u", 7, Role.USER, "token", "c"), [one for one in found if isinstance(one, Message)])
 
 
-@settings(max_examples=150)
 @given(st.lists(messages(), max_size=8))
 @example([wire.request("event.publish", matchtag=1), wire.request("event.publish", b"{}\0", matchtag=2)])
 def test_without_a_rule_a_users_messages_do_not_leave_the_gateway(sent):

@@ -4,7 +4,7 @@ What a package says of itself is read from its metadata: ``License-Expression`` 
 of ``License`` or of its classifiers, which ``WORDS`` knows. Nothing is guessed: words that are not known fail the
 report.
 
-Three groups: *base* is what a plain ``pip install headgate`` brings, *extras* what its extras for users bring, *tests*
+Three groups: *base* is what ``headgate[all]`` brings, *extras* what its other extras for users bring, *tests*
 the rest. Licences with a weak copyleft (that of a file, as the MPL's) are fine outside *base*, where nobody ships them
 with us; strong ones are fine nowhere.
 """
@@ -21,9 +21,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements.lock"
-PROJECT = "headgate-core"
+PROJECT = "headgate"
 BASE_EXTRAS = ("all",)
-"""Of a plain ``pip install headgate``."""
+"""Of the whole command."""
 USER_EXTRAS = ("oslo", "redis", "journal", "history", "shell", "spark")
 
 PERMISSIVE = frozenset((

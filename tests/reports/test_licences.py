@@ -50,7 +50,7 @@ def test_what_packages_say():
 
 def test_what_an_extra_brings_and_what_not():
     stated = {
-        "headgate-core": ["a>=1", "b; extra == 'spark'", "c; python_version < '3'", "d[x]; extra == 'test'"],
+        "headgate": ["a>=1", "b; extra == 'spark'", "c; python_version < '3'", "d[x]; extra == 'test'"],
         "a": ["e"],
         "b": ["a", "f"],
         "e": ["a"],

@@ -19,7 +19,7 @@ def missing() -> str:
     try:
         import pyspark  # noqa: F401
     except ImportError:
-        return "PySpark is not installed: pip install 'headgate[spark]'"
+        return "PySpark is not installed: the extra spark brings it"
     from gateway.pipeline.session import java_missing
 
     return java_missing()

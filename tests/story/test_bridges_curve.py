@@ -18,8 +18,12 @@ VERBS = {
     "oslo bridge": ("oslo", "bridge"),
     "oslo proxy": ("oslo", "proxy", *FREE_PORTS),
 }
-verbs = pytest.mark.parametrize(
-    "verb", ["nfp broker", "oslo bridge", pytest.param("oslo proxy", marks=pytest.mark.patient)]
+both = pytest.mark.parametrize(
+    "verbs",
+    [
+        pytest.param(["nfp broker", "oslo bridge"], id="bridges"),
+        pytest.param(["oslo proxy"], id="proxy", marks=pytest.mark.patient),
+    ],
 )
 
 
@@ -90,38 +94,34 @@ def test_a_bridge_by_itself_comes_in_by_its_key(rundir, named):
         assert process.wait(START_S) == 0
 
 
-@verbs
-@pytest.mark.parametrize(("there", "missing"), [(CERT, SERVER_KEY), (SERVER_KEY, CERT)])
-def test_half_of_the_keys_is_a_wrong_configuration(rundir, monkeypatch, verb, there, missing):
-    monkeypatch.setenv(there, "/nowhere")
-    code, said = ended(verb, rundir, "tcp://127.0.0.1:1")
-    assert (code, f"{missing} is not set; a CURVE connection needs {CERT} and {SERVER_KEY}" in said) == (
-        78,
-        True,
-    )
-
-
-@verbs
-def test_a_certificate_that_is_not_there_is_named(rundir, monkeypatch, verb):
-    monkeypatch.setenv(CERT, f"{rundir}/none.cert")
-    monkeypatch.setenv(SERVER_KEY, curve.generate().public_key)
-    code, said = ended(verb, rundir, "tcp://127.0.0.1:1")
-    assert (code, f"{rundir}/none.cert" in said) == (78, True)
-
-
-@verbs
-def test_without_keys_the_refusal_says_how_to_name_them(rundir, place, verb):
-    code, said = ended(verb, rundir, place.uri)
-    assert code in (1, 3)
-    assert f"no CURVE keys are named, see {CERT} and {SERVER_KEY}" in said
-
-
-@verbs
-def test_plaintext_to_another_machine_is_refused_and_says_so(rundir, verb):
-    code, said = ended(verb, rundir, "tcp://192.0.2.1:8051")
-    assert code == 78
-    assert "plaintext off loopback" in said
-    assert f"see {CERT} and {SERVER_KEY}" in said
+@both
+def test_keys_that_are_wrong_are_named(rundir, monkeypatch, place, verbs):
+    """One of the two alone, a file that is not there, none at a broker that wants one, none to another machine."""
+    here, missing = "tcp://127.0.0.1:1", "is not set; a CURVE connection needs"
+    hint = f"see {CERT} and {SERVER_KEY}"
+    tried = [
+        ({CERT: "/nowhere"}, here, (78,), f"{SERVER_KEY} {missing} {CERT} and {SERVER_KEY}"),
+        ({SERVER_KEY: "/nowhere"}, here, (78,), f"{CERT} {missing} {CERT} and {SERVER_KEY}"),
+        (
+            {CERT: f"{rundir}/none.cert", SERVER_KEY: place.server_key},
+            here,
+            (78,),
+            f"{rundir}/none.cert",
+        ),
+        ({}, place.uri, (1, 3), f"no CURVE keys are named, {hint}"),
+        ({}, "tcp://192.0.2.1:8051", (78,), "plaintext off loopback"),
+        ({}, "tcp://192.0.2.1:8051", (78,), hint),
+    ]
+    wrong = {}
+    for verb in verbs:
+        for environ, uri, codes, words in tried:
+            with monkeypatch.context() as named:
+                for name, value in environ.items():
+                    named.setenv(name, value)
+                code, said = ended(verb, rundir, uri)
+            if code not in codes or words not in said:
+                wrong[verb, uri, *environ] = (code, said)
+    assert wrong == {}
 
 
 @pytest.mark.patient

@@ -9,6 +9,7 @@ from broker.wire.payload import decode_json, encode_json
 from tests.live.brokers import one_broker
 from tests.live.load import Provider, numbered
 from tests.live.speaker import Speaker, subscribe
+from tests.tables import for_each
 
 pytestmark = pytest.mark.story
 
@@ -44,7 +45,7 @@ def test_two_messages_in_one_write_and_one_in_two(broker):
             assert [client.next().matchtag for _ in range(2)] == [1, 2]
 
 
-@pytest.mark.parametrize("pad", [200, 255, 256, 70_000, 1_000_000])
+@for_each("pad", [200, 255, 256, 70_000, 1_000_000])
 def test_pings_of_any_size_come_back_whole(broker, pad):
     with Speaker(broker.uri) as client:
         client.send(ping(1, pad))
@@ -58,7 +59,7 @@ def test_large_and_small_messages_keep_their_order(broker):
         assert [client.next().matchtag for _ in range(20)] == list(range(1, 21))
 
 
-@pytest.mark.parametrize("size", [70_000, 1_000_000, 15 << 20])
+@for_each("size", [70_000, 1_000_000, 15 << 20])
 def test_bulk_through_a_service_and_an_event(broker, size):
     payload = numbered(1, 0) + hashlib.sha256(str(size).encode()).digest() * (size // 32)
     provider = Provider(broker.uri, "bulk")

@@ -26,6 +26,7 @@ from gateway.cluster.client import Cluster as Client
 from gateway.cluster.members import Member
 from gateway.cluster.state import load, sockets_of
 from tests.live.brokers import eventually
+from tests.live.starter import CLUSTER, ran
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(300)]
 
@@ -50,14 +51,7 @@ class Cluster:
 
     def verb(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess:
         """``headgate WORDS``."""
-        return subprocess.run(
-            [*HEADGATE, *words],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            env=self.environ,
-        )
+        return ran([*HEADGATE, *words], loads=CLUSTER, timeout=timeout, env=self.environ)
 
     def do(self, words: str) -> str:
         """``headgate cluster WORDS``, which must go well."""

@@ -67,6 +67,7 @@ def test_who_may_have_them_and_what_may_be_asked(rundir, broker):
         assert not (rundir / "state" / "trends.bin").exists()
 
 
+@pytest.mark.patient
 def test_without_charts_there_are_none(rundir, broker):
     with (
         gateway_process(rundir, broker.uri, "[history]\ncharts = false\n") as gateway,

@@ -17,6 +17,7 @@ from broker.wire.message import request
 from broker.wire.payload import decode_json, encode_json
 from tests.live.brokers import eventually
 from tests.live.speaker import Speaker
+from tests.live.starter import UP, started
 from tests.live.verbs import headgate
 
 pytestmark = pytest.mark.story
@@ -27,7 +28,7 @@ START_S = 30.0
 def up(*words):
     """A running `headgate up`, and what it printed."""
     argv = [sys.executable, "-m", "broker.cli.main", "up", "--listen", "http://127.0.0.1:0", *words]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    process = started(argv, loads=UP, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     lines = []
     try:
         until = time.monotonic() + START_S
@@ -39,9 +40,10 @@ def up(*words):
                 lines.append(line.decode().rstrip("\n"))
         yield process, lines
     finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
 
 
 def ask(url, *, cookie="", origin="", body=None):
@@ -75,6 +77,9 @@ def test_from_nothing_to_a_logged_in_page_and_back(rundir):
         with Speaker(uri) as speaker:
             answer = speaker.ask(request("attr.get", encode_json({"name": "size"}), matchtag=1))
             assert decode_json(answer.payload)["value"] == "3"
+        assert in_another_terminal(lines, f"headgate attr get size; python -c '{ASK}'").startswith("3\n3\n")
+        (words,) = [line for line in lines if line.startswith("  . ")]
+        assert os.stat(words.removeprefix("  . ")).st_mode & 0o777 == 0o600
         ranks = children(process.pid)
         assert len(ranks) == 2
         process.send_signal(signal.SIGINT)
@@ -84,20 +89,25 @@ def test_from_nothing_to_a_logged_in_page_and_back(rundir):
         assert not (rundir / "run").exists()
 
 
-def test_the_log_of_rank_0_can_be_read_through_it(rundir):
-    with up("--verbose") as (_process, lines):
+def test_without_login_there_is_no_link_and_a_rank_that_dies_is_told():
+    with up("--no-login", "--verbose", "--size", "2") as (process, lines):
         uri = next(line.partition("=")[2] for line in lines if line.startswith("FLUX_URI="))
         assert "state run" in headgate("log", "--uri", uri).stdout
-
-
-def test_without_login_there_is_no_link():
-    with up("--no-login") as (_process, lines):
         assert "once=" not in "\n".join(lines)
         page = next(line for line in lines if line.startswith("http://"))
         with pytest.raises(urllib.error.HTTPError) as refused:
             ask(f"{page}/v1/session")
         refused.value.close()
         assert refused.value.code == 401
+        assert in_another_terminal(lines, 'echo "${HEADGATE_TOKEN-none}"') == "none\n"
+        (rank,) = children(process.pid)
+        os.kill(rank, signal.SIGKILL)
+        said = b""
+        while b"rank 1" not in said:  # behind what --verbose says
+            assert select.select([process.stderr], [], [], 10)[0], said
+            said = process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
 
 
 def in_another_terminal(lines, script):
@@ -122,14 +132,7 @@ asyncio.run(main())
 """
 
 
-def test_another_terminal_reads_one_file_and_is_the_owner():
-    with up("--size", "2") as (_process, lines):
-        assert in_another_terminal(lines, "headgate attr get size") == "2\n"
-        assert in_another_terminal(lines, f"python -c '{ASK}'").startswith("2\n")
-        (words,) = [line for line in lines if line.startswith("  . ")]
-        assert os.stat(words.removeprefix("  . ")).st_mode & 0o777 == 0o600
-
-
+@pytest.mark.patient
 def test_who_drains_its_gateway_by_a_call_ends_all_of_it():
     drain = ASK.replace('"attr.get", {"name": "size"}', '"gateway.drain", {"reason": "tried"}').replace(
         '["value"]', ""
@@ -139,24 +142,12 @@ def test_who_drains_its_gateway_by_a_call_ends_all_of_it():
         assert process.wait(20) == 0
 
 
-@pytest.mark.parametrize("words", [("--no-login",), ("--set", "gateway.statedir={rundir}/state")])
-def test_there_is_no_token_where_nobody_asked_for_one(rundir, words):
-    with up(*(word.format(rundir=rundir) for word in words)) as (_process, lines):
-        assert in_another_terminal(lines, 'echo "${HEADGATE_TOKEN-none}"') == "none\n"
-
-
-def test_a_rank_that_dies_is_told():
-    with up("--size", "2") as (process, _lines):
-        (rank,) = children(process.pid)
-        os.kill(rank, signal.SIGKILL)
-        assert select.select([process.stderr], [], [], 10)[0]
-        assert b"rank 1" in process.stderr.readline()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-
-
+@pytest.mark.patient
 def test_the_ranks_end_when_it_is_killed(rundir):
-    with up("--size", "3", "--rundir", str(rundir / "run")) as (process, _lines):
+    """And it has made no token: what is in the folder of a gateway stays there."""
+    words = ("--size", "3", "--rundir", str(rundir / "run"), "--set", f"gateway.statedir={rundir}/state")
+    with up(*words) as (process, lines):
+        assert in_another_terminal(lines, 'echo "${HEADGATE_TOKEN-none}"') == "none\n"
         ranks = children(process.pid)
         process.kill()
         process.wait(10)

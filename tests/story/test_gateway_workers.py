@@ -85,6 +85,114 @@ async def call(http, running):
         assert (await answer.json())["value"] == "0"
 
 
+async def login_link_is_good_for_one_of_many_at_once(http, running):
+    link = (await asyncio.to_thread(running.process.stdout.readline)).decode().strip()
+    page, _, secret = link.partition("/login#once=")
+    assert page == running.urls[0]
+
+    async def attempt():
+        async with http.post(f"{page}/v1/login", json={"once": secret}, headers={"Origin": page}) as answer:
+            return answer.status, answer.cookies
+
+    found = await asyncio.gather(*(attempt() for _ in range(16)))
+    assert sorted(status for status, _cookies in found)[:2] == [200, 401]
+    cookie = next(cookies for status, cookies in found if status == 200)["headgate"].value
+    for _ in range(8):  # whichever worker is asked
+        async with http.get(f"{page}/v1/session", cookies={"headgate": cookie}) as answer:
+            assert answer.status == 200
+    headers = {"Origin": page}
+    async with http.post(f"{page}/v1/logout", cookies={"headgate": cookie}, headers=headers) as answer:
+        assert answer.status == 204
+    for _ in range(8):
+        async with http.get(f"{page}/v1/session", cookies={"headgate": cookie}) as answer:
+            assert answer.status == 401
+
+
+async def streams_of_a_user_count(http, running):
+    async with contextlib.AsyncExitStack() as stack:
+        statuses = []
+        for _ in range(14):
+            opened = http.post(
+                f"{running.urls[0]}/v1/rpc/attr.get?stream=1",  # one answer, and the stream stays open
+                json={"name": "rank"},
+                headers=running.bearer("bob"),
+            )
+            statuses.append((await stack.enter_async_context(opened)).status)
+        assert sorted(statuses) == [200] * 8 + [429] * 6
+
+
+async def ask(http, running, method, arguments):
+    url = f"{running.urls[0]}/v1/rpc/gateway.{method}"
+    async with http.post(url, json=arguments, headers=running.bearer()) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.json()
+
+
+async def connected(http, running, stack):
+    """A session of bob, and its name; the streams of before may still count for a moment."""
+    while True:
+        opened = http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob"))
+        sock = await stack.enter_async_context(opened)
+        said = await sock.receive_json()
+        if said["type"] == "welcome":
+            return said["session"], sock
+        assert said["code"] == 4504
+        await asyncio.sleep(0.02)
+
+
+async def admin_sees_and_ends_the_sessions_of_every_worker(http, running):
+    async with contextlib.AsyncExitStack() as stack:
+        known = dict([await connected(http, running, stack) for _ in range(8)])
+        for _ in range(4):  # whichever worker answers
+            rows = (await ask(http, running, "sessions", {}))["sessions"]
+            assert {row["session"] for row in rows if row["user"] == "bob"} == set(known)
+        for name, sock in known.items():
+            assert (await ask(http, running, "session", {"session": name}))["user"] == "bob"
+            await ask(http, running, "end", {"session": name})
+            assert (await sock.receive_json())["type"] == "error"
+
+
+async def drain_by_call_tells_clients(http, running):
+    async with contextlib.AsyncExitStack() as stack:
+        _name, sock = await connected(http, running, stack)
+        url = f"{running.urls[0]}/v1/rpc/gateway.drain"
+        async with http.post(url, json={"reason": "tried"}, headers=running.bearer("bob")) as answer:
+            assert answer.status == 403
+
+        async def drain():
+            async with http.post(url, json={"reason": "tried"}, headers=running.bearer()) as answer:
+                return answer.status, await answer.json()
+
+        answers = await asyncio.gather(*(drain() for _ in range(8)), return_exceptions=True)
+        assert (200, {}) in answers, "asked for more than once, too"
+        assert (await sock.receive_json())["type"] == "shutdown"
+
+
+def test_many_at_once_are_known_to_all_workers(rundir, broker):
+    """Who uses a link, how many streams a user has, whose sessions there are; in the end it is drained by a call."""
+
+    async def work(http):
+        await login_link_is_good_for_one_of_many_at_once(http, running)
+        await streams_of_a_user_count(http, running)
+        await admin_sees_and_ends_the_sessions_of_every_worker(http, running)
+        await drain_by_call_tells_clients(http, running)
+
+    limits = "[limits]\nconnections_per_user = 8\n"
+    with gateway_process(rundir, broker.uri, WORKERS + limits, "--login-link", users=LINKS) as running:
+        going(work)
+        assert running.process.wait(30) == 0
+
+
+@pytest.mark.patient
+def test_a_gateway_of_one_process_is_drained_by_call(rundir, broker):
+    async def work(http):
+        await drain_by_call_tells_clients(http, running)
+
+    with gateway_process(rundir, broker.uri) as running:
+        going(work)
+        assert running.process.wait(30) == 0
+
+
 @pytest.mark.patient
 def test_one_port_one_set_of_counts_and_a_worker_that_dies(rundir, broker, monkeypatch):
     async def work(http):
@@ -120,36 +228,6 @@ def test_one_port_one_set_of_counts_and_a_worker_that_dies(rundir, broker, monke
         assert any("ended with -9" in line for line in running.lines())
         assert running.stop() == 0
         assert not children(running.process.pid)
-
-
-def test_a_login_link_is_good_for_one_of_many_at_once(rundir, broker):
-    async def work(http):
-        link = (await asyncio.to_thread(running.process.stdout.readline)).decode().strip()
-        page, _, secret = link.partition("/login#once=")
-        assert page == running.urls[0]
-
-        async def attempt():
-            async with http.post(
-                f"{page}/v1/login", json={"once": secret}, headers={"Origin": page}
-            ) as answer:
-                return answer.status, answer.cookies
-
-        found = await asyncio.gather(*(attempt() for _ in range(16)))
-        assert sorted(status for status, _cookies in found)[:2] == [200, 401]
-        cookie = next(cookies for status, cookies in found if status == 200)["headgate"].value
-        for _ in range(8):  # whichever worker is asked
-            async with http.get(f"{page}/v1/session", cookies={"headgate": cookie}) as answer:
-                assert answer.status == 200
-        headers = {"Origin": page}
-        async with http.post(f"{page}/v1/logout", cookies={"headgate": cookie}, headers=headers) as answer:
-            assert answer.status == 204
-        for _ in range(8):
-            async with http.get(f"{page}/v1/session", cookies={"headgate": cookie}) as answer:
-                assert answer.status == 401
-
-    with gateway_process(rundir, broker.uri, WORKERS, "--login-link", users=LINKS) as running:
-        going(work)
-        assert running.stop() == 0
 
 
 @pytest.mark.patient
@@ -200,25 +278,6 @@ def test_clients_come_back_when_every_worker_was_killed(rundir, broker):
                 await welcomed(http, stack)
             opened = http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob"))
             assert (await (await stack.enter_async_context(opened)).receive_json())["code"] == 4504
-
-    limits = "[limits]\nconnections_per_user = 4\n"
-    with gateway_process(rundir, broker.uri, WORKERS + limits) as running:
-        going(work)
-        assert running.stop() == 0
-
-
-def test_streams_of_a_user_count_in_all_workers(rundir, broker):
-    async def work(http):
-        async with contextlib.AsyncExitStack() as stack:
-            statuses = []
-            for _ in range(10):
-                opened = http.post(
-                    f"{running.urls[0]}/v1/rpc/attr.get?stream=1",  # one answer, and the stream stays open
-                    json={"name": "rank"},
-                    headers=running.bearer("bob"),
-                )
-                statuses.append((await stack.enter_async_context(opened)).status)
-            assert sorted(statuses) == [200] * 4 + [429] * 6
 
     limits = "[limits]\nconnections_per_user = 4\n"
     with gateway_process(rundir, broker.uri, WORKERS + limits) as running:
@@ -312,54 +371,6 @@ def test_a_worker_that_cannot_start_ends_it_all_in_words(rundir, broker):
     (rundir / "state" / "gateway.db").chmod(0o600)
     with pytest.raises(AssertionError, match=r"gateway\.db"), gateway_process(rundir, broker.uri, WORKERS):
         pass
-
-
-def test_an_admin_sees_and_ends_the_sessions_of_every_worker(rundir, broker):
-    async def ask(http, method, arguments):
-        url = f"{running.urls[0]}/v1/rpc/gateway.{method}"
-        async with http.post(url, json=arguments, headers=running.bearer()) as answer:
-            assert answer.status == 200, await answer.text()
-            return await answer.json()
-
-    async def work(http):
-        async with contextlib.AsyncExitStack() as stack:
-            opened = []
-            for _ in range(8):
-                sock = http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob"))
-                opened.append(await stack.enter_async_context(sock))
-            known = {(await each.receive_json())["session"]: each for each in opened}
-            for _ in range(4):  # whichever worker answers
-                rows = (await ask(http, "sessions", {}))["sessions"]
-                assert {row["session"] for row in rows if row["user"] == "bob"} == set(known)
-            for name, sock in known.items():
-                assert (await ask(http, "session", {"session": name}))["user"] == "bob"
-                await ask(http, "end", {"session": name})
-                assert (await sock.receive_json())["type"] == "error"
-
-    with gateway_process(rundir, broker.uri, WORKERS) as running:
-        going(work)
-
-
-@pytest.mark.parametrize("workers", [WORKERS, ""], ids=["two", "one"])
-def test_a_gateway_that_is_drained_by_call_tells_its_clients_and_ends_well(rundir, broker, workers):
-    async def work(http):
-        async with http.ws_connect(running.ws, protocols=JSON, headers=running.bearer("bob")) as sock:
-            assert (await sock.receive_json())["type"] == "welcome"
-            url = f"{running.urls[0]}/v1/rpc/gateway.drain"
-            async with http.post(url, json={"reason": "tried"}, headers=running.bearer("bob")) as answer:
-                assert answer.status == 403
-
-            async def drain():
-                async with http.post(url, json={"reason": "tried"}, headers=running.bearer()) as answer:
-                    return answer.status, await answer.json()
-
-            answers = await asyncio.gather(*(drain() for _ in range(8)), return_exceptions=True)
-            assert (200, {}) in answers, "asked for more than once, too"
-            assert (await sock.receive_json())["type"] == "shutdown"
-
-    with gateway_process(rundir, broker.uri, workers) as running:
-        going(work)
-        assert running.process.wait(30) == 0
 
 
 @pytest.mark.patient

@@ -216,8 +216,13 @@ def check_links(journal, rank):
     assert {each["cause"] for each in down} <= {"ended", "closed", "broken"}
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize(("capture", "payload"), [("in", "true"), ("both", "false")])
+@pytest.mark.parametrize(
+    ("capture", "payload"),
+    [
+        pytest.param("in", "true", marks=pytest.mark.patient),
+        pytest.param("both", "false", marks=pytest.mark.smoke),
+    ],
+)
 def test_every_message_is_accounted_for(rundir, capture, payload):
     more = ("--set", f"journal.capture={capture}", "--set", f"journal.payload={payload}")
     with started(rundir, *more) as running:
@@ -334,7 +339,7 @@ def test_without_a_journal_nothing_is_written_and_status_says_so(rundir):
         assert "no journal is configured" in found["error"]
 
 
-@pytest.mark.smoke
+@pytest.mark.patient
 def test_up_records_all_ranks_and_the_gateway_in_its_process(rundir):
     words = [
         "up",

@@ -26,6 +26,7 @@ from broker.oslo.service.asking import statuses
 from broker.transport import curve
 from tests.live.captured import EXCHANGE, SECRET, captured
 from tests.live.nfp import nfp_broker, ready, reply, request
+from tests.tables import for_each
 
 pytestmark = pytest.mark.story
 TIMES = 5
@@ -62,8 +63,8 @@ def wire(record) -> list[bytes]:
 # -- NFP ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("end", "peer"), [("client", "cli-1"), ("worker", "lab-1")])
-@pytest.mark.parametrize(("did", "direction"), [("sent", "in"), ("received", "out")])
+@for_each(("end", "peer"), [("client", "cli-1"), ("worker", "lab-1")])
+@for_each(("did", "direction"), [("sent", "in"), ("received", "out")])
 def test_every_packet_of_both_ends_is_there_in_order(session, end, peer, did, direction):
     silent = ("KEEPALIVE", "OPEN")
     mine = [
@@ -154,7 +155,7 @@ def test_who_is_refused_by_the_broker_of_nfp(rundir):
 # -- oslo -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("end", "did", "direction", "what"),
     [
         ("client", "sent", "in", ("request", "cast", "fanout", "notification")),

@@ -16,10 +16,12 @@ import zlib
 import msgspec
 import pytest
 
+from broker.extras import install
 from broker.journal import marks
 from broker.journal.layout import FLUX, STATE
 from broker.journal.reading.contents import contents
 from broker.journal.reading.verify import verify
+from tests.tables import for_each
 from tests.unit.journal.writer.plain import T0, Chunk, block_at, calls, encoded, header, options, rows, tags
 
 pytestmark = pytest.mark.story
@@ -285,13 +287,15 @@ def test_a_broken_frame_turns_capture_off_behind_the_last_good_one(start, tmp_pa
     assert live.reports[-1][2] == 3
 
 
-@pytest.mark.parametrize("library", ["numpy", "zstandard"])
+@for_each("library", ["numpy", "zstandard"])
 def test_a_library_that_is_missing_is_named(start, tmp_path, library):
-    (tmp_path / f"{library}.py").write_text(f"raise ImportError('none here', name='{library}')\n")
-    path = os.pathsep.join([str(tmp_path), os.getcwd()])
-    live = start(tmp_path / "j", codec="zstd", environment={"PYTHONPATH": path})
+    folder = tmp_path / library
+    folder.mkdir()
+    (folder / f"{library}.py").write_text(f"raise ImportError('none here', name='{library}')\n")
+    path = os.pathsep.join([str(folder), os.getcwd()])
+    live = start(folder / "j", codec="zstd", environment={"PYTHONPATH": path})
     assert live.off() == errno.ENOPKG
-    assert f"{library} is not installed; pip install 'headgate[journal]'" in live.words()
+    assert f"{library} is not installed: {install('journal')}" in live.words()
 
 
 def test_a_directory_that_cannot_be_made(start, tmp_path):

@@ -68,6 +68,7 @@ def folder(rundir: Path) -> Path:
     return rundir
 
 
+@pytest.mark.smoke
 def test_a_script_starts_its_topology_and_ends_it(folder: Path) -> None:
     endpoint = free_endpoint()
     done = run(folder, endpoint, SCRIPT)
@@ -77,6 +78,7 @@ def test_a_script_starts_its_topology_and_ends_it(folder: Path) -> None:
         client.wait_connected(0.5)
 
 
+@pytest.mark.patient
 def test_a_script_that_forgets_to_end_it_ends_it_all_the_same(folder: Path) -> None:
     endpoint = free_endpoint()
     done = run(folder, endpoint, SCRIPT.replace("nf.destroy()", "raise SystemExit(3)"))
@@ -85,6 +87,7 @@ def test_a_script_that_forgets_to_end_it_ends_it_all_the_same(folder: Path) -> N
         client.wait_connected(0.5)
 
 
+@pytest.mark.patient
 def test_a_worker_of_norfabs_own_is_told_with_what_to_do(folder: Path) -> None:
     inventory = folder / "lab" / "inventory.yaml"
     inventory.write_text(INVENTORY.replace("worker: greet.py, ", ""))

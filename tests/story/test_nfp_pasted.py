@@ -11,17 +11,16 @@ from tests.live.ports import free_endpoint
 from tests.story.test_nfp_management import HEADGATE, TASKS
 from tests.story.test_readme_nfp import program, run, until
 
-pytestmark = pytest.mark.story
+pytestmark = [pytest.mark.story, pytest.mark.patient]
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param("--worker-endpoint {other}", marks=pytest.mark.smoke),
-        *(
-            pytest.param(words, marks=pytest.mark.patient)
-            for words in ("", "--no-curve", "--base-dir {folder}")
-        ),
+        "--worker-endpoint {other}",
+        "",
+        "--no-curve",
+        "--base-dir {folder}",
     ],
 )
 def test_what_a_broker_prints_works(options: str, rundir: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from broker.nfp.client import BlockingClient
 from tests.live.ports import free_endpoint
+from tests.live.verbs import headgate
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(120)]
 PATIENCE_S = 40.0
@@ -105,6 +106,7 @@ def up(rundir: Path) -> Iterator[Up]:
             started.process.wait(PATIENCE_S)
 
 
+@pytest.mark.patient
 def test_up(up: Up) -> None:
     (said,) = up.until(lambda: up.told("up"))
     assert said.endswith(": broker, greet-1, greet-2; not there: torn")
@@ -147,12 +149,6 @@ def test_an_interpreter_without_norfab(rundir: Path) -> None:
     path = rundir / "inventory.yaml"
     path.write_text("workers: {w: [{service: nornir}]}\ntopology: {workers: [w]}")
     words = ["nfp", "up", str(path), "--no-broker", "--no-curve", "--base-dir", str(rundir / "state")]
-    done = subprocess.run(
-        [sys.executable, "-m", "headgate", *words, "--norfab", sys.executable],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = headgate(*words, "--norfab", sys.executable)
     assert done.returncode == 78
     assert "has no NorFab: No module named 'norfab'" in done.stdout

@@ -9,9 +9,11 @@ import broker.client
 from broker.errors import LinkRefused, RpcError
 from broker.transport import curve
 from broker.transport.link import Options
+from tests.conftest import short_directory
 from tests.live.brokers import one_broker
 from tests.live.listeners import one_place
 from tests.live.speaker import Speaker, subscribe
+from tests.tables import for_each
 
 pytestmark = pytest.mark.story
 
@@ -21,7 +23,6 @@ SPOKEN = [
     ("strict", {"strict_rfc3": True}, "strict_rfc3 = true"),
     ("deployed", {}, ""),
 ]
-everyone = pytest.mark.parametrize(("name", "ours", "theirs"), SPOKEN, ids=[row[0] for row in SPOKEN])
 
 
 async def calls_and_events(h: broker.client.Handle) -> None:
@@ -51,23 +52,14 @@ async def count(request):
 METHODS = {"run": lambda request: request.json(), "count": count}
 
 
-@everyone
-def test_calls_and_events(rundir, name, ours, theirs):
-    async def script():
-        async with broker.client.connect(place.uri, options=place.options(**ours)) as h:
-            await calls_and_events(h)
-
-    with one_place(rundir, theirs) as place:
-        asyncio.run(script())
-
-
-@everyone
-def test_a_service_and_its_caller(rundir, name, ours, theirs):
+@for_each(("name", "ours", "theirs"), SPOKEN, ids=[row[0] for row in SPOKEN])
+def test_calls_events_and_services(name, ours, theirs):
     """Where one of them speaks the first text there are no streams, and whoever asks is told so."""
 
     async def script():
         old = broker.client.connect(place.uri, options=place.options(**ours))
         async with old as here, broker.client.connect(place.broker.uri) as there:
+            await calls_and_events(here)
             for service, provider, caller in (("old", here, there), ("new", there, here)):
                 async with provider.service(service, METHODS):
                     assert (await caller.rpc(f"{service}.run", {"a": "b"})).json() == {"a": "b"}
@@ -78,7 +70,7 @@ def test_a_service_and_its_caller(rundir, name, ours, theirs):
                         await streams(caller, service)
                     assert caught.value.errno == errno.EOPNOTSUPP
 
-    with one_place(rundir, theirs) as place:
+    with short_directory() as rundir, one_place(rundir, theirs) as place:
         asyncio.run(script())
 
 

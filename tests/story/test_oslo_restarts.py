@@ -3,7 +3,9 @@
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,15 @@ RATE = 2000.0
 HOWS = {"restart": signal.SIGTERM, "kill": signal.SIGKILL}
 
 
+def some(all_of_them: Sequence[Any], *now: Any) -> list[Any]:
+    """Those of ``now``; the others, each of which these show by halves, are left to the long run."""
+    rest = (each for each in all_of_them if each not in now)
+    marked = (
+        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.slow) for each in rest
+    )
+    return [*now, *marked]
+
+
 def start_again(proxy: Proxy, number: int) -> None:
     """End the proxy by that signal and start another one."""
     if number == signal.SIGKILL:
@@ -28,8 +39,10 @@ def start_again(proxy: Proxy, number: int) -> None:
     proxy.start()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    some([(how, kind) for how in HOWS for kind in KINDS], ("kill", "call"), ("restart", "notify")),
+)
 def test_nothing_is_lost_or_doubled(rundir: Path, how: str, kind: str) -> None:
     with nodes(rundir, 1) as (node,), Numbered(node.folder, servers=2) as numbered:
         count = numbered.send(kind, rate=RATE, seconds=3)
@@ -54,7 +67,7 @@ def test_all_kinds_at_once_twice(rundir: Path, how: str) -> None:
             assert (kind, arrived.lost, arrived.doubled) == (kind, [], []), arrived.counts
 
 
-@pytest.mark.parametrize("kind", ["cast", "fanout", "notify"])
+@pytest.mark.parametrize("kind", some(["cast", "fanout", "notify"], "cast"))
 def test_a_proxy_that_ends_before_it_has_read_anything(rundir: Path, kind: str) -> None:
     """It waits for the servers, which stand still; all that has come meanwhile is in its sockets."""
     with nodes(rundir, 1) as (node,), Numbered(node.folder) as numbered:
@@ -69,8 +82,10 @@ def test_a_proxy_that_ends_before_it_has_read_anything(rundir: Path, kind: str) 
         assert (arrived.lost, arrived.doubled) == ([], []), arrived.counts
 
 
-@pytest.mark.parametrize("monitor_s", [None, 1.0], ids=["plain", "monitored"])
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    ("how", "monitor_s"),
+    some([(how, monitor_s) for how in HOWS for monitor_s in (None, 1.0)], ("restart", None), ("kill", 1.0)),
+)
 def test_calls_in_flight_are_answered_through_the_next_proxy(
     rundir: Path, how: str, monitor_s: float | None
 ) -> None:
@@ -87,8 +102,10 @@ def test_calls_in_flight_are_answered_through_the_next_proxy(
         assert longest_s < 5.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("away", [False, True], ids=["kept", "away"])
+@pytest.mark.parametrize(
+    ("away", "kind"),
+    some([(away, kind) for away in (False, True) for kind in KINDS], (False, "call"), (True, "cast")),
+)
 def test_a_pipeline_in_a_process_of_its_own(rundir: Path, kind: str, away: bool) -> None:
     """One of them is started again; the directory's goes on, or is dead and stays so."""
     with nodes(rundir, 1, run=["directory"]) as (directory,):
@@ -140,6 +157,7 @@ def test_nodes_that_speak_curve(rundir: Path) -> None:
             assert kind == "call" or arrived.counts.get("repeated"), f"no {kind} was at risk"
 
 
+@pytest.mark.slow
 def test_one_after_the_other_of_ten_nodes(rundir: Path) -> None:
     """A rolling restart under load, from a node of its own: calls, casts, fan-outs and notifications."""
     with nodes(rundir, 11) as (near, *far):

@@ -66,7 +66,7 @@ def run(env: dict[str, str], *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.smoke
+@pytest.mark.patient
 def test_five_minutes(lab: dict[str, str]) -> None:
     client = block("python", "BlockingClient() as nfp")
     assert run(lab, sys.executable, "-c", client) == "lab-1 [0, 1, 4]\n"

@@ -65,12 +65,14 @@ def test_curl(gateway):
     assert "headgate_gateway_sessions" in rest
 
 
+@pytest.mark.patient
 def test_python(gateway):
     uri = gateway.urls[0].replace("http", "ws", 1)
     out = run(gateway, sys.executable, "-c", block("python", 'h.subscribe("demo.")'), uri)
     assert out == "1 brokers\n{'from': 'python'}\n"
 
 
+@pytest.mark.patient
 def test_a_token_made_by_the_command_is_taken(gateway, module_rundir):
     check, line, _ = (
         block("sh", "headgate token add")

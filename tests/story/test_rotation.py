@@ -21,6 +21,7 @@ from broker.transport.link import Options
 from tests.live.brokers import eventually, online, wait_status
 from tests.live.ports import free_ports
 from tests.live.speaker import listened_at
+from tests.live.starter import BROKER, Started, started
 from tests.unit.node.keyed import Site
 
 pytestmark = [pytest.mark.story, pytest.mark.timeout(180), pytest.mark.patient]
@@ -38,12 +39,12 @@ class Instance:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.size = len(site.shown)
-        self.processes: dict[int, subprocess.Popen] = {}
+        self.processes: dict[int, subprocess.Popen[bytes] | Started] = {}
 
     def start(self, rank: int, **more) -> None:
         with self.log(rank).open("ab") as log:
             argv = [*COMMAND, "--config", str(self.site.file), "--rank", str(rank)]
-            self.processes[rank] = subprocess.Popen(argv, stderr=log, **more)
+            self.processes[rank] = started(argv, loads=BROKER, stderr=log, **more)
 
     def log(self, rank: int) -> Path:
         return self.site.folder / f"rank-{rank}.log"

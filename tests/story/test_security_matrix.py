@@ -5,7 +5,6 @@ The table is ``tests/live/roles.py``. What the product has is read from the prod
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,16 +29,11 @@ from tests.live.roles import (
     wing_rows,
 )
 from tests.live.speaker import Speaker, provide
-from tests.live.stage import ADMIN, BY_GATEWAY, OWNER, ROLES, USER, WAYS, Stage, open_stage, userid_of
+from tests.live.stage import ADMIN, BY_GATEWAY, OWNER, ROLES, USER, WAYS, Stage, tried, userid_of
+from tests.tables import for_each
 from tests.unit.services.little_broker import Desk
 
 pytestmark = pytest.mark.story
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with open_stage() as running:
-        yield running
 
 
 # ---------------------------------------------------------------- the table and the product
@@ -88,8 +82,7 @@ def unheard(row: Row, door: Door) -> bool:
     return row.silent and expected(row, door)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("role", ROLES)
+@for_each("way, role", lambda: tried(ROLES))
 def test_every_topic_as_every_role(stage, way, role):
     """Without a payload, so that whoever may call gets no further than the check of the payload."""
     rows = built_in_rows() + wing_rows()
@@ -154,8 +147,7 @@ def harmful(mark: str) -> list[tuple[str, bytes]]:
     ]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("role", ["user", "admin"])
+@for_each("way, role", lambda: tried(["user", "admin"]))
 def test_a_denied_request_changes_nothing(stage, way, role):
     mark = f"mark-{way.replace('.', '-')}-{role}"
     with stage.door("unix", "owner") as owner, stage.door(way, role) as guest:
@@ -209,15 +201,14 @@ def dmesg(stage: Stage) -> str:
 def test_names_that_roles_may_register(stage):
     """RFC 12: a guest's service begins with its userid and a dash; an admin is a guest there."""
     with contextlib.ExitStack() as stack:
-        for way in WAYS[:-1]:  # HTTP has no connection that a service could live on
-            for role in ("user", "admin"):
-                door = stack.enter_context(stage.door(way, role))
-                userid = userid_of(way, role)
-                wanted = {"calc": 1, "attr": 1, f"{userid}": 1, f"{userid + 1}-calc": 1, "0-calc": 1}
-                for name, errnum in wanted.items():
-                    answer = door.one("service.add", json.dumps({"service": name}).encode() + b"\0")
-                    assert answer.errnum == errnum, (way, role, name, answer)
-                own = json.dumps({"service": f"{userid}-{way.replace('.', '-')}-{role}"}).encode() + b"\0"
-                assert door.one("service.add", own).errnum == 0, (way, role)
+        for way, role in tried(["user", "admin"], WAYS[:-1]):  # a service cannot live on HTTP
+            door = stack.enter_context(stage.door(way, role))
+            userid = userid_of(way, role)
+            wanted = {"calc": 1, "attr": 1, f"{userid}": 1, f"{userid + 1}-calc": 1, "0-calc": 1}
+            for name, errnum in wanted.items():
+                answer = door.one("service.add", json.dumps({"service": name}).encode() + b"\0")
+                assert answer.errnum == errnum, (way, role, name, answer)
+            own = json.dumps({"service": f"{userid}-{way.replace('.', '-')}-{role}"}).encode() + b"\0"
+            assert door.one("service.add", own).errnum == 0, (way, role)
         owner = stack.enter_context(Speaker(stage.tree.ranks[0].uri))
         provide(owner, "calc")

@@ -28,9 +28,10 @@ from tests.live.stage import (
     USER,
     WAYS,
     Stage,
-    open_stage,
+    tried,
     userid_of,
 )
+from tests.tables import for_each
 
 pytestmark = pytest.mark.story
 
@@ -54,12 +55,6 @@ CLAIMS = [
     Forged(1001, OWNER),
 ]
 VICTIM = b"11111111-2222-3333-4444-555555555555"
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with open_stage() as running:
-        yield running
 
 
 @pytest.fixture
@@ -104,8 +99,7 @@ def drops(uri: str) -> dict[str, int]:
 # ---------------------------------------------------------------- requests
 
 
-@pytest.mark.parametrize("way", LINKS)
-@pytest.mark.parametrize("role", GUESTS)
+@for_each("way, role", lambda: tried(GUESTS, LINKS))
 def test_a_claimed_stamp_is_overwritten(stage, witness, way, role):
     with stage.door(way, role) as door:
         for number, claim in enumerate(CLAIMS, 1):
@@ -127,20 +121,20 @@ def test_http_has_no_place_for_a_stamp(stage):
         assert door.one("attr.set?userid=0&rolemask=1", b'{"name":"test.x","value":"1"}\0').errnum != 0
 
 
-@pytest.mark.parametrize("way", LINKS)
-def test_routes_that_a_guest_invents_lead_nowhere_but_back(stage, witness, way):
+@for_each("way, role", lambda: tried(["user"], LINKS))
+def test_routes_that_a_guest_invents_lead_nowhere_but_back(stage, witness, way, role):
     """A guest names another client's id, the brokers' and rubbish as its route; the answer is its own all the same."""
     uri = stage.tree.ranks[0].uri
     with Speaker(uri) as victim:
         mine = uuid_of(uri, victim)
         others = [link["uuid"].encode() for link in ends(uri)]
-        with stage.door(way, "user") as door:
+        with stage.door(way, role) as door:
             for number, route in enumerate([*others, VICTIM, b"x" * 200, b"\xfe\xff"], 1):
                 door.send(
                     fields("witness.routed", number, b"{}\0", 0, Forged(0, OWNER, (route, VICTIM, route)))
                 )
                 seen = asked_for(witness, "witness.routed")
-                assert (seen.userid, seen.rolemask) == true_stamp(way, "user")
+                assert (seen.userid, seen.rolemask) == true_stamp(way, role)
                 hops = [bytes(hop) for hop in seen.routes]
                 assert hops[0] != mine, "the nearest hop is the broker's own word"
                 assert (route in hops[1:]) is (way not in BY_GATEWAY), (
@@ -166,10 +160,10 @@ def test_more_hops_than_allowed_are_refused(stage):
 # ---------------------------------------------------------------- responses
 
 
-@pytest.mark.parametrize("way", ["unix", "unix-below", "curve", "curve-below"])
-def test_nobody_answers_what_it_was_not_asked(stage, witness, way):
+@for_each("way, role", lambda: tried(["user"], ["unix", "unix-below", "curve", "curve-below"]))
+def test_nobody_answers_what_it_was_not_asked(stage, witness, way, role):
     """A guest writes the response to a call of the owner, with the very routes that the provider saw."""
-    with Speaker(stage.tree.ranks[0].uri) as caller, stage.door(way, "user") as thief:
+    with Speaker(stage.tree.ranks[0].uri) as caller, stage.door(way, role) as thief:
         caller.tell(request("witness.secret", b"{}\0", matchtag=77))
         seen = asked_for(witness, "witness.secret")
         stacks = [[bytes(hop) for hop in seen.routes], [], [caller_uuid(stage)]]
@@ -195,8 +189,7 @@ def caller_uuid(stage: Stage) -> bytes:
 # ---------------------------------------------------------------- events
 
 
-@pytest.mark.parametrize("way", LINKS)
-@pytest.mark.parametrize("role", GUESTS)
+@for_each("way, role", lambda: tried(GUESTS, LINKS))
 def test_an_event_carries_the_true_sender_and_the_number_of_rank_0(stage, way, role):
     """Published as an event and by ``event.publish``, with a forged stamp and number; private ones stay private."""
     topic = f"forged.{way.replace('.', '-')}.{role}"
@@ -239,12 +232,12 @@ def private_heard(door: Door, topic: str) -> list[Message]:
     return heard
 
 
-@pytest.mark.parametrize("way", LINKS)
-@pytest.mark.parametrize("prefix", ["", "owner.", "owner.only"])
-def test_private_events_of_the_owner_reach_no_guest(stage, way, prefix):
+@for_each("way, role", lambda: tried(["user"], LINKS))
+@for_each("prefix", ["", "owner.", "owner.only"])
+def test_private_events_of_the_owner_reach_no_guest(stage, way, role, prefix):
     with contextlib.ExitStack() as stack:
         owner = stack.enter_context(Speaker(stage.tree.ranks[0].uri))
-        guest = stack.enter_context(stage.door(way, "user"))
+        guest = stack.enter_context(stage.door(way, role))
         assert guest.one("event.subscribe", json.dumps({"topic": prefix}).encode() + b"\0").errnum == 0
         owner.tell(event_of("owner.only", PRIVATE), event_of("owner.only.open", 0))
         assert owner.ping() == 0
@@ -275,10 +268,7 @@ def may_say_goodbye(way: str, role: str) -> bool:
     return role == "owner" and way.endswith("below")
 
 
-WHO = [(way, role) for way in WAYS for role in ("owner", *GUESTS) if not may_say_goodbye(way, role)]
-
-
-@pytest.mark.parametrize(("way", "role"), WHO)
+@for_each("way, role", lambda: [who for who in tried(["owner", *GUESTS]) if not may_say_goodbye(*who)])
 def test_no_client_speaks_for_a_broker(stage, way, role):
     """Hello and goodbye, said by a client of any role: a rank does not come or go by what its guests say."""
     hello = b'{"rank":1,"version":22528,"uuid":"9304037f-f976-439e-aebd-4a5224d6d28c","status":1}\0'
@@ -291,10 +281,10 @@ def test_no_client_speaks_for_a_broker(stage, way, role):
         assert after["children"][0]["status"] == json.loads(before)["children"][0]["status"] == "full"
 
 
-@pytest.mark.parametrize("way", LINKS)
-def test_control_messages_of_clients_mean_nothing(stage, way):
+@for_each("way, role", lambda: tried(["user"], LINKS))
+def test_control_messages_of_clients_mean_nothing(stage, way, role):
     """The words that end a child's link or change its status; and types that do not exist."""
-    with stage.door("unix", "owner") as owner, stage.door(way, "user") as door:
+    with stage.door("unix", "owner") as owner, stage.door(way, role) as door:
         with contextlib.suppress(Closed, OSError):
             for kind in (0, 1, 2, 3, 0xFFFFFFFF):
                 for status in (0, 1, 4, 6):

@@ -28,6 +28,7 @@ from tests.live.listeners import logged, place
 from tests.live.ports import free_port, free_ports
 from tests.live.recorded import SILENCE_S, recorded, replayed
 from tests.live.speaker import Speaker
+from tests.tables import for_each
 
 pytestmark = pytest.mark.story
 
@@ -164,7 +165,7 @@ def test_keys_open_their_own_port_only(there):
     assert there.status(1) == "offline"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "rank", "more", "errnum", "text"),
     [
         (2, 1, {}, errno.EPERM, "the key is that of rank 2, not of rank 1"),
@@ -312,7 +313,7 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("port", ["tree", "clients"])
+@for_each("port", ["tree", "clients"])
 def test_whoever_speaks_no_curve_is_not_heard(there, port):
     uri = getattr(there, port)
     host, _, number = uri.removeprefix("tcp://").rpartition(":")

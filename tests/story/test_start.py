@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from broker.cli.command import INSIST
+from tests.live import starter
 from tests.live.brokers import without_progress
 from tests.live.verbs import headgate
+from tests.tables import for_each
 
 pytestmark = pytest.mark.interpreter
 
@@ -25,10 +27,8 @@ HEADGATE = [sys.executable, "-m", "broker.cli.main"]
 START = [*HEADGATE, "start"]
 
 
-def run(*words: str, timeout: float = 30, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [*START, *words], capture_output=True, text=True, timeout=timeout, check=False, **options
-    )
+def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return starter.ran([*START, *words], loads=starter.START, env=env)
 
 
 def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
@@ -67,70 +67,53 @@ def here(rundir: Path) -> Iterator[Path]:
 # ---------------------------------------------------------------- the command
 
 
-@pytest.mark.parametrize("size", ["1", "4"])
-def test_exit_code_is_that_of_the_command(size, here):
-    done = run("--size", size, "--rundir", str(here), "--", "sh", "-c", "exit 42")
-    assert done.returncode == 42
-    assert without_progress(done.stderr) == ""
+SEEN = """cat
+echo err >&2
+echo $FLUX_URI $HEADGATE_URI
+d=$(dirname "${FLUX_URI#local://}"); stat -c "%a %n" "$d"; stat -c %a "$d"/rank-1.cert
+grep SigBlk /proc/self/status
+headgate status --json
+exit 42
+"""
 
 
-def test_input_and_output_are_those_of_the_command():
-    done = run("--", "sh", "-c", "cat; echo out; echo err >&2", input="in\n")
-    assert (done.stdout, without_progress(done.stderr), done.returncode) == ("in\nout\n", "err\n", 0)
+def test_command_finds_the_broker():
+    """It is inside a whole tree, and its input, output and end are its own.
 
-
-def test_command_finds_the_broker(here):
-    done = run(
-        "--size",
-        "2",
-        "--rundir",
-        str(here),
-        "--",
-        "sh",
-        "-c",
-        "echo $FLUX_URI $HEADGATE_URI; headgate attr get size",
+    The promise is 1 s for four brokers on a quiet machine; 10 s only catch a start that has lost its way.
+    """
+    began = time.monotonic()
+    done = subprocess.run(
+        [*START, "--size", "4", "--topo", "kary:3", "--", "sh", "-c", SEEN],
+        input="in\n",
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
-    assert done.stdout == f"local://{here}/local-0 local://{here}/local-0\n2\n"
-
-
-def test_the_whole_tree_is_there_when_the_command_starts():
-    done = run("--size", "7", "--topo", "kary:3", "--", "headgate", "status", "--json")
-    seen = json.loads(done.stdout)
-    assert seen["state"] == "run"
-    assert seen["topology"] == "kary:3"
-    assert seen["tree"]["status"] == "full"
+    assert time.monotonic() - began < 10
+    assert (done.returncode, without_progress(done.stderr)) == (42, "err\n")
+    said, uris, place, secret, blocked, status = done.stdout.splitlines()
+    mode, path = place.split()
+    assert (said, mode, secret) == ("in", "700", "600")
+    assert uris == f"local://{path}/local-0 local://{path}/local-0"
+    assert not Path(path).exists()
+    assert int(blocked.split()[1], 16) == 0
+    seen = json.loads(status)
+    assert (seen["state"], seen["topology"], seen["tree"]["status"]) == ("run", "kary:3", "full")
     assert [child["rank"] for child in seen["tree"]["children"]] == [1, 2, 3]
 
 
-def test_run_directory_is_private_and_of_its_own_by_default():
-    script = 'd=$(dirname "${FLUX_URI#local://}"); stat -c "%a %n" "$d"; stat -c %a "$d"/rank-1.cert'
-    done = run("--size", "2", "--", "sh", "-c", script)
-    mode, path, secret = done.stdout.split()
-    assert (mode, secret) == ("700", "600")
-    assert not Path(path).exists()
-
-
-def test_command_killed_by_a_signal(here):
-    done = run("--rundir", str(here), "--", "sh", "-c", "kill -KILL $$")
-    assert done.returncode == 128 + signal.SIGKILL
-
-
-def test_command_that_is_not_there(here):
-    done = run("--rundir", str(here), "--", "no-such-command")
-    assert done.returncode == 127
-    assert done.stderr == "headgate start: no-such-command: No such file or directory\n"
-
-
-def test_command_that_is_no_program(here):
-    done = run("--rundir", str(here), "--", "/etc/passwd")
-    assert done.returncode == 126
-
-
-def test_signals_are_not_blocked_in_the_command():
-    done = run(
-        "--", sys.executable, "-c", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    )
-    assert done.stdout == "set()\n"
+@for_each(
+    ("words", "code", "said"),
+    [
+        (["sh", "-c", "kill -KILL $$"], 128 + signal.SIGKILL, ""),
+        (["no-such-command"], 127, "headgate start: no-such-command: No such file or directory\n"),
+        (["/etc/passwd"], 126, "headgate start: /etc/passwd: Permission denied\n"),
+    ],
+)
+def test_a_command_that_ends_badly(words, code, said, here):
+    done = run("--rundir", str(here), "--", *words)
+    assert (done.returncode, without_progress(done.stderr)) == (code, said)
 
 
 def test_shell_is_the_default_command(here):
@@ -139,13 +122,6 @@ def test_shell_is_the_default_command(here):
     shell.chmod(0o700)
     done = run("--rundir", str(here), env={**os.environ, "SHELL": str(shell)})
     assert done.stdout == "shell 0\n"
-
-
-def test_ready_in_time():
-    """The promise is 1 s for four brokers on a quiet machine; this only catches a start that has lost its way."""
-    began = time.monotonic()
-    assert run("--size", "4", "--", "true").returncode == 0
-    assert time.monotonic() - began < 10
 
 
 # ---------------------------------------------------------------- signals to the launcher
@@ -165,14 +141,8 @@ def start_waiting(here: Path, *words: str) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.patient),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.patient),
-    ],
-)
+@pytest.mark.patient
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_to_the_launcher_reaches_the_command(number, here):
     process = start_waiting(here, "sh", "-c", "echo ready; exec sleep 60")
     pids = pids_of(here, 2)
@@ -184,9 +154,11 @@ def test_signal_to_the_launcher_reaches_the_command(number, here):
 
 def test_command_may_have_its_own_idea_of_sigterm(here):
     process = start_waiting(here, "sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done")
+    pids = pids_of(here, 2)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    assert without_progress(process.communicate(timeout=20)[1]) == ""
     assert process.returncode == 7
+    assert not any(map(alive, pids))
 
 
 @pytest.mark.patient
@@ -311,22 +283,7 @@ def test_broker_that_dies_is_reported_and_the_others_go_on(here):
     assert process.returncode == 0
 
 
-def test_wait_and_a_command_contradict_each_other():
-    done = run("--wait", "--", "true")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-
-
 # ---------------------------------------------------------------- what is wrong at the start
-
-
-def test_broken_configuration(here):
-    file = here.parent / "b.toml"
-    file.write_text("[broker]\nrnak = 1\n")
-    done = run("--config", str(file), "--rundir", str(here), "--", "true")
-    assert done.returncode == 78
-    assert f"{file}:2: broker.rnak" in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.patient
@@ -344,15 +301,29 @@ def test_configuration_is_taken_over(here):
     assert json.loads(shown)["access"]["allow-guest-user"] is True
 
 
-@pytest.mark.parametrize("words", [["--size", "0"], ["--size", "x"], ["--bogus"]])
-def test_wrong_options(words):
-    assert run(*words, "--", "true").returncode == 2
-
-
-def test_wrong_topology():
-    done = run("--topo", "ring", "--", "true")
-    assert done.returncode == 78
-    assert "kary:K" in done.stderr
+@for_each(
+    ("words", "code", "lines", "said"),
+    [
+        (["--size", "0"], 2, 1, "saw '0', expected a number from 1 on"),
+        (["--size", "x"], 2, 1, "saw 'x', expected a number from 1 on"),
+        (["--bogus"], 2, 1, "--bogus"),
+        (["--wait"], 2, 1, "saw --wait and the command 'true'"),
+        (["--topo", "ring"], 78, 1, "kary:K"),
+        (["--config", "{rundir}/b.toml"], 78, 1, "{rundir}/b.toml:2: broker.rnak"),
+        (["--rundir", "{rundir}/open"], 78, 1, "nobody else may write to"),
+        (["--rundir", "{rundir}/" + "x" * 100], 78, 2, "107 bytes"),
+    ],
+)
+def test_wrong_words(rundir, words, code, lines, said):
+    (rundir / "b.toml").write_text("[broker]\nrnak = 1\n")
+    (rundir / "open").mkdir(exist_ok=True)
+    (rundir / "open").chmod(0o777)
+    done = run(*(word.format(rundir=rundir) for word in words), "--", "true")
+    assert done.returncode == code
+    assert said.format(rundir=rundir) in done.stderr
+    assert done.stderr.count("\n") == lines
+    assert sorted(entry.name for entry in rundir.iterdir()) == ["b.toml", "open"]
+    assert list((rundir / "open").iterdir()) == []
 
 
 def test_rank_that_cannot_start_says_why_once(here):
@@ -381,20 +352,6 @@ def test_directory_that_was_there_stays_and_keeps_what_is_not_ours(rundir):
     (rundir / "mine").write_text("precious")
     assert run("--rundir", str(rundir), "--", "true").returncode == 0
     assert [entry.name for entry in rundir.iterdir()] == ["mine"]
-
-
-def test_directory_that_others_may_write_to_is_refused(rundir):
-    rundir.chmod(0o777)
-    done = run("--rundir", str(rundir), "--", "true")
-    assert done.returncode == 78
-    assert "nobody else may write to" in done.stderr
-
-
-def test_path_too_long_for_a_socket(rundir):
-    done = run("--rundir", f"{rundir}/{'x' * 100}", "--", "true")
-    assert done.returncode == 78
-    assert "107 bytes" in done.stderr
-    assert list(rundir.iterdir()) == []
 
 
 @pytest.mark.patient

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.starter import BROKER, ran
+
 pytestmark = pytest.mark.story
 
 EX_CONFIG = 78
@@ -18,10 +20,10 @@ def start(rundir: Path, text: str, prefix: tuple[str, ...] = ()) -> "subprocess.
     """``headgate broker`` with this configuration; it must not stay."""
     file = rundir / "broker.toml"
     file.write_text(text)
-    return subprocess.run(
-        [*prefix, *HEADGATE, "broker", "--config", str(file)],
-        capture_output=True, text=True, timeout=20, check=False,
-    )  # fmt: skip
+    words = [*HEADGATE, "broker", "--config", str(file)]
+    if prefix:
+        return subprocess.run([*prefix, *words], capture_output=True, text=True, timeout=20, check=False)
+    return ran(words, loads=BROKER, timeout=20)
 
 
 def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
@@ -57,18 +59,6 @@ def test_a_directory_of_somebody_else(rundir):
     refused(start(rundir, f'[broker]\nrundir = "{other}"\n'), str(other), "uid 65534's")
 
 
-def test_a_file_where_the_directory_should_be(rundir):
-    (rundir / "run").write_text("")
-    refused(start(rundir, f'[broker]\nrundir = "{rundir}/run"\n'), f"{rundir}/run")
-
-
-def test_a_file_where_the_socket_should_be(rundir):
-    (rundir / "run").mkdir()
-    (rundir / "run" / "local-0").write_text("precious")
-    refused(start(rundir, f'[broker]\nrundir = "{rundir}/run"\n'), "local-0", "in use")
-    assert (rundir / "run" / "local-0").read_text() == "precious"
-
-
 def test_a_socket_that_another_broker_listens_at(rundir):
     (rundir / "run").mkdir()
     with socket.socket(socket.AF_UNIX) as other:
@@ -76,10 +66,6 @@ def test_a_socket_that_another_broker_listens_at(rundir):
         other.listen()
         refused(start(rundir, f'[broker]\nrundir = "{rundir}/run"\n'), "local-0", "in use")
     assert (rundir / "run" / "local-0").exists()
-
-
-def test_a_path_longer_than_a_socket_address(rundir):
-    refused(start(rundir, f'[broker]\nrundir = "{rundir}/{"long" * 30}"\n'), "107 bytes")
 
 
 def test_a_full_disk(rundir):
@@ -104,7 +90,7 @@ def test_a_full_disk(rundir):
 
 CURVE = """
 [broker]
-rundir = "{rundir}/run"
+rundir = "{rundir}/other"
 [tree]
 size = 2
 curve_cert = "{cert}"
@@ -120,10 +106,8 @@ public_key = "{key}"
 KEY = "abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 
 
-def curve(rundir: Path) -> str:
-    return CURVE.format(rundir=rundir, cert=rundir / "curve.cert", key=KEY).replace(
-        "[tree]", "rank = 0\n[tree]"
-    )
+def curve(rundir: Path, name: str) -> str:
+    return CURVE.format(rundir=rundir, cert=rundir / name, key=KEY).replace("[tree]", "rank = 0\n[tree]")
 
 
 def certificate(path: Path, mode: int) -> None:
@@ -131,19 +115,34 @@ def certificate(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def test_a_certificate_that_others_may_read(rundir):
-    certificate(rundir / "curve.cert", 0o644)
-    refused(start(rundir, curve(rundir)), "curve.cert")
+def stands_in_the_way(rundir: Path) -> list[tuple[str, str, tuple[str, ...]]]:
+    """What is there already, and a configuration that leads to it."""
+    place = '[broker]\nrundir = "{}"\n'
+    (rundir / "file").write_text("")
+    (rundir / "run").mkdir()
+    (rundir / "run" / "local-0").write_text("precious")
+    certificate(rundir / "open.cert", 0o644)
+    (rundir / "empty.cert").write_text("nothing")
+    (rundir / "empty.cert").chmod(0o600)
+    return [
+        ("a file where the directory should be", place.format(rundir / "file"), (f"{rundir}/file",)),
+        ("a file where the socket should be", place.format(rundir / "run"), ("local-0", "in use")),
+        ("a path longer than a socket address", place.format(f"{rundir}/{'long' * 30}"), ("107 bytes",)),
+        ("a certificate that others may read", curve(rundir, "open.cert"), ("open.cert",)),
+        ("a certificate that is not there", curve(rundir, "none.cert"), ("none.cert", "No such file")),
+        ("a certificate without keys", curve(rundir, "empty.cert"), ("empty.cert",)),
+    ]
 
 
-def test_a_certificate_that_is_not_there(rundir):
-    refused(start(rundir, curve(rundir)), "curve.cert", "No such file")
-
-
-def test_a_certificate_without_keys(rundir):
-    (rundir / "curve.cert").write_text("nothing")
-    (rundir / "curve.cert").chmod(0o600)
-    refused(start(rundir, curve(rundir)), "curve.cert")
+def test_what_stands_in_the_way_is_named(rundir):
+    wrong = {}
+    for what, text, words in stands_in_the_way(rundir):
+        try:
+            refused(start(rundir, text), *words)
+        except AssertionError as error:
+            wrong[what] = str(error)
+    assert wrong == {}
+    assert (rundir / "run" / "local-0").read_text() == "precious"
 
 
 def test_a_port_in_use(rundir):

@@ -81,16 +81,16 @@ class Strict:
         return self.receive()
 
 
-@pytest.fixture
-def broker(rundir):
-    extra = f'[[listen]]\nuri = "local://{rundir}/strict"\nstrict_rfc3 = true\n'
-    with one_broker(rundir, extra) as running:
+@pytest.fixture(scope="module")
+def broker(module_rundir):
+    extra = f'[[listen]]\nuri = "local://{module_rundir}/strict"\nstrict_rfc3 = true\n'
+    with one_broker(module_rundir, extra) as running:
         yield running
 
 
 @pytest.fixture
-def strict(broker, rundir):
-    client = Strict(rundir / "strict")
+def strict(broker, module_rundir):
+    client = Strict(module_rundir / "strict")
     with client.sock:
         yield client
 

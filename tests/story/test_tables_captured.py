@@ -19,6 +19,7 @@ from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle
 from tests.live.captured import Captured, captured
 from tests.live.gold import NOTHING, differences
+from tests.tables import for_each
 
 TIMES = 5
 pytestmark = [pytest.mark.story, pytest.mark.patient]
@@ -55,7 +56,7 @@ def warehouse(session: Captured, tmp_path_factory: pytest.TempPathFactory) -> Wa
     return made
 
 
-@pytest.mark.parametrize("table", oracle.TABLES)
+@for_each("table", oracle.TABLES)
 def test_each_table_is_the_oracles(table: str, warehouse: Warehouse, rows: list[dict[str, Any]]) -> None:
     meant = oracle.TABLES[table](rows)
     if table not in ("event_gaps", "slow"):  # a healthy session has none

@@ -32,12 +32,13 @@ from broker.wire.payload import decode_json, encode_json
 from tests.live.brokers import one_broker
 from tests.live.listeners import tree_of_places
 from tests.live.speaker import Speaker, is_request, provide, subscribe
+from tests.tables import for_each
 
 pytestmark = pytest.mark.story
 
 _numbers = itertools.count(1)
 FORMS = ("default", "strict")
-both = pytest.mark.parametrize("form", FORMS)
+both = for_each("form", FORMS)
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +54,8 @@ def clients(uris):
         yield {"default": default, "strict": strict}
 
 
-@pytest.fixture
-def client(clients, form):
-    return clients[form]
-
-
-@pytest.fixture
-def name():
-    """Of a service, for one test: the broker may not have seen yet that the clients of the one before are gone."""
+def fresh() -> str:
+    """The name of a service that nobody had before: the broker may not have seen yet that its provider is gone."""
     return f"service{next(_numbers)}"
 
 
@@ -71,8 +66,9 @@ def text_of(answer):
 # -- where requests go -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("form", "errnum"), [("default", errno.EHOSTUNREACH), ("strict", errno.ENOSYS)])
-def test_upstream_of_the_root(client, errnum):
+@for_each(("form", "errnum"), [("default", errno.EHOSTUNREACH), ("strict", errno.ENOSYS)])
+def test_upstream_of_the_root(clients, form, errnum):
+    client = clients[form]
     answer = client.ask(request("broker.ping", nodeid=0, flags=UPSTREAM, matchtag=1))
     assert (answer.errnum, answer.flags & UPSTREAM) == (errnum, UPSTREAM)
     assert text_of(answer) == (
@@ -80,9 +76,10 @@ def test_upstream_of_the_root(client, errnum):
     )
 
 
-@pytest.mark.parametrize("asker", FORMS)
-@pytest.mark.parametrize("provider", FORMS)
-def test_a_topic_that_is_a_services_name(clients, uris, name, asker, provider):
+@for_each("asker", FORMS)
+@for_each("provider", FORMS)
+def test_a_topic_that_is_a_services_name(clients, uris, asker, provider):
+    name = fresh()
     provide(clients[provider], name)
     with Speaker(uris[asker]) as asking:
         asking.tell(request(name, b"p", matchtag=4))
@@ -100,20 +97,23 @@ def test_a_topic_that_is_a_services_name(clients, uris, name, asker, provider):
 
 
 @both
-def test_the_name_of_a_built_in_service(client):
+def test_the_name_of_a_built_in_service(clients, form):
+    client = clients[form]
     answer = client.ask(request("broker", matchtag=4))
     assert (answer.errnum, text_of(answer)) == (errno.ENOSYS, "Unknown service method 'broker'")
 
 
 @both
-def test_not_implemented_is_38(client):
+def test_not_implemented_is_38(clients, form):
+    client = clients[form]
     for topic in ("no.such", "broker.no-such"):
         assert client.ask(request(topic, matchtag=1)).errnum == errno.ENOSYS == 38
 
 
 @both
-def test_requests_about_the_own_link(client):
+def test_requests_about_the_own_link(clients, form):
     """Whatever nodeid says: a rank could not know the link."""
+    client = clients[form]
     provided = encode_json({"service": "far", "topic": "far"})
     for topic in ("event.subscribe", "event.unsubscribe", "service.add", "service.remove"):
         for nodeid in (0, 99):
@@ -141,7 +141,8 @@ QUIET = [
 
 
 @both
-def test_noresponse(client, form):
+def test_noresponse(clients, form):
+    client = clients[form]
     for tag, (topic, data, _answered) in enumerate(QUIET, 1):
         client.tell(request(topic, encode_json(data), flags=NORESPONSE, matchtag=tag))
     assert client.ping() == 0
@@ -150,14 +151,16 @@ def test_noresponse(client, form):
 
 
 @both
-def test_noresponse_beside_streaming(client):
+def test_noresponse_beside_streaming(clients, form):
+    client = clients[form]
     client.tell(request("log.dmesg", encode_json({"follow": True}), flags=NORESPONSE | STREAMING, matchtag=1))
     assert client.ping() == 0
     assert client.seen == []
 
 
 @both
-def test_a_response_has_the_topic_of_its_request(clients, name, form):
+def test_a_response_has_the_topic_of_its_request(clients, form):
+    name = fresh()
     provide(clients["default"], name)
     clients[form].tell(request(f"{name}.run", matchtag=4))
     asked = clients["default"].take(is_request)
@@ -170,21 +173,24 @@ def test_a_response_has_the_topic_of_its_request(clients, name, form):
 
 
 @both
-def test_the_pseudo_rank_upstream(client):
+def test_the_pseudo_rank_upstream(clients, form):
     """No client of ours sends it (``tests/unit/client/test_calls.py``); others may."""
+    client = clients[form]
     asked = request("broker.ping", encode_json({}), matchtag=1)
     asked.set_aux1(NODEID_UPSTREAM)
     assert client.ask(asked).errnum == errno.EHOSTUNREACH
 
 
 @both
-@pytest.mark.parametrize("payload", [b"[1]\0", b"1\0", b'"a"\0', b"{}", b"{", b"", None])
-def test_json_that_is_no_object(client, payload):
+@for_each("payload", [b"[1]\0", b"1\0", b'"a"\0', b"{}", b"{", b"", None])
+def test_json_that_is_no_object(clients, form, payload):
+    client = clients[form]
     assert client.ask(request("broker.ping", payload, matchtag=1)).errnum == errno.EPROTO
 
 
 @both
-def test_payloads_are_looked_at_by_services_alone(clients, name, form):
+def test_payloads_are_looked_at_by_services_alone(clients, form):
+    name = fresh()
     provide(clients[form], name)
     for tag, payload in enumerate((b"[1]\0", b"{", b""), 1):
         clients["default"].tell(request(f"{name}.run", payload, matchtag=tag))
@@ -192,8 +198,9 @@ def test_payloads_are_looked_at_by_services_alone(clients, name, form):
 
 
 @both
-def test_the_alphabet_of_topics(clients, name, form):
+def test_the_alphabet_of_topics(clients, form):
     """Letters, digits and periods, say the first two texts; none but a NUL ends one."""
+    name = fresh()
     provide(clients[form], f"{name}-é%/")
     clients["default"].tell(request(f"{name}-é%/.run", matchtag=1))
     assert clients[form].take(is_request).topic == f"{name}-é%/.run"
@@ -201,7 +208,8 @@ def test_the_alphabet_of_topics(clients, name, form):
 
 
 @both
-def test_route_ids_are_opaque(clients, name, form):
+def test_route_ids_are_opaque(clients, form):
+    name = fresh()
     provide(clients["default"], name)
     asked = request(f"{name}.run", matchtag=4)
     for hop in (b"\xff\xfe", b"no uuid", b"x" * 254):
@@ -212,7 +220,8 @@ def test_route_ids_are_opaque(clients, name, form):
 
 
 @both
-def test_a_request_without_delimiter(client):
+def test_a_request_without_delimiter(clients, form):
+    client = clients[form]
     asked = request("broker.ping", encode_json({}), matchtag=1)
     asked.front = b""
     asked.set_flags(asked.flags & ~ROUTE)
@@ -221,7 +230,8 @@ def test_a_request_without_delimiter(client):
 
 
 @both
-def test_routes_without_delimiter_end_the_link(client):
+def test_routes_without_delimiter_end_the_link(clients, form):
+    client = clients[form]
     asked = request("broker.ping", matchtag=1)
     asked.front = encode_part(b"a hop")
     client.tell(asked)
@@ -229,7 +239,8 @@ def test_routes_without_delimiter_end_the_link(client):
 
 
 @both
-def test_a_message_without_topic_is_counted(client):
+def test_a_message_without_topic_is_counted(clients, form):
+    client = clients[form]
     before = drops(client)
     for message in (request("broker.ping", matchtag=1), event("x")):
         message.topic_part = b""
@@ -269,7 +280,8 @@ def test_topics_have_one_cap(clients, form):
 
 
 @both
-def test_routes_have_one_cap(client):
+def test_routes_have_one_cap(clients, form):
+    client = clients[form]
     asked = request("broker.ping", encode_json({}), matchtag=1)
     asked.front = encode_part(b"h") * 16 + DELIMITER
     assert client.ask(asked).errnum == 0
@@ -314,8 +326,8 @@ def test_caps_are_settings(rundir):
 # -- the tree --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", ['dialect = "cmb1rev"', "strict_rfc3 = true"])
-@pytest.mark.parametrize("section", ["[tree]", '[[hosts]]\nrank = 0\naddress = "ipc:///tmp/x"'])
+@for_each("line", ['dialect = "cmb1rev"', "strict_rfc3 = true"])
+@for_each("section", ["[tree]", '[[hosts]]\nrank = 0\naddress = "ipc:///tmp/x"'])
 def test_tree_links_have_one_form(section, line):
     with pytest.raises(ConfigError, match=line.partition(" ")[0]):
         loads(f"{section}\n{line}\n")

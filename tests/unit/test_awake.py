@@ -3,6 +3,7 @@
 import pytest
 
 from broker.awake import LATE_S, AwakeClock, Deadline, Looks, absent_s
+from tests.tables import for_each
 
 
 def test_a_timer_that_is_a_little_late_was_not_absent():
@@ -91,9 +92,9 @@ def test_a_look_that_is_late_takes_out_all_since_the_one_before():
     assert looks.absent() == 7.75
 
 
-@pytest.mark.parametrize("late", [0.6, 2.0, 3600.0])
-@pytest.mark.parametrize("every", [0.1, 2.0])
-@pytest.mark.parametrize("early", [False, True], ids=["by the timer", "and early ones"])
+@for_each("late", [0.6, 2.0, 3600.0])
+@for_each("every", [0.1, 2.0])
+@for_each("early", [False, True], ids=["by the timer", "and early ones"])
 def test_who_is_late_at_each_look_still_counts_silence(late, every, early):
     time = [100.0]
     looks = Looks(lambda: time[0])

@@ -5,11 +5,10 @@ import logging
 import os
 import sys
 
-import pytest
-
 from broker import loglines
 from broker.flood import LINE_CHARS, LINES_PER_S, TRACE_CHARS
 from tests.live.own_log import own_log
+from tests.tables import for_each
 
 
 def lines_of(write, capsys, name="3", level="info"):
@@ -64,13 +63,15 @@ def test_what_asyncio_reports_has_the_same_form(capsys, monkeypatch):
 def test_libraries_flood_the_log_no_more_than_we_do(capsys, monkeypatch):
     monkeypatch.setenv("HEADGATE_LOG_FORMAT", "json")
 
-    error = (ValueError, ValueError("x" * 100_000), None)
+    error = (ValueError, ValueError("x" * (2 * TRACE_CHARS)), None)
 
     def write(log):
-        for number in range(200):
+        for number in range(4 * LINES_PER_S):
             for name in (log.name, "asyncio", "aiohttp.server", "aiohttp.access"):
                 text, args = (
-                    (f"{number}" + "y" * 100_000, ()) if "access" in name else ("%d failed", (number,))
+                    (f"{number}" + "y" * (2 * LINE_CHARS), ())
+                    if "access" in name
+                    else ("%d failed", (number,))
                 )
                 record = logging.LogRecord(name, logging.ERROR, name, 1, text, args, error)
                 record.created = 100.0
@@ -102,7 +103,7 @@ def test_the_journal_gets_a_level_in_front_of_every_line_and_no_time(capsys, mon
     assert all(line.startswith("<3>") for line in lines)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("level", "severity"),
     [(logging.DEBUG, 7), (logging.INFO, 6), (25, 6), (logging.WARNING, 4), (logging.ERROR, 3), (60, 2)],
 )

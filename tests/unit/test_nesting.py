@@ -7,7 +7,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import DecodeError, ProtocolError, RpcError
@@ -24,6 +24,7 @@ from broker.wire import payload
 from broker.wire.message import event
 from gateway.codecs import control, jsonview
 from gateway.identity import keys
+from tests.tables import for_each
 
 pytestmark = pytest.mark.interpreter
 
@@ -91,7 +92,7 @@ NEVER = {"nfp: several targets"}
 """They take nothing nested at all."""
 
 
-@pytest.mark.parametrize("name", READERS)
+@for_each("name", READERS)
 def test_every_reader_takes_what_is_nested_up_to_the_limit(name):
     takes, before, after = READERS[name]
     room = NESTED_MAX + WRAPPED.get(name, 0) - open_in(before)
@@ -156,14 +157,14 @@ def test_bodies_of_oslo_messaging():
 # ---------------------------------------------------------------- the check itself
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, bytes.decode])
+@for_each("kind", [bytes, bytearray, memoryview, bytes.decode])
 def test_every_kind_of_text(kind):
     assert read_json(kind(nested(NESTED_MAX)))
     with pytest.raises(msgspec.DecodeError, match=f"nested deeper than {NESTED_MAX}"):
         read_json(kind(nested(NESTED_MAX + 1)))
 
 
-@pytest.mark.parametrize("bracket", [b"[", b"{"])
+@for_each("bracket", [b"[", b"{"])
 def test_long_text_is_looked_into_when_it_opens_many(bracket):
     long = b'"%b"' % (b" " * 2 * _LONG)
     assert not _opens(long + bracket * NESTED_MAX, NESTED_MAX)
@@ -178,13 +179,14 @@ def test_what_is_short_is_not_looked_into():
     check(b'{"a":"' + b"[" * 2 * NESTED_MAX + b'"}')
 
 
-@pytest.mark.parametrize("levels", [NESTED_MAX + 1, 985, 1010, 1024, 4000])
+@for_each("levels", [NESTED_MAX + 1, 985, 1010, 1024, 4000])
 def test_an_event_with_a_payload_that_is_never_closed_reaches_who_reads_json(levels):
     """Its subscribers see that it is no JSON; none of their links is at stake."""
     seen = jsonview.encode(event("a.b", b'{"a":' + b"[" * levels + b"\0"))
     assert b'"text":"{' in seen
 
 
+@settings(max_examples=settings.default.max_examples * 3 // 10)  # each is a tree
 @given(
     st.recursive(
         st.none() | st.integers() | st.text('[]{}"\\ab\n'),

@@ -13,6 +13,7 @@ from broker.settings import load, loads
 from broker.settings.transport_options import from_words, typed
 from broker.transport import registry
 from broker.transport.link import Options
+from tests.tables import for_each
 
 
 class Colours(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +53,7 @@ LISTEN = '[[listen]]\nuri = "pigeon://loft"\n'
 HOSTS = '[[hosts]]\nrank = 0\naddress = "pigeon://loft"\n'
 
 
-@pytest.mark.parametrize("scheme", sorted(schemes.BUILT_IN))
+@for_each("scheme", sorted(schemes.BUILT_IN))
 def test_what_is_declared_in_the_table_is_what_the_transport_declares(scheme):
     module = schemes.find(scheme)
     name = schemes.BUILT_IN[scheme].module
@@ -87,7 +88,7 @@ def test_what_is_not_declared_is_not_done(pigeon):
     assert "f:4: listen[0].options: saw options, expected none" in refusal(safe + "options = { a = 1 }")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ('[[listen]]\nuri = "local:///a"\ndialect = "cmb1"', "listen[0].dialect"),
@@ -132,7 +133,7 @@ def test_options_are_typed_shown_and_their_files_found(pigeon, tmp_path, capsys)
     assert f'options = {{ file = "{tmp_path}/a.txt", shade = 4 }}' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         ("", "listen[0].options.file: missing, expected a value"),
@@ -186,7 +187,7 @@ async def test_the_same_holds_where_no_settings_are(pigeon):
     assert transport.dialled == ["pigeon://x"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         ("config", "check", "FILE"),

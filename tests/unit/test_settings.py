@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from broker import settings as public
 from broker.errors import ConfigError
 from broker.settings import ListenEntry, Settings, check, load, loads
 from broker.settings.schema import default_rundir
+from tests.tables import for_each
 from tests.unit.configuration import KEY, OTHER_KEY, host, refusal
 
 pytestmark = pytest.mark.interpreter
@@ -83,6 +85,7 @@ def test_public_names_exist():
 # ---------------------------------------------------------------- the sample file
 
 
+@cache
 def sample_assignments() -> dict[tuple[str, str], str]:
     """Read `#name = value` lines of the sample, each with the section above it."""
     section, found = "", {}
@@ -124,7 +127,7 @@ def all_fields() -> list[tuple[str, msgspec.structs.FieldInfo]]:
     ]
 
 
-@pytest.mark.parametrize(("section", "field"), all_fields(), ids=lambda part: getattr(part, "name", part))
+@for_each(("section", "field"), all_fields, ids=lambda part: getattr(part, "name", part))
 def test_sample_shows_every_setting_with_its_default(section, field):
     shown = sample_assignments()
     if field.name == "attrs":
@@ -156,7 +159,7 @@ def test_sample_is_valid_with_its_comments_removed():
 # ---------------------------------------------------------------- names and types
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("[broker]\n\nrnk = 1", "f:3: broker.rnk: saw an unknown key, expected one of attrs,"),
@@ -217,7 +220,7 @@ def test_a_long_value_is_cut():
     assert len(refusal(f"[broker]\nrank = '{'x' * 10_000}'")[0]) < 150
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line"),
     [("a = [\n1,", 2), ("\n\nb == 1", 3), ("[broker]\nrank = 1\nrank = 2", 3), ("", None), ("x = ", 1)],
 )

@@ -3,9 +3,10 @@
 import pytest
 
 from broker.settings.addresses import is_exposed, split_uri
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("uri", "exposed"),
     [
         ("tcp://127.0.0.1:1", False),
@@ -26,7 +27,7 @@ def test_exposed(uri, exposed):
     assert is_exposed(split_uri(uri)) is exposed
 
 
-@pytest.mark.parametrize(
+@for_each(
     "uri",
     [
         "",

@@ -9,6 +9,7 @@ from broker.cli import config, overrides, settings_text
 from broker.errors import ConfigError
 from broker.journal.options import JournalOptions
 from broker.settings import JournalSection, Settings, check, load, load_journal, loads
+from tests.tables import for_each
 from tests.unit.configuration import refusal
 
 
@@ -94,7 +95,7 @@ def test_a_folder_of_the_command_line_starts_where_it_was_typed(tmp_path, monkey
     assert given.journal.enabled
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("captre = 'in'", "f:2: journal.captre: saw an unknown key"),

@@ -4,6 +4,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.settings import load, loads
+from tests.tables import for_each
 from tests.unit.configuration import KEY, OTHER_KEY, host, refusal
 
 CURVE = "[tree]\ncurve_cert = '{}'\n"
@@ -18,7 +19,7 @@ def said(text):
     return "; ".join(refusal(text))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         (two("next_key = 'short'"), "hosts[0].next_key: saw 'short', expected 40 characters of Z85"),

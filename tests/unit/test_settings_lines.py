@@ -4,10 +4,11 @@ import textwrap
 import tomllib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.settings import key_lines
+from tests.tables import for_each
 
 
 def lines(text: str) -> dict[tuple[str | int, ...], int]:
@@ -81,7 +82,7 @@ def test_arrays_and_inline_tables_over_several_lines():
     assert (found["after", 1, 0], found["last",]) == (6, 7)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         '"a # b ] } \\" c"',
@@ -216,6 +217,7 @@ class Writer:
         return isinstance(value, dict | list) and self.choose(st.booleans())
 
 
+@settings(max_examples=settings.default.max_examples * 3 // 10)  # each is a whole document
 @given(st.dictionaries(names, values, max_size=4), st.data())
 def test_any_document(document, data):
     writer = Writer(data.draw)

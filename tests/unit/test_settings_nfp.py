@@ -7,6 +7,7 @@ from broker.cli import overrides, settings_text
 from broker.errors import ConfigError
 from broker.settings import KeyEntry, NfpSection, RuleEntry, Settings, TaskEntry, check, load, load_nfp, loads
 from broker.settings.nfp import default_base_dir
+from tests.tables import for_each
 from tests.unit.configuration import KEY, OTHER_KEY, refusal
 
 
@@ -98,7 +99,7 @@ def test_files_are_taken_from_beside_the_configuration(tmp_path):
 # ---------------------------------------------------------------- what is wrong
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("credit = 1", "f:2: nfp.credit: saw an unknown key"),

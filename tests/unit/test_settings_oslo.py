@@ -22,6 +22,7 @@ from broker.settings import (
     load_oslo,
     loads,
 )
+from tests.tables import for_each
 from tests.unit.configuration import KEY, refusal
 
 
@@ -88,7 +89,7 @@ def test_the_certificate_is_taken_from_beside_the_configuration(tmp_path):
     assert load_oslo(file) == OsloSection()
 
 
-@pytest.mark.parametrize("host", ["", "127.0.0.9", "::1", "localhost"])
+@for_each("host", ["", "127.0.0.9", "::1", "localhost"])
 def test_hosts_that_stay_here(host):
     assert oslo(f"host = '{host}'").host == host
 
@@ -98,7 +99,7 @@ def test_hosts_that_stay_here(host):
 LONG = "/" + "x" * 100
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("hosts = ''", "f:2: oslo.hosts: saw an unknown key"),
@@ -262,7 +263,7 @@ def test_a_proxy_is_told_everything():
     assert plan.node_config(section).run == EVERYTHING
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("roles", "expected"),
     [
         ((), Role.NONE),
@@ -281,7 +282,7 @@ def test_a_rule_for_admins_is_not_one_for_users():
     assert plan.node_config(section).rules[0].roles == Role.ADMIN
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("host", "advertise", "expected"),
     [("0.0.0.0", None, ""), ("::", None, ""), ("*", None, ""),
      ("10.0.0.7", None, "10.0.0.7"), ("*", "n.example", "n.example")],

@@ -4,13 +4,14 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.settings import Settings, TreeSection, check, loads
+from tests.tables import for_each
 from tests.unit.configuration import KEY, OTHER_KEY, host, refusal
 
 CURVE = "[tree]\ncurve_cert = '/c'\n"
 TWO = host(0, f"public_key = '{KEY}'") + host(1, f"public_key = '{OTHER_KEY}'")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         (host(0) + host(0), "f:5: hosts[1].rank: saw '0', expected each rank once"),
@@ -135,7 +136,7 @@ def test_broken_rule_names_its_line(text, expected):
     assert any(expected in line for line in refusal(text)), refusal(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "[tree]\ninsecure = true\n" + host(0, address="tcp://node0:8050"),

@@ -15,6 +15,7 @@ from broker.settings import Settings
 from broker.settings.nfp import NfpSection
 from gateway.settings import GatewaySettings
 from tests.live.own_log import own_log
+from tests.tables import for_each
 
 pytestmark = pytest.mark.interpreter
 
@@ -117,7 +118,7 @@ def test_half_of_the_watchdogs_time(watchdog):
     assert supervision.watchdog_s() is None
 
 
-@pytest.mark.parametrize("usec", ["", "0", "-5", "soon", "1.5", "²"])
+@for_each("usec", ["", "0", "-5", "soon", "1.5", "²"])
 def test_a_watchdog_without_a_time_is_none(usec, watchdog):
     watchdog(usec=usec)
     assert supervision.watchdog_s() is None

@@ -18,6 +18,7 @@ from broker.cli.nfp.services import look
 from broker.cli.nfp.session import NfpSession, with_session
 from broker.cli.screen import Screen
 from broker.errors import ConfigError, HeadgateError, print_error
+from broker.extras import lacking
 from broker.nfp.client import NfpClient
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 
@@ -195,8 +196,8 @@ def _check_prompt() -> None:
     try:
         import prompt_toolkit  # noqa: F401 - is it there?
     except ImportError as error:
-        text = "an interactive shell needs prompt_toolkit: pip install 'headgate[shell]'"
-        raise ConfigError(f"{text}; `headgate nfp run` and lines from a pipe work without it") from error
+        text = f"{lacking('prompt_toolkit')}; `headgate nfp run` and lines from a pipe work without it"
+        raise ConfigError(text) from error
 
 
 @with_session("shell", submits=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.errors import ConfigError
+from broker.extras import lacking
 from broker.journal.layout import CODECS
 
 
@@ -52,6 +53,4 @@ def _lz4(stored: memoryview, size: int) -> bytes:
 
 
 def _missing(library: str, codec: int) -> ConfigError:
-    return ConfigError(
-        f"journal: bodies compressed with {CODECS[codec]}: {library} is not installed; pip install 'headgate[journal]'"
-    )
+    return ConfigError(f"journal: bodies compressed with {CODECS[codec]}: {lacking(library)}")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.errors import ConfigError
+from broker.extras import install
 from broker.journal.layout import CODECS
 
 ZSTD_LEVEL: Final = 1
@@ -26,7 +27,7 @@ def compressor(codec: str) -> tuple[int, Compress | None]:
     try:
         compress = None if codec == "none" else _zstd() if codec == "zstd" else _lz4()
     except ImportError as missing:
-        text = f"journal: codec {codec}: {missing.name} is not installed; pip install 'headgate[journal]'"
+        text = f"journal: codec {codec}: {missing.name} is not installed: {install('journal')}"
         raise ConfigError(text, errno.ENOPKG) from None
     return CODECS.index(codec), compress
 

@@ -19,6 +19,7 @@ import msgspec
 
 from broker import loglines
 from broker.errors import ConfigError
+from broker.extras import install
 from broker.journal.marks import OFF, REPORT
 from broker.journal.options import JournalOptions
 from broker.journal.premises import Lock
@@ -109,7 +110,7 @@ def _serve(sock: socket.socket, options: JournalOptions, lock_fd: int) -> int:
     try:
         from broker.journal.writer.process import Writer
     except ImportError as missing:
-        text = f"journal: {missing.name} is not installed; pip install 'headgate[journal]'"
+        text = f"journal: {missing.name} is not installed: {install('journal')}"
         raise ConfigError(text, errno.ENOPKG) from None
     return Writer(sock, options, lock_fd).run()
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError
+from broker.extras import install
 from broker.oslo.directory.redis_host import Opener, RedisHost
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
@@ -112,9 +113,8 @@ def library() -> Any:
             importlib.import_module(f"redis.{part}")
         return importlib.import_module("redis")
     except ImportError as error:
-        raise ConfigError(
-            f"Redis is configured, and redis-py cannot be imported ({error.name}): install headgate-core[redis]"
-        ) from None
+        text = f"Redis is configured, and redis-py cannot be imported ({error.name}): {install('redis')}"
+        raise ConfigError(text) from None
 
 
 def opener(url: str, what: str) -> tuple[str, Opener]:

@@ -40,7 +40,7 @@ function iniset_rpc_backend {
 # ---------------------------------------------------------------- the proxy
 
 function _headgate_oslo_command {
-    local words=("$(get_python_exec_prefix)/headgate-core" oslo proxy --quiet)
+    local words=("$(get_python_exec_prefix)/headgate" oslo proxy --quiet)
     local each
     words+=(--ipc-dir "$HEADGATE_OSLO_IPC_DIR" --host "$HEADGATE_OSLO_HOST")
     if [[ -n "$HEADGATE_OSLO_ADVERTISE" ]]; then
@@ -84,7 +84,7 @@ function configure_headgate_oslo {
 function start_headgate_oslo {
     run_process headgate-oslo "$(_headgate_oslo_command)"
     local patience=30
-    until "$(get_python_exec_prefix)/headgate-core" oslo status --ipc-dir "$HEADGATE_OSLO_IPC_DIR" >/dev/null 2>&1; do
+    until "$(get_python_exec_prefix)/headgate" oslo status --ipc-dir "$HEADGATE_OSLO_IPC_DIR" >/dev/null 2>&1; do
         patience=$((patience - 1))
         if [[ $patience -le 0 ]]; then
             die $LINENO "the node proxy of oslo.messaging does not answer in $HEADGATE_OSLO_IPC_DIR"

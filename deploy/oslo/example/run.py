@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -22,6 +23,9 @@ ENDS = ("reserved", "bolts left", "restocked", "a: recounted", "b: recounted", "
 
 
 def main():
+    for module in ("broker", "oslo_messaging"):
+        if find_spec(module) is None:
+            sys.exit(f"{module} is not installed: pip install '.[oslo]' in a clone of Headgate")
     lines = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="hg-") as folder, contextlib.ExitStack() as stack:
         environ = dict(os.environ, OSLO_TRANSPORT_URL=f"zmq://?rpc_zmq_ipc_dir={folder}/node")

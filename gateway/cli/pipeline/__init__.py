@@ -29,9 +29,7 @@ VERBS: Final = {
     "report": "charts of a warehouse as one HTML page",
 }
 """Verb -> what it does; the order of ``headgate pipeline --help``."""
-_ABOUT: Final = (
-    "What a journal holds as Delta Lake tables (pip install 'headgate[spark]'); stream needs Java 17."
-)
+_ABOUT: Final = "What a journal holds as Delta Lake tables (the extra spark); stream needs Java 17."
 _MORE: Final = """ Under spark-submit:
   spark-submit --master spark://HOST:7077 $(python -m gateway.pipeline --path) batch --warehouse DIR
 

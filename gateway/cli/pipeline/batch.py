@@ -34,6 +34,8 @@ def batch(
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal or warehouse.
     """
+    import duckdb  # noqa: F401 - it is needed last: that it is missing is said before the journal is read
+
     from gateway.pipeline import batch as job
     from gateway.pipeline import ingest, schema
     from gateway.pipeline.progress import Progress

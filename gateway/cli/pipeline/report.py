@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from importlib import import_module
 from typing import Final
 
 from broker.cli.parsing import Parser
@@ -53,6 +54,9 @@ def main(argv: list[str]) -> int:
 
     from broker.errors import HeadgateError
     from gateway.pipeline import report
+
+    for name in ("pyarrow", "deltalake"):
+        import_module(name)
 
     try:
         summary = report.write(

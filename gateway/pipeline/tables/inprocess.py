@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.extras import lacking
 from gateway import delta
 from gateway.pipeline.errors import Missing, PipelineError
 from gateway.pipeline.schema import MESSAGES, table_named
@@ -158,7 +159,7 @@ def _opened(threads: int | None = None) -> Iterator[Any]:
     try:
         import duckdb
     except ImportError:
-        raise Missing("duckdb is not installed: pip install 'headgate[spark]'") from None
+        raise Missing(lacking("duckdb")) from None
     import pyarrow as pa
 
     threads = threads or min(os.cpu_count() or 1, THREADS_MOST)

@@ -6,6 +6,7 @@ from broker.cli import address
 from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.transport import curve
 from broker.transport.link import Options
+from tests.tables import for_each
 
 PLAIN, LOCAL = "tcp://node0:8051", "local:///run/headgate/local-0"
 REFUSED = LinkRefused("tcp://node0:8051: only one side speaks CURVE", 111)
@@ -57,6 +58,6 @@ def test_a_refusal_without_keys_says_how_to_name_them(environ, error):
     assert told(PLAIN, error, address.link_options(PLAIN, environ)) == str(error)
 
 
-@pytest.mark.parametrize("error", [LinkBroken("nobody answers"), ConfigError("/c: no certificate")])
+@for_each("error", [LinkBroken("nobody answers"), ConfigError("/c: no certificate")])
 def test_what_has_nothing_to_do_with_keys_is_left_as_it_is(error):
     assert told(PLAIN, error, Options()) == str(error)

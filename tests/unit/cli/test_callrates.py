@@ -14,6 +14,7 @@ from broker.cli.screen import Screen
 from broker.errors import RpcError
 from broker.serving.received import Received
 from broker.wire.message import event
+from tests.tables import for_each
 
 BOUNDS = [1000, 10_000]
 
@@ -131,7 +132,7 @@ def test_brokers_that_count_no_calls_hide_no_others() -> None:
         asyncio.run(ask(brokers, [0]))
 
 
-@pytest.mark.parametrize("odd", [{}, {"methods": []}, {"bounds_ns": [0], "services": {}, "methods": {}}])
+@for_each("odd", [{}, {"methods": []}, {"bounds_ns": [0], "services": {}, "methods": {}}])
 def test_a_broker_that_answers_oddly_hides_no_others(odd: dict[str, Any]) -> None:
     counted = answer(a_b=told(1))
     brokers: Any = Brokers(odd, counted)

@@ -1,5 +1,7 @@
 """The client verbs against a running tree of three, as a person calls them."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,6 +18,7 @@ from broker.cli import exits
 from broker.cli.main import main
 from broker.client import blocking
 from tests.live.brokers import eventually
+from tests.tables import for_each
 
 HEADGATE = [sys.executable, "-m", "broker.cli.main"]
 
@@ -100,7 +104,7 @@ def test_errors_say_more_than_a_number(broker, capsys):
     assert "line 1, column 14: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "told"),
     [
         (
@@ -124,15 +128,10 @@ def test_errors_as_json(broker, capsys, words, told):
     assert said["error"]
 
 
-def test_rpc_payload_from_stdin(broker):
-    done = subprocess.run(
-        [*HEADGATE, "rpc", "attr.get", "-"],
-        input='{"name": "rank"}\n',
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout)["value"] == "0"
+def test_rpc_payload_from_stdin(broker, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"name": "rank"}\n')))
+    assert main(["rpc", "attr.get", "-"]) == 0
+    assert values(capsys)[0]["value"] == "0"
 
 
 def test_rpc_stream_ends_where_the_service_ends_it(broker, capsys):
@@ -144,12 +143,12 @@ def test_rpc_stream_ends_where_the_service_ends_it(broker, capsys):
     assert values(capsys) == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
-def test_rpc_raw_bytes_go_both_ways(broker, rundir):
+def test_rpc_raw_bytes_go_both_ways(broker, rundir, capfdbinary):
     data = bytes(range(256))
     (rundir / "data").write_bytes(data)
     with blocking.connect(broker) as handle, handle.service("echo", {"run": lambda request: request.payload}):
-        command = [*HEADGATE, "rpc", "--raw", "echo.run", f"@{rundir}/data"]
-        assert subprocess.run(command, capture_output=True, check=True).stdout == data
+        assert main(["rpc", "--raw", "echo.run", f"@{rundir}/data"]) == 0
+    assert capfdbinary.readouterr().out == data
 
 
 def test_rpc_without_response(broker, capsys):
@@ -169,56 +168,58 @@ def test_rpc_that_takes_too_long(broker, capsys):
 # ---------------------------------------------------------------- pub, sub
 
 
-def started_sub(*words: str) -> subprocess.Popen:
-    """A `sub` that has subscribed: rank 0 knows a client more that wants events."""
-    command = [*HEADGATE, "sub", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@contextlib.contextmanager
+def publishing(broker: str, publish: Callable[[blocking.Handle], None]) -> Iterator[None]:
+    """Publish again and again, for a subscriber that leaves when it has what it waits for."""
+    enough = threading.Event()
+
+    def again() -> None:
+        with blocking.connect(broker) as handle:
+            while not enough.wait(0.01):
+                publish(handle)
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join(10)
 
 
-def publish_until(process: subprocess.Popen, publish) -> str:
-    """Publish again and again until the subscriber has what it waits for and leaves."""
-    for _ in range(200):
-        publish()
-        try:
-            return process.communicate(timeout=0.1)[0]
-        except subprocess.TimeoutExpired:
-            continue
-    process.kill()
-    raise AssertionError(process.communicate())
+def subscribed(capsys: pytest.CaptureFixture, *words: str) -> list[str]:
+    """What a `sub` prints that has come to its end."""
+    assert main(["sub", "--timeout", "30", *words]) == 0
+    return lines(capsys)
 
 
 def test_pub_and_sub(broker, capsys):
-    process = started_sub("--count", "2", "t1.", "t2", "t2.more")
-    with blocking.connect(broker) as handle:
-        out = publish_until(process, lambda: (handle.publish("t2.x", {"a": 1}), handle.publish("t1.y")))
-    assert process.returncode == 0
-    first, second = (line.split(" ") for line in out.splitlines())
+    with publishing(broker, lambda handle: (handle.publish("t2.x", {"a": 1}), handle.publish("t1.y"))):
+        said = subscribed(capsys, "--count", "2", "t1.", "t2", "t2.more")
+    first, second = (line.split(" ") for line in said)
     assert int(second[0]) > int(first[0])  # a heartbeat may have a number between them
     assert {tuple(first[1:]), tuple(second[1:])} == {("t2.x", '{"a":1}'), ("t1.y",)}
 
 
-def test_sub_as_json(broker):
-    process = started_sub("--count", "1", "--json", "t3.")
-    with blocking.connect(broker) as handle:
-        out = publish_until(process, lambda: handle.publish("t3.x", {"a": 1}, private=True))
-    event = json.loads(out)
+def test_sub_as_json(broker, capsys):
+    with publishing(broker, lambda handle: handle.publish("t3.x", {"a": 1}, private=True)):
+        (said,) = subscribed(capsys, "--count", "1", "--json", "t3.")
+    event = json.loads(said)
     assert (event["topic"], event["payload"], event["private"]) == ("t3.x", {"a": 1}, True)
     assert event["userid"] == os.getuid()
     assert event["seq"] > 0
 
 
-def test_events_keep_their_order_over_several_prefixes(broker):
-    process = started_sub("--count", "40", "o1", "o2", "o3")
-
-    def publish():
+def test_events_keep_their_order_over_several_prefixes(broker, capsys):
+    def publish(handle):
         for number in range(20):
             for topic in ("o1", "o3", "o2"):
                 handle.publish_nowait(topic, {"n": number})
         handle.rank()
 
-    with blocking.connect(broker) as handle:
-        out = publish_until(process, publish)
-    numbers = [int(line.split(" ")[0]) for line in out.splitlines()]
+    with publishing(broker, publish):
+        said = subscribed(capsys, "--count", "40", "o1", "o2", "o3")
+    numbers = [int(line.split(" ")[0]) for line in said]
     assert len(numbers) == 40
     assert numbers == sorted(numbers)
 
@@ -283,9 +284,7 @@ def test_log_follow_new(broker, capsys):
     assert not any("old" in line for line in lines(capsys))
 
 
-@pytest.mark.parametrize(
-    "words", [["--clear", "--append", "x"], ["--severity", "loud"], ["--clear", "--follow"]]
-)
+@for_each("words", [["--clear", "--append", "x"], ["--severity", "loud"], ["--clear", "--follow"]])
 def test_log_words_that_make_no_sense(words, broker):
     assert main(["log", *words]) == exits.USAGE
 

@@ -6,21 +6,20 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 from broker.cli import completion, verbs
 from broker.cli.completion import SCRIPTS, candidates
 from broker.client import blocking
 from tests.live.brokers import eventually
 from tests.live.verbs import headgate
-from tests.unit.cli.test_help_pages import PAGES
+from tests.tables import for_each
+from tests.unit.cli.test_help_pages import pages
 
 
 def offered(*words):
     return [word for word, _what in candidates(words)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=" ".join)
+@for_each("page", pages)
 def test_every_verb_offers_its_options(page):
     found = offered(*page, "--")
     assert ("--help" in found) is (page != ("completion",) and not hasattr(import_module_of(page), "VERBS"))

@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.cli import content, hostlist, log, ping, screen, stats, sub, tree
@@ -11,11 +11,14 @@ from broker.cli.exits import UsageError
 from broker.client import Event, Response
 from broker.node.attributes import fold
 from broker.wire.message import event, request, response
+from tests.tables import for_each
+
+FEW = settings(max_examples=settings.default.max_examples * 3 // 10)
 
 # ---------------------------------------------------------------- ping
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "rank", "shown"),
     [
         ("broker", None, "any!broker"),
@@ -31,9 +34,7 @@ def test_ping_target(text, rank, shown):
     assert str(ping.parse_target(text, rank)) == shown
 
 
-@pytest.mark.parametrize(
-    ("text", "rank"), [("3", 2), ("x!kvs", None), ("-1!kvs", None), ("4294967295", None), ("1!", None)]
-)
+@for_each(("text", "rank"), [("3", 2), ("x!kvs", None), ("-1!kvs", None), ("4294967295", None), ("1!", None)])
 def test_ping_target_that_is_none(text, rank):
     with pytest.raises(UsageError):
         ping.parse_target(text, rank)
@@ -60,7 +61,7 @@ def test_ping_summary():
 # ---------------------------------------------------------------- payloads
 
 
-@pytest.mark.parametrize("word", ["nope", "[1]", "1", '{"a":', ""])
+@for_each("word", ["nope", "[1]", "1", '{"a":', ""])
 def test_payload_that_is_no_object(word):
     with pytest.raises(UsageError, match="expected a JSON object"):
         content.given(word, raw=False)
@@ -82,6 +83,7 @@ def test_payload_of_any_bytes_is_shown_in_one_line():
     assert content.as_text(None) == ""
 
 
+@FEW
 @given(st.none() | st.binary(max_size=200))
 def test_any_payload_can_be_shown(payload):
     screen.compact(content.as_value(payload))
@@ -96,6 +98,7 @@ def test_log_line_of_unknown_form_is_kept():
     assert log.parse("<56>1 T 3 app 7 - - ").severity == "debug"
 
 
+@FEW
 @given(
     st.lists(
         st.sampled_from(["a", "node", "x-"]).flatmap(lambda s: st.integers(0, 120).map(lambda n: f"{s}{n}")),
@@ -138,7 +141,7 @@ def test_rates_leave_out_what_was_cleared():
     assert stats.rates({"rx.event": 4, "tx.event": 9, "name": "y"}, before, 2.0) == {"tx.event": 2.0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "text"),
     [(1234567, "1,234,567"), (0.123456, "0.123"), (1234.5, "1,234.5"), (None, ""), ("x", "x")],
 )

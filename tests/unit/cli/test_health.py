@@ -15,7 +15,9 @@ import pytest
 
 from broker.cli import health, main, probing
 from broker.cli.verbs import BUILT_IN
+from tests.live.nfp import nfp_broker
 from tests.live.ports import free_port
+from tests.tables import for_each
 
 NOWHERE = "local:///nowhere/at/all"
 
@@ -57,7 +59,7 @@ def said(capsys, *argv):
 # ---------------------------------------------------------------- brokers
 
 
-@pytest.mark.parametrize("argv", [[], ["--ready"], ["--live"]])
+@for_each("argv", [[], ["--ready"], ["--live"]])
 def test_a_broker_of_a_running_tree_is_well(broker, capsys, argv):
     code, out, err = said(capsys, *argv)
     assert (code, err) == (0, "")
@@ -122,7 +124,7 @@ def test_who_refuses_us_lives_but_is_not_known_to_be_ready(rundir):
         assert "refuses us" in live.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     "argv",
     [
         ["--live", "--ready"],
@@ -138,7 +140,7 @@ def test_wrong_options_are_2(argv, capsys):
     assert "see headgate health --help" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@for_each(
     "argv",
     [
         ["--timeout", "0"],
@@ -177,7 +179,7 @@ def test_a_path_that_is_given_is_asked(capsys):
         assert asked[0].startswith(b"GET /behind/readyz HTTP/1.1\r\n")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "reason"),
     [
         (http(503, b'{"status": "not joined", "reason": "upstream is away"}'), "503 not joined: upstream is away"),
@@ -234,42 +236,17 @@ def test_no_server_is_3_a_silent_one_1(rundir, capsys):
 # ---------------------------------------------------------------- the wings
 
 
-def test_an_oslo_proxy_answers_with_its_rooms(rundir, capsys):
-    file = rundir / "oslo.toml"
-    file.write_text(f'[oslo]\nipc_dir = "{rundir}/ipc"\nhost = ""\n')
-    assert said(capsys, "--oslo", str(file), "--timeout", "0.5")[0] == 3
-    command = [sys.executable, "-m", "broker.cli.main", "oslo", "proxy", "--config", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            for line in process.stdout:
-                if line.startswith("Ctrl-C"):
-                    break
-            code, out, _ = said(capsys, "--oslo", str(file))
-            assert (code, "call" in out) == (0, True)
-        finally:
-            process.terminate()
-        assert process.wait(20) == 0
-
-
 def test_a_broker_of_nfp_answers(rundir, capsys):
     port = free_port()
     file = rundir / "nfp.toml"
     file.write_text(f'[nfp]\nendpoint = "tcp://*:{port}"\nbase_dir = "{rundir}/nfp"\n')
     code, _, err = said(capsys, "--nfp", str(file))
     assert (code, "expected the key of the broker" in err) == (78, True)
-    command = [sys.executable, "-m", "broker.cli.main", "nfp", "broker", "--no-flux", "--config", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            for line in process.stdout:
-                if line.startswith("Ctrl-C"):
-                    break
-            assert said(capsys, "--nfp", str(file), "--timeout", "10") == (
-                0, f"ready: it answers, 2 services (tcp://127.0.0.1:{port})\n", ""
-            )  # fmt: skip
-            assert said(capsys, "--nfp", str(file), "--live", "--timeout", "10")[0] == 0
-        finally:
-            process.terminate()
-        assert process.wait(20) == 0
+    with nfp_broker(rundir, endpoint=f"tcp://127.0.0.1:{port}"):
+        assert said(capsys, "--nfp", str(file), "--timeout", "10") == (
+            0, f"ready: it answers, 2 services (tcp://127.0.0.1:{port})\n", ""
+        )  # fmt: skip
+        assert said(capsys, "--nfp", str(file), "--live", "--timeout", "10")[0] == 0
     assert said(capsys, "--nfp", str(file), "--timeout", "0.5")[0] == 1
 
 

@@ -10,6 +10,7 @@ import typer
 from broker.cli import exits, options
 from broker.cli.main import main
 from broker.cli.verbs import BUILT_IN
+from tests.tables import for_each
 
 pytestmark = pytest.mark.interpreter
 
@@ -19,10 +20,15 @@ FAMILIES = {
     "oslo": "broker.cli.oslo",
     "pipeline": "gateway.cli.pipeline",
 }
-PAGES = [
-    *((verb,) for verb in BUILT_IN),
-    *((family, verb) for family, module in FAMILIES.items() for verb in import_module(module).VERBS),
-]
+
+
+def pages():
+    """The words of each page: a verb, or a verb of a family."""
+    for verb in BUILT_IN:
+        yield (verb,)
+    for family, module in FAMILIES.items():
+        for verb in import_module(module).VERBS:
+            yield family, verb
 
 
 def plain(text):
@@ -42,8 +48,8 @@ def page_of(capsys, *words):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", PAGES, ids=" ".join)
-def test_a_help_page_says_what_its_source_says(page, capsys, monkeypatch):
+@for_each("page", pages)
+def test_a_help_page_says_what_its_source_says(page, capsys):
     shown = []
 
     def spy(verb, app, examples, argv, **more):
@@ -51,12 +57,13 @@ def test_a_help_page_says_what_its_source_says(page, capsys, monkeypatch):
         return run_app(verb, app, examples, argv, **more)
 
     run_app = options.run_app
-    monkeypatch.setattr(options, "run_app", spy)
-    text = page_of(capsys, *page)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(options, "run_app", spy)
+        text = page_of(capsys, *page)
     assert len(text.splitlines()) > 5
     assert "deploy/" not in text, "an installed package has no such folder"
     assert not re.search(r"[A-Z][a-z+]*://", text), "a scheme is written small"
-    for app, examples in shown[:]:
+    for app, examples in shown:
         assert all(example in text for example in examples)
         for words, command in commands(typer.main.get_command(app)):
             said = plain(page_of(capsys, *page, *words))

@@ -9,6 +9,7 @@ import pytest
 from broker.cli.hops import Hop, Trace, hops_of, medians, way
 from broker.errors import RpcError
 from broker.wire.message import REQUEST, RESPONSE
+from tests.tables import for_each
 
 TREE = {
     "rank": 0,
@@ -19,7 +20,7 @@ TREE = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("start", "end", "ranks"),
     [
         (0, 0, [0]),
@@ -127,7 +128,7 @@ class Stream:
         raise StopAsyncIteration if self.errnum == errno.ENODATA else RpcError(self.errnum)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("errnum", "text"),
     [
         (errno.EPERM, "rank 1 lets nobody but its owner trace"),

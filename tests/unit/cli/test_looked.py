@@ -6,6 +6,7 @@ import pytest
 
 from broker.cli.session import looked
 from broker.errors import LinkEnded
+from tests.tables import for_each
 
 
 class Handle:
@@ -35,7 +36,7 @@ def test_a_look_is_had_again_when_its_link_was_lost():
     assert handle.waited == 3
 
 
-@pytest.mark.parametrize(("watch", "ended"), [(False, None), (True, LinkEnded("for good"))])
+@for_each(("watch", "ended"), [(False, None), (True, LinkEnded("for good"))])
 def test_one_look_or_the_end_of_all_links_is_an_error(watch, ended):
     with pytest.raises(LinkEnded):
         looking(Handle(ended), watch, LinkEnded("away"), "picture")

@@ -7,11 +7,10 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-import pytest
-
 from broker import __version__, errors
 from broker.cli import exits, verbs
 from broker.cli.main import main
+from tests.tables import for_each
 
 pytestmark = pytest.mark.interpreter
 
@@ -39,7 +38,7 @@ def test_no_words_show_the_overview_and_are_a_usage_error(capsys):
     assert "Usage: headgate VERB" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", sorted(verbs.BUILT_IN))
+@for_each("verb", sorted(verbs.BUILT_IN))
 def test_help_of_a_verb_has_an_example(verb, capsys):
     try:
         code = main([verb, "--help"])
@@ -51,13 +50,13 @@ def test_help_of_a_verb_has_an_example(verb, capsys):
     assert f"headgate {verb} " in text
 
 
-@pytest.mark.parametrize("rank", ["4294967294", "99999999999", "-1"])
+@for_each("rank", ["4294967294", "99999999999", "-1"])
 def test_a_rank_that_no_broker_can_have(rank, capsys):
     assert main(["rpc", "--rank", rank, "attr.get"]) == exits.USAGE
     assert "--rank" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["keygen", "attr"])
+@for_each("verb", ["keygen", "attr"])
 def test_help_keeps_what_stands_in_brackets(verb, capsys):
     main([verb, "--help"])
     assert "[]" not in capsys.readouterr().out
@@ -105,7 +104,7 @@ def test_verb_of_another_package(monkeypatch, capsys):
     assert "\n  dam " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "code"),
     [
         (errors.RpcError(2, "", "attr.get"), exits.FAILED),

@@ -1,5 +1,6 @@
 """The client verbs of NFP against a broker made by hand, as a person calls them."""
 
+import io
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from broker.cli.screen import Screen
 from broker.errors import LinkBroken
 from broker.nfp.client import BlockingClient, NfpClient
 from broker.transport import curve
+from tests.tables import for_each
 from tests.unit.nfp.client.fake_broker import FakeBroker, until
 
 HEADGATE = [sys.executable, "-m", "broker.cli.main", "nfp"]
@@ -144,27 +146,24 @@ def test_a_name_that_is_in_use(ours, base, capsys):
     assert "client name 'me' is in use on this machine" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", ["n", "=3", "{broken", "[1]"])
+@for_each("word", ["n", "=3", "{broken", "[1]"])
 def test_keywords_that_are_none(ours, word, capsys):
     assert nfp("run", "dummy", "ping", "--kwargs", word) == exits.USAGE
     assert "--kwargs" in capsys.readouterr().err
 
 
-def test_interrupted_without_a_terminal_the_job_is_cancelled(ours):
-    process = subprocess.Popen(
-        [*HEADGATE, "run", "dummy", "never", "--uuid", "u"],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+def test_interrupted_without_a_terminal_the_job_is_cancelled(ours, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+    def interrupt():
         ours.wait_for(lambda b: "u" in b.jobs)
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20)[1] == "headgate nfp run: job u cancelled\n"
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == exits.INTERRUPTED
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    assert nfp("run", "dummy", "never", "--uuid", "u") == exits.INTERRUPTED
+    interrupting.join()
+    assert capsys.readouterr().err == "headgate nfp run: job u cancelled\n"
     assert ours.count("DELETE") == 1
 
 
@@ -227,12 +226,19 @@ def test_on_a_terminal_interruption_asks(ours):
     assert ours.count("DELETE") == 0
 
 
-def test_on_a_terminal_workers_get_answers(ours):
-    terminal = Terminal("run", "dummy", "ask", "--target", "w2")
-    terminal.wait_for(b"w2 asks: really?")
-    terminal.type(b"7\n")
-    assert terminal.end() == 0
-    assert b"w2: 7" in terminal.seen.replace(b"\x1b[0m", b"")
+class Typed(io.StringIO):
+    """What somebody types at a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_whoever_sits_at_a_terminal_answers_workers(ours, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", Typed("7\n"))
+    assert nfp("run", "dummy", "ask", "--target", "w2", "--progress") == 0
+    said = capsys.readouterr()
+    assert "w2 asks: really? " in said.err
+    assert said.out == "w2: 7\n"
     assert ours.inputs["w2"]["value"] == 7
 
 
@@ -395,7 +401,7 @@ def test_fetch(broker, capsys, tmp_path, monkeypatch):
     assert lines(capsys)[0].startswith("nf://deep/a.bin 3000 bytes " + ("sha256" if broker.push else "md5"))
 
 
-@pytest.mark.parametrize("url", ["http://a", "nf://", "nf://a/../../b"])
+@for_each("url", ["http://a", "nf://", "nf://a/../../b"])
 def test_a_url_that_names_no_file_is_refused_before_a_broker_is_asked(url, capsys):
     assert nfp("fetch", url, "--broker", "tcp://127.0.0.1:1") == exits.USAGE
     assert "is no nf:// URL of a file" in capsys.readouterr().err
@@ -451,9 +457,7 @@ def test_the_brokers_key(base, capsys):
     assert lines(capsys) == [certificate.public_key]
 
 
-@pytest.mark.parametrize(
-    "words", [("show", "nobody"), ("make", "x", "--standing", "king"), ("show", "~" * 40)]
-)
+@for_each("words", [("show", "nobody"), ("make", "x", "--standing", "king"), ("show", "~" * 40)])
 def test_keys_that_cannot_be(words, capsys):
     assert nfp("keys", *words) == exits.CONFIG
 
@@ -556,7 +560,7 @@ def test_help_has_examples(capsys):
         assert f"headgate nfp {verb}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "shown"),
     [
         ({"args": [1], "kwargs": {"a": "b"}}, '1, a="b"'),

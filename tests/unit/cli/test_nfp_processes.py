@@ -63,7 +63,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def program(name: str, code: str, *depends_on: str, **environ: str) -> Program:
-    return Program(name, lambda: [sys.executable, "-c", code], depends_on, environ)
+    return Program(name, lambda: [sys.executable, "-S", "-c", code], depends_on, environ)
 
 
 def started(supervisor: Supervisor) -> asyncio.Task[int]:

@@ -16,7 +16,9 @@ from broker.cli.exits import UsageError
 from broker.cli.main import main
 from broker.cli.nfp.completion import COMMANDS, OPTIONS, Catalog
 from broker.cli.nfp.shell import TaskLine, completer, read, typed_lines
+from broker.extras import lacking
 from tests.live.nfp import nfp_broker
+from tests.tables import for_each
 from tests.unit.nfp.client.fake_broker import FakeBroker
 
 SCHEMA = {
@@ -39,7 +41,7 @@ def test_a_line_is_a_task_with_arguments():
     assert read("lab say --target=w1 --timeout=2 - -1") == TaskLine("lab", "say", ["-", -1], {}, "w1", 2.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "why"),
     [
         ("lab", "expected SERVICE TASK"),
@@ -208,7 +210,7 @@ def test_a_person_needs_prompt_toolkit(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     assert main(["nfp", "shell"]) == exits.CONFIG
-    assert "pip install 'headgate[shell]'" in capsys.readouterr().err
+    assert lacking("prompt_toolkit") in capsys.readouterr().err
 
 
 def test_workers_describe_their_tasks(rundir, monkeypatch, capsys):

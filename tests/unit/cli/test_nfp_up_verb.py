@@ -14,6 +14,7 @@ from broker.cli import exits
 from broker.cli.main import main
 from broker.cli.nfp import norfab_worker, up
 from broker.nfp.inventory import Datastore, read_topology
+from tests.tables import for_each
 
 KEY = "k" * 40
 INVENTORY = """\
@@ -90,7 +91,7 @@ def test_options_are_passed_on(inventory: Path) -> None:
     assert "--drain 5" in worker
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "words", "endpoint"),
     [
         ('worker_endpoint = "tcp://127.0.0.1:6001"', [], "tcp://127.0.0.1:6001"),

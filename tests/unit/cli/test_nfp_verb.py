@@ -14,6 +14,7 @@ from broker.cli.start import arguments as start_arguments
 from broker.cli.start import settings_for
 from broker.errors import ConfigError
 from broker.settings import NfpSection, loads
+from tests.tables import for_each
 
 
 def section(*words):
@@ -37,7 +38,7 @@ def test_an_unknown_verb_is_told_with_its_neighbour(capsys):
     assert main(["nfp", "xyzzy"]) == exits.USAGE
 
 
-@pytest.mark.parametrize("name", VERBS)
+@for_each("name", VERBS)
 def test_every_verb_has_its_file(name):
     assert callable(import_module(f"broker.cli.nfp.{name}").main)
 
@@ -69,7 +70,7 @@ def test_options_go_before_the_file_and_its_paths_start_from_it(tmp_path):
     assert (made.endpoint, made.credits, made.base_dir) == ("tcp://127.0.0.1:7001", 2, f"{tmp_path}/state")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         (

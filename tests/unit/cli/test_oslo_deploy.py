@@ -10,6 +10,7 @@ import pytest
 from broker.cli.oslo import VERBS, proxy, zmq_proxy
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from broker.settings import OsloSection
+from tests.tables import for_each
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "oslo"
 DEVSTACK = FOLDER / "devstack"
@@ -25,7 +26,7 @@ done
 enable_service() { echo enable "$@"; }
 disable_service() { echo disable "$@"; }
 die() { shift; echo "die $*"; exit 9; }
-/usr/local/bin/headgate-core() { echo headgate-core "$@" >&2; }
+/usr/local/bin/headgate() { echo headgate "$@" >&2; }
 source "$DEVSTACK/override-defaults"
 source "$DEVSTACK/settings"
 """
@@ -107,7 +108,7 @@ def test_notifications_may_stay_on_rabbit():
     assert devstack(script, HEADGATE_OSLO_NOTIFICATION_URL="rabbit://r")[1][-1] == "rabbit://r"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("environ", "expected"),
     [
         ({}, OsloSection(ipc_dir="/run/headgate-oslo")),
@@ -142,14 +143,14 @@ def test_the_proxy_is_started_with_options_that_there_are(environ, expected):
     assert f"sudo install -d -m 0750 -o stack {expected.ipc_dir}" in said
     (started,) = [line for line in said if line.startswith("run_process headgate-oslo ")]
     program, first, second, *words = started.split()[2:]
-    assert (program, first, second) == ("/usr/local/bin/headgate-core", "oslo", "proxy")
+    assert (program, first, second) == ("/usr/local/bin/headgate", "oslo", "proxy")
     assert proxy.section_of(proxy.arguments().parse_args(words)) == expected
 
 
 def test_what_is_installed_and_removed():
-    assert "pip_install headgate-core[cli,oslo]" in phase("stack", "install")[1]
+    assert "pip_install headgate[cli,oslo]" in phase("stack", "install")[1]
     said = phase("stack", "install", HEADGATE_OSLO_DIRECTORY="redis", SERVICE_HOST="10.0.0.1")[1]
-    assert "pip_install headgate-core[cli,oslo,redis]" in said
+    assert "pip_install headgate[cli,oslo,redis]" in said
     assert "install_package redis-server" in said
     far = phase("stack", "install", HEADGATE_OSLO_DIRECTORY="redis", HEADGATE_OSLO_REDIS="redis://other:1/0")[
         1

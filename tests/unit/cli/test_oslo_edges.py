@@ -9,10 +9,11 @@ from broker.cli.main import main
 from broker.cli.oslo import picture, sending
 from broker.cli.screen import Screen
 from broker.oslo.node import MISSING
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize("verb", [["call", "t", "m"], ["listen", "t"], ["status"]])
-@pytest.mark.parametrize(
+@for_each("verb", [["call", "t", "m"], ["listen", "t"], ["status"]])
+@for_each(
     ("words", "code", "said"),
     [
         (["--directory", "foo"], exits.USAGE, "--directory 'foo': expected"),

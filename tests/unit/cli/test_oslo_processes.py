@@ -24,6 +24,7 @@ from broker.oslo.contract import Settings
 from broker.oslo.service import asking
 from broker.settings import OsloSection
 from broker.transport import curve
+from tests.live.verbs import headgate
 from tests.unit.cli.test_imports import FORBIDDEN, loaded
 
 ANY = {f"{room}_port": 0 for room in ("directory", "call", "fanout", "notify", "cast")}
@@ -133,19 +134,15 @@ def test_rooms_that_do_not_answer_are_said_so(rundir, capsys):
         eventually(lambda: status(rundir, capsys)[0], exits.OK)
 
 
-def test_two_proxies_of_one_folder(rundir):
+def test_a_folder_has_one_proxy_which_answers_a_probe(rundir, capsys):
+    file = rundir / "oslo.toml"
+    file.write_text(f'[oslo]\nipc_dir = "{rundir}/ipc"\nhost = ""\n')
+    assert main(["health", "--oslo", str(file), "--timeout", "0.5"]) == exits.NO_CONNECTION
+    capsys.readouterr()
     with proxy(rundir):
-        argv = [
-            sys.executable,
-            "-m",
-            "broker.cli.main",
-            "oslo",
-            "proxy",
-            *PORTS,
-            "--ipc-dir",
-            str(rundir / "ipc"),
-        ]
-        second = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        assert main(["health", "--oslo", str(file)]) == exits.OK
+        assert "call" in capsys.readouterr().out
+        second = headgate("oslo", "proxy", *PORTS, "--ipc-dir", rundir / "ipc")
         assert second.returncode == exits.CONFIG, second.stderr
         assert "headgate oslo: " in second.stderr
         assert "Traceback" not in second.stderr
@@ -311,5 +308,5 @@ def test_a_child_that_does_not_leave_is_killed(rundir, monkeypatch):
 def sleeper(more=""):
     ready = """print('{"endpoints":{"call":"tcp://x:1"}}', flush=True);""" if more else ""
     return subprocess.Popen(
-        [sys.executable, "-c", f"import time; {more}{ready}time.sleep(60)"], stdout=subprocess.PIPE
+        [sys.executable, "-S", "-c", f"import time; {more}{ready}time.sleep(60)"], stdout=subprocess.PIPE
     )

@@ -22,6 +22,7 @@ from broker.oslo.contract import Address
 from broker.oslo.records import Record, State
 from broker.oslo.service.topics import result_of
 from broker.settings import OsloSection, loads
+from tests.tables import for_each
 
 
 def section(*words):
@@ -45,7 +46,7 @@ def test_an_unknown_verb_is_told_with_its_neighbour(capsys):
     assert main(["oslo", "xyzzy"]) == exits.USAGE
 
 
-@pytest.mark.parametrize("name", VERBS)
+@for_each("name", VERBS)
 def test_every_verb_has_its_help_with_examples_and_exit_codes(name, capsys):
     with contextlib.suppress(SystemExit):  # argparse leaves
         import_module(f"broker.cli.oslo.{name}").main(["--help"])
@@ -90,7 +91,7 @@ def test_options_go_before_the_file(tmp_path):
     assert (made.node, made.cast_port, made.curve_cert) == ("b", 7, f"{tmp_path}/c")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         (("--host", "0.0.0.0"), "oslo.host: saw '0.0.0.0', expected a loopback address"),
@@ -107,7 +108,7 @@ def test_wrong_options(words, said):
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         (["--call-port", "99999"], "--call-port 99999: Expected `int` <= 65535"),
@@ -164,7 +165,7 @@ def test_what_the_bridge_says():
 # ---------------------------------------------------------------- sending
 
 
-@pytest.mark.parametrize("word", ["novalue", "=3", "[1]", "{broken"])
+@for_each("word", ["novalue", "=3", "[1]", "{broken"])
 def test_words_that_are_no_arguments(word):
     with pytest.raises(exits.UsageError):
         arguments.keywords([word])
@@ -203,7 +204,7 @@ def shown(body):
     return out.getvalue()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [b"", b"\xff", b"[]", b"3", b'{"message":{"a":"\xff"}}', b"[" * 100_000, b'{"message":{"a":1e999}}',
      b'{"message":{"oslo.version":"2.0","oslo.message":"[[["}}'],
@@ -253,7 +254,7 @@ def test_without_a_proxy_verbs_say_what_to_do(tmp_path, capsys):
     assert f"no proxy of this node in {tmp_path}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         (["call", "t", "m", "x"], "argument 'x': expected KEY=VALUE or a JSON object"),

@@ -13,11 +13,12 @@ from broker.cli.main import main
 from broker.errors import ConfigError
 from broker.settings import Settings, loads, schema
 from broker.transport import curve
+from tests.tables import for_each
 
 # ---------------------------------------------------------------- --set
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("assignment", "section", "key", "value"),
     [
         ("broker.log_level=debug", "broker", "log_level", "debug"),
@@ -36,7 +37,7 @@ def test_set(assignment, section, key, value):
     assert getattr(getattr(settings, section), key) == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("assignment", "said"),
     [
         ("broker.rnak=1", "did you mean rank"),
@@ -98,7 +99,7 @@ def test_a_gateways_file_is_known_by_its_sections(rundir, capsys):
     assert f"{file}:5: users[0].userid" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "gateways"),
     [
         ("", False),
@@ -155,7 +156,7 @@ def test_the_gateway_shows_its_settings(tmp_path, capsys):
     assert gateway.settings.loads(text).gateway.workers == 3
 
 
-@pytest.mark.parametrize("settings", [Settings, gateway.settings.GatewaySettings])
+@for_each("settings", [Settings, gateway.settings.GatewaySettings])
 def test_every_setting_has_a_meaning(settings):
     for section in msgspec.structs.fields(settings):
         struct = section.type if isinstance(section.type, type) else section.type.__args__[0]

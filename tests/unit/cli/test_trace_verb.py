@@ -12,6 +12,7 @@ from broker.cli.trace import CallTrace, TracedCall, TracedCalls, TraceFilter
 from broker.errors import LinkBroken
 from broker.identity import USERID_UNKNOWN
 from broker.wire.message import NORESPONSE, REQUEST, RESPONSE, STREAMING
+from tests.tables import for_each
 
 
 def record(kind, at, topic="calc.add", tag=1, name="local#1", **more):
@@ -64,7 +65,7 @@ def test_how_it_failed_is_told():
     assert call.text().endswith("rank 0  user 1000  calc.add  1000.000 ms  EINVAL: no\\x1b[2J")
 
 
-@pytest.mark.parametrize(("end", "failed"), [(errno.ENODATA, 0), (errno.EIO, 1)])
+@for_each(("end", "failed"), [(errno.ENODATA, 0), (errno.EIO, 1)])
 def test_a_stream_ends_with_its_error_and_enodata_is_none(end, failed):
     calls = TracedCalls()
     answers = [record(RESPONSE, at, flags=STREAMING) for at in (2, 3)]

@@ -9,6 +9,7 @@ import pytest
 from broker.cli.oslo import proxy, zmq_proxy
 from broker.errors import ConfigError
 from broker.settings import OsloSection
+from tests.tables import for_each
 
 FILE = """
 [DEFAULT]
@@ -58,7 +59,7 @@ def test_options_go_before_the_file(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("group", "urls"),
     [
         ("host = r1", ["redis://r1:6379"]),

@@ -11,6 +11,7 @@ from broker.client.calls import Calls, Single
 from broker.errors import HeadgateError, LinkClosed, LinkEnded, LinkError, ProtocolError, RpcError
 from broker.wire import message as wire
 from broker.wire.payload import encode_json, encode_text
+from tests.tables import for_each
 from tests.unit.client.peer import settle, soon, talk
 
 
@@ -32,7 +33,7 @@ def test_rpc_sends_what_libflux_sends():
     talk(script)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("payload", "sent"),
     [(None, None), ("text", b"text\0"), (b"raw", b"raw"), (b"", b""), ({}, b"{}\0")],
 )

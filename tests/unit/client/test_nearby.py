@@ -9,6 +9,7 @@ from broker.client.nearby import FRESH_S
 from broker.errors import RpcError
 from broker.wire.message import NODEID_ANY, NORESPONSE, STREAMING
 from broker.wire.payload import decode_json, encode_json
+from tests.tables import for_each
 from tests.unit.client.peer import soon, talk
 
 
@@ -159,7 +160,7 @@ def test_a_stream_that_nobody_has_ends_with_that():
     talk(script)
 
 
-@pytest.mark.parametrize("how", [{"nodeid": 1}, {"nodeid": 1, "upstream": True}])
+@for_each("how", [{"nodeid": 1}, {"nodeid": 1, "upstream": True}])
 def test_a_rank_beside_anywhere_makes_no_sense(how):
     async def script(h, peer):
         with pytest.raises(ValueError, match="anywhere=True chooses the rank"):

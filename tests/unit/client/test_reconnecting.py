@@ -17,6 +17,7 @@ from broker.wire.framing import Splitter
 from broker.wire.message import REQUEST, event, request, response
 from broker.wire.payload import decode_json, encode_json
 from gateway.closes import MEANINGS, reconnects
+from tests.tables import for_each
 from tests.unit.client.peer import settle, soon
 from tests.unit.transport.scripted_gateway import PATIENCE_S, WELCOME, gateway, options, say
 
@@ -293,7 +294,7 @@ def test_a_name_is_not_asked_for_twice_when_the_link_is_lost_before_the_next_try
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("code", [4500, 4506, 1000])
+@for_each("code", [4500, 4506, 1000])
 def test_the_gateway_is_believed_when_it_says_never(code):
     async def work(h, far):
         await far.lose(code)

@@ -11,6 +11,7 @@ from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json
+from tests.tables import for_each
 from tests.unit.client.peer import GUEST, OWNER, asked, settle, talk
 
 S = wire.STREAMING
@@ -87,8 +88,8 @@ def test_request_shows_its_sender():
     talk(script)
 
 
-@pytest.mark.parametrize("kind", ["plain", "async"])
-@pytest.mark.parametrize(
+@for_each("kind", ["plain", "async"])
+@for_each(
     ("error", "errnum", "text"),
     [
         (RpcError(errno.ESRCH, "no such job"), errno.ESRCH, "no such job"),
@@ -109,6 +110,7 @@ def test_what_a_handler_raises_answers_the_request(kind, error, errnum, text, ca
         async with h.service("x", {"fail": plain if kind == "plain" else coroutine}):
             assert await asked(peer, "x.fail") == (errnum, text)
 
+    caplog.clear()
     with caplog.at_level(logging.ERROR):
         talk(script)
     assert ("handler of x.fail failed" in caplog.text) == (errnum == errno.EIO)

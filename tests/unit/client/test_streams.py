@@ -8,6 +8,7 @@ from broker.client import Limits
 from broker.errors import LinkEnded, Overrun, RpcError
 from broker.wire import message as wire
 from broker.wire.payload import decode_json
+from tests.tables import for_each
 from tests.unit.client.peer import settle, soon, talk
 
 
@@ -37,7 +38,7 @@ def test_stream_ends_normally_at_enodata():
     talk(script)
 
 
-@pytest.mark.parametrize("errnum", [errno.EPERM, errno.ECANCELED])
+@for_each("errnum", [errno.EPERM, errno.ECANCELED])
 def test_stream_raises_other_errors_behind_what_came(errnum):
     async def script(h, peer):
         got = []
@@ -53,7 +54,7 @@ def test_stream_raises_other_errors_behind_what_came(errnum):
     talk(script)
 
 
-@pytest.mark.parametrize("errnum", [errno.ENODATA, errno.ECANCELED])
+@for_each("errnum", [errno.ENODATA, errno.ECANCELED])
 def test_cancel_is_sent_as_rfc6_says_and_ends_the_stream(errnum):
     async def script(h, peer):
         async with h.stream("kvs.watch.lookup", nodeid=2) as s:

@@ -41,6 +41,14 @@ async def open_door():
         yield lambda settings, **more: stack.enter_async_context(doorway.open_door(settings, **more))
 
 
+@pytest.fixture(scope="session")
+def rich(tmp_path_factory):
+    """A warehouse with everything a history shows, that nobody writes to."""
+    from tests.live import warehouse  # loads pyarrow
+
+    return warehouse.rich(tmp_path_factory.mktemp("rich"))
+
+
 @pytest.fixture
 def short_grace(monkeypatch):
     """A stranger has less time for its first word."""

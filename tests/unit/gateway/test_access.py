@@ -2,20 +2,19 @@
 
 import itertools
 
-import pytest
-
 from broker.identity import Role
 from gateway import access
 from gateway.access import DEFAULTS, KINDS, Access
 from gateway.principal import ROLE_NAMES
 from gateway.settings.schema import RuleEntry
+from tests.tables import for_each
 
 
 def rule(roles, prefixes, *, kinds=KINDS, allow=True):
     return RuleEntry(roles=tuple(roles.split()), kinds=tuple(kinds), prefixes=tuple(prefixes), allow=allow)
 
 
-@pytest.mark.parametrize(("role", "kind"), list(itertools.product(ROLE_NAMES, KINDS)))
+@for_each(("role", "kind"), list(itertools.product(ROLE_NAMES, KINDS)))
 def test_defaults(role, kind):
     expected = kind in {"owner": KINDS, "admin": ("call", "subscribe"), "user": ()}[role]
     rules = Access()
@@ -25,8 +24,8 @@ def test_defaults(role, kind):
     assert (kind in DEFAULTS[role]) is expected
 
 
-@pytest.mark.parametrize(("role", "kind"), list(itertools.product(ROLE_NAMES, KINDS)))
-@pytest.mark.parametrize("allow", [True, False])
+@for_each(("role", "kind"), list(itertools.product(ROLE_NAMES, KINDS)))
+@for_each("allow", [True, False])
 def test_a_rule_is_about_its_role_and_kind_alone(role, kind, allow):
     rules, plain = Access([rule(role, ["a."], kinds=[kind], allow=allow)]), Access()
     for other_role, other_kind in itertools.product(ROLE_NAMES, KINDS):

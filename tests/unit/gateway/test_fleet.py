@@ -16,6 +16,7 @@ from gateway.identity.store import Store
 from gateway.principal import Denied
 from tests.live.ports import free_port
 from tests.live.redis_server import redis_server
+from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import until
 
 
@@ -205,7 +206,7 @@ async def test_one_that_was_stopped_listens_before_it_takes_others_for_gone(redi
         assert gone == [other.fleet._name]
 
 
-@pytest.mark.parametrize("late_s", [(60.0, 0.0), (60.0, 60.0), (0.75, 0.75)])
+@for_each("late_s", [(60.0, 0.0), (60.0, 60.0), (0.75, 0.75)])
 async def test_one_that_was_stopped_listens_before_it_gives_redis_up(late_s, tmp_path):
     class Silence:
         now, listened = 0.0, 0

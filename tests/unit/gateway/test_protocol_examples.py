@@ -34,6 +34,7 @@ from gateway.web.errors import STATUS
 from gateway.web.routes import ROUTES
 from tests.conftest import OPTIONAL
 from tests.live.gateways import Live
+from tests.tables import for_each
 from tests.unit.gateway.web.site import Site
 
 PAGE = Path(__file__).parents[3] / "gateway" / "PROTOCOL.md"
@@ -123,7 +124,7 @@ def compact(obj: object) -> bytes:
     return json.dumps(obj, separators=(",", ":")).encode()
 
 
-@pytest.mark.parametrize("block", of_kind("json client"))
+@for_each("block", of_kind("json client"))
 def test_what_clients_may_send(block):
     obj = json.loads(block.text)
     items = new_codec("flux.v1.json").decode(compact(obj), text=True)
@@ -136,7 +137,7 @@ def test_what_clients_may_send(block):
         }
 
 
-@pytest.mark.parametrize("block", of_kind("json server"))
+@for_each("block", of_kind("json server"))
 def test_what_the_gateway_sends(block):
     obj = json.loads(block.text)
     for each in obj if isinstance(obj, list) else [obj]:
@@ -211,7 +212,7 @@ HEX = {
 }
 
 
-@pytest.mark.parametrize("name", HEX)
+@for_each("name", HEX)
 def test_bytes(name):
     (block,) = [each for each in blocks() if each.kind == f"hex {name}"]
     rows = [

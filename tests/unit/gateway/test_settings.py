@@ -10,6 +10,7 @@ import pytest
 from broker.errors import ConfigError
 from gateway import settings as public
 from gateway.settings import GatewaySettings, apply, check, load, loads, place_of
+from tests.tables import for_each
 
 SAMPLE = Path(__file__).parents[3] / "deploy" / "gateway.toml"
 TLS = '[[listen]]\nurl = "https://0.0.0.0:443"\ncert = "c.pem"\n'
@@ -39,7 +40,7 @@ def test_public_names_exist():
 # ---------------------------------------------------------------- rules
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("listen = []", "f:1: listen: saw no listener, expected at least one"),
@@ -236,7 +237,7 @@ def test_settings_from_the_command_line():
     assert read.access.allowed_origins == ("https://a",)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "expected"),
     [
         ("ping_s=3", "expected section.key=value"),
@@ -259,7 +260,7 @@ def test_assignments_that_are_refused(said, expected):
 # ---------------------------------------------------------------- places
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "loopback"),
     [
         ("http://127.0.0.1:80", True),
@@ -330,7 +331,7 @@ def all_fields():
     ]
 
 
-@pytest.mark.parametrize(("section", "field"), all_fields(), ids=lambda part: getattr(part, "name", part))
+@for_each(("section", "field"), all_fields(), ids=lambda part: getattr(part, "name", part))
 def test_sample_shows_every_setting_with_its_default(section, field):
     value = tomllib.loads(f"v = {sample_assignments()[section, field.name]}")["v"]
     converted = msgspec.convert(value, field.type)

@@ -16,6 +16,7 @@ from broker.errors import ConfigError
 from gateway import process, selfsigned
 from gateway.settings.schema import ListenEntry
 from gateway.tls import TlsContext, certificate_end
+from tests.tables import for_each
 from tests.unit.gateway.identity.authority import Authority, common, pem
 
 pytestmark = pytest.mark.interpreter
@@ -140,8 +141,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("fault", BAD)
+@for_each("fault", BAD)
 async def test_a_bad_file_keeps_the_old_certificate(files, authority, fault):
+    authority.server(files / "server.pem")
     context = TlsContext(entry(files))
     current, expires = context.current, context.expires
     BAD[fault](files / "server.pem")
@@ -157,8 +159,9 @@ async def test_a_bad_file_keeps_the_old_certificate(files, authority, fault):
         await after.close()
 
 
-@pytest.mark.parametrize("fault", BAD)
-def test_a_bad_file_at_the_start(files, fault):
+@for_each("fault", BAD)
+def test_a_bad_file_at_the_start(files, authority, fault):
+    authority.server(files / "server.pem")
     BAD[fault](files / "server.pem")
     with pytest.raises(ConfigError, match=r"server\.pem"):
         TlsContext(entry(files))
@@ -348,9 +351,7 @@ async def test_a_self_signed_certificate_serves(tmp_path, hosts):
     assert len(names.value) == 3 + len([host for host in hosts if host != "[::1]"])
 
 
-@pytest.mark.parametrize(
-    "host", ["", "a b", "-x", "x-", "a..b", "http://x", "x" * 64, "ä.example", "*", "a.*.b"]
-)
+@for_each("host", ["", "a b", "-x", "x-", "a..b", "http://x", "x" * 64, "ä.example", "*", "a.*.b"])
 def test_hosts_that_are_none(host):
     with pytest.raises(ConfigError):
         selfsigned.make([host], now=0.0)

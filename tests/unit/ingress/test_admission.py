@@ -3,10 +3,9 @@
 import errno
 import itertools
 
-import pytest
-
 from broker.identity import USERID_UNKNOWN, Credentials, PeerInfo, Role
 from broker.ingress.admission import Access, admit
+from tests.tables import for_each
 
 ME, ROOT, GUEST, ADMIN, MEMBER, OVERFLOW = 1000, 0, 2000, 3000, 4000, 65534
 UNSET = b"\xff\xff\xff\xff\0\0\0\0"
@@ -47,7 +46,7 @@ def expected(uid, guest, root, overflow):
     return uid, 14 if uid in (ADMIN, MEMBER) else 6
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("uid", "guest", "root", "overflow"),
     list(
         itertools.product((ME, ROOT, GUEST, ADMIN, MEMBER, OVERFLOW, USERID_UNKNOWN), *([(False, True)] * 3))
@@ -61,7 +60,7 @@ def test_the_table_of_uids(uid, guest, root, overflow):
     assert outcome(PeerInfo("x", uid=uid, local=False), rules) == away
 
 
-@pytest.mark.parametrize("uid", [ME, ROOT, GUEST, OVERFLOW])
+@for_each("uid", [ME, ROOT, GUEST, OVERFLOW])
 def test_only_the_overflow_uid_is_shared(uid):
     assert admit(PeerInfo("x", uid=uid), access(True, False, True)).shared_uid is (uid == OVERFLOW)
 
@@ -76,7 +75,7 @@ def test_where_the_owner_is_the_overflow_uid_nobody_is_taken_for_it():
     assert admit(peer, shared).shared_uid
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("user", "stamped"),
     [
         (Credentials(77, Role.USER), (77, 2)),
@@ -84,15 +83,15 @@ def test_where_the_owner_is_the_overflow_uid_nobody_is_taken_for_it():
         (Credentials(ME, Role.OWNER), (ME, 1)),
     ],
 )
-@pytest.mark.parametrize("guest", [False, True])
-@pytest.mark.parametrize("local", [False, True])
+@for_each("guest", [False, True])
+@for_each("local", [False, True])
 def test_a_known_key_has_its_user_and_is_never_local(user, stamped, guest, local):
     peer = PeerInfo("tcp://x", user=user, key="k", local=local)
     assert outcome(peer, access(guest, False, False)) == stamped
     assert admit(peer, access(guest, False, False)).policy.pass_through is user.owner
 
 
-@pytest.mark.parametrize("uid", [None, ME, GUEST])
+@for_each("uid", [None, ME, GUEST])
 def test_a_tree_peer_is_trusted_and_loses_local(uid):
     policy = admit(PeerInfo("x", rank=3, uid=uid), access(False, False, False)).policy
     assert policy.stamp(bytes.fromhex("00000001000000ff")).hex() == "00000001000000fb"

@@ -2,12 +2,11 @@
 
 import itertools
 
-import pytest
-
 from broker.identity import USERID_UNKNOWN, Credentials, Role
 from broker.ingress.stamping import StampPolicy
 from broker.routing.port import CHILD, CLIENT, PARENT
 from broker.wire.message import DELIMITER, EVENT, REQUEST, RESPONSE, event, request, response
+from tests.tables import for_each
 from tests.unit.routing.sim import Tree
 
 POLICIES = {
@@ -34,8 +33,8 @@ def expected(who, userid, rolemask):
     return userid, rolemask or (5 if who == "owner" else 1)
 
 
-@pytest.mark.parametrize("kind", [REQUEST, RESPONSE, EVENT])
-@pytest.mark.parametrize("who", POLICIES)
+@for_each("kind", [REQUEST, RESPONSE, EVENT])
+@for_each("who", POLICIES)
 def test_the_table(who, kind):
     for userid, rolemask in RECEIVED:
         got = deliver(POLICIES[who], kind, userid, rolemask, tree=who == "tree")

@@ -2,6 +2,8 @@
 
 What kind of writer it is stands in the name it was given: ``plain``; ``slow`` reads nothing before the file ``go`` is
 there; ``failed_start`` dies at once; ``full`` reports a full disk at its second chunk; ``mute`` stays when all is said.
+
+It is started for almost every test, so it loads nothing of the product: the forms are those of ``journal.marks``.
 """
 
 import errno
@@ -11,8 +13,10 @@ import socket
 import sys
 import time
 from pathlib import Path
+from struct import Struct
 
-from broker.journal.marks import CHUNK_HEAD, OFF, READY, REPORT, WRITTEN
+CHUNK_HEAD, REPORT = Struct("<4sIQII"), Struct("<IIQQ")
+READY, WRITTEN, OFF = 1, 2, 3
 
 
 class LittleWriter:

@@ -15,7 +15,7 @@ from broker.journal.layout import NFP, OUT
 from broker.journal.options import JournalOptions
 from broker.journal.recorder import Recorder
 
-LITTLE = (sys.executable, str(Path(__file__).with_name("little_writer.py")))
+LITTLE = (sys.executable, "-S", str(Path(__file__).with_name("little_writer.py")))
 WAIT_S = 40.0
 
 

@@ -5,6 +5,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import select
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
+from broker.extras import lacking
 from broker.journal import premises, recorder
 from broker.journal.options import JournalOptions
 from broker.journal.recorder import Recorder
@@ -25,7 +27,7 @@ from broker.wire.message import request
 from tests.live import segments
 from tests.live.chunks import IN, chunks_of
 
-LITTLE = (sys.executable, str(Path(__file__).with_name("little_writer.py")))
+LITTLE = (sys.executable, "-S", str(Path(__file__).with_name("little_writer.py")))
 WAIT_S = 40.0
 NOTHING, SHED, DIED = 0, 1, 2
 
@@ -483,7 +485,7 @@ def test_nothing_of_the_current_directory_runs(tmp_path, monkeypatch):
 
 def test_a_missing_library_says_what_to_install(make, monkeypatch):
     monkeypatch.setattr(premises, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs numpy: pip install 'headgate\[journal\]'"):
+    with pytest.raises(ConfigError, match=re.escape(lacking("numpy"))):
         make().start()
 
 

@@ -16,6 +16,7 @@ from broker.journal.replay import Outcome, Replay, Sent, speed_of
 from broker.wire.message import NORESPONSE, PRIVATE, STREAMING, Message, event, request, response
 from broker.wire.payload import decode_json, encode_json
 from tests.live.segments import T0, Rec, flux, note, write
+from tests.tables import for_each
 
 
 class Broker:
@@ -210,7 +211,7 @@ def test_the_pace_is_kept(tmp_path: Path) -> None:
     assert third - first >= 0.095
 
 
-@pytest.mark.parametrize("text", ["0x", "-1", "fast", "inf", "nan", ""])
+@for_each("text", ["0x", "-1", "fast", "inf", "nan", ""])
 def test_a_speed_that_is_none(text: str) -> None:
     with pytest.raises(ValueError):
         speed_of(text)

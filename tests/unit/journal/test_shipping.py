@@ -26,6 +26,7 @@ from broker.wire.message import request
 from gateway.pipeline import offsets, spans
 from tests.live import segments
 from tests.live.segments import T0, flux
+from tests.tables import for_each
 
 EACH = 10
 
@@ -233,7 +234,7 @@ def test_a_url_that_is_none(journal, place, expected):
         Shipper(str(journal), place)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "place",
     [
         "s3://KEY:secret@b/j?nothing=1", "s3://KEY:secret@b:99999/j", "s3://KEY:sec ret@b/j", "s3://KEY:a/secret@b/j",

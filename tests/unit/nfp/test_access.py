@@ -10,6 +10,7 @@ from broker.nfp.access import OTHERS, Access, Key, Rule, TaskRule
 from broker.nfp.bodies import UNREADABLE
 from broker.nfp.names import EVENTS, FSS, INTERNAL, JOBS, MMI_BROKER, MMI_WORKER, SID
 from broker.nfp.principal import Principal, Standing, of_flux
+from tests.tables import for_each
 
 KEY = "a" * 40
 STRANGE = "[*?]" * 10
@@ -43,7 +44,7 @@ def test_a_listed_name_is_its_keys_and_so_is_its_own_clients() -> None:
         assert access.keys_of(free) == set()
 
 
-@pytest.mark.parametrize("unlisted", ["owner", "user", "guest"])
+@for_each("unlisted", ["owner", "user", "guest"])
 def test_unlisted_keys(unlisted: str) -> None:
     access = Access(unlisted=unlisted)
     assert access.principal_of(KEY, "n") == Principal(
@@ -105,7 +106,7 @@ def test_without_rules() -> None:
     assert seen == expected
 
 
-@pytest.mark.parametrize(("service", "task"), KEPT)
+@for_each(("service", "task"), KEPT)
 def test_what_owners_keep_needs_a_rule_that_spells_it(service: str, task: str) -> None:
     wide = Access(rules=[Rule(), Rule(tasks=("*shell*", "re*", "*"))])
     assert not wide.may_call(who("user"), service, task)
@@ -216,7 +217,7 @@ def test_offers_of_listed_keys() -> None:
     assert not access.may_offer(client, "nornir")
 
 
-@pytest.mark.parametrize("offer", [True, False])
+@for_each("offer", [True, False])
 def test_offers_of_unlisted(offer: bool) -> None:
     access = Access([Key("c" * 40)], offer_unlisted=offer)
     for key in (KEY, ""):
@@ -225,7 +226,7 @@ def test_offers_of_unlisted(offer: bool) -> None:
         assert access.may_offer(peer, "nornir") is offer
 
 
-@pytest.mark.parametrize("service", [*sorted(INTERNAL), "all"])
+@for_each("service", [*sorted(INTERNAL), "all"])
 def test_what_nobody_offers(service: str) -> None:
     access = Access([Key(KEY, standing="owner", services=("*",))])
     listed = access.principal_of(KEY, "w")

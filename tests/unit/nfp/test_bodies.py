@@ -2,11 +2,11 @@
 
 import json
 
-import pytest
 import zmq
 
 from broker.nfp import bodies
 from broker.nfp.bodies import UNREADABLE, Head, Request, read_head, read_request
+from tests.tables import for_each
 from tests.vectors import nfp
 
 CAPTURED = {message.case: message for message in nfp() if message.case.startswith("norfab/")}
@@ -27,7 +27,7 @@ def test_a_deployed_request() -> None:
     assert bodies.request("ping", (), {"n": 1}, None) == captured("get-list")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",
@@ -47,7 +47,7 @@ def test_no_task(body: bytes) -> None:
     assert read_request(body).task == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b'{"task":',
@@ -71,7 +71,7 @@ def test_what_another_reader_might_take_for_a_task(body: bytes) -> None:
         assert task or body
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "seconds"),
     [
         ("15", 15.0),
@@ -140,7 +140,7 @@ def test_queued() -> None:
     assert json.loads(bodies.progress("u", "s", "")) == {"uuid": "u", "service": "s", "status": "PENDING"}
 
 
-@pytest.mark.parametrize("code", [400, 404, 408, 417, 500, 499])
+@for_each("code", [400, 404, 408, 417, 500, 499])
 def test_failures_say_why_where_clients_look(code: int) -> None:
     said = json.loads(bodies.failed(code, "5eed", "nosuch", "all", "why"))
     deployed = json.loads(captured("unknown-service-400"))
@@ -182,7 +182,7 @@ def test_events_as_deployed() -> None:
     assert seen == captured("event-input-request")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "kind"),
     [
         (b'{"event_type":"result_ready"}', "result_ready"),
@@ -233,7 +233,7 @@ def test_aggregate() -> None:
 # -- addresses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("client", "shown"),
     [
         (b"cli-1", b"cli-1"),
@@ -253,14 +253,12 @@ def test_tokens(client: bytes, shown: bytes) -> None:
         assert bodies.read_token(token) == attempt
 
 
-@pytest.mark.parametrize(
-    "address", [b"", b"cli", b"cli#", b"cli#x", b"cli#1 ", b"cli#-1", b"#" + b"9" * 40, b"#\xb2"]
-)
+@for_each("address", [b"", b"cli", b"cli#", b"cli#x", b"cli#1 ", b"cli#-1", b"#" + b"9" * 40, b"#\xb2"])
 def test_no_token(address: bytes) -> None:
     assert bodies.read_token(address) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "failed"),
     [
         (b'{"w1":{"result":1,"failed":true}}', True),

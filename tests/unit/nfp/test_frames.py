@@ -9,11 +9,18 @@ from broker.nfp import frames as room
 from broker.nfp.frames import InvalidPacket, Packet, decode, encode, parse_status
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.targets import ALL, ANY, Target, parse, render
+from tests.tables import for_each
 from tests.vectors import NfpMessage, nfp
 
-VALID = [message for message in nfp() if "error" not in message.decoded]
-INVALID = [message for message in nfp() if "error" in message.decoded]
 UUID = b"5eed"
+
+
+def valid() -> list[NfpMessage]:
+    return [message for message in nfp() if "error" not in message.decoded]
+
+
+def invalid() -> list[NfpMessage]:
+    return [message for message in nfp() if "error" in message.decoded]
 
 
 def case(message: NfpMessage) -> str:
@@ -51,17 +58,17 @@ def said(packet: Packet, decoded: dict) -> dict:
 
 
 def test_all_are_there() -> None:
-    assert (len(VALID), len(INVALID)) == (85, 17)
+    assert (len(valid()), len(invalid())) == (85, 17)
 
 
-@pytest.mark.parametrize("message", VALID, ids=case)
+@for_each("message", valid, ids=case)
 def test_valid(message: NfpMessage) -> None:
     packet = decode(message.frames)
     assert said(packet, message.decoded) == message.decoded
     assert encode(packet) == message.frames
 
 
-@pytest.mark.parametrize("message", VALID, ids=case)
+@for_each("message", valid, ids=case)
 def test_valid_as_zeromq_hands_it_over(message: NfpMessage) -> None:
     """Frames that were received without copying; the body stays the frame it came in."""
     received = [zmq.Frame(frame) for frame in message.frames]
@@ -72,7 +79,7 @@ def test_valid_as_zeromq_hands_it_over(message: NfpMessage) -> None:
         assert packet.body is received[-1]
 
 
-@pytest.mark.parametrize("message", INVALID, ids=case)
+@for_each("message", invalid, ids=case)
 def test_invalid(message: NfpMessage) -> None:
     with pytest.raises(InvalidPacket) as caught:
         decode(message.frames)
@@ -83,7 +90,7 @@ def client(*frames: bytes, header: bytes = b"NFPC01") -> list[bytes]:
     return [b"", header, *frames]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("frames", "kind"),
     [
         ([], "short"),
@@ -127,7 +134,7 @@ def test_more_that_is_invalid(frames: list[bytes], kind: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize(
+@for_each(
     "status",
     [b"", b"20", b"000", b"099", b"2000", b"200OK", b"\xb2\xb2\xb2", b" 200", b"+20", b"200 " + b"x" * 252],
 )
@@ -153,7 +160,7 @@ def test_body_in_several_frames() -> None:
     assert (relayed.client, relayed.body) == (b"c1", b"ab")
 
 
-@pytest.mark.parametrize("command", [b"\x05", b"\x08"])
+@for_each("command", [b"\x05", b"\x08"])
 def test_status_without_content(command: bytes) -> None:
     """The text: "a status frame followed by zero or more content frames"."""
     answer = decode(client(command, b"s", UUID, b"200 OK", header=b"NFPW01"))
@@ -167,7 +174,7 @@ def test_status_without_content(command: bytes) -> None:
         assert caught.value.kind == "arity"
 
 
-@pytest.mark.parametrize("command", [b"\x04", b"\x06", b"\x07", b"0x04", b"0x11"])
+@for_each("command", [b"\x04", b"\x06", b"\x07", b"0x04", b"0x11"])
 def test_no_target_is_all(command: bytes) -> None:
     """The text: "all (default)"; in a message of the broker an empty fourth frame follows an address."""
     packet = decode(client(command, b"s", b"", UUID, b"{}"))
@@ -194,7 +201,7 @@ def test_management_of_a_worker_is_told_from_an_answer() -> None:
         assert decode(encode(packet)).uuid == packet.uuid
 
 
-@pytest.mark.parametrize(
+@for_each(
     "packet",
     [
         Packet(Sender.CLIENT, Command.PUT, dialect=Dialect.SEED, service="s", target=ANY, uuid="u"),
@@ -226,7 +233,7 @@ def test_errors_show_little_of_what_came() -> None:
     assert str(caught.value).count("secret") <= room.SHOWN_BYTES // 6 + 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("target", "array", "text"),
     [
         (Target("list", ("a", "b")), True, '["a","b"]'),

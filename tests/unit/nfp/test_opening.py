@@ -16,6 +16,7 @@ from broker.nfp.opening import (
     read_worker,
     write,
 )
+from tests.tables import for_each
 
 WORKER = WorkerOpen(
     "w1",
@@ -53,7 +54,7 @@ def test_broker() -> None:
     assert broker_of(read_object(write(said))) == said
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [b"", b"\x00\xff", b"[]", b"7", b"{", b"[" * 3000, b'{"name":7,"features":"push","credits":"x"}', b"{}"],
 )
@@ -63,7 +64,7 @@ def test_odd_bodies_say_nothing(body: bytes) -> None:
     assert broker_of(read_object(body)) == BrokerOpen()
 
 
-@pytest.mark.parametrize("said", ["0", "-1", "true", "1.5", "1e99", "null", "2147483648"])
+@for_each("said", ["0", "-1", "true", "1.5", "1e99", "null", "2147483648"])
 def test_numbers_that_are_none(said: str) -> None:
     assert broker_of(read_object(f'{{"keepalive_ms":{said},"multiplier":{said}}}'.encode())) == BrokerOpen()
     assert read_worker(f'{{"credits":{said}}}'.encode()).credits == 0
@@ -108,7 +109,7 @@ def test_lists_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(seen.resources), len(seen.tasks), len(seen.jobs)) == (2, 2, 2)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"plain", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
+@for_each("body", [b"", b"{", b"plain", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
 def test_what_is_no_json_counts_as_unread(body: bytes) -> None:
     assert opening.read_any(body) is None
     assert opening.read_any(body, "unread") == "unread"

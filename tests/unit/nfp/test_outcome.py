@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
-
 from broker.nfp import bodies
 from broker.nfp.outcome import END_STATES, STATUS_WORDS, job_state, part_state, result_state
+from tests.tables import for_each
 
 
 def result(**more):
@@ -16,7 +15,7 @@ def made_by_the_broker(code, **more):
     return bodies.failed(code, "u", "s", "any", "why", "w1", **more)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "body", "state"),
     [
         (200, result(failed=False), "done"),
@@ -42,7 +41,7 @@ def test_a_part(status, body, state):
     assert part_state(status, body) == state
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parts", "state"),
     [
         (["done", "done"], "done"),
@@ -60,7 +59,7 @@ def test_each_has_a_word_in_the_journal():
     assert set(STATUS_WORDS) == set(END_STATES)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "state"),
     [
         ({"failed": False}, "done"),

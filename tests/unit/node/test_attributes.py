@@ -11,10 +11,11 @@ from broker.exposition import render
 from broker.node.attributes import fold, shown
 from broker.node.metrics import listener as listener_of
 from broker.settings import JournalSection, OsloSection, Settings
+from tests.tables import for_each
 from tests.unit.node import desk
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "folded"),
     [
         ([], ""),
@@ -79,7 +80,7 @@ def test_prometheus_counters_keep_their_last_digits():
     assert "headgate_x_total 12345678\n" in render([("x_total", "counter", "Help.", [({}, 12_345_678.0)])])
 
 
-@pytest.mark.parametrize("place", ["http://127.0.0.1:nonsense", "unix:///no/such/directory/m", "nothing"])
+@for_each("place", ["http://127.0.0.1:nonsense", "unix:///no/such/directory/m", "nothing"])
 def test_a_place_that_cannot_be(place):
     async def script():
         with pytest.raises(ConfigError, match="metrics_listen"):
@@ -88,7 +89,7 @@ def test_a_place_that_cannot_be(place):
     desk.run(script())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("head", "status"),
     [
         (b"GET /other HTTP/1.1\r\n\r\n", b"404"),

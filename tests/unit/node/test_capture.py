@@ -19,6 +19,7 @@ from broker.routing.port import CHILD
 from broker.services.context import Denial
 from broker.transport.outbox import OutboxLimits
 from broker.wire.message import event
+from tests.tables import for_each
 from tests.unit.node.desk import GUEST, Desk, ask, run, ticks, until
 from tests.unit.node.paper_journal import Journal, PaperRecorder
 
@@ -56,7 +57,7 @@ def test_a_peer_is_introduced_before_it_is_heard():
     run(script())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("address", "key", "transport"),
     [
         ("local:///r/local-0#fd3", None, layout.UNIX),

@@ -11,6 +11,7 @@ from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
 from broker.node import client_admission as module
 from broker.node.client_admission import ClientAdmission, groups_of
+from tests.tables import for_each
 from tests.unit.node.desk import Desk, PaperLink, run, ticks
 
 
@@ -102,7 +103,7 @@ def test_groups_of_a_uid_without_an_account():
     assert os.getgid() in groups_of(os.getuid()) or not groups_of(os.getuid())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mapping", "uid"),
     [
         ("         0          0 4294967295\n", None),

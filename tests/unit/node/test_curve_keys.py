@@ -7,6 +7,7 @@ from broker.identity import ClientKey, Credentials, PeerInfo, PeerKey, Role
 from broker.node.curve_keys import CurveKeys, dial_options, keys_of, retired
 from broker.settings import loads
 from broker.transport import curve
+from tests.tables import for_each
 from tests.unit.node.keyed import Site
 
 GUEST = Credentials(77, int(Role.USER))
@@ -169,7 +170,7 @@ def test_clients_are_known_by_key_user_and_roles(ring, site):
     assert ring.refusal(here) == "its key has got another user or other roles"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("roles", "mask"),
     [
         ('["user"]', Role.USER),

@@ -1,11 +1,10 @@
 """States move forward, back to join only, and who leads whom."""
 
-import pytest
-
 from broker.node.lifecycle import Lifecycle
 from broker.node.state_follower import StateFollower
 from broker.services.state_machine import STATES
 from broker.wire.message import STREAMING, UPSTREAM, request, response
+from tests.tables import for_each
 
 
 def life():
@@ -30,8 +29,8 @@ def test_time_in_a_state_begins_anew():
     assert (lifecycle.in_state_s(), seen) == (2, ["join"])
 
 
-@pytest.mark.parametrize("source", STATES)
-@pytest.mark.parametrize("target", STATES)
+@for_each("source", STATES)
+@for_each("target", STATES)
 def test_the_table_of_moves(source, target):
     """Found here: a root whose children had all joined early went from run back to init."""
     lifecycle, seen, _ = life()

@@ -10,6 +10,7 @@ from broker.routing.port import CHILD, CLIENT, PARENT
 from broker.transport.outbox import OutboxLimits
 from broker.wire.message import CONTROL, OPEN, SHUT, control, event
 from broker.wire.shares import RENEW_S, SHARE_BYTES, cost
+from tests.tables import for_each
 from tests.unit.node.desk import GUEST, OWNER, Desk, Peer, ask, run, ticks
 
 SMALL = OutboxLimits(high_bytes=1000, high_msgs=8, event_bytes=1 << 20, cap_bytes=1 << 20)
@@ -65,8 +66,8 @@ def shut_desk(rank=0, **more):
     return desk, neighbour
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("services", [[], ["mine"]], ids=["client", "provider"])
+@for_each("rank", [0, 1])
+@for_each("services", [[], ["mine"]], ids=["client", "provider"])
 def test_who_says_more_than_its_share_is_held_and_nothing_is_lost(rank, services):
     async def script():
         desk, neighbour = shut_desk(rank, batch_msgs=1000)

@@ -1,10 +1,9 @@
 """What is different between two configurations, and whether it may be in a running broker."""
 
-import pytest
-
 from broker import settings
 from broker.node.reload import differences, dotted, may_change, summary
 from broker.transport import curve
+from tests.tables import for_each
 
 KEY, OTHER = curve.generate(), curve.generate()
 
@@ -22,7 +21,7 @@ userid = 7
 """
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "after", "path", "may"),
     [
         ('"a.cert"', '"b.cert"', "tree.curve_cert", True),

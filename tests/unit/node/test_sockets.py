@@ -20,6 +20,7 @@ from broker.transport.link import Options
 from broker.transport.reserve import DescriptorReserve, SpareDescriptor
 from broker.transport.unix import transport as unix
 from broker.wire.message import MAGIC_DEPLOYED, RESPONSE, event
+from tests.tables import for_each
 from tests.unit.node.desk import Desk, Door, PaperLink, ask, run, ticks, until
 
 
@@ -111,9 +112,7 @@ def test_stop_does_not_mind_that_the_file_is_gone(rundir):
     run(script())
 
 
-@pytest.mark.parametrize(
-    "uri", ["local://relative", "local:///" + "x" * 107, "tcp:///x", "local://", "/bare"]
-)
+@for_each("uri", ["local://relative", "local:///" + "x" * 107, "tcp:///x", "local://", "/bare"])
 def test_addresses_that_cannot_be(uri):
     with pytest.raises(ConfigError):
         module.path_of(uri)
@@ -169,7 +168,7 @@ def test_dialing_nobody(rundir):
     run(script())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("greeting", "error", "number"),
     [
         (b"", LinkEnded, errno.ECONNRESET),
@@ -447,9 +446,7 @@ def test_a_half_frame_and_an_end_cost_nobody_anything(rundir):
     run(script())
 
 
-@pytest.mark.parametrize(
-    "bad", [b"HTTP/1.1", MAGIC_DEPLOYED + b"\0\0\0\0", MAGIC_DEPLOYED + b"\xff\xff\xff\xff"]
-)
+@for_each("bad", [b"HTTP/1.1", MAGIC_DEPLOYED + b"\0\0\0\0", MAGIC_DEPLOYED + b"\xff\xff\xff\xff"])
 def test_what_is_no_frame_ends_its_link_after_what_came_before(rundir, bad):
     async def script():
         desk = Desk(batch_msgs=4)

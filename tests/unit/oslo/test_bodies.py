@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from broker.oslo.bodies import WORTHWHILE_BYTES, BodyFormat, compressed, plain
+from tests.tables import for_each
 
 LONG = json.dumps({"ctxt": {}, "message": {"method": "m", "args": {"text": "word " * 4000}}}).encode()
 
@@ -26,8 +27,8 @@ def test_small_ones_and_such_as_are_too_large_anyway_stay_as_they_are():
 
 
 def test_a_stream_may_not_become_more_than_the_limit():
-    bomb = zlib.compress(b'{"x": "' + bytes(50_000_000))
-    assert len(bomb) < 60_000
+    bomb = zlib.compress(b'{"x": "' + bytes(5_000_000))
+    assert len(bomb) < 6_000
     with pytest.raises(ValueError, match="holds more than 1000000"):
         plain(bomb, 1_000_000)
     assert plain(zlib.compress(LONG), len(LONG)) == LONG
@@ -35,7 +36,7 @@ def test_a_stream_may_not_become_more_than_the_limit():
         plain(zlib.compress(LONG), len(LONG) - 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "why"),
     [
         (b"x", "cut"),

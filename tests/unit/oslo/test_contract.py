@@ -2,8 +2,6 @@
 
 import errno
 
-import pytest
-
 from broker.errors import HeadgateError
 from broker.oslo.contract import (
     Address,
@@ -16,9 +14,10 @@ from broker.oslo.contract import (
     Unroutable,
 )
 from broker.oslo.names import Reason
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "number"),
     [
         (CallTimeout("late"), errno.ETIMEDOUT),

@@ -28,6 +28,7 @@ from broker.oslo.frames import (
     stamped,
 )
 from broker.oslo.names import CHOSEN_MAX, NAME_BYTES_MAX, Reason
+from tests.tables import for_each
 
 ID = bytes(range(16))
 ADDRESS = b"openstack\0compute\0node-1@lvm\0" + b"a" * 24
@@ -78,7 +79,7 @@ def test_a_decoded_envelope_is_a_whole_named_tuple():
     assert len(envelope) == len(Envelope._fields)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("frame", "text"),
     [
         (b"", "of 0 bytes, expected an envelope"),
@@ -121,7 +122,7 @@ def test_an_address_that_was_refused_once_is_refused_again():
 
 
 def test_what_is_remembered_of_addresses_is_bounded():
-    for number in range(3 * frames._READ_MAX):
+    for number in range(frames._READ_MAX + 100):
         assert decode(encode(Kind.CALL, "e", f"topic-{number}")).topic == f"topic-{number}"
         long = f"{number:0250}"
         assert decode(encode(Kind.CALL, long, long)).topic == long
@@ -134,7 +135,7 @@ def test_threads_that_decode_at_once_read_the_same():
     wrong = []
 
     def read(offset: int) -> None:
-        for number in range(3 * frames._READ_MAX):
+        for number in range(frames._READ_MAX):
             topic = f"t{(number * 7 + offset) % 9000}"
             if decode(encode(Kind.CAST, "e", topic, "s"))[8:] != ("e", topic, "s", ()):
                 wrong.append(topic)
@@ -175,8 +176,8 @@ def test_a_number_is_written_modulo_two_to_the_thirty_second():
     assert decode(numbered(CALL, (1 << 32) + 3)).word == 3
 
 
-@pytest.mark.parametrize("now_s", [0.5, 12_345.678, 2**32 / 1000 - 0.1, 2**32 / 1000 * 3 + 7])
-@pytest.mark.parametrize("left_s", [0.0, 0.25, 5.0, 86_400.0])
+@for_each("now_s", [0.5, 12_345.678, 2**32 / 1000 - 0.1, 2**32 / 1000 * 3 + 7])
+@for_each("left_s", [0.0, 0.25, 5.0, 86_400.0])
 def test_a_deadline_is_read_at_any_time_as_it_was_meant(now_s, left_s):
     frame = dated(CALL, now_s + left_s, now_s)
     assert not overdue(frame, now_s + left_s - 0.002)
@@ -205,12 +206,12 @@ def test_ids_are_random_and_none_is_empty():
     assert len({new_id() for _ in range(1000)} | {NO_ID}) == 1001
 
 
-@pytest.mark.parametrize("name", ["", "compute", "node-1@lvm", "x" * NAME_BYTES_MAX, "é" * 127])
+@for_each("name", ["", "compute", "node-1@lvm", "x" * NAME_BYTES_MAX, "é" * 127])
 def test_a_name_may_be_any_text(name):
     assert check_name(name, "topic") == name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text"),
     [
         ("a\0b", "topic 'a.*saw a NUL"),
@@ -234,7 +235,7 @@ def test_filters_name_exchange_and_topic_and_end():
     assert read_filter(b"F\0\0") == ("", "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         b"",

@@ -1,9 +1,9 @@
 """What tells states apart; what goes over the wire as JSON comes back."""
 
 import msgspec
-import pytest
 
 from broker.oslo.records import Beat, Opened, Opening, Record, State, to_json
+from tests.tables import for_each
 
 A = Record("e", "a", "s1", "l1")
 B = Record("e", "b", "s1", "l2")
@@ -17,7 +17,7 @@ def test_a_state_says_whose_it_is_and_how_old_and_what_renews_it():
     assert State("n1", "call", 6, 1, "").age > State("n1", "call", 5, 8, "").age > STATE.age
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         A,

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
+from tests.tables import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "broker" / "oslo" / "README.md"
@@ -76,7 +76,7 @@ def test_every_requirement_has_a_row_that_names_a_test() -> None:
     assert [row.id for row in ROWS if not row.tests] == []
 
 
-@pytest.mark.parametrize(("row", "place"), CLAIMS, ids=[f"{row.id}-{place}" for row, place in CLAIMS])
+@for_each(("row", "place"), CLAIMS, ids=[f"{row.id}-{place}" for row, place in CLAIMS])
 def test_what_a_row_names_asserts_what_the_row_says(row: Requirement, place: str) -> None:
     said = [each for each in shown(find(place)) if SAID.match(each)[0] == row.id]  # type: ignore[index]
     assert said, f"no assertion of {place} says that it shows {row.id}"

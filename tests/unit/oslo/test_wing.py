@@ -13,6 +13,7 @@ import broker.oslo
 from broker.oslo.names import DIRECTORY_PORT, PORTS
 from tests.bench.targets import TARGETS, Row
 from tests.live.oslo import OLDER
+from tests.tables import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
 WING = ROOT / "broker" / "oslo"
@@ -25,7 +26,7 @@ def rooms() -> list[str]:
     return sorted(path.parent.name for path in WING.glob("*/__init__.py"))
 
 
-@pytest.mark.parametrize("key", PATTERNS)
+@for_each("key", PATTERNS)
 def test_the_benchmark_holds_every_pattern_to_more_than_rabbit(key: str) -> None:
     """Z23: what is not faster than RabbitMQ in the same run has missed its floor."""
     as_fast = Row(key)
@@ -34,7 +35,7 @@ def test_the_benchmark_holds_every_pattern_to_more_than_rabbit(key: str) -> None
     assert as_fast.verdict == "MISSED", "Z23: no loss of speed"
 
 
-@pytest.mark.parametrize("room", rooms())
+@for_each("room", rooms())
 def test_every_room_has_unit_tests(room: str) -> None:
     found = list((ROOT / "tests" / "unit" / "oslo" / room).glob("test_*.py"))
     assert found, "Z24: unit tests; functional tests unchanged; trickier cases"

@@ -7,6 +7,7 @@ import pytest
 from broker.figures import BOUNDS_NS, ERRNOS_MAX, NAMES_MAX, OTHER, UNPROVEN_MAX, NameStats, grouped
 from broker.routing.departure import depart
 from broker.wire.message import NORESPONSE, STREAMING, request
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, Tree
 
 
@@ -165,7 +166,7 @@ def test_the_number_of_methods_is_bounded(tree):
     assert methods[OTHER].calls == NAMES_MAX
 
 
-@pytest.mark.parametrize("topic", ["x" * 2_000_000, "x" * 256 + ".run", "x\x1b]0;title\x07.run", "x\n.run"])
+@for_each("topic", ["x" * 2_000_000, "x" * 256 + ".run", "x\x1b]0;title\x07.run", "x\n.run"])
 def test_what_nobody_could_read_has_no_name(tree, topic):
     tree.client(0, cred=GUEST).ask(topic)
     assert list(stats(tree).methods) == [OTHER]
@@ -178,7 +179,7 @@ def test_the_newest_error_keeps_its_number():
     assert (len(method.errors), method.errors[0], method.last_errno) == (ERRNOS_MAX + 1, 9, ERRNOS_MAX + 9)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "group"),
     [
         ("job-list.list-id", "job-list.list-id"),

@@ -2,11 +2,10 @@
 
 import errno
 
-import pytest
-
 from broker.routing.departure import depart
 from broker.wire.message import DELIMITER, NODEID_ANY, NORESPONSE, REQUEST, STREAMING, UPSTREAM, request
 from broker.wire.parts import encode_part
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, UNREACHABLE, Tree, hop, text_of
 
 
@@ -172,7 +171,7 @@ def test_one_notice_for_each_service_nodeid_upstream_and_sender():
         assert (message.userid, message.rolemask) == (2000, 6)
 
 
-@pytest.mark.parametrize("first", [b"web", b""])
+@for_each("first", [b"web", b""])
 def test_the_link_and_who_is_behind_it_get_a_notice_each(first):
     """Found here: the link's own first request, when decided before for a proxied sender, armed nothing."""
     tree = Tree(1)
@@ -193,7 +192,7 @@ def test_only_who_asked_is_told_not_who_wanted_no_answer():
     assert notices(service) == []
 
 
-@pytest.mark.parametrize("front", [DELIMITER, behind(b"web")])
+@for_each("front", [DELIMITER, behind(b"web")])
 def test_a_senders_own_disconnect_disarms_and_arms_again_later(front):
     tree = Tree(1)
     service, client = tree.client(services=["echo"]), tree.client()

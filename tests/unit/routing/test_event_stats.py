@@ -2,11 +2,10 @@
 
 import errno
 
-import pytest
-
 from broker.figures import NAMES_MAX, OTHER, UNPROVEN_MAX
 from broker.routing.event_stats import KNOWN_MAX
 from broker.wire.message import event
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, OWNER, Tree
 
 UUID = "0b4fdc51-7a0e-4b6e-9a51-{:012x}"
@@ -16,7 +15,7 @@ def topics(tree, rank=0):
     return tree[rank].router.events.stats.table.by_name
 
 
-@pytest.mark.parametrize("source", [0, 1, 2])
+@for_each("source", [0, 1, 2])
 def test_an_event_is_counted_once_in_the_tree(source):
     tree = Tree(3)
     mouth = tree.client(source)
@@ -76,7 +75,7 @@ def test_the_number_of_topics_is_bounded():
     assert topics(tree)[OTHER].calls == NAMES_MAX
 
 
-@pytest.mark.parametrize("source", [0, 1])
+@for_each("source", [0, 1])
 def test_what_is_refused_is_an_error_where_it_came_in(source):
     tree = Tree(2, guest_event_bytes=100, topic_max_bytes=255)
     tree[source].router.call_stats.now_ns = 7

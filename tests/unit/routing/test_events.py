@@ -2,14 +2,13 @@
 
 import errno
 
-import pytest
-
 from broker.identity import Credentials, Role
 from broker.routing import held_events
 from broker.routing.events import PREFIXES_MAX
 from broker.routing.flow import WINDOW_BYTES
 from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import DELIMITER, EVENT, PRIVATE, TOPIC, USER1, event
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, OWNER, Tree
 
 OTHER = Credentials(3000, int(Role.USER))
@@ -22,7 +21,7 @@ def subscriber(tree, rank=0, *prefixes, cred=GUEST):
     return client
 
 
-@pytest.mark.parametrize("source", range(7))
+@for_each("source", range(7))
 def test_everybody_hears_each_event_once_and_in_the_same_order(source):
     tree = Tree()
     ears = [subscriber(tree, rank) for rank in range(7)]
@@ -45,8 +44,8 @@ def test_numbers_are_the_roots_and_other_words_pass():
     assert [(m.sequence, m.aux2) for m in ear.events] == [(1, 888)]
 
 
-@pytest.mark.parametrize("source", [0, 1])
-@pytest.mark.parametrize("limit", [255, 1024])
+@for_each("source", [0, 1])
+@for_each("limit", [255, 1024])
 def test_topics_are_bounded(source, limit):
     tree = Tree(3, topic_max_bytes=limit)
     ear, mouth = subscriber(tree, 2), tree.client(source)
@@ -57,7 +56,7 @@ def test_topics_are_bounded(source, limit):
     assert tree[source].router.tally.drops == {"event with too long a topic": 2}
 
 
-@pytest.mark.parametrize("source", [0, 1])
+@for_each("source", [0, 1])
 def test_events_of_guests_are_bounded(source):
     tree = Tree(3, guest_event_bytes=100)
     ear = subscriber(tree, 2)
@@ -99,7 +98,7 @@ def test_numbers_wrap_without_zero():
     assert [m.sequence for m in ear.events] == [0xFFFFFFFF, 1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prefix", "heard"),
     [
         ("", True),
@@ -179,7 +178,7 @@ def test_remembered_topics_are_bounded():
 # -- private events -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("source", "rank"), [(0, 0), (3, 0), (0, 3), (3, 6)])
+@for_each(("source", "rank"), [(0, 0), (3, 0), (0, 3), (3, 6)])
 def test_private_events_reach_the_owner_and_their_sender(source, rank):
     tree = Tree()
     owner, same = tree.client(rank), subscriber(tree, rank, "")

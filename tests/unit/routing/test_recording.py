@@ -2,14 +2,13 @@
 
 import errno
 
-import pytest
-
 from broker.journal import layout
 from broker.journal.tap import Tap
 from broker.routing import recording
 from broker.wire.message import DELIMITER, NORESPONSE, STREAMING, request, response
 from broker.wire.parts import encode_part
 from tests.live.chunks import DENIED, IN, OUT, Shelf
+from tests.tables import for_each
 from tests.unit.routing.recorded import Recorded
 from tests.unit.routing.sim import GUEST, OWNER
 
@@ -20,7 +19,7 @@ def test_directions_are_those_of_the_journal():
     assert (recording.IN, recording.OUT, recording.DENIED) == (layout.IN, layout.OUT, layout.DENIED)
 
 
-@pytest.mark.parametrize("capture", ["in", "both"])
+@for_each("capture", ["in", "both"])
 def test_a_request_and_its_response_join_on_the_stack(capture):
     here = Recorded(capture=capture)
     service, caller = here.client(services=["kvs"]), here.client()
@@ -115,7 +114,7 @@ def test_the_brokers_own_calls_are_deliveries():
     assert asked.routes == answered.routes == taken.routes == [here.router.own.uuid.encode()]
 
 
-@pytest.mark.parametrize("flags", [0, NORESPONSE])
+@for_each("flags", [0, NORESPONSE])
 def test_a_refused_request_is_denied_with_its_errno(flags):
     here = Recorded(capture="in")
     guest = here.client(cred=GUEST)
@@ -138,7 +137,7 @@ def test_a_refused_request_is_denied_with_its_errno(flags):
     assert len(guest.responses) == (0 if flags else 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "more", "errnum"),
     [
         ("x." + "y" * 2000, {}, errno.EPROTO),
@@ -255,7 +254,7 @@ def test_a_clients_own_disconnect_is_a_request_like_others():
 # -- the tree ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@for_each("rank", [0, 1])
 def test_stacks_across_the_tree_join_at_every_rank(rank):
     here = Recorded(size=3, rank=rank)
     service = here.client(rank=1, services=["kvs"])
@@ -323,7 +322,7 @@ def test_another_recording_makes_marks_of_its_own():
     assert len(first.flux) == 0, "what was not flushed stays with the tap that took it"
 
 
-@pytest.mark.parametrize("size", [0, 1, 200, 254, 255, 462, 463, 464, 500, 511, 512, 600, 70_000])
+@for_each("size", [0, 1, 200, 254, 255, 462, 463, 464, 500, 511, 512, 600, 70_000])
 def test_frames_are_whole_at_every_size(size):
     here = Recorded()
     service, caller = here.client(services=["kvs"]), here.client()

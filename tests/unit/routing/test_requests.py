@@ -2,8 +2,6 @@
 
 import itertools
 
-import pytest
-
 from broker.routing.request_routing import ROUTE_MAX_BYTES
 from broker.wire.message import (
     DELIMITER,
@@ -17,12 +15,13 @@ from broker.wire.message import (
     request,
 )
 from broker.wire.parts import encode_part
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, NO_SERVICE, UNREACHABLE, Tree, hop, text_of
 
 RANKS = range(7)
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.product(RANKS, RANKS)))
+@for_each(("source", "target"), list(itertools.product(RANKS, RANKS)))
 def test_a_rank_is_reached_from_everywhere_by_the_shortest_way(source, target):
     tree = Tree()
     client = tree.client(source)
@@ -43,7 +42,7 @@ def _above(tree, rank):
         yield rank
 
 
-@pytest.mark.parametrize("source", RANKS)
+@for_each("source", RANKS)
 def test_any_is_answered_here_when_the_service_is_here(source):
     tree = Tree()
     client = tree.client(source)
@@ -53,7 +52,7 @@ def test_any_is_answered_here_when_the_service_is_here(source):
     assert not tree.crossed
 
 
-@pytest.mark.parametrize(("source", "provider"), list(itertools.product(RANKS, (0, 1, 2))))
+@for_each(("source", "provider"), list(itertools.product(RANKS, (0, 1, 2))))
 def test_any_goes_up_until_somebody_has_the_service(source, provider):
     tree = Tree()
     service = tree.client(provider, services=["echo"])
@@ -89,7 +88,7 @@ def test_a_service_that_is_elsewhere_is_named_in_the_text_alone():
     assert asked == ["echo.say"]
 
 
-@pytest.mark.parametrize("source", RANKS)
+@for_each("source", RANKS)
 def test_upstream_with_the_own_rank_skips_the_local_service(source):
     tree = Tree()
     client = tree.client(source)
@@ -110,8 +109,8 @@ def test_upstream_with_another_rank_is_delivered_here():
     assert client.responses[0].payload == b"3"
 
 
-@pytest.mark.parametrize("nodeid", [7, 99, 0x7FFFFFFF, 0xFFFFFFFD, NODEID_UPSTREAM])
-@pytest.mark.parametrize("source", [0, 1, 6])
+@for_each("nodeid", [7, 99, 0x7FFFFFFF, 0xFFFFFFFD, NODEID_UPSTREAM])
+@for_each("source", [0, 1, 6])
 def test_a_rank_outside_the_instance_is_unreachable(source, nodeid):
     tree = Tree()
     client = tree.client(source)
@@ -123,7 +122,7 @@ def test_a_rank_outside_the_instance_is_unreachable(source, nodeid):
     assert not tree.crossed
 
 
-@pytest.mark.parametrize("target", [0, 3, 5])
+@for_each("target", [0, 3, 5])
 def test_a_service_that_an_addressed_rank_lacks_is_said_by_that_rank(target):
     tree = Tree()
     client = tree.client(4)
@@ -135,8 +134,8 @@ def test_a_service_that_an_addressed_rank_lacks_is_said_by_that_rank(target):
     assert answer.topic == "nope"
 
 
-@pytest.mark.parametrize("nodeid", [NODEID_ANY, 0, 6, 99])
-@pytest.mark.parametrize("flags", [NORESPONSE, NORESPONSE | STREAMING])
+@for_each("nodeid", [NODEID_ANY, 0, 6, 99])
+@for_each("flags", [NORESPONSE, NORESPONSE | STREAMING])
 def test_noresponse_is_never_answered_not_even_with_an_error(nodeid, flags):
     tree = Tree()
     client = tree.client(2)
@@ -157,7 +156,7 @@ def test_an_answer_to_a_request_that_wanted_none_goes_nowhere():
     assert tree[0].router.tally.drops == {"response to no open call": 1}
 
 
-@pytest.mark.parametrize("source", [0, 1])
+@for_each("source", [0, 1])
 def test_a_missing_neighbour_is_unreachable(source):
     tree = Tree(3)
     client = tree.client(source)
@@ -219,7 +218,7 @@ def test_a_request_without_route_flag_gets_the_delimiter():
     assert client.port.notices, "its end is still the provider's business"
 
 
-@pytest.mark.parametrize("cmb1", [False, True])
+@for_each("cmb1", [False, True])
 def test_a_provider_of_cmb1_skips_itself(cmb1):
     tree = Tree(3)
     above, provider = tree.client(0, services=["echo"]), tree.client(1, services=["echo"])
@@ -247,7 +246,7 @@ def test_topics_about_the_own_link_stay_here_whatever_nodeid_says():
     assert [m.matchtag for m in client.responses] == [1], "answered although it wanted none"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("limits", "size", "reached"),
     [
         ({}, 1024, True),
@@ -266,7 +265,7 @@ def test_topics_are_bounded(limits, size, reached):
     assert not client.port.cache or reached
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("hops", "reached"),
     [
         ([b"r" * 36] * 16, True),
@@ -312,7 +311,7 @@ def test_a_request_of_the_parent_without_its_hop_is_dropped():
     assert sum(tree[1].router.tally.drops.values()) == 1
 
 
-@pytest.mark.parametrize("rank", RANKS)
+@for_each("rank", RANKS)
 def test_local_is_cleared_on_every_hop_of_the_tree(rank):
     tree = Tree()
     service, client = tree.client(rank, services=["echo"]), tree.client(0, cred=GUEST)

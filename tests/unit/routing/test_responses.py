@@ -2,12 +2,11 @@
 
 import errno
 
-import pytest
-
 from broker.routing.call_caps import hold_call_caps
 from broker.routing.open_calls import REPEATS_MAX
 from broker.wire.message import DELIMITER, STREAMING, TOPIC, response
 from broker.wire.parts import encode_part
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, Tree, hop, text_of
 
 
@@ -46,7 +45,7 @@ def test_a_stream_ends_at_the_first_error():
     assert not client.port.pending
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tag", "topic", "seen"),
     [
         (5, "echo.other", "echo.x"),
@@ -102,7 +101,7 @@ def test_the_provider_cannot_answer_what_it_was_not_asked():
     assert len(client.port.pending) == 1
 
 
-@pytest.mark.parametrize("front", [b"", DELIMITER, encode_part(b"x" * 36) + DELIMITER, b"\x24abc"])
+@for_each("front", [b"", DELIMITER, encode_part(b"x" * 36) + DELIMITER, b"\x24abc"])
 def test_a_response_without_a_route_of_ours_is_dropped(front):
     tree, service, _client, asked = asked_once()
     tree[0].ask("echo.own", tag=1)

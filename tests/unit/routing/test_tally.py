@@ -1,9 +1,8 @@
 """What was received and sent, by type: what passes, what is answered here, what goes nowhere."""
 
-import pytest
-
 from broker.routing.tally import REASONS_MAX, Tally
 from broker.wire.message import NORESPONSE, STREAMING, event, response
+from tests.tables import for_each
 from tests.unit.routing.sim import Tree
 
 COUNTS = (
@@ -43,7 +42,7 @@ def test_a_refused_request_is_received_and_its_answer_sent():
     assert len(client.inbox) == 1
 
 
-@pytest.mark.parametrize("limit", [{"pending_max": 1}, {"pending_total": 1, "pending_max": 1}])
+@for_each("limit", [{"pending_max": 1}, {"pending_total": 1, "pending_max": 1}])
 def test_a_call_beyond_the_cap_is_not_sent(limit):
     tree = Tree(1, **limit)
     provider, client = tree.client(services=["echo"]), tree.client()

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.routing.topology import NO_PARENT, RANK_MAX, Topology, parse
+from tests.tables import for_each
 
 
 @st.composite
@@ -59,7 +60,7 @@ def test_depth_subtree_and_descendants(tree):
         assert tree.descendants(rank) == len(below) - 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parents", "says"),
     [
         ([0, 0], "2 parents are given for 3 ranks"),
@@ -74,7 +75,7 @@ def test_what_is_no_tree_is_refused(parents, says):
         Topology(3, parents=parents)
 
 
-@pytest.mark.parametrize("size", [0, -1, RANK_MAX + 2])
+@for_each("size", [0, -1, RANK_MAX + 2])
 def test_a_size_out_of_range_is_refused(size):
     with pytest.raises(ConfigError, match="size"):
         Topology(size)
@@ -84,7 +85,7 @@ def test_the_largest_instance_has_its_last_rank():
     assert Topology(RANK_MAX + 1, 32).parent(RANK_MAX) == (RANK_MAX - 1) // 32
 
 
-@pytest.mark.parametrize(("text", "fanout"), [("kary:1", 1), ("kary:32", 32), ("kary", 2), ("kary:", 2)])
+@for_each(("text", "fanout"), [("kary:1", 1), ("kary:32", 32), ("kary", 2), ("kary:", 2)])
 def test_kary_is_parsed(text, fanout):
     assert parse(text, 8).fanout == fanout
 
@@ -93,9 +94,7 @@ def test_custom_without_parents_is_flat():
     assert list(parse("custom", 4).children(0)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "text", ["kary:0", "kary:-1", "kary:x", "kary:\N{SUPERSCRIPT TWO}", "custom:3", "", "mincrit"]
-)
+@for_each("text", ["kary:0", "kary:-1", "kary:x", "kary:\N{SUPERSCRIPT TWO}", "custom:3", "", "mincrit"])
 def test_other_names_are_refused(text):
     with pytest.raises(ConfigError):
         parse(text, 8)

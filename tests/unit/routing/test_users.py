@@ -9,6 +9,7 @@ from broker.identity import Credentials
 from broker.routing.call_caps import hold_call_caps
 from broker.routing.users import User, UserLimits, Users
 from broker.wire.message import STREAMING
+from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, OWNER, Tree
 
 OTHER = Credentials(3000, GUEST.rolemask)
@@ -104,7 +105,7 @@ def test_services_and_subscriptions_are_counted_over_links_and_taken_back():
     assert (user.services, user.subscriptions) == (1, 1)
 
 
-@pytest.mark.parametrize("what", ["services", "subscriptions"])
+@for_each("what", ["services", "subscriptions"])
 def test_beyond_a_cap_is_eagain_with_its_name_but_not_for_the_owner(what):
     users = Users(UserLimits(services=3, subscriptions=3))
     guest, owner = User(2000, False), User(1000, True)

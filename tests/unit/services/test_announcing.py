@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.services.providers import GATHER_S, Providers
 from broker.wire.message import NORESPONSE, UPSTREAM, Message, response
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, OWNER, REMOTE_OWNER, Called, Client, Desk, value
 
 
@@ -86,7 +86,7 @@ def test_built_in_services_are_not_told():
     assert known(Desk()) == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("services", "text"),
     [
         ({"calc": [1]}, "calc is on rank 1"),

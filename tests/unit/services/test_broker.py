@@ -10,6 +10,7 @@ from broker.figures import NAMES_MAX
 from broker.services.wings import ANSWER_S, bounded
 from broker.wire.message import STREAMING, response
 from broker.wire.payload import encode_json
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, NOBODY, Desk, value
 
 OWNER_ONLY = (1, "Request requires owner credentials")
@@ -135,7 +136,7 @@ def test_a_wing_that_left_owes_nothing():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "odd",
     [{"calls": -1}, {"open": 1 << 64}, {"last_error": {"errnum": -1, "text": "", "userid": 0, "time": 0}}],
 )
@@ -303,7 +304,7 @@ def test_config_get():
     assert len(again.news()) == 1
 
 
-@pytest.mark.parametrize("topic", ["config.reload", "config.load"])
+@for_each("topic", ["config.reload", "config.load"])
 def test_the_configuration_does_not_change_while_we_run(topic):
     assert Desk(rank=1).client().refused(topic, {}) == (22, "configuration can only be changed on rank 0")
     errnum, why = Desk().client().refused(topic, {})
@@ -315,7 +316,7 @@ def test_the_configuration_does_not_change_while_we_run(topic):
 # -- rexec -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", ["exec", "write", "kill", "list", "wait", "anything"])
+@for_each("word", ["exec", "write", "kill", "list", "wait", "anything"])
 def test_remote_execution_is_off(word):
     desk = Desk()
     errnum, why = desk.client().refused(f"rexec.{word}", {}, flags=STREAMING)

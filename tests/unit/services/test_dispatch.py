@@ -3,14 +3,13 @@
 import asyncio
 import errno
 
-import pytest
-
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.services.dispatch import rusage
 from broker.services.service import Service, method
 from broker.serving.request import LATER
 from broker.wire.message import NORESPONSE, STREAMING, USER1
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk, text, value
 
 OWNER_TEXT = "Request requires owner credentials"
@@ -129,13 +128,13 @@ def test_flags_and_tags_come_back():
     assert me.ask("lab.done", tag=0).matchtag == 0
 
 
-@pytest.mark.parametrize("topic", ["lab.done", "lab.own", "lab.nope", "lab", "lab.fail", "lab.ping"])
-@pytest.mark.parametrize("cred", [OWNER, GUEST, NOBODY])
+@for_each("topic", ["lab.done", "lab.own", "lab.nope", "lab", "lab.fail", "lab.ping"])
+@for_each("cred", [OWNER, GUEST, NOBODY])
 def test_noresponse_is_never_answered(topic, cred):
     lab().client(cred).silent(topic, {"how": "rpc"}, flags=NORESPONSE)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "cred", "why"),
     [
         ("lab.done", OWNER, None),
@@ -186,7 +185,7 @@ def test_ping_tells_the_way_and_who_asked():
     }
 
 
-@pytest.mark.parametrize("data", [None, b"", b"[1]\0", b'{"seq":\0', b'{"seq":1}'])
+@for_each("data", [None, b"", b"[1]\0", b'{"seq":\0', b'{"seq":1}'])
 def test_ping_of_no_object_is_a_protocol_error(data):
     assert lab().client().refused("lab.ping", data) == (71, "")
 
@@ -313,7 +312,7 @@ def test_a_stream_without_response_runs_and_is_silent():
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("wait", [True, False], ids=["running", "not yet begun"])
+@for_each("wait", [True, False], ids=["running", "not yet begun"])
 def test_cancel_ends_a_stream_with_enodata_and_a_call_with_ecanceled(wait):
     async def story():
         desk = lab()

@@ -7,6 +7,7 @@ import pytest
 from broker.errors import ProtocolError
 from broker.services.event import decode_base64
 from broker.wire.message import NORESPONSE, STREAMING
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk, value
 
 
@@ -29,7 +30,7 @@ def test_the_empty_prefix_and_words_beyond_ascii_are_prefixes():
     assert me.link.subscriptions == {b"": 1, "é".encode(): 1}
 
 
-@pytest.mark.parametrize("topic", ["event.subscribe", "event.unsubscribe"])
+@for_each("topic", ["event.subscribe", "event.unsubscribe"])
 def test_answered_even_when_no_response_is_wanted(topic):
     me = Desk().client()
     me.ask("event.subscribe", {"topic": "x"})
@@ -38,7 +39,7 @@ def test_answered_even_when_no_response_is_wanted(topic):
     assert me.refused(topic, {}, flags=NORESPONSE) == (71, "")
 
 
-@pytest.mark.parametrize("topic", ["event.subscribe", "event.unsubscribe", "service.add", "service.remove"])
+@for_each("topic", ["event.subscribe", "event.unsubscribe", "service.add", "service.remove"])
 def test_a_link_that_asked_for_its_text_gets_no_answer_that_it_did_not_want(topic):
     me = Desk().client()
     me.link.strict = True
@@ -46,19 +47,19 @@ def test_a_link_that_asked_for_its_text_gets_no_answer_that_it_did_not_want(topi
         me.silent(topic, data, flags=NORESPONSE)
 
 
-@pytest.mark.parametrize("topic", ["event.subscribe", "service.add"])
+@for_each("topic", ["event.subscribe", "service.add"])
 def test_brokers_get_no_answer_that_they_did_not_want(topic):
     Desk().client(OWNER, kind=1).silent(topic, {"topic": "x", "service": "x"}, flags=NORESPONSE)
 
 
-@pytest.mark.parametrize("data", [None, {}, {"topic": 5}, b"", b"{", b'{"topic":"\\ud800"}\0'])
+@for_each("data", [None, {}, {"topic": 5}, b"", b"{", b'{"topic":"\\ud800"}\0'])
 def test_what_names_no_prefix_is_a_protocol_error(data):
     me = Desk().client()
     assert me.refused("event.subscribe", data) == (71, "")
     assert me.link.subscriptions == {}
 
 
-@pytest.mark.parametrize("kind", [1, 2, 3])
+@for_each("kind", [1, 2, 3])
 def test_only_clients_attached_here_subscribe(kind):
     desk = Desk()
     peer = desk.client(OWNER, kind=kind)
@@ -91,7 +92,7 @@ def test_publish_numbers_and_stamps_with_the_senders_credentials():
     assert not first.flags & 0x20
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         None,
@@ -135,9 +136,7 @@ def test_a_streaming_subscription_request_is_answered_once():
     assert (answer.errnum, answer.flags & STREAMING) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "data"), [("", b""), ("eHl6", b"xyz"), ("eHl", b"xy"), ("eA==", b"x"), ("eA", b"x")]
-)
+@for_each(("text", "data"), [("", b""), ("eHl6", b"xyz"), ("eHl", b"xy"), ("eA==", b"x"), ("eA", b"x")])
 def test_base64_with_and_without_padding(text, data):
     assert decode_base64(text) == data
 

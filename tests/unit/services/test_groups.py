@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
-
 from broker.services.groups import GATHER_S, ONLINE, TORPID, Groups
 from broker.wire.message import NORESPONSE, UPSTREAM
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, REMOTE_OWNER, Desk, value
 
 
@@ -150,7 +149,7 @@ def test_a_broker_that_joins_again_tells_everything_again():
     assert told(desk) == [{ONLINE: [{"ranks": "1", "set": True}], "h": [{"ranks": "3", "set": True}]}]
 
 
-@pytest.mark.parametrize("status", ["lost", "offline"])
+@for_each("status", ["lost", "offline"])
 def test_a_lost_child_takes_its_subtree_along_once(status):
     desk = Desk()
     from_child(desk, update(ONLINE, ("1-3", True)))
@@ -185,7 +184,7 @@ def test_torpid_children_are_a_group():
     assert get(desk, TORPID) == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         None,

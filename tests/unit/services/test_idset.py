@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from broker.errors import ProtocolError
 from broker.services import idset
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ids", "text"),
     [((), ""), ((0,), "0"), ((3, 1, 2), "1-3"), ((0, 2, 3, 7, 8, 9), "0,2-3,7-9"), ((5, 5), "5")],
 )
@@ -22,7 +23,7 @@ def test_what_is_encoded_decodes_to_itself(ids):
     assert idset.decode(f"[{idset.encode(ids)}]") == ids
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     ["junk", "1,", ",1", "3-1", "2,1", "1,1", "-1", "1-", "1-2-3", " 1", "1 ", "٣", "1e3", "[1", "9" * 11],
 )

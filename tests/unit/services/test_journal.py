@@ -9,6 +9,7 @@ from broker.errors import ConfigError
 from broker.services.context import Denial
 from broker.services.journal import NONE_TEXT
 from broker.wire.message import NORESPONSE
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, Desk, value
 
 TOLD = {"topic": "ops.dig", "errno": 1, "userid": 1000, "rolemask": 2}
@@ -68,14 +69,12 @@ def test_status_is_the_journals(desk):
     assert value(desk.client().ask("journal.status")) == {"state": "on", "written": 7}
 
 
-@pytest.mark.parametrize(
-    ("word", "data"), [("status", None), ("start", None), ("stop", None), ("denied", TOLD)]
-)
+@for_each(("word", "data"), [("status", None), ("start", None), ("stop", None), ("denied", TOLD)])
 def test_without_a_journal_the_answer_says_how_to_have_one(word, data):
     assert Desk().client().refused(f"journal.{word}", data) == (errno.ENOSYS, NONE_TEXT)
 
 
-@pytest.mark.parametrize("word", ["status", "start", "stop", "denied"])
+@for_each("word", ["status", "start", "stop", "denied"])
 def test_only_owners_may(desk, journal, word):
     assert desk.client(GUEST).refused(f"journal.{word}", TOLD)[0] == errno.EPERM
     assert (journal.state, journal.denials) == ("on", [])
@@ -118,7 +117,7 @@ def test_long_names_are_cut(desk, journal):
     assert (len(denial.topic), len(denial.session)) == (255, 255)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         {"topic": 7},
@@ -138,7 +137,7 @@ def test_a_denial_that_makes_no_sense(desk, journal, wrong):
     assert journal.denials == []
 
 
-@pytest.mark.parametrize("missing", TOLD)
+@for_each("missing", TOLD)
 def test_a_denial_with_something_missing(desk, journal, missing):
     told = {name: each for name, each in TOLD.items() if name != missing}
     assert desk.client().refused("journal.denied", told)[0] == errno.EPROTO

@@ -5,9 +5,8 @@ import typing
 from collections.abc import Callable
 from dataclasses import fields
 
-import pytest
-
 from broker.services.context import Context, MakeCall
+from tests.tables import for_each
 from tests.unit.services.little_broker import LittleBroker
 
 ELSEWHERE = {"on_leave", "subscribe_own", "published", "tree_changed", "stop"}
@@ -30,7 +29,7 @@ def arguments(name: str) -> tuple[list[None], dict[str, None]] | None:
     return [None] * (len(wanted) - len(keywords)), dict.fromkeys(keywords)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_it_has_what_services_see(name):
     ours, wanted = getattr(LittleBroker(), name), arguments(name)
     if wanted is not None:

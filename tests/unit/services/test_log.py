@@ -1,9 +1,8 @@
 """log.append, dmesg, clear, stats-get, cancel, disconnect."""
 
-import pytest
-
 from broker.services.log import Log
 from broker.wire.message import NORESPONSE, STREAMING, UPSTREAM
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, Desk, value
 
 OWNER_ONLY = (1, "Request requires owner credentials")
@@ -29,7 +28,7 @@ def test_append_answers_only_to_a_matchtag():
     assert dmesg(me) == ["one", "two", "three", 61]
 
 
-@pytest.mark.parametrize("payload", [None, b"", b"junk"])
+@for_each("payload", [None, b"", b"junk"])
 def test_what_is_no_entry_is_ignored(payload):
     me = Desk().client()
     assert me.ask("log.append", payload).errnum == 0

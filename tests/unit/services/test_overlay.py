@@ -1,9 +1,8 @@
 """overlay.health, topology, monitor, disconnect-subtree, stats-get."""
 
-import pytest
-
 from broker.services.overlay import Overlay
 from broker.wire.message import STREAMING
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, NOBODY, Desk, value
 
 
@@ -72,7 +71,7 @@ def test_topology_of_all_and_of_a_child():
     assert value(me.ask("overlay.topology", {"rank": 1})) == one
 
 
-@pytest.mark.parametrize("rank", [3, 9, -1])
+@for_each("rank", [3, 9, -1])
 def test_topology_of_others_is_asked_elsewhere(rank):
     assert Desk().client().refused("overlay.topology", {"rank": rank}) == (
         2,

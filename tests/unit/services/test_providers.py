@@ -1,8 +1,7 @@
 """service.add and service.remove."""
 
-import pytest
-
 from broker.wire.message import NORESPONSE
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk
 
 
@@ -18,7 +17,7 @@ def test_add_and_remove():
     assert me.refused("service.remove", {"service": "mysvc"}) == (2, "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "errnum"),
     [("a.b", 22), ("", 22), ("x" * 245, 22), ("attr", 17), ("broker", 17), ("service", 17)],
 )
@@ -32,8 +31,8 @@ def test_built_in_services_cannot_be_taken_away():
     assert b"attr" in desk.context.providers
 
 
-@pytest.mark.parametrize("topic", ["service.add", "service.remove"])
-@pytest.mark.parametrize("data", [None, {}, {"service": 5}, b"{}", b'{"service":"\\ud800"}\0'])
+@for_each("topic", ["service.add", "service.remove"])
+@for_each("data", [None, {}, {"service": 5}, b"{}", b'{"service":"\\ud800"}\0'])
 def test_bad_payloads(topic, data):
     assert Desk().client().refused(topic, data) == (71, "")
 

@@ -1,6 +1,5 @@
 """All services together: who may call what, and that no payload upsets any of them."""
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +8,7 @@ from broker.services.heartbeat import Heartbeat
 from broker.services.log import Log
 from broker.services.registry import built_in
 from broker.wire.message import NORESPONSE, STREAMING
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk, LittleBroker
 
 ALL, USER, OWNERS = int(Role.ALL), int(Role.USER), int(Role.NONE)
@@ -60,8 +60,8 @@ def test_every_method_stands_in_the_table_with_its_mask():
     }
 
 
-@pytest.mark.parametrize("topic", TOPICS)
-@pytest.mark.parametrize("cred", [OWNER, GUEST, NOBODY])
+@for_each("topic", TOPICS)
+@for_each("cred", [OWNER, GUEST, NOBODY])
 def test_a_denial_is_the_deployed_one_and_nothing_else_is_denied_by_mask(topic, cred):
     name, word = topic.split(".")
     allow = MASKS[name][word]

@@ -1,22 +1,20 @@
 """Log entries and the ring."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.services.ring import LINE_MAX_BYTES, Ring, compose, parse
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(("pri", "severity"), [(24, 3), (56, 7), (3, 0), (63, 7), (30, 3), (0, 0)])
+@for_each(("pri", "severity"), [(24, 3), (56, 7), (3, 0), (63, 7), (30, 3), (0, 0)])
 def test_severity_is_what_deployed_software_means_by_it(pri, severity):
     entry = parse(f"<{pri}>1 2026-11-20T15:33:26.814201Z 3 logger 4142 - - hi".encode())
     assert entry is not None
     assert (entry.severity, entry.host) == (severity, "3")
 
 
-@pytest.mark.parametrize(
-    "payload", [None, b"", b"junk", b"<24> x", b"<24>2 t h a", b"<>1 t h a", b"<1234>1 t h ", b"\0"]
-)
+@for_each("payload", [None, b"", b"junk", b"<24> x", b"<24>2 t h a", b"<>1 t h a", b"<1234>1 t h ", b"\0"])
 def test_other_text_is_no_entry(payload):
     assert parse(payload) is None
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from broker.errors import ProtocolError
 from broker.services.service_locations import NAMES_MAX, ServiceLocations
 from broker.wire.payload import encode_json
+from tests.tables import for_each
 
 SIZE = 15
 
@@ -31,7 +32,7 @@ def test_own_and_what_children_say_the_nearest_first():
     assert where.ranks("nope") == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("near", "ranks", "nearest"),
     [(0, [2, 3, 4], 1), (1, [3, 4, 2], 2), (9, [4, 3, 2], 1), (13, [2, 3, 4], 1), (6, [2, 3, 4], 1)],
 )
@@ -67,7 +68,7 @@ def test_beyond_the_bounds_is_counted_and_names_of_guests_go_first():
     assert where.subtree() == ({"a": [2], "b": [1, 4]}, 5 + 1 + 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "services",
     [
         {"calc": [2]},
@@ -97,7 +98,7 @@ def test_a_child_that_says_what_cannot_be_true_costs_itself_only(services):
     assert where.subtree() == ({"other": [2]}, 0)
 
 
-@pytest.mark.parametrize("left_out", [-1, 1 << 54])
+@for_each("left_out", [-1, 1 << 54])
 def test_a_count_that_cannot_be_true(left_out):
     with pytest.raises(ProtocolError):
         at().set_child(1, {}, left_out)

@@ -1,8 +1,7 @@
 """state-machine.get, wait, monitor."""
 
-import pytest
-
 from broker.wire.message import STREAMING
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, Desk, value
 
 
@@ -39,7 +38,7 @@ def test_wait_fails_when_running_is_over():
     assert [message.errnum for message in me.take(tag)] == [22]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "first"),
     [
         (None, [{"state": 5}]),

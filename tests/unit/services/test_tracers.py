@@ -20,6 +20,7 @@ from broker.wire.message import (
     request,
     response,
 )
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, OWNER, Desk, Link
 
 ALL = {"typemask": 15, "topic_glob": "*", "nodeid": -1}
@@ -101,7 +102,7 @@ def deep(levels):
     return b'{"a":' * levels + b"1" + b"}" * levels + b"\0"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wanted", "seen"),
     [
         ({}, ["broker.ping", "broker.ping", "news.x", "heartbeat 0"]),

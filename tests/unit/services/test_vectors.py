@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-import pytest
-
 from broker.identity import Credentials
 from broker.wire.framing import Splitter
 from broker.wire.message import (
@@ -26,6 +24,7 @@ from broker.wire.message import (
 )
 from broker.wire.payload import encode_json, is_json_object
 from broker.wire.topic import service_of
+from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, OWNER, Client, Desk, value
 from tests.vectors import excluded, local
 
@@ -169,7 +168,7 @@ ANSWERED = [dialogue for dialogue in dialogues() if dialogue.responses]
 ASKED = [dialogue for dialogue in dialogues() if dialogue.requests and not dialogue.responses]
 
 
-@pytest.mark.parametrize("dialogue", ANSWERED, ids=lambda each: f"{each.case}-{each.topic}-{each.matchtag}")
+@for_each("dialogue", ANSWERED, ids=lambda each: f"{each.case}-{each.topic}-{each.matchtag}")
 def test_answers_are_the_captured_ones(dialogue: Dialogue) -> None:
     if dialogue.requests and answered_by_router(dialogue.requests[0]):
         assert dialogue.responses[0].errnum == 113
@@ -192,7 +191,7 @@ def differs(dialogue: Dialogue) -> bool:
     return dialogue.topic not in ("attr.get", "groups.get")
 
 
-@pytest.mark.parametrize("dialogue", ASKED, ids=lambda each: f"{each.case}-{each.topic}-{each.matchtag}")
+@for_each("dialogue", ASKED, ids=lambda each: f"{each.case}-{each.topic}-{each.matchtag}")
 def test_every_request_is_answered_unless_it_wants_nothing(dialogue: Dialogue) -> None:
     for message in dialogue.requests:
         _, answers = ask(message, message.nodeid if message.nodeid != NODEID_ANY else 0)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.transport import curve
+from tests.tables import for_each
 
 PAIR = curve.generate({"name": "node0"})
 
@@ -66,7 +67,7 @@ other
     assert certificate.metadata["plain"] == "unquoted"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says"),
     [
         ("", "no public-key"),
@@ -85,7 +86,7 @@ def test_what_is_no_certificate_is_refused(text, says):
         curve.decode(text, "file")
 
 
-@pytest.mark.parametrize("value", ['say "hi"', "two\nlines"])
+@for_each("value", ['say "hi"', "two\nlines"])
 def test_metadata_that_cannot_be_quoted_is_refused(value):
     with pytest.raises(ConfigError, match="name"):
         curve.encode(curve.Certificate(PAIR.public_key, None, {"name": value}))

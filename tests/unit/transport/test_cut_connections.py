@@ -15,6 +15,7 @@ import zmq
 from broker.transport.zeromq.connection import inode
 from broker.transport.zeromq.hub import LOOKS, _break_and_close, came_within
 from broker.transport.zeromq.monitor import EVENT
+from tests.tables import for_each
 
 ROUNDS = 60
 """Before connections had to be gone first, one of the first twenty or so ended the process."""
@@ -65,7 +66,7 @@ class Awaited:
         return True
 
 
-@pytest.mark.parametrize("look", [1, 2, LOOKS])
+@for_each("look", [1, 2, LOOKS])
 def test_a_stop_of_this_process_uses_up_one_look_of_a_listener(look):
     awaited = Awaited(look)
     assert asyncio.run(came_within(0.04, awaited))

@@ -16,6 +16,7 @@ import zmq
 
 from broker.oslo.reactor.tuning import Tuning, tune_tcp
 from broker.transport.zeromq.tuning import tune
+from tests.tables import for_each
 
 ALIVE_S = 6
 """Longer than the interval of any heartbeat we ever had, 5 s."""
@@ -82,8 +83,8 @@ def test_who_is_behind_with_reading_a_peer_survives_its_end():
     assert all(count >= 10 for _, _, count in ends.values()), ends
 
 
-@pytest.mark.parametrize("kind", [zmq.ROUTER, zmq.DEALER])
-@pytest.mark.parametrize(
+@for_each("kind", [zmq.ROUTER, zmq.DEALER])
+@for_each(
     "tuned",
     [lambda sock: tune(sock, 1 << 20), lambda sock: tune_tcp(sock, Tuning())],
     ids=["tree and NFP", "oslo"],

@@ -7,6 +7,7 @@ from broker.transport.budget import Budget
 from broker.transport.in_flight import AGAIN_MSGS, WINDOW_BYTES, WINDOW_MSGS, InFlight
 from broker.transport.outbox import LARGE_BYTES, PROTO_TYPE, Outbox, OutboxLimits
 from broker.wire.message import EVENT, RESPONSE, event
+from tests.tables import for_each
 
 MIB = 1 << 20
 
@@ -41,7 +42,7 @@ def alive(*owners):
 # -- one link --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("in_front", [0, 1, 64 * MIB])
+@for_each("in_front", [0, 1, 64 * MIB])
 def test_a_message_beyond_the_cap_waits_whatever_is_in_front(in_front):
     owner = Owner()
     if in_front:
@@ -117,7 +118,7 @@ def test_half_of_the_cap_is_kept_from_requests():
     assert not owner.outbox.has_room_for_requests
 
 
-@pytest.mark.parametrize(("policy", "owes"), [("drop", False), ("disconnect", True)])
+@for_each(("policy", "owes"), [("drop", False), ("disconnect", True)])
 def test_events_that_may_be_dropped_are_owed_to_nobody(policy, owes):
     owner = Owner(event_policy=policy)
     assert not owner.outbox.has_undroppable

@@ -8,9 +8,10 @@ from broker.errors import ConfigError
 from broker.transport.websocket import refusal
 from broker.transport.websocket.address import check_secrecy, fresh, parse, token_of
 from gateway import closes
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("uri", "full"),
     [
         ("ws://127.0.0.1:8280", "ws://127.0.0.1:8280/v1/ws"),
@@ -32,7 +33,7 @@ def test_the_policy_goes_into_the_query():
         parse("ws://h:1", "wait")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "uri", ["http://h:1", "ws://", "ws:///x", "ws://h:port", "ws://h:70000", "ws://[::1", "ws://h:1/#once=x"]
 )
 def test_what_is_no_address(uri):
@@ -40,7 +41,7 @@ def test_what_is_no_address(uri):
         parse(uri)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "uri",
     [
         "ws://user:s3cret@h:1",
@@ -56,12 +57,12 @@ def test_a_secret_in_an_address_is_refused_and_not_repeated(uri):
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "[::1]", "localhost"])
+@for_each("host", ["127.0.0.1", "127.8.8.8", "[::1]", "localhost"])
 def test_plaintext_stays_on_this_machine(host):
     check_secrecy(parse(f"ws://{host}:1"), insecure=False)
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "example.org", "[2001:db8::1]", "localhost.example.org"])
+@for_each("host", ["192.0.2.1", "example.org", "[2001:db8::1]", "localhost.example.org"])
 def test_plaintext_elsewhere_needs_insecure(host):
     with pytest.raises(ConfigError, match="plaintext off loopback"):
         check_secrecy(parse(f"ws://{host}:1"), insecure=False)
@@ -92,7 +93,7 @@ def test_where_the_token_comes_from(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("_no_token")
-@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff"])
+@for_each("content", [None, b"", b" \n", b"\xff"])
 def test_a_token_file_that_holds_none(monkeypatch, tmp_path, content):
     file = tmp_path / "token"
     if content is not None:

@@ -13,6 +13,7 @@ from websockets.http11 import Response
 from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.transport.link import Options
 from broker.transport.registry import dial, listen
+from tests.tables import for_each
 from tests.unit.transport.scripted_gateway import failing, gateway, options, say, talking, welcome_and_wait
 
 
@@ -52,7 +53,7 @@ def test_the_token_is_in_no_log(caplog):
     assert not any("s3cret" in record.getMessage() for record in ours)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "body", "number", "text"),
     [
         (401, '{"errno":13,"name":"EACCES","text":"unknown token"}', errno.EACCES, "unknown token"),
@@ -89,7 +90,7 @@ def test_something_else_that_speaks_websocket():
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "number"),
     [(4500, errno.EACCES), (4501, errno.EPERM), (4504, errno.EUSERS), (4005, errno.EAGAIN)],
 )

@@ -14,6 +14,7 @@ from broker.transport.registry import dial
 from broker.wire.framing import Splitter
 from broker.wire.message import event, response
 from gateway import selfsigned
+from tests.tables import for_each
 from tests.unit.transport.scripted_gateway import WELCOME, gateway, options, say, soon, talking
 
 
@@ -67,7 +68,7 @@ def test_a_connection_that_just_ends():
     talking(script, then)
 
 
-@pytest.mark.parametrize("data", [b"rubbish" * 9, event("whole").framed() + b"\x12", "[]", "no json"])
+@for_each("data", [b"rubbish" * 9, event("whole").framed() + b"\x12", "[]", "no json"])
 def test_a_gateway_that_talks_nonsense(data):
     async def script(connection):
         await connection.send(say(WELCOME))

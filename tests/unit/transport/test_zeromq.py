@@ -15,6 +15,7 @@ from broker.transport import curve, zeromq
 from broker.transport.link import Options
 from broker.transport.zeromq.batching import ALONE_BYTES, BATCH_BYTES, BATCH_MSGS
 from broker.wire.message import MAGIC_DEPLOYED, control, event, request
+from tests.tables import for_each
 from tests.unit.transport.raw import (
     CLIENT,
     GUEST,
@@ -143,9 +144,7 @@ def test_a_link_speaks_its_dialect(settings, form):
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
-    "bad", [[b""], [b"\x8e" * 20], [b"rubbish"], [b"", b"x", b"y" * 20], [event("cut").framed()[:-1]]]
-)
+@for_each("bad", [[b""], [b"\x8e" * 20], [b"rubbish"], [b"", b"x", b"y" * 20], [event("cut").framed()[:-1]]])
 def test_what_is_no_message_ends_its_own_link_only(bad):
     async def check():
         async with listener(listening(batch=True)) as (address, accepting):
@@ -249,9 +248,7 @@ def test_a_key_forgotten_between_handshake_and_first_message_is_not_heard():
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
-    "options", [dialling(server=CLIENT), Options(connect_timeout_s=PATIENCE_S)], ids=["key", "plain"]
-)
+@for_each("options", [dialling(server=CLIENT), Options(connect_timeout_s=PATIENCE_S)], ids=["key", "plain"])
 def test_a_wrong_server_key_or_plaintext_is_refused(options):
     async def check():
         async with listener(listening()) as (address, accepting):
@@ -262,7 +259,7 @@ def test_a_wrong_server_key_or_plaintext_is_refused(options):
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("uri", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:0"])
+@for_each("uri", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:0"])
 def test_plaintext_off_loopback_is_a_setting(uri):
     async def check():
         with pytest.raises(ConfigError, match="plaintext"):
@@ -276,7 +273,7 @@ def test_plaintext_off_loopback_is_a_setting(uri):
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "extra",
     [
         {"curve": curve.CurveClient(PEER, SERVER.public_key)},

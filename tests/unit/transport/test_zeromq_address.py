@@ -8,9 +8,10 @@ import pytest
 
 from broker.errors import ConfigError, LinkBroken
 from broker.transport.zeromq.address import Endpoint, bound, check_secrecy, contact, is_local, parse, resolve
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("uri", "endpoint", "text"),
     [
         ("tcp://10.0.0.1:8050", Endpoint("tcp", "10.0.0.1", 8050), "tcp://10.0.0.1:8050"),
@@ -24,7 +25,7 @@ def test_parse(uri, endpoint, text):
     assert endpoint.text == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     "uri",
     [
         "tcp://host",
@@ -55,7 +56,7 @@ def test_contact_replaces_wildcards_only():
     assert contact(Endpoint("ipc", "/run/x"), "/run/x") == "ipc:///run/x"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("uri", "local"),
     [
         ("ipc:///x", True),

@@ -24,6 +24,7 @@ from broker.transport.zeromq.batching import (
 )
 from broker.wire.decoding import from_parts
 from broker.wire.message import CONTROL, EVENT, MAGIC_TEXT, Message, control, event, request
+from tests.tables import for_each
 
 
 def groups(forms: list[Form]) -> list[list[Form]]:
@@ -61,9 +62,7 @@ def test_large_messages_travel_alone_without_a_copy():
     assert isinstance(parts[2], memoryview)
 
 
-@pytest.mark.parametrize(
-    "message", [event("e"), control(0), request("t", b"p" * 300), request("t", b"p" * 70_000)]
-)
+@for_each("message", [event("e"), control(0), request("t", b"p" * 300), request("t", b"p" * 70_000)])
 def test_forms_know_size_and_type(message):
     for form in (form_of(message), plain(message)):
         assert form_type(form) == message.type
@@ -96,7 +95,7 @@ def test_a_batch_cut_short_gives_what_is_whole(cut):
     assert out == [event(f"e.{number}") for number in range(len(out))]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "tail",
     [
         b"\0",
@@ -112,8 +111,8 @@ def test_a_bad_frame_comes_after_the_good_ones(tail):
     assert out == [event("good")]
 
 
-@pytest.mark.parametrize("flags", range(16))
-@pytest.mark.parametrize("large", range(4))
+@for_each("flags", range(16))
+@for_each("large", range(4))
 def test_a_large_part_is_the_same_message_wherever_it_stands(flags: int, large: int) -> None:
     """The one before the last is not copied, be it a payload, as in all messages of good will, or not."""
     parts = [b"route", b"", b"topic", b"payload", bytes((0x8E, 1, 2, flags)) + bytes(16)]

@@ -8,6 +8,7 @@ from broker.wire.decoding import from_parts
 from broker.wire.dialects import NAMES, dialect
 from broker.wire.framing import Splitter
 from broker.wire.message import Message
+from tests.tables import for_each
 
 DEPLOYED = dialect("flux1")
 TEXT = dialect("flux1", strict=True)
@@ -39,9 +40,7 @@ def test_names() -> None:
     assert not TEXT.native
 
 
-@pytest.mark.parametrize(
-    ("name", "strict"), [("zmtp", False), ("", False), ("cmb1", True), ("cmb1rev", True)]
-)
+@for_each(("name", "strict"), [("zmtp", False), ("", False), ("cmb1", True), ("cmb1rev", True)])
 def test_there_is_no_other(name: str, strict: bool) -> None:
     with pytest.raises(ConfigError, match="no dialect"):
         dialect(name, strict)
@@ -102,7 +101,7 @@ GOLDEN = [
 ]
 
 
-@pytest.mark.parametrize(("make", "spoken", "parts"), GOLDEN)
+@for_each(("make", "spoken", "parts"), GOLDEN)
 def test_golden_parts(make, spoken, parts: list[bytes]) -> None:
     message = make()
     assert spoken.encode(message) == parts
@@ -127,7 +126,7 @@ def test_golden_frame_of_the_text() -> None:
     assert DEPLOYED.frame(message) == message.framed()
 
 
-@pytest.mark.parametrize("size", [0, 253, 254, 255, 256, 70_000])
+@for_each("size", [0, 253, 254, 255, 256, 70_000])
 def test_sizes_of_the_text_count_the_nul(size: int) -> None:
     message = m.request(b"t" * size, b"p" * size)
     framed = TEXT.frame(message)
@@ -135,7 +134,7 @@ def test_sizes_of_the_text_count_the_nul(size: int) -> None:
     assert Splitter().feed(framed) == [message]
 
 
-@pytest.mark.parametrize("spoken", [REVISED, FIRST])
+@for_each("spoken", [REVISED, FIRST])
 def test_older_dialects_have_no_stream_form(spoken) -> None:
     with pytest.raises(Untranslatable, match="ZeroMQ only"):
         spoken.frame(request())
@@ -144,33 +143,33 @@ def test_older_dialects_have_no_stream_form(spoken) -> None:
 # -- the form of the house ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spoken", [TEXT, REVISED, FIRST])
+@for_each("spoken", [TEXT, REVISED, FIRST])
 def test_a_missing_delimiter_is_added(spoken) -> None:
     message = spoken.decode(golden(b"kvs.get", proto(1, 0x01)))
     assert message.parts() == golden("", b"kvs.get", proto(1, 0x09))
 
 
-@pytest.mark.parametrize("spoken", [TEXT, REVISED, FIRST])
+@for_each("spoken", [TEXT, REVISED, FIRST])
 def test_control_is_stripped_to_proto(spoken) -> None:
     parts = golden(b"id", "", b"topic", b"payload", proto(8, 0x0B, "00 00 00 00 00 00 00 00"))
     assert spoken.decode(parts).parts() == golden("", proto(8, 0x08, "00 00 00 00 00 00 00 00"))
 
 
-@pytest.mark.parametrize("spoken", [TEXT, REVISED, FIRST])
+@for_each("spoken", [TEXT, REVISED, FIRST])
 def test_routes_left_over_on_events_are_not_written(spoken) -> None:
     message = event()
     message.push_route(HOP)
     assert spoken.encode(message) == spoken.encode(event())
 
 
-@pytest.mark.parametrize("spoken", [TEXT, REVISED, FIRST])
+@for_each("spoken", [TEXT, REVISED, FIRST])
 def test_the_unused_word_of_an_event_is_zero(spoken) -> None:
     message = from_parts(golden("", b"a", proto(4, 0x09, "00 00 00 05 00 00 03 78")))
     assert message.aux2 == 888
     assert spoken.encode(message)[-1] == proto(4, 0x01, "00 00 00 05 00 00 00 00")
 
 
-@pytest.mark.parametrize("spoken", [TEXT, REVISED, FIRST])
+@for_each("spoken", [TEXT, REVISED, FIRST])
 def test_bytes_that_are_no_message(spoken) -> None:
     for parts in ([], [b""], [b"\0" * 20], [proto(3, 0)], [proto(1, 8)], [proto(1, 1)]):
         with pytest.raises(DecodeError):
@@ -180,8 +179,8 @@ def test_bytes_that_are_no_message(spoken) -> None:
 # -- identities --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spoken", [REVISED, FIRST])
-@pytest.mark.parametrize(
+@for_each("spoken", [REVISED, FIRST])
+@for_each(
     "identity",
     [
         b"\x00\x6b\x8b\x45\x67",
@@ -205,8 +204,8 @@ def test_any_identity_comes_back_as_it_was(spoken, identity: bytes) -> None:
     assert spoken.encode(m.response(asked))[:3] == [identity, b"outer", b""]
 
 
-@pytest.mark.parametrize("spoken", [REVISED, FIRST])
-@pytest.mark.parametrize("hop", [b"100%", b"%41", b"%0"])
+@for_each("spoken", [REVISED, FIRST])
+@for_each("hop", [b"100%", b"%41", b"%0"])
 def test_a_hop_that_would_come_back_as_another_is_refused(spoken, hop: bytes) -> None:
     message = m.request("a")
     message.push_route(hop)
@@ -217,7 +216,7 @@ def test_a_hop_that_would_come_back_as_another_is_refused(spoken, hop: bytes) ->
 # -- first CMB1: the JSON flag -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("payload", "flags", "inside"),
     [
         (b'{"a":1}', 0x0F, b'{"a":1}\0'),
@@ -241,7 +240,7 @@ def test_a_mark_without_payload_means_nothing() -> None:
     assert FIRST.decode(golden("", b"a", proto(1, 0x0D))).parts() == golden("", b"a", proto(1, 0x09))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("inside", "payload", "flags"),
     [
         (b'{"a":1}\0', b'{"a":1}', 0x0F),
@@ -281,8 +280,8 @@ def test_flags_of_the_revision() -> None:
     assert REVISED.decode(parts) == message
 
 
-@pytest.mark.parametrize("spoken", [REVISED, FIRST])
-@pytest.mark.parametrize("errnum", ["00 00 00 01", "00 00 00 02", "ff ff ff ff"])
+@for_each("spoken", [REVISED, FIRST])
+@for_each("errnum", ["00 00 00 01", "00 00 00 02", "ff ff ff ff"])
 def test_a_keepalive_with_an_errnum_never_becomes_control(spoken, errnum: str) -> None:
     """Taken for a control type, 2 would be DISCONNECT."""
     with pytest.raises(Untranslatable, match="errnum"):

@@ -7,6 +7,7 @@ from broker.wire import message as m
 from broker.wire.decoding import decode, decode_large
 from broker.wire.framing import LARGE_BYTES, Splitter, frame
 from broker.wire.message import MAGIC_DEPLOYED, MAGIC_TEXT
+from tests.tables import for_each
 from tests.vectors import local
 
 PING = m.request("broker.ping", b'{"seq":1}\0', matchtag=1)
@@ -42,7 +43,7 @@ def test_every_cut_of_every_captured_frame() -> None:
             assert splitter.pending_bytes == 0
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 64, 1000, 65536])
+@for_each("size", [1, 2, 3, 7, 8, 9, 64, 1000, 65536])
 def test_all_captured_frames_in_equal_pieces(size: int) -> None:
     frames = [record.frame for record in local()]
     splitter = Splitter()
@@ -72,7 +73,7 @@ def test_the_peers_magic_is_remembered() -> None:
     assert splitter.magic == MAGIC_DEPLOYED
 
 
-@pytest.mark.parametrize("size", [1, 5, 8, 1000])
+@for_each("size", [1, 5, 8, 1000])
 def test_orders_may_change_between_frames(size: int) -> None:
     splitter = Splitter()
     stream = frame(PING, MAGIC_TEXT) + frame(PONG) + frame(PING, MAGIC_TEXT)
@@ -88,8 +89,8 @@ def test_frame_in_both_orders() -> None:
 # -- bad frames --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 3, 8, 50, 10_000])
-@pytest.mark.parametrize(
+@for_each("size", [1, 3, 8, 50, 10_000])
+@for_each(
     "bad",
     [
         BAD,
@@ -109,8 +110,8 @@ def test_messages_in_front_of_a_bad_frame_are_delivered_and_none_behind(bad: byt
     assert splitter.feed(PING.framed()) == []
 
 
-@pytest.mark.parametrize("size", [8, 9, 10, 40, 5000])
-@pytest.mark.parametrize("front", [b"", PING.framed(), m.event("e", bytes(300)).framed()])
+@for_each("size", [8, 9, 10, 40, 5000])
+@for_each("front", [b"", PING.framed(), m.event("e", bytes(300)).framed()])
 def test_zeros_are_no_frame_whatever_came_before(front: bytes, size: int) -> None:
     splitter = Splitter()
     assert len(splitter.feed(front + bytes(size))) == bool(front)
@@ -128,8 +129,8 @@ def test_failure_says_what_was_seen_and_what_was_expected() -> None:
 # -- caps --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("over", [0, 1, 20, 21, 22])
-@pytest.mark.parametrize("pieces", [1, 7, 10_000])
+@for_each("over", [0, 1, 20, 21, 22])
+@for_each("pieces", [1, 7, 10_000])
 def test_the_cap_is_exact_however_the_bytes_arrive(over: int, pieces: int) -> None:
     data = m.request("a", bytes(1000)).framed()
     splitter = Splitter(max_bytes=len(data) - 8 - over)
@@ -187,7 +188,7 @@ def large_body(routes: list[bytes] | None, topic: bytes | None, payload: bytes |
     return b"".join(m.encode_part(part) for part in [*parts, proto])
 
 
-@pytest.mark.parametrize("what", ODD_LARGE)
+@for_each("what", ODD_LARGE)
 def test_large_frames_decode_as_small_ones_do(what: str) -> None:
     body = large_body(*ODD_LARGE[what])
     assert len(body) > LARGE_BYTES
@@ -227,7 +228,7 @@ def test_the_payload_of_a_large_frame_is_not_copied() -> None:
     assert (again.routes, again.userid, again.payload) == ([b"hop"], 1000, b"x" * 100_000)
 
 
-@pytest.mark.parametrize("at", [-1, -20, -21, 0, 1])
+@for_each("at", [-1, -20, -21, 0, 1])
 def test_damaged_large_frames_are_refused_as_small_ones_are(at: int) -> None:
     body = bytearray(large_body([b"hop", b""], b"a", b"x" * 70_000))
     body[at] ^= 0xFF

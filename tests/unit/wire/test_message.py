@@ -7,6 +7,7 @@ from broker.wire import message as m
 from broker.wire.decoding import decode, from_parts
 from broker.wire.message import Message
 from broker.wire.parts import encode_part, part_data, part_size, split_parts
+from tests.tables import for_each
 
 PROTO = "8e 01 {kind:02x} {flags:02x}  00 00 03 e8  00 00 00 02  00 00 00 03  00 00 00 07"
 
@@ -151,7 +152,7 @@ def test_framed_is_made_once() -> None:
 # -- parts -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("size", "head"),
     [
         (0, "00"),
@@ -178,9 +179,7 @@ def test_no_part_is_not_an_empty_part() -> None:
     assert part_data(b"\x00") == b""
 
 
-@pytest.mark.parametrize(
-    "body", ["01", "05 61", "ff", "ff 00 00 00", "ff 00 00 00 02 61", "00 ff ff ff ff ff"]
-)
+@for_each("body", ["01", "05 61", "ff", "ff 00 00 00", "ff 00 00 00 02 61", "00 ff ff ff ff ff"])
 def test_part_that_runs_past_the_end(body: str) -> None:
     with pytest.raises(DecodeError):
         split_parts(bytes.fromhex(body))
@@ -191,7 +190,7 @@ def test_part_that_runs_past_the_end(body: str) -> None:
 CANONICAL = bytes.fromhex("03 68 6f 70 00 01 61 01 70 14") + proto(1, 0x0B)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("what", "body"),
     [
         ("canonical", "03 68 6f 70  00  01 61  01 70  14"),
@@ -215,8 +214,8 @@ def test_what_is_decodable_becomes_canonical(what: str, body: str) -> None:
     assert encoded(body + proto(1, 0x0B).hex()).encode() == CANONICAL, what
 
 
-@pytest.mark.parametrize("size", [*range(1, 30), *range(245, 260)])
-@pytest.mark.parametrize("flags", [0x0B, 0x03, 0x02, 0x09])
+@for_each("size", [*range(1, 30), *range(245, 260)])
+@for_each("flags", [0x0B, 0x03, 0x02, 0x09])
 def test_the_long_form_of_every_size_becomes_canonical(size: int, flags: int) -> None:
     """The fast way must not take a long form for a short part, wherever its end happens to fall."""
     parts = (
@@ -230,7 +229,7 @@ def test_the_long_form_of_every_size_becomes_canonical(size: int, flags: int) ->
         assert decode(body, 0, len(body)).encode() == b"".join(short)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "left"),
     [
         (0x09, ["hop", "", "a"]),
@@ -247,7 +246,7 @@ def test_parts_whose_flag_is_clear_are_dropped(flags: int, left: list[str]) -> N
     assert message.parts() == [part.encode() for part in left] + [proto(1, flags)]
 
 
-@pytest.mark.parametrize("sizes", [(255,), (300, 36), (36, 255, 1)])
+@for_each("sizes", [(255,), (300, 36), (36, 255, 1)])
 def test_routes_of_255_bytes_and_more(sizes: tuple[int, ...]) -> None:
     stack = [bytes([65 + at]) * size for at, size in enumerate(sizes)]
     message = from_parts([*stack, b"", b"a", proto(1, 0x09)])
@@ -256,7 +255,7 @@ def test_routes_of_255_bytes_and_more(sizes: tuple[int, ...]) -> None:
     assert decode(body, 0, len(body)) == message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parts", "why"),
     [
         ([], "PROTO"),

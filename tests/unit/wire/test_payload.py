@@ -6,13 +6,14 @@ import pytest
 
 from broker.errors import ProtocolError
 from broker.wire.payload import any_text, decode_json, decode_text, encode_json, encode_text, is_json_object
+from tests.tables import for_each
 
 
 def nested(depth: int) -> bytes:
     return b'{"a":' + b"[" * depth + b"]" * depth + b"}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "payload"),
     [
         ({}, b"{}\0"),
@@ -30,7 +31,7 @@ def test_json_both_ways(value: dict, payload: bytes) -> None:
     assert is_json_object(payload)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("payload", "value"),
     [
         (b'{"a":1}\0', {"a": 1}),
@@ -47,7 +48,7 @@ def test_json_that_is_read_though_we_write_it_otherwise(payload: bytes, value: d
     assert value is None or read == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     "payload",
     [
         None,
@@ -87,7 +88,7 @@ def test_no_json_object_is_eproto(payload: bytes | None) -> None:
     assert caught.value.errno == errno.EPROTO
 
 
-@pytest.mark.parametrize("value", [[1], "text", 7, None], ids=repr)
+@for_each("value", [[1], "text", 7, None], ids=repr)
 def test_only_objects_are_written(value: Any) -> None:
     with pytest.raises(ProtocolError, match="object"):
         encode_json(value)
@@ -108,7 +109,7 @@ def test_a_float_that_is_no_number_becomes_null() -> None:
     assert encode_json({"a": math.nan, "b": -math.inf}) == b'{"a":null,"b":null}\0'
 
 
-@pytest.mark.parametrize(
+@for_each(
     "payload",
     [
         b"",
@@ -128,7 +129,7 @@ def test_what_is_not_taken_for_a_json_payload(payload: bytes) -> None:
     assert not is_json_object(payload)
 
 
-@pytest.mark.parametrize("text", ["", "plain", "été ☃", "bytes \udcff kept"])
+@for_each("text", ["", "plain", "été ☃", "bytes \udcff kept"])
 def test_text_both_ways(text: str) -> None:
     assert decode_text(encode_text(text)) == text
 
@@ -139,20 +140,20 @@ def test_text_forms() -> None:
     assert decode_text(b"text\0ignored") == "text"
 
 
-@pytest.mark.parametrize("payload", [None, b"", b"no end"])
+@for_each("payload", [None, b"", b"no end"])
 def test_text_without_its_nul_is_eproto(payload: bytes | None) -> None:
     with pytest.raises(ProtocolError) as caught:
         decode_text(payload)
     assert caught.value.errno == errno.EPROTO
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+@for_each("text", ["a\0b", "\ud800"])
 def test_text_that_no_payload_holds(text: str) -> None:
     with pytest.raises(ProtocolError):
         encode_text(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("payload", "text"),
     [(None, ""), (b"", ""), (b"x\0", "x"), (b"x", "x"), (b"\xff\0", "\ufffd"), (b"a\0b\0", "a")],
 )

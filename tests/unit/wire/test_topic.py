@@ -12,9 +12,10 @@ from broker.wire.topic import (
     replace_last_word,
     service_of,
 )
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "service", "method", "path"),
     [
         ("kvs.get", "kvs", "get", "kvs"),
@@ -38,7 +39,7 @@ def test_words_of_a_topic(topic: str, service: str, method: str, path: str) -> N
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "notice"),
     [
         ("kvs-watch.lookup", "kvs-watch.disconnect"),
@@ -56,12 +57,12 @@ def test_bytes_that_are_not_utf8_have_words_too() -> None:
     assert service_of(b"\xff\xfe.get") == b"\xff\xfe"
 
 
-@pytest.mark.parametrize("name", ["a", "job-manager", "1000-mine", "été", "x" * SERVICE_MAX_BYTES, " "])
+@for_each("name", ["a", "job-manager", "1000-mine", "été", "x" * SERVICE_MAX_BYTES, " "])
 def test_names_a_service_may_have(name: str) -> None:
     check_service(name)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "why"),
     [
         ("", "is empty"),

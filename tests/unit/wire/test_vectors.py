@@ -3,13 +3,12 @@
 import hashlib
 import json
 
-import pytest
-
 from broker.errors import ProtocolError
 from broker.wire.decoding import from_parts
 from broker.wire.framing import Splitter
 from broker.wire.message import CONTROL, EVENT, REQUEST, RESPONSE, TYPE_NAMES, Message
 from broker.wire.payload import decode_json
+from tests.tables import for_each
 from tests.vectors import Captured, Hostile, excluded, local, malformed, tbon
 
 FLAG_NAMES = ("topic", "payload", "noresponse", "route", "upstream", "private", "streaming", "user1")
@@ -62,7 +61,7 @@ def only(data: bytes) -> Message:
     return message
 
 
-@pytest.mark.parametrize("record", local(), ids=lambda record: f"{record.place}-{record.case}")
+@for_each("record", local(), ids=lambda record: f"{record.place}-{record.case}")
 def test_local_frame(record: Captured) -> None:
     message = only(record.frame)
     if ("flux-local.jsonl", record.case) in excluded("reencode"):
@@ -82,7 +81,7 @@ def test_captures_hold_long_parts() -> None:
     assert any(record.digests for record in local())
 
 
-@pytest.mark.parametrize("record", tbon(), ids=lambda record: record.place)
+@for_each("record", tbon(), ids=lambda record: record.place)
 def test_tbon_parts(record: Captured) -> None:
     parts = [part for part in record.parts if part is not None]
     message = from_parts(parts)
@@ -91,7 +90,7 @@ def test_tbon_parts(record: Captured) -> None:
     assert only(message.framed()) == message
 
 
-@pytest.mark.parametrize("hostile", malformed(), ids=lambda hostile: hostile.case)
+@for_each("hostile", malformed(), ids=lambda hostile: hostile.case)
 def test_malformed(hostile: Hostile) -> None:
     """Where the deployed broker closes, the stream fails; all else are messages, whatever they mean."""
     splitter = Splitter(16 << 20)
@@ -110,7 +109,7 @@ def test_malformed(hostile: Hostile) -> None:
             assert only(message.framed()) == message
 
 
-@pytest.mark.parametrize(("check", "known"), [("reencode", local()), ("malformed", malformed())])
+@for_each(("check", "known"), [("reencode", local()), ("malformed", malformed())])
 def test_exclusions_name_existing_cases_and_say_why(check: str, known: list) -> None:
     cases = {record.case for record in known}
     for (_file, case), reason in excluded(check).items():

@@ -13,6 +13,7 @@ from gateway.cluster import compose, files, state
 from gateway.cluster.client import Access
 from gateway.cluster.members import Member
 from gateway.cluster.shape import Shape
+from tests.tables import for_each
 
 
 class Notes:
@@ -155,9 +156,7 @@ def test_every_fault_reaches_the_supervisor(notes):
     ]
 
 
-@pytest.mark.parametrize(
-    "words", ["kill 7", "start 9", "pause 7", "resume 7", "partition 1 7", "logs 7", "logs x"]
-)
+@for_each("words", ["kill 7", "start 9", "pause 7", "resume 7", "partition 1 7", "logs 7", "logs x"])
 def test_a_rank_out_of_range_is_wrong_usage(notes, words, capsys):
     cluster("up", "--size", "7")
     notes.did.clear()
@@ -166,7 +165,7 @@ def test_a_rank_out_of_range_is_wrong_usage(notes, words, capsys):
     assert notes.did == []
 
 
-@pytest.mark.parametrize("words", ["kill -1", "partition", "kill", "frobnicate", "", "up --engine docker"])
+@for_each("words", ["kill -1", "partition", "kill", "frobnicate", "", "up --engine docker"])
 def test_words_that_make_no_sense(notes, words):
     assert cluster(*words.split()) == 2
 

@@ -10,6 +10,7 @@ from broker.errors import ConfigError
 from gateway import serve
 from gateway.cli.gateway import arguments, settings_for
 from tests.live.own_log import own_log
+from tests.tables import for_each
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def test_a_login_link_is_the_owners_unless_the_settings_say_another_role():
     assert settings("--login-link", "--set", "access.login_links=user").access.login_links == "user"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "code", "said"),
     [
         (["--config", "/nowhere.toml"], exits.CONFIG, "expected a readable TOML file"),

@@ -8,6 +8,7 @@ from broker.cli import exits
 from broker.cli.main import main
 from gateway.cli.login import choose
 from gateway.settings.schema import AccessSection
+from tests.tables import for_each
 from tests.unit.gateway.identity.doorway import ask, open_door, settings_in
 
 
@@ -64,7 +65,7 @@ def test_a_configuration_of_a_gateway_that_has_not_announced_itself(tmp_path, ca
     assert shown.startswith("http://127.0.0.1:8280/login#once=")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("role", "urls", "chosen"),
     [
         ("owner", ["https://gate.example.org:443", "http://127.0.0.1:1"], "http://127.0.0.1:1"),

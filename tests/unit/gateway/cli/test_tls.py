@@ -3,7 +3,6 @@
 import json
 import stat
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
@@ -11,6 +10,7 @@ from broker.cli import exits
 from broker.cli.main import main
 from gateway.settings.schema import ListenEntry
 from gateway.tls import TlsContext
+from tests.tables import for_each
 
 
 def test_what_it_prints_belongs_into_the_configuration(tmp_path, capsys):
@@ -44,7 +44,7 @@ def test_json_and_force(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["sha256"] != first["sha256"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "code"),
     [(["--host", "a b"], exits.CONFIG), (["--days", "0"], exits.USAGE), (["--days", "x"], exits.USAGE)],
 )

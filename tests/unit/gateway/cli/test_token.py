@@ -11,6 +11,7 @@ from broker.cli import exits
 from broker.cli.main import main
 from gateway.identity.store import FOREVER, Store
 from gateway.identity.tokens import PREFIX, TokenFile
+from tests.tables import for_each
 
 CONFIG = """\
 [gateway]
@@ -65,7 +66,7 @@ def test_json(run):
     assert run("list", "--json").out == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "seconds"), [("600s", 600), ("90min", 5400), ("12h", 43200), ("30d", 2592000), ("2w", 1209600)]
 )
 def test_spans(run, text, seconds):
@@ -73,7 +74,7 @@ def test_spans(run, text, seconds):
     assert made["expires"] - made["created"] == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "30", "d", "-1d", "0d", "1.5h", "1y", "30 d", "1d2h", "9999999999d"])
+@for_each("text", ["", "30", "d", "-1d", "0d", "1.5h", "1y", "30 d", "1d2h", "9999999999d"])
 def test_spans_that_are_none(run, text):
     assert "--expires" in run("add", "alice", f"--expires={text}", code=exits.USAGE).err
     assert run("list", "--json").out == ""

@@ -9,6 +9,7 @@ from broker.cli.main import main
 from broker.errors import ConfigError
 from gateway.cli.up import _bound, arguments, broker_settings, gateway_settings
 from gateway.settings import GatewaySettings, ListenEntry
+from tests.tables import for_each
 
 
 def given(*words):
@@ -57,7 +58,7 @@ def with_url(url):
     return msgspec.structs.replace(GatewaySettings.defaults(), listen=(ListenEntry(url=url),))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "code", "said"),
     [
         (["--listen", "http://0.0.0.0:80"], exits.CONFIG, "expected https, or a loopback address"),

@@ -10,6 +10,7 @@ from broker.settings.addresses import UNIX_PATH_BYTES
 from gateway.cluster import state
 from gateway.cluster.client import Cluster, check_paths, free_url, last_line, lines_of
 from gateway.cluster.shape import Shape
+from tests.tables import for_each
 
 
 @pytest.fixture
@@ -40,9 +41,7 @@ def test_what_is_saved_is_found_again(saved, rundir):
     assert state.names() == []
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"shape": {}}', '{"shape": {"name": "a", "size": 0}}', "\xff"]
-)
+@for_each("text", ["", "{", "[]", '{"shape": {}}', '{"shape": {"name": "a", "size": 0}}', "\xff"])
 def test_a_file_of_somebody_else_is_told(saved, text):
     cluster = saved(Shape("demo", 1))
     (cluster.folder / state.FILE).write_text(text, encoding="latin-1")

@@ -6,6 +6,7 @@ import pytest
 
 from broker.errors import ConfigError, HeadgateError
 from gateway.cluster import control
+from tests.tables import for_each
 
 
 async def do(words):
@@ -42,7 +43,7 @@ def test_a_line_is_answered(path):
     assert asyncio.run(run()) == {"ok": True, "seen": {"do": "kill", "rank": 3, "stay": False}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "kind", "text"),
     [
         ("rank", ConfigError, "rank: saw 9"),

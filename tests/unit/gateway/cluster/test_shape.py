@@ -4,6 +4,7 @@ import pytest
 
 from broker.errors import ConfigError
 from gateway.cluster.shape import SIZE_MAX, Shape
+from tests.tables import for_each
 
 
 def test_every_rank_but_the_first_is_a_child_of_its_parent():
@@ -24,7 +25,7 @@ def test_hosts_have_names_of_the_pattern():
     assert shape.topology == "kary:2"
 
 
-@pytest.mark.parametrize("rank", [-1, 3, 4000])
+@for_each("rank", [-1, 3, 4000])
 def test_other_ranks_are_refused_by_everything(rank):
     shape = Shape("t", 3)
     for ask in (shape.host, shape.parent, shape.children, shape.check):
@@ -32,7 +33,7 @@ def test_other_ranks_are_refused_by_everything(rank):
             ask(rank)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "value"),
     [
         *(("name", name) for name in ("", "A", "a_b", "-a", "a-", "a" * 33, "../x", "a b")),

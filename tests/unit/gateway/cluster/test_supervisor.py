@@ -11,6 +11,7 @@ import pytest
 from broker.errors import ConfigError, HeadgateError
 from gateway.cluster import state, supervisor
 from gateway.cluster.shape import Shape
+from tests.tables import for_each
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_who_is_cut_off_is_known_until_the_heal(told, caplog):
     assert told(do="resume", ranks=[0, 1]) == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         {},

@@ -8,6 +8,7 @@ from broker.wire.message import MAGIC_TEXT, event, request, response
 from gateway.codecs import new_codec
 from gateway.codecs.contract import RUN_BYTES
 from gateway.events.run import Run
+from tests.tables import for_each
 
 ASKED = request("attr.get", b'{"name":"rank"}\0', matchtag=1)
 
@@ -43,7 +44,7 @@ def test_one_message_each_way():
     assert codec.decode(wire[2:], text=False) == [ASKED]
 
 
-@pytest.mark.parametrize("size", [0, 1, 80, 125, 126, 300, 511, 512, 65000, 66000, 1 << 20])
+@for_each("size", [0, 1, 80, 125, 126, 300, 511, 512, 65000, 66000, 1 << 20])
 def test_sizes_around_every_length_form(size):
     message = event("t", bytes(size))
     assert payload_of(new_codec("flux.v1").encode(message)) == [(2, message.framed())]
@@ -58,7 +59,7 @@ def test_several_messages_in_both_magic_orders():
     assert new_codec("flux.v1").decode(data, text=False) == messages
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "said"),
     [
         (b"", "empty"),

@@ -7,11 +7,12 @@ import pytest
 from broker.errors import DecodeError
 from gateway.closes import MEANINGS, SLOW
 from gateway.codecs import control
+from tests.tables import for_each
 
 RESUME = {"type": "resume", "token": "r", "epoch": "e", "sequence": 7, "subscriptions": ["job.", ""]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "obj",
     [{"type": "auth", "token": "t"}, {"type": "refresh", "token": "t"}, {"type": "ping"}, RESUME],
     ids=lambda obj: obj["type"],
@@ -20,7 +21,7 @@ def test_what_clients_say(obj):
     assert control.decode(json.dumps(obj).encode()) == obj
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("", "truncated"),

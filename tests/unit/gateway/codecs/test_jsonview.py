@@ -11,6 +11,7 @@ from broker.wire.message import Message, control, event, request, response
 from broker.wire.payload import encode_json, encode_text
 from gateway.codecs import jsonview, new_codec
 from gateway.events.run import Run
+from tests.tables import for_each
 from tests.unit.gateway.codecs.test_binary import payload_of
 
 
@@ -92,13 +93,13 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize(("message", "obj"), EXAMPLES, ids=lambda each: getattr(each, "topic", ""))
+@for_each(("message", "obj"), EXAMPLES, ids=lambda each: getattr(each, "topic", ""))
 def test_both_ways(message, obj):
     assert seen(message) == obj
     assert made(obj) == message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("payload", "form"),
     [
         (b"{}\0", {"payload": {}}),
@@ -160,7 +161,7 @@ def test_arrays_and_control_objects_keep_their_order():
 REQUEST = {"type": "request", "topic": "a.b"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("obj", "said"),
     [
         ([], "empty array"),
@@ -208,7 +209,7 @@ def test_what_is_refused_is_named(obj, said):
         jsonview.decode(json.dumps(obj).encode())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         b"",

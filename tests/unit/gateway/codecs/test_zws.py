@@ -8,6 +8,7 @@ from broker.wire.message import event, request, response
 from broker.wire.payload import decode_json
 from gateway.codecs import choose, new_codec, zws
 from gateway.events.run import Run
+from tests.tables import for_each
 from tests.unit.gateway.codecs.test_binary import payload_of
 
 ASKED = request("attr.get", b'{"name":"rank"}\0', matchtag=1)
@@ -54,7 +55,7 @@ def test_routing_ids_up_to_255_bytes_and_of_one_part():
             new_codec("ZWS2.0").decode(hello, text=False)
 
 
-@pytest.mark.parametrize("data", [b"", b"\3", b"\4x", b"\xff"])
+@for_each("data", [b"", b"\3", b"\4x", b"\xff"])
 def test_flag_bytes_that_are_none(data):
     with pytest.raises(DecodeError, match="flag byte"):
         greeted().decode(data, text=False)
@@ -154,7 +155,7 @@ def test_null_ping_and_pong():
     assert codec.decode(b"\x02\x06FUTURE", text=False) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "said"),
     [
         (b"\0", "before the READY"),

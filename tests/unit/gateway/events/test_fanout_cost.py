@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.events.fanout import Fanout
+from tests.tables import for_each
 from tests.unit.gateway.events.audience import Subscriber, event
 from tests.unit.routing.operations import bytecodes
 
@@ -68,7 +69,7 @@ def worlds():
     return World(FEW), World(MANY)
 
 
-@pytest.mark.parametrize("name", ACTS)
+@for_each("name", ACTS)
 def test_others_cost_nothing(worlds, name):
     few, many = worlds
     for world in worlds:
@@ -83,7 +84,7 @@ def test_a_toggle_elsewhere_costs_an_event_nothing():
     assert both <= SLACK * apart
 
 
-@pytest.mark.parametrize("prefix", [b"", b"mine.", b"mine.x", b"elsewhere."])
+@for_each("prefix", [b"", b"mine.", b"mine.x", b"elsewhere."])
 def test_who_toggles_costs_each_event_the_same_however_many_receive_it(prefix):
     """Receivers are moved in one piece, no code runs for each; it was 10 to 12 times the work of the event itself."""
     extra = []

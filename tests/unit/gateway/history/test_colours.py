@@ -4,10 +4,9 @@ import itertools
 import re
 from pathlib import Path
 
-import pytest
-
 from gateway.pipeline import picture, reportstyle
 from gateway.pipeline.reportlines import PALETTE, PERCENTILES, TONES, toned
+from tests.tables import for_each
 
 DASHBOARD = Path(reportstyle.__file__).parents[1] / "dashboard"
 TOGETHER = {
@@ -50,8 +49,8 @@ def oklab(colour):
     )
 
 
-@pytest.mark.parametrize(("sheet", "colours"), list(sheets()))
-@pytest.mark.parametrize("group", TOGETHER)
+@for_each(("sheet", "colours"), list(sheets()))
+@for_each("group", TOGETHER)
 def test_no_two_look_alike(sheet, colours, group):
     for one, other in itertools.combinations(sorted(set(TOGETHER[group])), 2):
         pairs = zip(oklab(colours[one]), oklab(colours[other]), strict=True)

@@ -9,6 +9,7 @@ from gateway.history.tables import EXACT, Warehouse
 from gateway.pipeline import report
 from tests.live import warehouse as wh
 from tests.live.warehouse import BEGIN, ONCE, WHEN
+from tests.tables import for_each
 
 COUNTED = {
     "denied": lambda said: said["total"],
@@ -24,14 +25,19 @@ COUNTED = {
 EXPECTED = dict.fromkeys(COUNTED, 1) | {"slow": 3, "traffic": 9, "talkers": 9, "latency": 9, "summary": 9}
 
 
-@pytest.fixture
-def house(tmp_path):
+def written(place):
     for table, row in ONCE.items():
-        wh.write(tmp_path, table, [{"_when": WHEN, **row}])
-    return Warehouse(str(tmp_path))
+        wh.write(place, table, [{"_when": WHEN, **row}])
+    return Warehouse(str(place))
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    """What nobody writes to."""
+    return written(tmp_path_factory.mktemp("house"))
+
+
+@for_each("name", COUNTED)
 def test_without_bounds_everything_of_a_short_session_is_there(house, name):
     said = answer(house, Question(name))
     assert (said["since"], said["until"]) == (wh.FIRST + 12_900, wh.FIRST + 13_020)
@@ -44,7 +50,7 @@ def test_the_extent_holds_the_last_window_and_all_that_was_in_it(house):
     assert (said["first"], said["last"]) == (BEGIN, BEGIN + 10)
 
 
-@pytest.mark.parametrize("name", COUNTED)
+@for_each("name", COUNTED)
 def test_what_the_dashboard_asks_for_ends_behind_the_data(house, name):
     """Its spans end at ``last``: they hold all up to there, and nothing behind it."""
     first, last = house.extent()
@@ -52,7 +58,7 @@ def test_what_the_dashboard_asks_for_ends_behind_the_data(house, name):
     assert COUNTED[name](answer(house, Question(name, first, last))) == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", sorted(set(COUNTED) - {"order", "latency"}))
+@for_each("name", sorted(set(COUNTED) - {"order", "latency"}))
 def test_both_edges_are_exact(house, name):
     """What ends where the time begins is not in it, and neither is what begins where the time ends."""
     after, before = Question(name, BEGIN + 10, BEGIN + 70), Question(name, BEGIN - 60, BEGIN)
@@ -78,7 +84,8 @@ def test_a_window_that_reaches_over_midnight_is_in_the_partition_of_the_day_befo
     assert [each["n"][0] for each in said["series"]] == [9]
 
 
-def test_a_time_before_the_first_window_widens_the_extent(house, tmp_path):
+def test_a_time_before_the_first_window_widens_the_extent(tmp_path):
+    house = written(tmp_path)
     wh.write(tmp_path, "denied", [{"_when": BEGIN - 95, **ONCE["denied"], "ts": wh.at(BEGIN - 95)}], "early")
     wh.write(tmp_path, "slow", [{"_when": BEGIN + 25, **ONCE["slow"], "ts": wh.at(BEGIN + 25)}], "late")
     assert house.extent() == (BEGIN - 100, BEGIN + 30)
@@ -93,7 +100,8 @@ def test_tables_of_exact_times_come_before_minutes_and_days(tmp_path):
     assert Warehouse(str(tmp_path)).extent() == (minute, minute + 60)
 
 
-def test_a_row_without_a_time_is_of_the_begin_of_its_day(house, tmp_path):
+def test_a_row_without_a_time_is_of_the_begin_of_its_day(tmp_path):
+    house = written(tmp_path)
     wh.write(tmp_path, "slow", [{"_when": WHEN, **ONCE["slow"], "ts": None}], "untimed")
     rows = [row for batch in house.read("slow", ["events"], Scope(wh.FIRST, wh.FIRST + 1), Reading())
             for row in batch.to_pylist()]  # fmt: skip

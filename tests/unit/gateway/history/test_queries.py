@@ -7,11 +7,12 @@ import pytest
 from gateway.history.reader import QUESTIONS, Question, answer
 from gateway.history.tables import Warehouse
 from tests.live import warehouse as wh
+from tests.tables import for_each
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    return Warehouse(str(wh.rich(tmp_path_factory.mktemp("house"))))
+def house(rich):
+    return Warehouse(str(rich))
 
 
 def ask(house, name, since=wh.FIRST, until=wh.LAST, service=None, rank=None, **more):
@@ -40,8 +41,10 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize("chosen", FILTERS, ids=str)
-@pytest.mark.parametrize("by", ["type", "service", "topic", "rank", "transport", "direction"])
+KEYS = ["type", "service", "topic", "rank", "transport", "direction"]
+
+
+@for_each(("chosen", "by"), [*(({}, by) for by in KEYS), *zip(FILTERS, KEYS, strict=True)])
 def test_traffic_adds_up_to_the_rows(house, chosen, by):
     found = ask(house, "traffic", by=by, **chosen)
     expected: Counter[str] = Counter()
@@ -76,7 +79,7 @@ def test_more_series_than_a_chart_has_become_other(tmp_path):
     assert found["series"][-1]["total"] == 92 + 91 + 90 + 89
 
 
-@pytest.mark.parametrize("chosen", FILTERS, ids=str)
+@for_each("chosen", FILTERS, ids=str)
 def test_talkers_are_ranked_by_what_they_sent(house, chosen):
     found = ask(house, "talkers", **chosen)
     for name in ("userid", "topic", "service"):
@@ -150,7 +153,7 @@ def test_what_is_not_captured_is_not_unanswered(house):
     topics = {
         row["topic"]: row for row in ask(house, "latency", since=wh.FIRST, until=wh.FIRST + 3600)["topics"]
     }
-    assert topics["log.append"]["not_captured"] == 2 * 3 * 6
+    assert topics["log.append"]["not_captured"] == 2 * 3 * (3600 // wh.EVERY_S)
     assert topics["log.append"]["unmatched_no_response"] == 0
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 import threading
 
 import pytest
 
+from broker.extras import install
 from gateway.history import reader
 from gateway.history.files import Absent
 from gateway.history.reader import WAITING_MAX, Busy, History, Question, TooWide
@@ -135,7 +135,7 @@ async def test_what_is_missing_is_said_in_words(tmp_path, monkeypatch):
     assert "--history DIR" in await said(None)
     assert "headgate pipeline batch" in await said(str(tmp_path / "not-yet"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert "pip install 'headgate[history]'" in await said(str(tmp_path))
+    assert install("history") in await said(str(tmp_path))
 
 
 async def test_a_closed_history_answers_nobody(house):
@@ -144,11 +144,3 @@ async def test_a_closed_history_answers_nobody(house):
     history.close()
     with pytest.raises(Absent, match="shutting down"):
         await history.ask(WIDE)
-
-
-def test_a_gateway_loads_pyarrow_only_when_it_is_asked():
-    code = "import sys; import gateway.serve, gateway.cli.gateway; print('pyarrow' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.strip() == "False"

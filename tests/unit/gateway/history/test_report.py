@@ -43,14 +43,10 @@ class Page(HTMLParser):
             self.words.append(data)
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    return wh.rich(tmp_path_factory.mktemp("house"))
-
-
-def test_the_page_is_whole_and_alone(house, tmp_path):
-    file = tmp_path / "report.html"
-    assert verb.main(["--warehouse", str(house), "-o", str(file)]) == 0
+def test_the_page_is_whole_and_alone(rich, tmp_path, capsys):
+    file, picture = tmp_path / "report.html", tmp_path / "history.svg"
+    assert verb.main(["--warehouse", str(rich), "-o", str(file), "--svg", str(picture)]) == 0
+    assert f"{file} and {picture}: " in capsys.readouterr().out
     text = file.read_text()
     page = Page(text)
     assert page.links == []
@@ -64,15 +60,18 @@ def test_the_page_is_whole_and_alone(house, tmp_path):
                  "compute.instance.create.end", "2 out of order, 1 missing", "ingest"):  # fmt: skip
         assert said in words, said
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert {each.name for each in tmp_path.iterdir()} == {"report.html", "history.svg"}
+    with pytest.raises(SystemExit):
+        verb.main(["--warehouse", str(rich)])
+    assert "nothing to write" in capsys.readouterr().err
 
 
-def test_bounds_of_the_command_line(house, tmp_path, capsys):
+def test_bounds_of_the_command_line(rich, tmp_path, capsys):
     file = tmp_path / "noon.html"
     verb.main(
         [
             "--warehouse",
-            str(house),
+            str(rich),
             "-o",
             str(file),
             "--since",
@@ -89,7 +88,7 @@ def test_bounds_of_the_command_line(house, tmp_path, capsys):
     )
     assert f"{expected} messages" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        verb.main(["--warehouse", str(house), "-o", str(file), "--since", "yesterday"])
+        verb.main(["--warehouse", str(rich), "-o", str(file), "--since", "yesterday"])
 
 
 def test_names_from_outside_are_text(tmp_path):
@@ -123,21 +122,21 @@ def test_an_empty_warehouse_says_what_to_do(tmp_path):
     assert "journal.capture = &quot;both&quot;" in text
 
 
-def test_what_cannot_be_done_leaves_the_old_page(house, tmp_path):
+def test_what_cannot_be_done_leaves_the_old_page(rich, tmp_path):
     file = tmp_path / "report.html"
     file.write_text("the old one")
     with pytest.raises(HeadgateError, match="there is no warehouse at"):
         verb.main(["--warehouse", str(tmp_path / "nothing"), "-o", str(file)])
     with pytest.raises(HeadgateError, match="expected 0 <= since < until"):
-        verb.main(["--warehouse", str(house), "-o", str(file), "--since", "10", "--until", "5"])
+        verb.main(["--warehouse", str(rich), "-o", str(file), "--since", "10", "--until", "5"])
     assert file.read_text() == "the old one"
     with pytest.raises(HeadgateError, match="no-such-folder"):
-        verb.main(["--warehouse", str(house), "-o", str(tmp_path / "no-such-folder" / "x.html")])
+        verb.main(["--warehouse", str(rich), "-o", str(tmp_path / "no-such-folder" / "x.html")])
 
 
-def test_the_picture_is_whole_and_alone(house, tmp_path, capsys):
+def test_the_picture_is_whole_and_alone(rich, tmp_path, capsys):
     file = tmp_path / "history.svg"
-    assert verb.main(["--warehouse", str(house), "--svg", str(file)]) == 0
+    assert verb.main(["--warehouse", str(rich), "--svg", str(file)]) == 0
     assert capsys.readouterr().out.startswith(f"{file}: ")
     assert [each.name for each in tmp_path.iterdir()] == ["history.svg"]
     text = file.read_text()
@@ -170,17 +169,6 @@ def test_a_picture_of_nothing_says_so(tmp_path):
     words = " ".join(root.itertext())
     for said in ("No messages.", "No calls.", "Nothing refused.", "No jobs.", "Nothing was checked"):
         assert said in words, said
-
-
-def test_page_and_picture_at_once_or_neither(house, tmp_path, capsys):
-    page, picture = tmp_path / "report.html", tmp_path / "history.svg"
-    verb.main(["--warehouse", str(house), "-o", str(page), "--svg", str(picture)])
-    assert f"{page} and {picture}: " in capsys.readouterr().out
-    assert page.exists()
-    assert picture.exists()
-    with pytest.raises(SystemExit):
-        verb.main(["--warehouse", str(house)])
-    assert "nothing to write" in capsys.readouterr().err
 
 
 def test_long_names_are_short_and_whole_in_their_title(tmp_path):

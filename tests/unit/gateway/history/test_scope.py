@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.history.scope import DAY_S, LEAST_S, POINTS, Scope, date_of, start_of
+from tests.tables import for_each
 
 
 @given(st.integers(0, 4 * 10**9), st.integers(1, 400 * DAY_S), st.sampled_from([10, 60]))
@@ -50,7 +51,7 @@ def test_a_session_of_seconds_has_steps_of_ten_seconds():
     assert (shown.step(), shown.span) == (10, 120)
 
 
-@pytest.mark.parametrize(("since", "until"), [(10, 10), (10, 5), (0, 5e9), (-1, 5)])
+@for_each(("since", "until"), [(10, 10), (10, 5), (0, 5e9), (-1, 5)])
 def test_bounds_that_make_no_sense(since, until):
     with pytest.raises(ValueError, match="expected 0 <= since < until"):
         Scope.of(since, until, (0, 100))

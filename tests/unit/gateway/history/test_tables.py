@@ -15,6 +15,7 @@ from gateway.history.tables import TIMES, Warehouse
 from gateway.pipeline import lake
 from gateway.pipeline.schema import TABLES
 from tests.live import warehouse as wh
+from tests.tables import for_each
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_row_groups_outside_the_scope_are_passed_over(house):
     assert 0 < taken[1] <= taken[0] / 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "limit"),
     [
         ("rows", {"rows": 100}),
@@ -60,7 +61,7 @@ def test_a_spent_budget_is_told(house, name, limit):
 
 
 def test_the_newest_days_come_first(house):
-    reading = Reading(Budget(rows=6000))
+    reading = Reading(Budget(rows=3000))
     days = {
         row["us"] // 10**6 >= wh.FIRST + 86400 for row in rows_of(house, Scope(wh.FIRST, wh.LAST), reading)
     }
@@ -111,18 +112,19 @@ def test_a_column_that_an_older_file_lacks_is_null(tmp_path):
     assert "(none)" in [each["name"] for each in everything["series"]]
 
 
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-@pytest.mark.parametrize("zone", [None, "UTC"])
+@for_each("unit", ["s", "ms", "us", "ns"])
+@for_each("zone", [None, "UTC"])
 def test_times_of_any_unit(tmp_path, unit, zone):
-    folder = tmp_path / "traffic" / "dt=2026-03-01"
+    root = tmp_path / f"{unit} {zone}"
+    folder = root / "traffic" / "dt=2026-03-01"
     folder.mkdir(parents=True)
     when = pa.array(
         [(wh.FIRST + 30) * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]], pa.timestamp(unit, zone)
     )
     table = pa.table({"window": when, "n": [5], "direction": ["in"], "kind": ["flux"]})
     pq.write_table(table, folder / "one.parquet")
-    wh.register(tmp_path, "traffic")
-    house = Warehouse(str(tmp_path))
+    wh.register(root, "traffic")
+    house = Warehouse(str(root))
     assert [row["us"] for row in rows_of(house, Scope(wh.FIRST, wh.FIRST + 60))] == [(wh.FIRST + 30) * 10**6]
     assert rows_of(house, Scope(wh.FIRST, wh.FIRST + 30)) == []
     assert house.extent() == (wh.FIRST + 30, wh.FIRST + 40)

@@ -10,6 +10,7 @@ from gateway.identity.attempts import ADDRESSES, BURST, Attempts
 from gateway.identity.cookies import LOGIN
 from gateway.principal import Denied
 from gateway.settings.credentials import UserEntry
+from tests.tables import for_each
 from tests.unit.gateway.identity.authority import public_pem
 from tests.unit.gateway.identity.doorway import BOB, add_token, ask, bearer, settings_in
 from tests.unit.gateway.identity.issuer import KEYS, section, signed
@@ -41,7 +42,7 @@ async def test_a_token(open_door, state):
     assert principal.name == "alice"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "headers",
     [
         [bearer("hgt_000000000000_wrong")],
@@ -59,6 +60,7 @@ async def test_bad_tokens(open_door, state, headers, caplog):
     assert answer.status == 401
     assert answer.json() == {"error": "credential refused", "close": closes.BAD_CREDENTIAL}
     assert "refused 127.0.0.1" in caplog.text
+    caplog.clear()
 
 
 async def test_a_good_token_beside_a_bad_one_is_refused(open_door, state):

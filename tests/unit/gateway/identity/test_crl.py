@@ -14,6 +14,7 @@ from gateway.identity.certificates import read
 from gateway.identity.crl import RevocationLists
 from gateway.principal import Denied
 from gateway.settings.schema import AccessSection
+from tests.tables import for_each
 from tests.unit.gateway.identity.authority import DAY, Authority, common
 from tests.unit.gateway.identity.doorway import ask, client_tls
 
@@ -136,7 +137,7 @@ def test_what_came_in_before_is_revoked_once_a_new_list_says_so(desk):
     assert not desk.lists.revoked("unknown")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "problem"),
     [
         (lambda _desk: b"", "expected revocation lists"),

@@ -12,6 +12,7 @@ from gateway import selfsigned
 from gateway.identity import hook as hooks
 from gateway.identity.hook import AWAY, AWAY_S, AuthorizationHook
 from gateway.settings.schema import AccessSection
+from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import principal
 
 ADA = principal()
@@ -111,7 +112,7 @@ async def test_memory_is_bounded(program, clock, monkeypatch):
     assert [hook.known(ADA, "call", topic) is not None for topic in (b"a", b"b", b"c")] == [False, True, True]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "answer",
     [
         {"status": 500},

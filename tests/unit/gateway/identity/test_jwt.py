@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from gateway.identity.jwt import TOKEN_CHARS, credential_of, is_jwt
 from gateway.settings.credentials import JwtSection
+from tests.tables import for_each
 from tests.unit.gateway.identity.authority import public_pem
 from tests.unit.gateway.identity.issuer import (
     AUDIENCE,
@@ -36,14 +37,14 @@ def pems(tmp_path):
 # ---------------------------------------------------------------- signatures
 
 
-@pytest.mark.parametrize("algorithm", KEYS)
+@for_each("algorithm", KEYS)
 def test_each_algorithm(pems, algorithm):
     (found,) = verify(section(*pems), signed(algorithm))
     assert (found.name, found.credential) == ("alice", "jwt:1")
     assert found.expires == pytest.approx(time.time() + 60, abs=30)
 
 
-@pytest.mark.parametrize("algorithm", KEYS)
+@for_each("algorithm", KEYS)
 def test_each_algorithm_with_another_key(pems, algorithm):
     other = {
         "RS256": lambda: rsa.generate_private_key(65537, 2048),
@@ -63,13 +64,13 @@ def part(value):
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
 
-@pytest.mark.parametrize("name", ["none", "None", "NONE", "nOnE", "", None, 7, [], {}])
+@for_each("name", ["none", "None", "NONE", "nOnE", "", None, 7, [], {}])
 def test_no_signature(pems, name):
     refusal(section(*pems), f"{part({'alg': name, 'typ': 'JWT'})}.{part(claims())}.")
     refusal(section(*pems), f"{part({'typ': 'JWT'})}.{part(claims())}.")
 
 
-@pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
+@for_each("algorithm", ["HS256", "HS384", "HS512"])
 def test_a_public_key_is_no_secret(pems, algorithm):
     """Algorithm confusion: a token 'signed' with the text of our public key."""
     for path in pems:
@@ -102,7 +103,7 @@ def test_a_key_in_the_header_is_not_looked_at(pems):
         refusal(section(*pems), signed("EdDSA", mine, headers=headers))
 
 
-@pytest.mark.parametrize("headers", [{"crit": ["exp"]}, {"crit": []}, {"crit": ["b64"], "b64": False}])
+@for_each("headers", [{"crit": ["exp"]}, {"crit": []}, {"crit": ["b64"], "b64": False}])
 def test_critical_extensions_are_refused(pems, headers):
     text = jwt.encode(claims(), KEYS["EdDSA"], "EdDSA")
     _head, body, _ = text.split(".")
@@ -114,12 +115,12 @@ def test_critical_extensions_are_refused(pems, headers):
 # ---------------------------------------------------------------- claims
 
 
-@pytest.mark.parametrize("name", ["exp", "iss", "aud", "sub"])
+@for_each("name", ["exp", "iss", "aud", "sub"])
 def test_required_claims(pems, name):
     assert f'missing the "{name}" claim' in refusal(section(*pems), signed(**{name: None}))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "said"),
     [
         ({"exp": time.time() - 1}, " s ago"),
@@ -176,7 +177,7 @@ def test_a_token_without_jti_is_named_by_the_hash_of_what_is_signed():
     assert named == {f"jwt:sha256:{hashlib.sha256(text).hexdigest()}" for text in (b"a.b", b"a.c")}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",

@@ -13,6 +13,7 @@ from gateway.identity.fetching import ANSWER_BYTES
 from gateway.identity.jwt import Verifier
 from gateway.identity.keys import UNKNOWN_KID_S, JwtKeys, parse_document, parse_pem, read_file
 from gateway.principal import Denied
+from tests.tables import for_each
 from tests.unit.gateway.identity.authority import Authority, common, pem, public_pem
 from tests.unit.gateway.identity.issuer import ALGORITHMS, KEYS, jwk, section, signed, verify
 
@@ -27,7 +28,7 @@ def test_pem_files(tmp_path):
     assert [key.algorithm for key in parse_pem(both)] == ["EdDSA", "ES256"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         b"",
@@ -75,7 +76,7 @@ def test_documents_hold_what_can_be_used_and_the_rest_is_left_out():
     assert [(key.kid, key.algorithm) for key in found] == [(algorithm, algorithm) for algorithm in KEYS]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [b"", b"{", b"{}", b"[]", b'{"keys":{}}', b'{"keys":[]}', b'{"keys":[7]}', b"[" * 100_000, b"\xff"],
 )
@@ -95,9 +96,7 @@ def test_documents_in_files(tmp_path):
         read_file(str(path))
 
 
-@pytest.mark.parametrize(
-    "address", ["http://id.example.org/keys", "ftp://id.example.org/keys", "http://127.0.0.1.x/"]
-)
+@for_each("address", ["http://id.example.org/keys", "ftp://id.example.org/keys", "http://127.0.0.1.x/"])
 def test_addresses_that_are_refused(address):
     with pytest.raises(ConfigError, match=r"jwt\.keys"):
         JwtKeys(section(address))
@@ -246,7 +245,7 @@ async def _cut(request):
     return response
 
 
-@pytest.mark.parametrize("answer", [_status, _redirect, _junk, _empty, _huge, _endless, _cut])
+@for_each("answer", [_status, _redirect, _junk, _empty, _huge, _endless, _cut])
 async def test_a_provider_that_fails_leaves_the_keys_that_were_read(answer):
     async with provider() as made:
         made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "1")]

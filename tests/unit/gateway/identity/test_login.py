@@ -8,6 +8,7 @@ from gateway.identity.proxies import Client
 from gateway.identity.store import Store
 from gateway.principal import Denied
 from gateway.settings.schema import AccessSection
+from tests.tables import for_each
 
 HERE = Client("127.0.0.1", "127.0.0.1", "http", local=True, loopback_listener=True)
 AWAY = Client("6.6.6.6", "6.6.6.6", "https", local=False, loopback_listener=False)
@@ -133,7 +134,7 @@ def test_a_login_that_counts_no_more_can_be_ended(store):
     assert Logins(store, USER).principal(made.cookie, HERE) is None
 
 
-@pytest.mark.parametrize("secret", ["", "x", "\udcff", "x" * 100_000, "' OR 1=1 --"])
+@for_each("secret", ["", "x", "\udcff", "x" * 100_000, "' OR 1=1 --"])
 def test_junk(store, secret):
     logins = Logins(store, USER)
     made = logins.redeem(logins.make_link(), HERE)

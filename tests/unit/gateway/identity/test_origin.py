@@ -7,6 +7,7 @@ from gateway import closes
 from gateway.identity.origin import Origins, normal
 from gateway.identity.proxies import Client
 from gateway.principal import Denied
+from tests.tables import for_each
 
 PUBLIC = Client("6.6.6.6", "6.6.6.6", "https", local=False, loopback_listener=False)
 PROXIED = Client("6.6.6.6", "10.0.0.1", "https", local=False, loopback_listener=False)
@@ -28,8 +29,8 @@ def refused(*arguments, **headers):
     return str(denied.value)
 
 
-@pytest.mark.parametrize("kind", [None, "token", "jwt", "cookie", "tls"])
-@pytest.mark.parametrize(
+@for_each("kind", [None, "token", "jwt", "cookie", "tls"])
+@for_each(
     "origin",
     [
         "https://dash.example.org",
@@ -43,8 +44,8 @@ def test_our_own_pages_and_those_allowed(kind, origin):
     check(PUBLIC, "POST", kind=kind, Origin=origin)
 
 
-@pytest.mark.parametrize("kind", [None, "token", "jwt", "cookie", "tls"])
-@pytest.mark.parametrize(
+@for_each("kind", [None, "token", "jwt", "cookie", "tls"])
+@for_each(
     "origin",
     [
         "null",
@@ -77,14 +78,14 @@ def test_without_an_origin_cookies_change_nothing():
         check(PUBLIC, "POST", kind=kind)
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site", "strange"])
-@pytest.mark.parametrize("kind", ["cookie", "tls"])
+@for_each("site", ["cross-site", "same-site", "strange"])
+@for_each("kind", ["cookie", "tls"])
 def test_other_sites_get_nothing_by_ambient_credentials(kind, site):
     refused(PUBLIC, kind=kind, Sec_Fetch_Site=site)
     check(PUBLIC, kind="token", Sec_Fetch_Site=site)
 
 
-@pytest.mark.parametrize("site", ["same-origin", "none"])
+@for_each("site", ["same-origin", "none"])
 def test_our_own_site(site):
     check(PUBLIC, kind="cookie", Sec_Fetch_Site=site)
 
@@ -93,7 +94,7 @@ def test_an_allowed_origin_is_another_site():
     check(PUBLIC, "POST", kind="tls", Origin="https://grafana.example.org", Sec_Fetch_Site="cross-site")
 
 
-@pytest.mark.parametrize("kind", ["cookie", "tls"])
+@for_each("kind", ["cookie", "tls"])
 def test_names_that_only_resolve_to_this_machine(kind):
     """DNS rebinding: the page's own origin fits, for the browser believes its name."""
     refused(LOCAL, kind=kind, host="evil.example:8280", Origin="http://evil.example:8280", **SOCKET)

@@ -2,7 +2,6 @@
 
 import ipaddress
 
-import pytest
 from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,11 +17,12 @@ from gateway.identity.proxies import (
     is_local_host,
 )
 from gateway.settings.schema import ListenEntry
+from tests.tables import for_each
 
 PROXIES = Networks(["10.0.0.0/8", "fd00::/8"])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("headers", "client"),
     [
         ([], None),
@@ -66,7 +66,7 @@ def test_a_long_header_is_read_so_far():
     assert str(forwarded_for([header], PROXIES)) == "10.0.0.1"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("host", "found"),
     [
         ("Dash.Example.org", "dash.example.org"),
@@ -85,12 +85,12 @@ def test_host_names(host, found):
     assert host_name(host) == found
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:1", "127.9.9.9", "[::1]:1"])
+@for_each("host", ["localhost", "LOCALHOST:1", "127.0.0.1:1", "127.9.9.9", "[::1]:1"])
 def test_local_hosts(host):
     assert is_local_host(host)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "host",
     ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "0.0.0.0", "192.0.2.7", "", "[::]", "::1"],
 )
@@ -167,7 +167,7 @@ def test_behind_a_proxy_header_the_headers_of_its_client_count_only_when_it_is_t
 LOCAL = ("127.0.0.1", 8280)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("peer", "headers", "trusted", "local"),
     [
         (("127.0.0.1", 1), {"Host": "127.0.0.1:8280"}, (), True),

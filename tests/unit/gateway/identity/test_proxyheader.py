@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.errors import ProtocolError
 from gateway.identity.proxyheader import SIGNATURE, V1_BYTES, V2_BYTES, Header
+from tests.tables import for_each
 
 
 def v2(source="192.0.2.7", port=4711, *, command=0x21, family=None, block=None, tlvs=b""):
@@ -56,8 +57,8 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize(("data", "source"), GOOD)
-@pytest.mark.parametrize("step", [1, 2, 7, 10**6])
+@for_each(("data", "source"), GOOD)
+@for_each("step", [1, 2, 7, 10**6])
 def test_headers(data, source, step):
     """However the bytes come, and not one of what follows is taken."""
     assert read(data + b"\x16\x03\x01\x02\x00GET / HTTP/1.1\r\n", step) == (source, len(data))
@@ -105,8 +106,8 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("data", BAD)
-@pytest.mark.parametrize("step", [1, 10**6])
+@for_each("data", BAD)
+@for_each("step", [1, 10**6])
 def test_what_is_no_header(data, step):
     with pytest.raises(ProtocolError):
         read(data, step)

@@ -13,6 +13,7 @@ from gateway.identity.login import Logins
 from gateway.identity.store import BUSY_S, FILE, VERSION, Store
 from gateway.principal import Denied
 from gateway.settings.schema import AccessSection
+from tests.tables import for_each
 from tests.unit.gateway.identity import racers
 
 pytestmark = pytest.mark.interpreter
@@ -33,7 +34,7 @@ def test_nobody_else_reads_it(store):
     assert set(modes.values()) == {0o600}, modes
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o770, 0o722])
+@for_each("mode", [0o777, 0o770, 0o722])
 def test_a_directory_that_others_write_to_is_refused(tmp_path, mode):
     tmp_path.chmod(mode)
     with pytest.raises(ConfigError, match="nobody else may write"):

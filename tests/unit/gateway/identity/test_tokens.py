@@ -11,6 +11,7 @@ from broker.errors import ConfigError
 from gateway import closes
 from gateway.identity.tokens import PREFIX, TokenFile, token_id
 from gateway.principal import Denied
+from tests.tables import for_each
 
 NOW = 1_000_000.0
 
@@ -48,7 +49,7 @@ def test_the_file_is_private_and_stays_so(file):
     assert {path.name for path in file.path.parent.iterdir()} == {"tokens.json", "tokens.json.lock"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         lambda text: text[:-1],
@@ -94,10 +95,9 @@ def test_a_removed_file_holds_no_tokens(file):
     refusal(file, text)
 
 
-@pytest.mark.parametrize(
-    "content", [b"{", b"[]", b'{"tokens":[{"id":1}]}', b"\xff", b'{"version":2,"tokens":[]}']
-)
+@for_each("content", [b"{", b"[]", b'{"tokens":[{"id":1}]}', b"\xff", b'{"version":2,"tokens":[]}'])
 def test_a_bad_file_is_told_and_keeps_what_was_read(file, content):
+    file.path.unlink(missing_ok=True)
     _made, text = file.add("alice", now=NOW)
     file.check(text, NOW)
     file.path.write_bytes(content)
@@ -140,6 +140,6 @@ def test_writers_lose_nothing_of_each_other(file):
     assert len({each.id for each in file.entries()}) == 40
 
 
-@pytest.mark.parametrize("text", ["hgt_00ff_x", "hgt_00ff00ff00fF_x", "hgt_00ff00ff00ff", "eyJ.a.b", ""])
+@for_each("text", ["hgt_00ff_x", "hgt_00ff00ff00fF_x", "hgt_00ff00ff00ff", "eyJ.a.b", ""])
 def test_texts_without_an_id(text):
     assert token_id(text) is None

@@ -11,6 +11,7 @@ from gateway.identity.users import GUEST_USERID, Users, link_principal
 from gateway.principal import Denied
 from gateway.settings.credentials import UserEntry
 from gateway.settings.schema import AccessSection, GatewaySettings
+from tests.tables import for_each
 
 
 def users(*entries, **access):
@@ -38,7 +39,7 @@ def test_an_unknown_user_has_no_role():
     assert (denied.value.status, denied.value.close) == (403, closes.NO_ROLE)
 
 
-@pytest.mark.parametrize("role", ["owner", "admin"])
+@for_each("role", ["owner", "admin"])
 def test_strong_roles_must_be_allowed(role):
     entry = UserEntry(name="a", userid=7, roles=(role,))
     with pytest.raises(ConfigError, match=f"allow_{role} = true"):
@@ -57,7 +58,7 @@ def test_a_userid_of_two_users_is_shared():
     assert [principal(made, name).shared for name in "abc"] == [True, True, False]
 
 
-@pytest.mark.parametrize("links", ["off", "user", "owner"])
+@for_each("links", ["off", "user", "owner"])
 def test_the_own_userid_is_the_owners_too(links):
     made = users(UserEntry(name="a", userid=os.geteuid()), UserEntry(name="b", userid=7), login_links=links)
     assert [principal(made, name).shared for name in "ab"] == [True, False]
@@ -104,7 +105,7 @@ def test_claimed_roles_are_cut_to_what_is_allowed():
     assert of_claims(claims, allow_owner=True).roles == Role.USER | Role.OWNER
 
 
-@pytest.mark.parametrize(
+@for_each(
     "claims",
     [
         {},

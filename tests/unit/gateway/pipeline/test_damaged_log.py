@@ -14,6 +14,7 @@ from gateway.history import files, tables
 from gateway.pipeline import lake
 from gateway.pipeline.warehouse import BRONZE, GOLD, Warehouse
 from tests.live import traffic
+from tests.tables import for_each
 
 LAST = "00000000000000000003.json"
 MIDDLE = "00000000000000000001.json"
@@ -39,6 +40,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def log(whole: Path, tmp_path: Path) -> Path:
     """The log of bronze, of a copy."""
+    return copied(whole, tmp_path)
+
+
+def copied(whole: Path, tmp_path: Path) -> Path:
+    shutil.rmtree(tmp_path / "warehouse", ignore_errors=True)
     shutil.copytree(whole, tmp_path / "warehouse")
     return tmp_path / "warehouse" / "messages" / "_delta_log"
 
@@ -59,13 +65,18 @@ def missing(log: Path, name: str) -> None:
     (log / name).unlink()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("harm", "name"),
     [*itertools.product((empty, cut, rubbish), (FIRST, MIDDLE, LAST)), (missing, FIRST), (missing, MIDDLE)],
 )
 def test_it_is_named(
-    log: Path, harm: Callable[[Path, str], None], name: str, capsys: pytest.CaptureFixture[str]
+    whole: Path,
+    tmp_path: Path,
+    harm: Callable[[Path, str], None],
+    name: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    log = copied(whole, tmp_path)
     harm(log, name)
     with pytest.raises(TableError) as found:
         Warehouse(log.parent.parent).at("messages")

@@ -10,6 +10,7 @@ from gateway.pipeline.tables import increment
 from gateway.pipeline.tables.inprocess import tables_of
 from tests.live import oracle, traffic
 from tests.live.gold import NOTHING, counted, differences, drawn_rows
+from tests.tables import for_each
 
 BATCHES = 3
 LONG = [
@@ -34,7 +35,7 @@ _SUMS = (
 
 @pytest.fixture(scope="module")
 def rows() -> list[traffic.Row]:
-    drawn = drawn_rows(60)
+    drawn = drawn_rows(24)
     writer = traffic.Writer(rank=60, both=True)
     parted = traffic.Player(traffic.Writer(rank=61)).play(PARTED)
     asked = traffic.Player(traffic.Writer(rank=62)).play(UNANSWERED)
@@ -70,7 +71,7 @@ def streamed(rows: list[traffic.Row], tmp_path_factory: pytest.TempPathFactory) 
     return made
 
 
-@pytest.mark.parametrize("table", ["rpc", "denied", "event_gaps", "notifications", "slow"])
+@for_each("table", ["rpc", "denied", "event_gaps", "notifications", "slow"])
 def test_rows_are_those_of_one_batch(
     table: str, streamed: dict[str, list[Any]], rows: list[traffic.Row]
 ) -> None:
@@ -92,7 +93,7 @@ def added(
     return table
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "keys", "sums"),
     [
         (

@@ -3,12 +3,11 @@
 import signal
 import sys
 
-import pytest
-
 from gateway.cli.pipeline import given
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize("step", range(24))
+@for_each("step", range(24))
 def test_a_signal_at_any_step_of_a_wait_ends_it(step):
     steps, before = iter(range(step)), sys.gettrace()
 

@@ -13,11 +13,12 @@ from tests.live import oracle, traffic
 from tests.live.gold import NOTHING, differences, drawn_rows, fill
 
 REST = [name for name in NAMES if name != pieces.JOBS]
+SOME = ["traffic", "rpc", "order_check"]
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[traffic.Row]:
-    return drawn_rows(12)
+    return drawn_rows(5)
 
 
 @pytest.fixture
@@ -37,9 +38,12 @@ def files(warehouse: Warehouse, name: str) -> list[Path]:
     return list(Path(warehouse.table(name)).glob("dt=*/*"))
 
 
-def test_pieces_by_rank_are_together_the_oracles(warehouse: Warehouse, rows: list[traffic.Row]) -> None:
+@pytest.mark.parametrize("names", [SOME, pytest.param(REST, marks=pytest.mark.patient)], ids=["some", "all"])
+def test_pieces_by_rank_are_together_the_oracles(
+    warehouse: Warehouse, rows: list[traffic.Row], names: list[str]
+) -> None:
     bronze = warehouse.at("messages")
-    some = pieces.by_rank(planned(warehouse, REST), bronze, 3)
+    some = pieces.by_rank(planned(warehouse, names), bronze, 3)
     assert sorted(rank for each in some for rank in each.ranks) == sorted({row["rank"] for row in rows})
     assert all(len(each.paths) < len(bronze.files()) for each in some), (
         "only files that have such rows are read"
@@ -47,14 +51,17 @@ def test_pieces_by_rank_are_together_the_oracles(warehouse: Warehouse, rows: lis
     dates = bronze.dates()
     with pieces.uncommitted(warehouse) as written:
         pieces.together(warehouse, map(pieces.make, some), written)
-        for name in REST:
+        for name in names:
             warehouse.replace(written.pop(name, []), warehouse.at(name), dates, {})
-    for name in REST:
+    for name in names:
         assert differences(name, warehouse.scan(name).to_pylist(), oracle.TABLES[name](rows)) == NOTHING, name
 
 
+@pytest.mark.parametrize(
+    "names", [[*SOME, pieces.JOBS], pytest.param(NAMES, marks=pytest.mark.patient)], ids=["some", "all"]
+)
 def test_rows_beyond_what_is_sorted_at_a_time_are_made_by_rank(
-    warehouse: Warehouse, rows: list[traffic.Row], monkeypatch: pytest.MonkeyPatch
+    warehouse: Warehouse, rows: list[traffic.Row], monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
     """As a day of 100 million is, of which the memory of one piece held a fifth."""
     ranks = []
@@ -62,11 +69,11 @@ def test_rows_beyond_what_is_sorted_at_a_time_are_made_by_rank(
     monkeypatch.setattr("gateway.pipeline.batch.PIECE_ROWS", -(-len(rows) // 3))
     monkeypatch.setattr(pieces, "make", lambda piece, done: ranks.append(piece.ranks) or make(piece, done))
     told: list[tuple[int, int]] = []
-    batch(None, warehouse, tell=lambda done, total: told.append((done, total)))
+    batch(None, warehouse, tables=names, tell=lambda done, total: told.append((done, total)))
     assert len(ranks) == 3 + 1, "and NFP's jobs, of all ranks"
     assert sorted(rank for some in ranks for rank in some) == sorted({row["rank"] for row in rows})
     assert told[-1][0] == told[-1][1]
-    for name in NAMES:
+    for name in names:
         assert differences(name, warehouse.scan(name).to_pylist(), oracle.TABLES[name](rows)) == NOTHING, name
 
 

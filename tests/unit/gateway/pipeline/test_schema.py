@@ -5,6 +5,7 @@ import pytest
 from gateway.pipeline import schema
 from gateway.pipeline.columns import PARTITION, Table, version_of
 from gateway.pipeline.errors import PipelineError
+from tests.tables import for_each
 
 BINDING = (
     "seq ts ts_ns rank writer run capture peer peer_id role via via_id via_role transport direction reason kind type "
@@ -18,7 +19,7 @@ def test_bronze_has_its_columns_in_the_fixed_order() -> None:
     assert schema.MESSAGES.version == 2
 
 
-@pytest.mark.parametrize("table", schema.TABLES.values(), ids=lambda table: table.name)
+@for_each("table", schema.TABLES.values(), ids=lambda table: table.name)
 def test_all_forms_of_a_table_agree(table: Table) -> None:
     assert len(set(table.names)) == len(table.names)
     assert PARTITION in table.names

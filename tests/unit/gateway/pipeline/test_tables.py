@@ -10,8 +10,9 @@ from gateway.pipeline.tables import inprocess
 from gateway.pipeline.tables.inprocess import tables_of
 from tests.live import oracle, traffic
 from tests.live.gold import NOTHING, differences, drawn_rows
+from tests.tables import for_each
 
-HISTORIES = 100
+HISTORIES = 40
 """Each is a rank."""
 
 
@@ -28,7 +29,7 @@ def made(rows: list[traffic.Row], request: pytest.FixtureRequest) -> dict[str, l
         return {name: tables.rows(name).to_pylist() for name in oracle.TABLES}
 
 
-@pytest.mark.parametrize("table", oracle.TABLES)
+@for_each("table", oracle.TABLES)
 def test_a_table_is_the_oracles(table: str, made: dict[str, list[Any]], rows: list[traffic.Row]) -> None:
     meant = oracle.TABLES[table](rows)
     assert meant, "the histories do not touch this table"

@@ -10,6 +10,7 @@ from broker.wire.payload import any_text, encode_json
 from gateway.closes import FLOOD
 from gateway.identity.hook import AWAY, Verdict
 from gateway.sessions import answers, authorization_filter, service
+from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
 ALL = (rule(["user"], [""]), rule(["user"], ["secret."], allow=False))
@@ -136,7 +137,7 @@ def test_a_denial_comes_behind_what_was_sent_before_it():
     with_hook(script, "attr.")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "payload", "question"),
     [
         ("event.subscribe", {"topic": "news."}, ("subscribe", b"news.")),
@@ -193,7 +194,7 @@ def test_events_of_clients():
     with_hook(script, "news.")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "payload"),
     [
         ("gateway.session", {}),
@@ -211,9 +212,7 @@ def test_what_is_not_asked_for(topic, payload):
     with_hook(script, "", verdict=GONE)
 
 
-@pytest.mark.parametrize(
-    ("topic", "payload"), [("event.subscribe", b"x"), ("event.publish", {}), ("service.add", None)]
-)
+@for_each(("topic", "payload"), [("event.subscribe", b"x"), ("event.publish", {}), ("service.add", None)])
 def test_what_is_malformed_is_the_sessions_to_refuse(topic, payload):
     async def script(desk, hook):
         assert (await desk.client().refused(topic, payload))[0] in (errno.EPROTO, errno.EINVAL)

@@ -2,12 +2,11 @@
 
 import errno
 
-import pytest
-
 from broker.client import LATER
 from broker.identity import Role
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json
+from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
 CALLS = (rule(["user"], ["broker.ping", "calc."], ["call"]),)
@@ -157,7 +156,7 @@ def test_a_topic_that_no_notice_could_be_made_from_is_answered():
     run(script)
 
 
-@pytest.mark.parametrize("topic", ["calc.add", "event.publish", "service.add"])
+@for_each("topic", ["calc.add", "event.publish", "service.add"])
 def test_the_pseudo_rank_upstream_is_refused(topic):
     """RFC 3, "Rank Assignment": it is never encoded."""
 

@@ -16,6 +16,7 @@ from gateway.principal import Denied
 from gateway.sessions import listing
 from gateway.sessions.listing import NAMES_A_ROW, Order
 from gateway.sessions.service import COUNT_MAX, answered
+from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import Desk, principal, rule, run, settings_of, until
 
 CALLS = rule(["user"], ["broker.ping"], ["call"])
@@ -39,7 +40,7 @@ def test_everybody_sees_the_own_session_and_no_other():
     run(script)
 
 
-@pytest.mark.parametrize("method", ["sessions", "stats", "denied", "end", "reload"])
+@for_each("method", ["sessions", "stats", "denied", "end", "reload"])
 def test_what_is_not_for_users_names_who_may(method):
     async def script(desk):
         web = desk.client()
@@ -64,7 +65,7 @@ class Known:
         return {"after": after, "clients": clients and owner}
 
 
-@pytest.mark.parametrize("method", ["calls", "ranks"])
+@for_each("method", ["calls", "ranks"])
 def test_who_may_ask_the_brokers_may_ask_what_is_known_of_them(method):
     async def script(desk):
         desk.hub.trends = Known()
@@ -525,7 +526,7 @@ def test_the_owner_asks_through_the_broker():
     run(script)
 
 
-@pytest.mark.parametrize("method", ["of", "counts", "end_all"])
+@for_each("method", ["of", "counts", "end_all"])
 def test_logins_whose_store_is_away_are_refused_in_words_for_clients(method):
     class Logins:
         """One login, as far as the store can be read."""

@@ -11,6 +11,7 @@ from broker.identity import USERID_UNKNOWN, Role
 from gateway.principal import Denied, Principal
 from gateway.sessions import deadlines
 from gateway.sessions.decisions import stamp_of
+from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
 NEWS = (rule(["user"], ["news."]), rule(["user"], ["broker.ping"], ["call"]))
@@ -131,7 +132,7 @@ def test_a_demoted_owner_is_held_to_the_rate():
     run(script, rules=NEWS, limits={"msgs_per_s": 1, "msgs_burst": 2})
 
 
-@pytest.mark.parametrize("other", [principal("eve", 1001), principal("ada", 1002), None])
+@for_each("other", [principal("eve", 1001), principal("ada", 1002), None])
 def test_a_token_of_somebody_else_or_of_nobody_ends_the_connection(other):
     async def script(desk):
         desk.hub.identity = Identity({"t2": other} if other else {})

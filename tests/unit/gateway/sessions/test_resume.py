@@ -3,13 +3,12 @@
 import asyncio
 from collections import Counter, defaultdict
 
-import pytest
-
 from broker.wire import message as wire
 from gateway.events.run import Run
 from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.replays import Replays
 from gateway.sessions.resume import BEHIND_S, PORTION_BYTES, PORTION_MSGS, session_of, token_for
+from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import KEY, principal, rule, run, until
 from tests.unit.routing.operations import bytecodes
 
@@ -471,7 +470,7 @@ def waiting(desk, old, count, ahead):
         web.send("event.subscribe", {"topic": "news.d"})
 
 
-@pytest.mark.parametrize("work", ["end of a resumption", "events"])
+@for_each("work", ["end of a resumption", "events"])
 def test_what_others_wait_for_costs_nobody_else(work):
     async def script(desk):
         costs, now = [], desk.hub.clock()
@@ -563,7 +562,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing_behind():
     run(script, rules=[NEWS])
 
 
-@pytest.mark.parametrize("name", ["ada", "ünï\udc80"])
+@for_each("name", ["ada", "ünï\udc80"])
 def test_tokens_are_bound_to_name_and_userid(name):
     who = principal(name)
     token = token_for(KEY, who, "00c0ffee")

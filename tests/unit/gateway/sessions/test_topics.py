@@ -3,7 +3,6 @@
 import errno
 from base64 import b64encode
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from broker.wire.payload import encode_json
 from gateway.events.latest import Latest
 from gateway.sessions import topics
 from gateway.sessions.service import answered
+from tests.tables import for_each
 from tests.unit.gateway.sessions.desk import principal, rule, run, until
 
 KEPT = {"latest": ["weather.", "secret."]}
@@ -55,9 +55,7 @@ def test_a_payload_that_is_no_object_is_told_in_base64():
     run(script, rules=RULES, gateway=KEPT, join=False)
 
 
-@pytest.mark.parametrize(
-    ("changed", "missed", "left"), [(False, 0, 1), (False, 3, 0), (False, None, 0), (True, None, 0)]
-)
+@for_each(("changed", "missed", "left"), [(False, 0, 1), (False, 3, 0), (False, None, 0), (True, None, 0)])
 def test_what_may_not_be_the_newest_any_more_is_not_told(changed, missed, left):
     async def script(desk):
         desk.hub.latest.update([wire.event("weather.a", sequence=1)])
@@ -156,7 +154,7 @@ def test_who_listens_to_a_topic():
     run(script, rules=RULES, gateway={"presence": True})
 
 
-@pytest.mark.parametrize("who", ["owner", "admin"])
+@for_each("who", ["owner", "admin"])
 def test_who_is_connected_is_for_owner_and_admin(who):
     async def script(desk):
         web = desk.client()

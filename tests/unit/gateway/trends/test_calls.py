@@ -1,10 +1,9 @@
 """Calls by method: rates, quantiles, what comes first, what is left out, and what is bounded."""
 
-import pytest
-
 from broker.figures import TEXT_MAX
 from gateway.trends import calls as module
 from gateway.trends.calls import METHODS_MAX, RECENT, ROWS_MAX, Calls
+from tests.tables import for_each
 
 BOUNDS = [1_000_000, 2_000_000, 4_000_000]
 CALC = {"calc": {"provider": "x", "builtin": False}}
@@ -133,7 +132,7 @@ def test_who_is_not_trusted_sees_calls_alone_and_no_text_of_an_error():
     assert answer(calls)["rows"][1]["last_error"] == {**last, "rank": 0}
 
 
-@pytest.mark.parametrize("name", ["attr.get", "nfp.services.list", "gateway.sessions"])
+@for_each("name", ["attr.get", "nfp.services.list", "gateway.sessions"])
 def test_brokers_own_services_and_what_a_page_asks_are_no_calls_of_users(name):
     calls = over([told({}), told({name: (9, {"38": 9}, [9, 0, 0, 0])})])
     assert answer(calls)["rows"] == []

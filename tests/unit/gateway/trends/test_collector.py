@@ -3,12 +3,11 @@
 import asyncio
 import errno
 
-import pytest
-
 from broker.errors import RpcError
 from gateway.trends import collector as module
 from gateway.trends.collector import CALLS, SHAPE_EVERY, STATS, TURNS, Collector
 from gateway.trends.rings import Rings
+from tests.tables import for_each
 
 
 class Answer:
@@ -207,7 +206,7 @@ async def test_a_link_that_was_lost_and_is_back_between_two_rounds_is_another_on
     assert [mark.text for mark in rings.marks] == ["the gateway has its broker again"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "odd",
     [
         {"rx": 7, "methods": 7},
@@ -235,7 +234,7 @@ async def test_an_odd_answer_of_one_broker_is_told_and_costs_the_others_nothing(
     assert collecting.calls.answer(None, True)["longest_ms"] == 1e-6
 
 
-@pytest.mark.parametrize(
+@for_each(
     "odd",
     [
         {"children": [{"rank": 1, "children": [{"rank": 0}]}]},
@@ -269,7 +268,7 @@ async def test_odd_health_is_not_told():
     assert [row["status"] for row in collecting.ranks.answer(0, time()(), True)["ranks"]] == ["full", "full"]
 
 
-@pytest.mark.parametrize("size", [2 * TURNS, 2 * TURNS + 2])
+@for_each("size", [2 * TURNS, 2 * TURNS + 2])
 async def test_of_many_brokers_each_has_its_turn(size):
     brokers = Brokers()
     _rings, collecting = collector(brokers, time())
@@ -307,7 +306,7 @@ async def test_it_goes_on_after_a_fault(monkeypatch, caplog):
     await collecting.stop()
 
 
-@pytest.mark.parametrize("charts", [True, False])
+@for_each("charts", [True, False])
 async def test_who_looks_after_a_while_sees_what_is_true_now(charts):
     brokers = Brokers()
     rings, collecting = collector(brokers, time(), charts=charts)

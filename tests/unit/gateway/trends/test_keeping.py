@@ -2,10 +2,9 @@
 
 import os
 
-import pytest
-
 from gateway.trends import keeping
 from gateway.trends.rings import Rings
+from tests.tables import for_each
 
 BEGIN = 1_795_700_000
 
@@ -28,9 +27,7 @@ def test_a_restart_loses_the_seconds_and_keeps_the_day(rundir):
     assert os.listdir(rundir) == [keeping.FILE]
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xff\x00", b"\x80", b"\x83\xa7version\x09\xa5marks\x90\xa6tracks\x80"]
-)
+@for_each("data", [b"", b"\xff\x00", b"\x80", b"\x83\xa7version\x09\xa5marks\x90\xa6tracks\x80"])
 def test_a_broken_file_or_one_of_another_version_is_a_new_beginning(rundir, data):
     path, rings = rundir / keeping.FILE, Rings()
     path.write_bytes(data)

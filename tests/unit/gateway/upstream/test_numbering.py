@@ -3,6 +3,7 @@ import pytest
 from gateway.events.history import NUMBERS
 from gateway.upstream import numbering as module
 from gateway.upstream.numbering import Numbering
+from tests.tables import for_each
 from tests.unit.gateway.events.audience import event
 from tests.unit.gateway.upstream.recorder import Recorder
 
@@ -56,7 +57,7 @@ def test_only_the_unbroken_stretch_of_a_new_numbering_counts():
     assert not centre.history.covers("new", 2)
 
 
-@pytest.mark.parametrize("certain", [True, False])
+@for_each("certain", [True, False])
 def test_the_next_number_is_handed_on_and_remembered(certain):
     numbering, centre, doubts = following(certain=certain)
     numbering.received(events(11, 12))
@@ -66,7 +67,7 @@ def test_the_next_number_is_handed_on_and_remembered(certain):
     assert doubts == []
 
 
-@pytest.mark.parametrize("certain", [True, False])
+@for_each("certain", [True, False])
 def test_a_repetition_is_dropped_and_counted(certain):
     numbering, centre, doubts = following(certain=certain)
     numbering.received(events(11, 11, 12))
@@ -110,7 +111,7 @@ def test_a_gap_elsewhere_is_a_doubt_until_rank_0_was_asked():
     assert centre.told[-1] == ("published", [18])
 
 
-@pytest.mark.parametrize("first", [1, 12, 500])
+@for_each("first", [1, 12, 500])
 def test_rank_0_started_again_shows_in_any_number(first):
     numbering, centre, doubts = following(certain=False)
     numbering.received(events(first))

@@ -3,9 +3,8 @@
 import asyncio
 import logging
 
-import pytest
-
 from broker.wire import message as wire
+from tests.tables import for_each
 from tests.unit.gateway.upstream.recorder import hop, session_request, until
 from tests.unit.gateway.upstream.standin import StandIn, joined, run
 
@@ -67,7 +66,7 @@ def test_a_way_to_rank_0_that_only_broke_costs_what_was_missed():
     run(script)
 
 
-@pytest.mark.parametrize("number", [1, 700])
+@for_each("number", [1, 700])
 def test_behind_another_rank_an_odd_number_is_looked_into(number):
     async def script():
         standin = StandIn(rank=1)

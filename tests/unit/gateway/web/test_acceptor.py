@@ -12,6 +12,7 @@ from gateway.settings.schema import LimitsSection, ListenEntry
 from gateway.web import acceptor as room
 from gateway.web.acceptor import Acceptor, Turns
 from gateway.web.admission import ADDRESS, DESCRIPTORS, Admission
+from tests.tables import for_each
 from tests.unit.gateway.identity import doorway
 from tests.unit.gateway.identity.authority import Authority, common
 from tests.unit.gateway.identity.doorway import Answer, ask, client_tls, settings_in
@@ -47,7 +48,7 @@ def secure(tmp_path, *, limits=None, **more):
     return settings_in(tmp_path / "state", listen=listen, limits=limits)
 
 
-@pytest.mark.parametrize("kind", HEADERS)
+@for_each("kind", HEADERS)
 async def test_the_client_is_known(open_door, tmp_path, kind):
     door = await open_door(plain(tmp_path))
     answer = (await ask(door.port, first=HEADERS[kind])).json()
@@ -56,7 +57,7 @@ async def test_the_client_is_known(open_door, tmp_path, kind):
     assert not answer["local"]
 
 
-@pytest.mark.parametrize("kind", HEADERS)
+@for_each("kind", HEADERS)
 async def test_the_client_is_known_behind_tls(open_door, tmp_path, kind):
     door = await open_door(secure(tmp_path))
     tls = client_tls(tmp_path / "ca.pem", tmp_path / "alice.pem")
@@ -112,7 +113,7 @@ async def silence(port, sent, *, shut=False):
             await writer.wait_closed()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "sent",
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -128,7 +129,7 @@ async def test_a_trusted_proxy_without_a_good_header_is_cut_off(open_door, tmp_p
     assert (await ask(door.port, first=V1)).status == 200
 
 
-@pytest.mark.parametrize("sent", [b"", b"PROXY", v2()[:20]])
+@for_each("sent", [b"", b"PROXY", v2()[:20]])
 async def test_a_header_that_ends_early(open_door, tmp_path, sent):
     door = await open_door(plain(tmp_path))
     assert await silence(door.port, sent, shut=True) == b""
@@ -165,7 +166,7 @@ async def test_few_go_on_in_one_turn_of_the_loop_in_order():
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@pytest.mark.parametrize("header", [V1, b"PROXY UNKNOWN\r\n", v2()])
+@for_each("header", [V1, b"PROXY UNKNOWN\r\n", v2()])
 async def test_from_others_a_header_is_refused(open_door, tmp_path, header):
     """A peer outside the networks is served without one, and gets nowhere with one."""
     listen = ListenEntry(url="http://127.0.0.1:0", proxy_protocol=True, trusted_proxies=("10.0.0.0/8",))

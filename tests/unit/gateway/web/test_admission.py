@@ -2,11 +2,10 @@
 
 import random
 
-import pytest
-
 from gateway.settings.schema import LimitsSection
 from gateway.web import admission as room
 from gateway.web.admission import ANONYMOUS, GRACE_S, Admission, Pool, Slot, fitted, key_of
+from tests.tables import for_each
 
 TOLD = (
     "connections end for newer ones by the limit anonymous_per_address, of 192.0.2.7; "
@@ -70,7 +69,7 @@ def test_an_idle_one_goes_before_one_at_work():
     assert connections.cut == [2]
 
 
-@pytest.mark.parametrize(("most", "each"), [(2, 9), (9, 2)])
+@for_each(("most", "each"), [(2, 9), (9, 2)])
 def test_where_all_are_at_work_the_oldest_stranger_goes_and_no_user(most, each):
     connections, _ = pool(most, each)
     for number in range(3):
@@ -182,7 +181,7 @@ def test_what_a_pool_counts_is_what_is_in_it():
             assert all(0 < len(of) <= each.each for of in each._of.values()), step
 
 
-@pytest.mark.parametrize("descriptors", [1024, 256, 64, 0])
+@for_each("descriptors", [1024, 256, 64, 0])
 def test_limits_fit_the_descriptors(descriptors):
     limits = fitted(LimitsSection(), descriptors)
     assert limits.connections + limits.anonymous <= max(room.LEAST, descriptors - room.RESERVE)

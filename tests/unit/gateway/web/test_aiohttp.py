@@ -7,12 +7,12 @@ pyproject.toml only when all of them are well.
 import asyncio
 import inspect
 
-import pytest
 from aiohttp import http_exceptions, web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.streams import StreamReader
 
 from gateway.websocket import handshake
+from tests.tables import for_each
 
 METHODS = {
     "gateway/websocket/handshake.py": [
@@ -34,7 +34,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "owner", "name", "parameters"),
     [(file, *method) for file, methods in METHODS.items() for method in methods],
 )
@@ -44,7 +44,7 @@ def test_a_method_is_there_and_takes_what_it_took(file, owner, name, parameters)
     assert list(inspect.signature(found).parameters) == parameters, f"{file} uses {owner.__name__}.{name}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("owner", "name"),
     [
         (BaseProtocol, "transport"),

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
+from tests.tables import for_each
 from tests.unit.gateway.web.site import begin
 
 GUARDED = [
@@ -17,7 +18,7 @@ GUARDED = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path"), GUARDED)
+@for_each(("method", "path"), GUARDED)
 async def test_a_credential_is_needed(site, method, path):
     answer = await site.request(method, path, None)
     assert answer.status == 401
@@ -28,13 +29,13 @@ async def test_a_credential_is_needed(site, method, path):
     assert "nonsense" not in await answer.text()
 
 
-@pytest.mark.parametrize("path", ["/livez", "/healthz", "/readyz", "/openapi.json", "/", "/login"])
+@for_each("path", ["/livez", "/healthz", "/readyz", "/openapi.json", "/", "/login"])
 async def test_what_anybody_may_see(site, path):
     answer = await site.get(path, None)
     assert answer.status == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/livez", "/v1/session", "/nothing/here"])
+@for_each("path", ["/", "/livez", "/v1/session", "/nothing/here"])
 async def test_every_answer_has_the_security_headers(site, path):
     answer = await site.get(path)
     policy = answer.headers["Content-Security-Policy"]
@@ -45,7 +46,7 @@ async def test_every_answer_has_the_security_headers(site, path):
     assert answer.headers["Server"].startswith("headgate/")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("method", "path", "status"),
     [
         ("GET", "/nothing/here", 404),
@@ -88,16 +89,18 @@ async def test_a_page_of_an_allowed_origin_may_read_the_answer(open_site):
     assert "Authorization" in answer.headers["Access-Control-Allow-Headers"]
 
 
-@pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "https://grafana.example.org.evil.example"]
-)
-async def test_other_pages_may_not(open_site, origin):
-    site = await open_site(ALLOWED)
-    answer = await site.get("/v1/session", headers={"Origin": origin})
+@pytest.fixture
+async def allowing(open_site):
+    return await open_site(ALLOWED)
+
+
+@for_each("origin", ["https://evil.example", "null", "https://grafana.example.org.evil.example"])
+async def test_other_pages_may_not(allowing, origin):
+    answer = await allowing.get("/v1/session", headers={"Origin": origin})
     assert answer.status == 403
     assert "Access-Control-Allow-Origin" not in answer.headers
     asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-    answer = await site.request("OPTIONS", "/v1/rpc/lab.who", None, headers=asked)
+    answer = await allowing.request("OPTIONS", "/v1/rpc/lab.who", None, headers=asked)
     assert answer.status == 403
 
 
@@ -139,7 +142,12 @@ async def test_a_cookie_calls_from_its_own_page_only_and_ends(open_site):
     assert answer.status == 401
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+async def linking(open_site):
+    return await open_site(LINKS)
+
+
+@for_each(
     ("sent", "status"),
     [
         (b"{}", 400),
@@ -150,10 +158,9 @@ async def test_a_cookie_calls_from_its_own_page_only_and_ends(open_site):
         (b"once=x", 400),
     ],
 )
-async def test_logins_that_are_refused(open_site, sent, status):
-    site = await open_site(LINKS)
-    headers = {"Origin": site.url, "Content-Type": "application/json"}
-    answer = await site.post("/v1/login", None, data=sent, headers=headers)
+async def test_logins_that_are_refused(linking, sent, status):
+    headers = {"Origin": linking.url, "Content-Type": "application/json"}
+    answer = await linking.post("/v1/login", None, data=sent, headers=headers)
     assert answer.status == status
     assert "Set-Cookie" not in answer.headers
 
@@ -184,7 +191,7 @@ async def test_a_token_is_not_ended_by_logging_out(site):
 # ---------------------------------------------------------------- health and the end
 
 
-@pytest.mark.parametrize("path", ["/livez", "/healthz", "/readyz"])
+@for_each("path", ["/livez", "/healthz", "/readyz"])
 async def test_health_can_be_asked_without_a_body(site, path):
     answer = await site.request("HEAD", path, None)
     assert answer.status == 200

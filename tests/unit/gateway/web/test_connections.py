@@ -4,9 +4,8 @@ import asyncio
 import json
 import logging
 
-import pytest
-
 from gateway.web import app, headers
+from tests.tables import for_each
 from tests.unit.gateway.web.test_listener import dial, gone_by_us
 
 LOGIN = b"POST /v1/login HTTP/1.1\r\nHost: x\r\n"
@@ -53,7 +52,7 @@ def check_ours(status, fields, body):
     assert body["status"] == status
 
 
-@pytest.mark.parametrize("kind", MALFORMED)
+@for_each("kind", MALFORMED)
 async def test_what_is_no_http_is_answered_and_told_in_one_line(live, caplog, kind):
     caplog.set_level(logging.INFO, "headgate")
     status, fields, body = await answered(live, MALFORMED[kind])
@@ -65,9 +64,10 @@ async def test_what_is_no_http_is_answered_and_told_in_one_line(live, caplog, ki
     assert line.getMessage() == f"malformed request of 127.0.0.1: {body['text'].partition(': ')[2]}"
     assert not line.exc_info
     assert "secret" not in line.getMessage()
+    caplog.clear()
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@for_each("kind", OTHERS)
 async def test_what_is_answered_before_our_handlers_is_a_problem_like_all_others(live, caplog, kind):
     sent, status = OTHERS[kind]
     seen, fields, body = await answered(live, sent)

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from tests.tables import for_each
 from tests.unit.gateway.web.site import Stream, begin
 
 
@@ -21,7 +22,7 @@ async def test_a_published_event_has_a_number_and_reaches_the_broker(site):
         assert event.message.userid == 1001
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "sent", "payload"),
     [
         ("text/plain", b"hello", b"hello\0"),
@@ -161,7 +162,7 @@ async def test_an_empty_id_is_that_of_a_client_that_has_seen_nothing(site):
         assert (await Stream(answer).next()).event == "welcome"
 
 
-@pytest.mark.parametrize("seen", ["x", "epoch:", "epoch:-1", "epoch:4294967296", "epoch:99999999999999999"])
+@for_each("seen", ["x", "epoch:", "epoch:-1", "epoch:4294967296", "epoch:99999999999999999"])
 async def test_an_id_that_is_none(site, seen):
     async with site.get("/v1/events", headers={"Last-Event-ID": seen}) as answer:
         assert answer.status == 400

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.identity.attempts import BURST
 from gateway.identity.users import GUEST_USERID
+from tests.tables import for_each
 from tests.unit.gateway.identity.authority import public_pem
 from tests.unit.gateway.identity.idp import Idp
 from tests.unit.gateway.identity.issuer import AUDIENCE, ISSUER, KEYS, signed
@@ -167,9 +168,7 @@ async def test_a_victim_is_not_logged_in_as_the_attacker(corp, idp):
     assert "not begun in this browser" in await answer.text()
 
 
-@pytest.mark.parametrize(
-    "more", ["next=https://evil.example", "redirect_uri=https://evil.example/", "url=//evil.example"]
-)
+@for_each("more", ["next=https://evil.example", "redirect_uri=https://evil.example/", "url=//evil.example"])
 async def test_nothing_of_a_request_says_where_to_go(corp, idp, more):
     answer = await corp.get(f"{BEGIN}?{more}", None, allow_redirects=False, headers={"Host": "127.0.0.1:1"})
     place = answer.headers["Location"]
@@ -253,7 +252,7 @@ async def test_a_token_becomes_a_cookie(site):
     assert site.live.tokens["bob"] not in str(answer.headers)
 
 
-@pytest.mark.parametrize("origin", [None, "https://evil.example", "null"])
+@for_each("origin", [None, "https://evil.example", "null"])
 async def test_another_sites_page_logs_nobody_in(site, origin):
     headers = {} if origin is None else {"Origin": origin}
     answer = await site.post("/v1/login", None, json={"token": site.live.tokens["bob"]}, headers=headers)
@@ -261,15 +260,13 @@ async def test_another_sites_page_logs_nobody_in(site, origin):
     assert not cookies_of(answer)
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"once": "x", "token": "y"}, {"once": None}, {"token": 7}, {"tokens": "x"}]
-)
+@for_each("body", [{}, {"once": "x", "token": "y"}, {"once": None}, {"token": 7}, {"tokens": "x"}])
 async def test_bodies_that_are_none(site, body):
     answer = await site.post("/v1/login", None, json=body, headers={"Origin": site.url})
     assert answer.status == 400
 
 
-@pytest.mark.parametrize("token", ["", "hgt_0123456789ab_x", "a.b.c"])
+@for_each("token", ["", "hgt_0123456789ab_x", "a.b.c"])
 async def test_a_wrong_token(site, token):
     answer = await exchanged(site, token)
     assert (answer.status, cookies_of(answer)) == (401, {})
@@ -386,9 +383,7 @@ async def test_one_login_is_ended_by_its_user_or_the_owner(site):
     assert await who(site, eve) == 401
 
 
-@pytest.mark.parametrize(
-    "payload", [{}, {"everywhere": False}, {"login": 7}, {"login": "x", "everywhere": True}]
-)
+@for_each("payload", [{}, {"everywhere": False}, {"login": 7}, {"login": "x", "everywhere": True}])
 async def test_what_is_no_logout(site, payload):
     assert (await rpc(site, "logout", payload, await cookie_for(site, "bob")))["name"] == "EPROTO"
 

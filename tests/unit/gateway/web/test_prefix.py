@@ -3,9 +3,9 @@
 import json
 
 import aiohttp
-import pytest
 
 from tests.live.gateways import live, run
+from tests.tables import for_each
 
 PREFIX = "/team/headgate"
 SETTING = f'[gateway]\nprefix = "{PREFIX}"\n[access]\nlogin_links = "owner"\n'
@@ -19,7 +19,7 @@ def visit(work, extra=SETTING):
     run(body)
 
 
-@pytest.mark.parametrize("below", ["", PREFIX])
+@for_each("below", ["", PREFIX])
 def test_http_websocket_and_sse(below):
     async def work(gateway, http):
         base, bearer = gateway.url + below, gateway.bearer()

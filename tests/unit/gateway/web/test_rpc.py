@@ -5,6 +5,7 @@ import errno
 
 import pytest
 
+from tests.tables import for_each
 from tests.unit.gateway.web.site import begin, lines
 
 
@@ -15,7 +16,7 @@ async def test_json_goes_in_and_comes_out(site):
     assert await answer.json() == {"a": [1, "ä"]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "sent"),
     [
         ("text/plain", "grüezi\n".encode()),
@@ -44,7 +45,7 @@ async def test_the_message_is_stamped_with_the_user_and_nothing_else(site):
         assert await answer.json() == {"userid": userid, "rolemask": role}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("errnum", "status"),
     [
         (errno.EPERM, 403),
@@ -83,7 +84,12 @@ async def test_what_the_role_does_not_allow(site):
     assert "owner" in said["text"]
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+async def small(open_site):
+    return await open_site("[limits]\nmessage_bytes = 4096\n")
+
+
+@for_each(
     ("path", "kind", "sent", "status"),
     [
         ("lab.echo", "application/json", b"[1]", 400),
@@ -106,16 +112,14 @@ async def test_what_the_role_does_not_allow(site):
         ("x" * 256, "application/json", b"{}", 400),
     ],
 )
-async def test_requests_that_make_no_sense(open_site, path, kind, sent, status):
-    limits = "[limits]\nmessage_bytes = 4096\n"
-    site = await open_site(limits)
+async def test_requests_that_make_no_sense(small, path, kind, sent, status):
     headers = {"Content-Type": kind}
-    answer = await site.post(f"/v1/rpc/{path}", data=sent, headers=headers)
+    answer = await small.post(f"/v1/rpc/{path}", data=sent, headers=headers)
     assert answer.status == status, await answer.text()
     assert answer.content_type == "application/problem+json"
 
 
-@pytest.mark.parametrize("topic", ["event.subscribe", "event.unsubscribe", "service.add", "service.remove"])
+@for_each("topic", ["event.subscribe", "event.unsubscribe", "service.add", "service.remove"])
 async def test_requests_about_a_connection_that_stays(site, topic):
     said = {"topic": "a", "service": "a"}
     answer = await site.post(f"/v1/rpc/{topic}", json=said)

@@ -3,9 +3,8 @@
 import asyncio
 import json
 
-import pytest
-
 from gateway.web.static import TYPES, Dashboard
+from tests.tables import for_each
 
 
 def test_the_page_and_its_parts():
@@ -42,7 +41,7 @@ async def test_a_browser_that_has_it_gets_nothing_again(site):
     assert answer.status == 200
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "/../settings/schema.py",

@@ -19,6 +19,7 @@ from gateway.websocket.frames import BINARY, PING, TEXT, frame, head
 from gateway.websocket.reader import MESSAGE_BYTES, Reader
 from gateway.websocket.receiving import TURN_BYTES
 from tests.live.gateways import live, run
+from tests.tables import for_each
 from tests.unit.gateway.websocket.house import flux
 
 ON = "[gateway]\ndeflate = true\n"
@@ -37,7 +38,7 @@ def read(*frames, limit=1000, inflates=True):
     return reader.feed(b"".join(frames)), reader.failure
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("offer", "taken"),
     [
         ("permessage-deflate", True),
@@ -69,7 +70,7 @@ def test_what_is_packed_is_the_same_and_small_messages_stay():
     assert deflate.inflate(body, 1 << 20) == b"abc" * 30_000
 
 
-@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+@for_each("opcode", [TEXT, BINARY])
 def test_whole_and_fragmented_messages_are_inflated(opcode):
     text = "ä and so on ".encode() * 20
     small = deflate.deflate(text)
@@ -86,7 +87,7 @@ def test_whole_and_fragmented_messages_are_inflated(opcode):
     assert [payload for kind, payload in found if kind == opcode] == [text] * 3
 
 
-@pytest.mark.parametrize("fragmented", [False, True])
+@for_each("fragmented", [False, True])
 def test_a_bomb_is_refused_before_it_is_made(fragmented):
     bomb = deflate.deflate(bytes(1 << 26))
     frames = [masked(0xC2, bomb)]
@@ -96,7 +97,7 @@ def test_a_bomb_is_refused_before_it_is_made(fragmented):
     assert (found, failure.code) == ([], TOO_BIG)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("frames", "code"),
     [
         ([masked(0xC1, b"\xff\xff\xff\xff")], PROTOCOL),
@@ -119,7 +120,7 @@ def numbered(count, size):
     return texts, b"".join([*frames, masked(0x88, b"")])
 
 
-@pytest.mark.parametrize("split", [1, 7, 1000, 1 << 20])
+@for_each("split", [1, 7, 1000, 1 << 20])
 def test_so_much_is_inflated_at_a_time(split):
     texts, data = numbered(20, 1000)
     reader, found = Reader(1 << 20, inflates=True), []
@@ -275,7 +276,7 @@ def test_no_window_is_kept():
         deflate.inflate(second[:-4], 1000)
 
 
-@pytest.mark.parametrize(("extra", "on"), [(ON, True), ("", False)])
+@for_each(("extra", "on"), [(ON, True), ("", False)])
 def test_an_independent_client_and_ours_side_by_side(extra, on):
     async def work(folder):
         async with live(folder, extra) as gateway:

@@ -11,6 +11,7 @@ import pytest
 from gateway.closes import BUSY, ENDED, SHUTDOWN, TOO_MANY
 from gateway.principal import Denied
 from gateway.web.admission import Slot
+from tests.tables import for_each
 from tests.unit.gateway.websocket.house import AUTH, SMALL_BUFFER, flux, masked, request_head
 
 BINARY, TEXT, CLOSE, PING = 2, 1, 8, 9
@@ -35,7 +36,7 @@ async def test_the_accept_key_is_that_of_the_rfc(house):
     assert "sec-websocket-protocol: flux.v1.json\r\n" in head, "the first of ours in the client's order"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("head", "status", "words"),
     [
         (request_head("mqtt, wamp.2.json"), 400, "flux.v1, flux.v1.json, zws2.0"),

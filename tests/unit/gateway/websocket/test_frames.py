@@ -1,11 +1,10 @@
 """Frames of the server: the three forms of a length, and what fits into a control frame."""
 
-import pytest
-
 from gateway.websocket import frames
+from tests.tables import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("size", "head"),
     [
         (0, "8200"),
@@ -30,8 +29,8 @@ def test_pings_and_pongs():
     assert frames.pong(bytes(200))[:2] == b"\x8a\x7d"
 
 
-@pytest.mark.parametrize("char", ["x", "é", "€", "𝄞"])
-@pytest.mark.parametrize("lead", range(4))
+@for_each("char", ["x", "é", "€", "𝄞"])
+@for_each("lead", range(4))
 def test_a_reason_is_cut_between_characters(char, lead):
     reason = "-" * lead + char * 150
     sent = frames.close(4002, reason)

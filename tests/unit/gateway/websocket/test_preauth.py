@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from broker import awake
+from tests.tables import for_each
 from tests.unit.gateway.websocket.house import AUTH, flux, masked, request_head
 
 BINARY, TEXT, CLOSE, PING = 2, 1, 8, 9
@@ -37,7 +38,7 @@ async def test_what_follows_the_auth_object_waits_for_it_in_order(house):
     assert house.hub.opened[0].order == ["a", "ping", "b", "c"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sent", "code"),
     [
         (masked(TEXT, AUTH % b"bad"), 4500),

@@ -3,9 +3,8 @@
 import struct
 import tracemalloc
 
-import pytest
-
 from gateway.websocket.reader import MAX_FRAGMENTS, Reader, may_be_sent
+from tests.tables import for_each
 from tests.unit.gateway.websocket.house import masked
 
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
@@ -91,8 +90,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
-@pytest.mark.parametrize("step", [0, 1, 3, 4096])
+@for_each("name", GOOD)
+@for_each("step", [0, 1, 3, 4096])
 def test_good(name, step):
     data, expected = GOOD[name]
     out, reader = read(*pieces(data, step))
@@ -102,8 +101,8 @@ def test_good(name, step):
     assert reader.pending_bytes == 0
 
 
-@pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("step", [0, 1, 3, 4096])
+@for_each("name", BAD)
+@for_each("step", [0, 1, 3, 4096])
 def test_bad(name, step):
     data, code = BAD[name]
     front = masked(BINARY, b"in front")
@@ -129,7 +128,7 @@ def pieces(data: bytes, step: int) -> list[bytes]:
     return [data[at : at + step] for at in range(0, len(data), step)] if step else [data]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "code"),
     [
         (b"\xc2", 1002),
@@ -155,7 +154,7 @@ def test_codes_that_may_be_sent():
 SAMPLE = "aé€𝄞z".encode()
 
 
-@pytest.mark.parametrize("cut", range(len(SAMPLE) + 1))
+@for_each("cut", range(len(SAMPLE) + 1))
 def test_text_may_be_cut_anywhere(cut):
     one = masked(0, SAMPLE[:cut], first=0x01) + masked(0, SAMPLE[cut:])
     assert read(one)[0] == [(TEXT, SAMPLE)]
@@ -163,7 +162,7 @@ def test_text_may_be_cut_anywhere(cut):
     assert read(whole[: 6 + cut], whole[6 + cut :])[0] == [(TEXT, SAMPLE)]
 
 
-@pytest.mark.parametrize("cut", range(1, 4))
+@for_each("cut", range(1, 4))
 def test_bad_text_fails_at_its_fragment_not_at_the_end(cut):
     bad = b"\xf4\x90\x80\x80"
     _, reader = read(masked(0, b"fine", first=0x01) + masked(0, bad[:1], first=0))
@@ -180,7 +179,7 @@ def test_binary_fragments_are_not_looked_at_as_text():
 # -- limits ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [100, 200, 70000])
+@for_each("size", [100, 200, 70000])
 def test_the_limit_is_exact(size):
     frame = masked(BINARY, bytes(size))
     assert read(frame, max_bytes=size)[0] == [(BINARY, bytes(size))]
@@ -191,7 +190,7 @@ def test_the_limit_is_exact(size):
     assert str(size - 1) in reader.failure.text
 
 
-@pytest.mark.parametrize(("size", "form"), [(200, ">H"), (65536, ">Q"), (1 << 40, ">Q")])
+@for_each(("size", "form"), [(200, ">H"), (65536, ">Q"), (1 << 40, ">Q")])
 def test_oversize_is_refused_by_its_header(size, form):
     head = header(0x82, 0xFE if form == ">H" else 0xFF, struct.pack(form, size))
     _, reader = read(head, max_bytes=199)

@@ -8,6 +8,7 @@ import pytest
 
 from broker.wire.message import request
 from gateway.closes import MEANINGS
+from tests.tables import for_each
 from tests.unit.gateway.websocket.house import masked
 from tests.unit.gateway.websocket.test_reader import BAD
 
@@ -18,14 +19,14 @@ def flux(topic="echo", matchtag=7, payload=b"hi\0") -> bytes:
     return request(topic, payload, matchtag=matchtag).framed()
 
 
-@pytest.mark.parametrize("name", BAD)
+@for_each("name", BAD)
 async def test_a_broken_rule_ends_the_connection_with_its_code(house, name):
     data, code = BAD[name]
     peer = await house.connect()
     peer.write(masked(BINARY, flux()) + data + masked(BINARY, flux("later")))
     before, seen, reason = await peer.closing()
     assert await peer.ended()
-    (session,) = house.hub.opened
+    session = house.hub.opened[-1]
     await house.until(lambda: session.ends)
     assert [message.topic for message in session.messages] == ["echo"]
     assert seen == code
@@ -42,7 +43,7 @@ async def test_a_broken_rule_ends_the_connection_with_its_code(house, name):
     assert told["text"].startswith(reason)
 
 
-@pytest.mark.parametrize("size", [0, 1, 60, 61, 90, 125, 126, 300, 65400, 65536, 1 << 19])
+@for_each("size", [0, 1, 60, 61, 90, 125, 126, 300, 65400, 65536, 1 << 19])
 async def test_messages_of_every_length_come_back(house, size):
     peer = await house.connect()
     data = flux(payload=b"x" * size + b"\0")
@@ -71,9 +72,7 @@ async def test_pings_are_answered_in_order_with_their_payload(house):
     assert [await peer.frame() for _ in wanted] == [(0x80 | PONG, each) for each in wanted]
 
 
-@pytest.mark.parametrize(
-    "payload", [b"", b"\x03\xe8", b"\x03\xe9going away", b"\x0b\xb8", b"\x13\x87", b"\x03\xf4"]
-)
+@for_each("payload", [b"", b"\x03\xe8", b"\x03\xe9going away", b"\x0b\xb8", b"\x13\x87", b"\x03\xf4"])
 async def test_a_close_frame_is_answered_with_its_code(house, payload):
     peer = await house.connect()
     peer.write(masked(BINARY, flux()) + masked(CLOSE, payload) + masked(BINARY, flux("later")))
@@ -81,7 +80,7 @@ async def test_a_close_frame_is_answered_with_its_code(house, payload):
     assert len(before) == 1, "what came before the close frame is answered"
     assert (code, reason) == (struct.unpack(">H", payload[:2])[0] if payload else 1005, "")
     assert await peer.ended()
-    (session,) = house.hub.opened
+    session = house.hub.opened[-1]
     assert [message.topic for message in session.messages] == ["echo"]
     await house.until(lambda: session.ends)
     assert "LinkEnded" in repr(session.ends)
@@ -97,7 +96,7 @@ async def test_an_end_without_a_close_frame(house):
     assert not house.hub.sessions
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("subprotocol", "first", "payload"),
     [
         ("flux.v1", TEXT, b"no json"),

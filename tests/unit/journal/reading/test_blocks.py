@@ -15,6 +15,7 @@ from broker.journal.reading.records import records
 from broker.journal.reading.segments import Segment, live_writers, named, segments
 from broker.wire.message import request
 from tests.live.segments import T0, Rec, block, flux, header, note, write
+from tests.tables import for_each
 
 
 def said(count: int, first: int = 0) -> list[Rec]:
@@ -180,7 +181,7 @@ def test_many_small_and_a_few_large_blocks_are_read_whole(tmp_path: Path) -> Non
     assert [each.payload_len for each in records(path)][300:303] == [900_000] * 3
 
 
-@pytest.mark.parametrize("size", [0, 1, 63])
+@for_each("size", [0, 1, 63])
 def test_a_segment_without_a_whole_header(tmp_path: Path, size: int) -> None:
     path = tmp_path / "rank0-00000000000000000000.fj"
     path.write_bytes(header()[:size])
@@ -210,7 +211,7 @@ def test_bodies_that_do_not_unpack_are_damage(tmp_path: Path) -> None:
         only.bodies()
 
 
-@pytest.mark.parametrize("codec", [1, 2])
+@for_each("codec", [1, 2])
 def test_a_frame_that_unpacks_to_more_than_announced_is_refused(codec: int) -> None:
     import lz4.frame
     import zstandard

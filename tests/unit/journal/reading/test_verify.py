@@ -16,6 +16,7 @@ from broker.journal.reading.blocks import walk
 from broker.journal.reading.verify import verify
 from broker.wire.message import request
 from tests.live.segments import T0, Rec, block, flux, header, name_of, note, peer, write, write_many
+from tests.tables import for_each
 
 OTHER_RUN = bytes(range(16, 32))
 
@@ -138,7 +139,7 @@ def test_a_torn_end_is_damage_unless_somebody_writes(tmp_path: Path) -> None:
     assert (segment.unfinished.offset, segment.unfinished.length) == extent
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("at", "value", "why"),
     [
         (12, 10_000, "record 1 of the block: body of 10000 bytes"),

@@ -12,6 +12,7 @@ from broker.journal.writer.blocks import BlockBuilder
 from broker.journal.writer.intake import Chunk
 from broker.journal.writer.peers import PEERS_MAX, Change, PeerTable
 from broker.wire.message import MAGIC_DEPLOYED, PAYLOAD, ROUTE, TOPIC, Message, event, request, response
+from tests.tables import for_each
 from tests.unit.journal.writer.plain import (
     T0,
     block_at,
@@ -65,7 +66,7 @@ def test_every_field_of_a_request():
     assert row.body == message.encode()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "message",
     [
         stacked(request("a.b", None), b"x"),
@@ -79,7 +80,7 @@ def test_every_field_of_a_request():
     ],
     ids=lambda message: repr(message)[:40],
 )
-@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
+@for_each("codec", ["none", "zstd", "lz4"])
 def test_bodies_are_the_parts_as_they_were(message, codec):
     row = one(message.framed(), codec=codec)
     assert row.body == message.encode()
@@ -136,7 +137,7 @@ def test_a_long_form_where_a_short_one_would_do():
     assert row.parts == [b"r1", b"", b"t", proto(1, TOPIC | ROUTE | PAYLOAD)]
 
 
-@pytest.mark.parametrize("payload", [True, False])
+@for_each("payload", [True, False])
 def test_kinds_without_proto(payload):
     wire = [b"w" * 10, b"", b"x" * 300]
     items = [
@@ -257,7 +258,7 @@ def test_a_wrong_count_is_broken():
         assert tags(found) == list(range(min(records, 2)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "bad",
     [
         b"\0\0\0\0" + called(9)[20:24] + called(9)[24:],
@@ -290,7 +291,7 @@ def test_what_is_in_front_of_a_bad_frame_is_kept_and_nothing_behind_it(bad):
     assert builder.add(calls(3, 1), T0) == []
 
 
-@pytest.mark.parametrize("kind", [NFP, OSLO, STATE, DICTIONARY, 7])
+@for_each("kind", [NFP, OSLO, STATE, DICTIONARY, 7])
 def test_a_bad_record_of_another_kind(kind):
     for body in (b"", b"\x05abc", b"\x01t\x05abc", b"\x01t\x02{}\x09abc", b"\xff\xff\xff\xff\xffa"):
         if kind == STATE and not body:

@@ -7,6 +7,7 @@ import pytest
 
 from broker.journal.layout import STATE
 from broker.journal.writer.recovery import DAMAGED, Notes, recover
+from tests.tables import for_each
 from tests.unit.journal.writer.plain import RUN, blocks, calls, header, rows, tags
 from tests.unit.journal.writer.test_segments import Desk, names
 
@@ -164,7 +165,7 @@ def test_a_segment_that_was_only_begun_is_removed(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("text", [b"", b"\xff" * 90, b"1 2 3\n", b"x y z w\n"])
+@for_each("text", [b"", b"\xff" * 90, b"1 2 3\n", b"x y z w\n"])
 def test_notes_that_make_no_sense_are_passed_over(left, text):
     (left.parent / ".rank0.lock").write_bytes(text)
     assert found_in(left.parent)[:3] == (0, 18, 0)

@@ -12,6 +12,7 @@ from broker.errors import ConfigError
 from broker.journal import premises
 from broker.journal.writer import start
 from broker.journal.writer.codecs import compressor
+from tests.tables import for_each
 from tests.unit.journal.writer.plain import RUN, options
 
 
@@ -28,7 +29,7 @@ def test_options():
     assert start.read_options(msgspec.json.encode(asked).decode()) == asked
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "said"),
     [
         ("", "options"),
@@ -77,7 +78,7 @@ def test_a_writer_that_is_about_to_end_is_waited_for(tmp_path, monkeypatch):
     assert len(tries) == 3
 
 
-@pytest.mark.parametrize("arguments", [[], ["x"], ["-2", "{}"], ["99999", "{}"]])
+@for_each("arguments", [[], ["x"], ["-2", "{}"], ["99999", "{}"]])
 def test_without_a_socket_there_is_nobody_to_tell(arguments, monkeypatch):
     monkeypatch.setattr(start, "_close_all_but", lambda *fds: None)  # the test runner's own are open
     monkeypatch.setattr(start.signal, "signal", lambda *_: None)

@@ -12,6 +12,7 @@ from broker.nfp.client import FetchFailed, JobTimeout
 from broker.nfp.client.fetching import destination_of, path_of
 from broker.nfp.client.transfer import PIPELINE, Details, part_of
 from broker.nfp.names import Command
+from tests.tables import for_each
 from tests.unit.nfp.client.fake_broker import FakeBroker
 from tests.unit.nfp.client.running import WITHIN_S, client_of
 
@@ -188,9 +189,7 @@ def test_where_a_file_goes(tmp_path):
     assert destination_of(URL, tmp_path / "other", tmp_path) == tmp_path / "other"
 
 
-@pytest.mark.parametrize(
-    "url", ["nf://", "http://x/y", "nf://a/../../b", "nf://..", "nf://a\0b", "configs/a"]
-)
+@for_each("url", ["nf://", "http://x/y", "nf://a/../../b", "nf://..", "nf://a\0b", "configs/a"])
 def test_what_names_no_file_is_refused(url):
     with pytest.raises(HeadgateError, match="no nf:// URL"):
         path_of(url)

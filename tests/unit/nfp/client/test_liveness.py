@@ -12,6 +12,7 @@ from broker.nfp.client import Limits, liveness
 from broker.nfp.client.liveness import LEAST_S, STRETCH_MAX, BrokerLiveness
 from broker.nfp.opening import BrokerOpen
 from broker.nfp.peer.channel import Traffic
+from tests.tables import for_each
 from tests.unit.nfp.client.running import WITHIN_S, run
 
 HOLD_S = 15.0
@@ -67,7 +68,7 @@ def test_it_is_asked_half_way_and_given_up_at_the_end():
     assert scene.done == [("probe", 7.5), ("reopen", 15.0)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("opened", "hold_s"),
     [
         (None, HOLD_S),

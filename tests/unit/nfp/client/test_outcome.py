@@ -1,10 +1,10 @@
 """What a job has got, and when that is all."""
 
 import msgspec
-import pytest
 
 from broker.nfp.outcome import AnswerMeaning, Failure, Outcome, worker_of
 from broker.nfp.targets import ALL, ANY, Target
+from tests.tables import for_each
 
 
 def said(**values):
@@ -68,7 +68,7 @@ def test_names_that_the_broker_does_not_know_are_not_waited_for():
     assert outcome.missing == ("b",)
 
 
-@pytest.mark.parametrize("body", [b"\xff\x00", b"plain", b"[1]", b'"text"', b'{"x": {"y": 1}}', b"7"])
+@for_each("body", [b"\xff\x00", b"plain", b"[1]", b'"text"', b'{"x": {"y": 1}}', b"7"])
 def test_a_result_that_names_nobody_belongs_to_the_one_who_is_awaited(body):
     outcome = named("a")
     outcome.answer(202, said(workers=["a"]))
@@ -121,7 +121,7 @@ def test_the_first_end_of_a_worker_counts():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "text"),
     [
         (said(error="e", errors=["f"]), "e"),
@@ -173,10 +173,8 @@ def test_another_broker_names_others():
     assert outcome.complete
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b'{"worker":3}', b'{"workers":"ab"}', b"\xff", b'{"workers":[1,""]}']
-)
-@pytest.mark.parametrize("status", [200, 201, 202, 102, 300, 400, 999])
+@for_each("body", [b"", b"[]", b"{", b'{"worker":3}', b'{"workers":"ab"}', b"\xff", b'{"workers":[1,""]}'])
+@for_each("status", [200, 201, 202, 102, 300, 400, 999])
 def test_no_body_is_too_odd(status, body):
     for target in (ALL, ANY, Target("list", ("a", "b"))):
         outcome = Outcome("s", target)

@@ -1,13 +1,12 @@
 """Workers that hold jobs of a broker that is gone, at one that knows nothing of them."""
 
-import pytest
-
 from broker.nfp.access import Access, Key, TaskRule
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch.liveness import OFFERED_MAX
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import HeldJob, WorkerOpen
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import OURS, Bench, FakePeer, result_body, story, the
 
 POST, RESPONSE, EVENT = Command.POST, Command.RESPONSE, Command.EVENT
@@ -23,8 +22,8 @@ def says(command: Command, uuid: str, attempt: int = 3, status: int = 200) -> Pa
     return Packet(Sender.WORKER, command, client=token, uuid=uuid, status=status, body=result_body("w1"))
 
 
-@pytest.mark.parametrize("target", ["any", "w1", "all"])
-@pytest.mark.parametrize("first", ["worker", "client"])
+@for_each("target", ["any", "w1", "all"])
+@for_each("first", ["worker", "client"])
 def test_a_job_that_runs_at_a_worker_goes_there_whatever_else_waits(target, first):
     """The task must not run twice; another client's job is in front of it, another worker is free."""
     bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
@@ -100,7 +99,7 @@ def test_a_worker_of_another_service_is_not_given_the_job():
     assert the(worker.take(), POST).uuid == "U"
 
 
-@pytest.mark.parametrize("how", ["anew", "goodbye", "silent"])
+@for_each("how", ["anew", "goodbye", "silent"])
 def test_what_it_says_counts_until_it_says_it_anew_or_is_gone(how):
     bench = Bench()
     worker = bench.register("w1", ours=True, limit=3, jobs={"U": (1, "running"), "V": (1, "running")})

@@ -1,7 +1,5 @@
 """Whose job is it: a worker that is back, or must not begin twice, hears it from the broker before it begins."""
 
-import pytest
-
 from broker.nfp import bodies
 from broker.nfp.access import Access, TaskRule
 from broker.nfp.dispatch import DispatchConfig
@@ -9,6 +7,7 @@ from broker.nfp.dispatch.rebalancing import TAKE_BACK_S
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import Accepted
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, said, the
 
 POST, GET, DELETE, RESPONSE = Command.POST, Command.GET, Command.DELETE, Command.RESPONSE
@@ -77,7 +76,7 @@ def test_a_worker_that_asks_first_is_answered_whatever_the_settings_say():
     assert confirmed(worker) == [uuid]
 
 
-@pytest.mark.parametrize("ours", [False, True])
+@for_each("ours", [False, True])
 def test_what_must_not_be_run_twice_may_have_begun_where_nobody_asks_first(ours):
     bench = Bench(access=Access(tasks=[TaskRule("net", "ping", False)]))
     worker, client = bench.register("w1", ours=ours), bench.client()
@@ -95,7 +94,7 @@ def test_what_must_not_be_run_twice_may_have_begun_where_nobody_asks_first(ours)
 # -- who is back ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tasks", [None, ONCE])
+@for_each("tasks", [None, ONCE])
 def test_a_worker_that_is_back_hears_which_of_its_jobs_may_begin(tasks):
     bench = Bench()
     worker, _client, uuid, _post = given(bench, tasks=tasks)
@@ -111,7 +110,7 @@ def test_what_runs_needs_no_word():
     assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "accepted"
 
 
-@pytest.mark.parametrize("state", ["waiting", "running"])
+@for_each("state", ["waiting", "running"])
 def test_what_was_cancelled_meanwhile_is_deleted(state):
     bench = Bench()
     worker, client, uuid, _post = given(bench)
@@ -121,8 +120,8 @@ def test_what_was_cancelled_meanwhile_is_deleted(state):
     assert deletes(worker) == [uuid]
 
 
-@pytest.mark.parametrize("state", ["waiting", "running"])
-@pytest.mark.parametrize("finished", [False, True])
+@for_each("state", ["waiting", "running"])
+@for_each("finished", [False, True])
 def test_what_is_somebody_elses_is_deleted(state, finished):
     bench = Bench()
     worker, client, uuid, _post = given(bench)
@@ -163,7 +162,7 @@ def busy(bench):
     return view.busy
 
 
-@pytest.mark.parametrize("how", ["cancelled", "late"])
+@for_each("how", ["cancelled", "late"])
 def test_a_task_that_hangs_keeps_its_place_until_it_has_ended(how):
     bench = Bench()
     worker, client, uuid, post = given(bench, timeout=5)
@@ -260,7 +259,7 @@ def test_what_has_begun_stays_where_it_is():
     assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "accepted"
 
 
-@pytest.mark.parametrize("more", [{"target": "w1"}, {"accepted": True}])
+@for_each("more", [{"target": "w1"}, {"accepted": True}])
 def test_what_is_named_or_runs_is_not_taken_back(more):
     bench = Bench()
     worker, client = bench.register("w1", ours=True), bench.client()
@@ -326,7 +325,7 @@ def test_who_gives_nothing_back_and_is_alone_is_given_twice_what_it_runs():
     assert given_to(first) == []
 
 
-@pytest.mark.parametrize("more", [{"seed": True}, {"limit": 1}])
+@for_each("more", [{"seed": True}, {"limit": 1}])
 def test_who_asked_for_one_job_at_a_time_gets_one(more):
     bench = Bench(DispatchConfig(ahead=1))
     worker, client = bench.register("w1", **more), bench.client()

@@ -1,9 +1,8 @@
 """Jobs that are over: what a DELETE of them says, errors of several workers, what is kept in memory."""
 
-import pytest
-
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.names import Command
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, said, story, the
 
 POST = Command.POST
@@ -26,8 +25,8 @@ def ended(bench: Bench, client, how: str) -> str:
     return uuid
 
 
-@pytest.mark.parametrize("seed", [False, True])
-@pytest.mark.parametrize("how", ["COMPLETED", "FAILED", "EXPIRED", "CANCELLED"])
+@for_each("seed", [False, True])
+@for_each("how", ["COMPLETED", "FAILED", "EXPIRED", "CANCELLED"])
 def test_deleting_what_is_over_tells_how_it_ended(how, seed):
     bench = Bench()
     client = bench.client(seed=seed)
@@ -55,7 +54,7 @@ def test_deleting_one_part_tells_how_this_part_ended():
     assert (said(answer)["status"], said(answer)["workers"]) == ("CANCELLED", ["b"])
 
 
-@pytest.mark.parametrize("there", [False, True])
+@for_each("there", [False, True])
 def test_a_delete_for_workers_that_never_had_the_job_cancels_nothing(there):
     bench = Bench()
     client = bench.client()
@@ -69,7 +68,7 @@ def test_a_delete_for_workers_that_never_had_the_job_cancels_nothing(there):
     assert bench.dispatcher.job(uuid, bench.now).state == "open"
 
 
-@pytest.mark.parametrize("target", ["a,b", "all"])
+@for_each("target", ["a,b", "all"])
 def test_each_error_is_told_as_a_failed_task_of_its_worker(target):
     bench = Bench()
     workers = [bench.register(name) for name in ("a", "b")]
@@ -92,7 +91,7 @@ def test_each_expired_part_is_told_once():
     assert [said(packet)["worker"] for packet in client.take()] == ["a", "b"]
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@for_each("restarted", [False, True])
 def test_a_closed_job_keeps_no_body_but_knows_it(restarted):
     bench = Bench()
     worker, client = bench.register("w1", ours=True), bench.own_client()

@@ -2,14 +2,13 @@
 
 import json
 
-import pytest
-
 from broker.nfp.management.accounting import Accounting
 from broker.nfp.management.jobs import shown
 from broker.nfp.management.workers import detailed
 from broker.nfp.names import Command
 from broker.nfp.records import Finished
 from broker.nfp.server.summaries import told_of
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, the
 
 POST = Command.POST
@@ -48,7 +47,7 @@ def ended(bench: Bench, how: str) -> str:
     return uuid
 
 
-@pytest.mark.parametrize(("how", "state"), HOWS.items())
+@for_each(("how", "state"), HOWS.items())
 def test_all_of_it_agrees(how, state):
     bench = Bench()
     uuid = ended(bench, how)
@@ -78,8 +77,8 @@ def test_all_of_it_agrees(how, state):
     assert bench.find(uuid).view.state == state
 
 
-@pytest.mark.parametrize("how", ["raise", "answer an error", "are called by no such name"])
-@pytest.mark.parametrize("client", ["deployed", "own", "text"])
+@for_each("how", ["raise", "answer an error", "are called by no such name"])
+@for_each("client", ["deployed", "own", "text"])
 def test_a_job_of_several_workers_that_all_fail_has_failed(how, client):
     """A deployed client is told each as a task that failed, so that it shows every error; the job has failed."""
     bench = Bench()

@@ -2,11 +2,10 @@
 
 from functools import partial
 
-import pytest
-
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.names import Command
 from broker.nfp.records import Dispatched
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer, said, story, the
 
 POST = Command.POST
@@ -19,7 +18,7 @@ def given(bench: Bench) -> list[str]:
 # -- nobody there ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["any", "all", "w1", '["w1","w2"]'])
+@for_each("target", ["any", "all", "w1", '["w1","w2"]'])
 def test_a_request_for_nobody_waits_and_is_dispatched(target):
     bench = Bench()
     client = bench.client()
@@ -32,8 +31,8 @@ def test_a_request_for_nobody_waits_and_is_dispatched(target):
     assert story(client.take()) == [wanted]
 
 
-@pytest.mark.parametrize("target", ["any", "all", "w1", "w1,w2"])
-@pytest.mark.parametrize("kind", ["deployed", "own", "text"])
+@for_each("target", ["any", "all", "w1", "w1,w2"])
+@for_each("kind", ["deployed", "own", "text"])
 def test_a_request_for_nobody_is_pending_for_whoever_asks(kind, target):
     """Clients ask now and then, deployed ones after 10 s, and take an error for the end."""
     bench = Bench()
@@ -47,8 +46,8 @@ def test_a_request_for_nobody_is_pending_for_whoever_asks(kind, target):
     the(bench.register("w1").take(), POST)
 
 
-@pytest.mark.parametrize("target", ["any", "all", "w1"])
-@pytest.mark.parametrize("seed", [False, True])
+@for_each("target", ["any", "all", "w1"])
+@for_each("seed", [False, True])
 def test_a_request_for_nobody_expires(target, seed):
     bench = Bench(DispatchConfig(queue_ttl_s=60))
     client = bench.client(seed=seed)
@@ -65,8 +64,8 @@ def test_a_request_for_nobody_expires(target, seed):
     assert bench.listener.kinds(uuid) == ["submitted", "queued", "finished", "expired"]
 
 
-@pytest.mark.parametrize("target", ["any", "all", "w1"])
-@pytest.mark.parametrize(("timeout", "told_at"), [(60, 58), (5, 4.5)])
+@for_each("target", ["any", "all", "w1"])
+@for_each(("timeout", "told_at"), [(60, 58), (5, 4.5)])
 def test_a_client_hears_that_nobody_is_there_before_it_stops_listening(target, timeout, told_at):
     bench = Bench(DispatchConfig(queue_ttl_s=60))
     client = bench.client()
@@ -137,7 +136,7 @@ def settled(bench: Bench, name: str = "w1") -> FakePeer:
     return worker
 
 
-@pytest.mark.parametrize("kind", ["deployed", "own", "text"])
+@for_each("kind", ["deployed", "own", "text"])
 def test_a_name_in_a_list_that_nobody_ever_had_fails_at_once(kind):
     bench = Bench()
     worker = settled(bench)
@@ -161,8 +160,8 @@ def test_a_name_in_a_list_that_nobody_ever_had_fails_at_once(kind):
         assert (answer.status, said(answer)["ghost"]["error"]) == (500, error)
 
 
-@pytest.mark.parametrize("target", ["ghost", '["ghost"]', "ghost,spook"])
-@pytest.mark.parametrize("kind", ["deployed", "own", "text"])
+@for_each("target", ["ghost", '["ghost"]', "ghost,spook"])
+@for_each("kind", ["deployed", "own", "text"])
 def test_names_that_nobody_ever_had_fail_at_once_where_the_service_has_workers(kind, target):
     bench = Bench()
     settled(bench)
@@ -207,7 +206,7 @@ def test_a_list_of_names_that_nobody_ever_had_waits_and_is_not_told_as_a_result_
     assert story(client.take()) == ["408", "408"]
 
 
-@pytest.mark.parametrize("target", ["r1", "r1,w3", "w3,r1"])
+@for_each("target", ["r1", "r1,w3", "w3,r1"])
 def test_a_resource_means_the_workers_that_announced_it(target):
     bench = Bench()
     workers = {
@@ -245,7 +244,7 @@ def test_a_resource_is_its_workers_while_they_are_known_and_a_worker_of_that_nam
     assert list(registry.resources) == ["r3"]
 
 
-@pytest.mark.parametrize("came_before", [False, True])
+@for_each("came_before", [False, True])
 def test_a_resource_that_is_announced_too_late_is_told_as_such(came_before):
     """Of a restarted broker's workers it is not known what they manage, until they are back."""
     bench = Bench(DispatchConfig(queue_ttl_s=10))
@@ -279,7 +278,7 @@ def test_the_deadline_ends_what_runs_and_what_waits():
     assert bench.counts.expired == 2
 
 
-@pytest.mark.parametrize("seed", [False, True])
+@for_each("seed", [False, True])
 def test_a_longer_deadline_than_the_brokers_is_refused(seed):
     bench = Bench(DispatchConfig(job_ttl_s=100, job_timeout_s=50))
     client = bench.client(seed=seed)
@@ -313,7 +312,7 @@ def test_one_job_at_a_time():
     ]
 
 
-@pytest.mark.parametrize(("seed", "expected"), [(False, 5), (True, 1)])
+@for_each(("seed", "expected"), [(False, 5), (True, 1)])
 def test_a_deployed_worker_is_given_what_it_runs_at_once_and_one_of_the_text_one_job(seed, expected):
     bench = Bench(DispatchConfig())
     worker, client = bench.register("w1", seed=seed), bench.client()
@@ -322,7 +321,7 @@ def test_a_deployed_worker_is_given_what_it_runs_at_once_and_one_of_the_text_one
     assert len(worker.take()) == expected
 
 
-@pytest.mark.parametrize(("offered", "most", "expected"), [(0, 64, 5), (3, 64, 3), (99, 4, 4)])
+@for_each(("offered", "most", "expected"), [(0, 64, 5), (3, 64, 3), (99, 4, 4)])
 def test_credits(offered, most, expected):
     bench = Bench(DispatchConfig(credits_max=most))
     worker, client = bench.register("w1", ours=True, limit=offered), bench.client()
@@ -370,7 +369,7 @@ def test_workers_take_turns():
 # -- limits ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config", "target", "text"),
     [
         (DispatchConfig(queue_max=2), "any", "queue of service net is full (2)"),
@@ -387,7 +386,7 @@ def test_workers_take_turns():
         ),
     ],
 )
-@pytest.mark.parametrize("seed", [False, True])
+@for_each("seed", [False, True])
 def test_full(config, target, text, seed):
     bench = Bench(config)
     client = bench.client(seed=seed)
@@ -453,8 +452,8 @@ def test_a_post_that_cannot_be_sent_goes_to_another_worker():
 def test_more_timers_than_needed_are_swept():
     bench = Bench()
     worker, client = bench.register("w1", ours=True), bench.client()
-    for _ in range(2000):
+    for _ in range(600):
         bench.post(client)
         bench.finish(worker, the([p for p in worker.take() if p.command is POST], POST))
         client.take()
-    assert len(bench.dispatcher._state.timers._heap) < 1000
+    assert len(bench.dispatcher._state.timers._heap) < 300

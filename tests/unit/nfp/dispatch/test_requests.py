@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from broker.nfp.access import Access, Rule
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch.model import ORDER_BYTES, PART_BYTES
@@ -12,6 +10,7 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Standing
 from broker.nfp.records import Dispatched, Forgotten, JobAdded
 from broker.nfp.targets import ALL
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body, said, story, the
 
 POST, DELETE, RESPONSE = Command.POST, Command.DELETE, Command.RESPONSE
@@ -28,7 +27,7 @@ def finished_job(bench: Bench, client: FakePeer) -> str:
 # -- the same again -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "open_story", "closed_story"),
     [
         (Bench.client, ["202[]"], ["202[w1]", "202[w1]", "200"]),
@@ -70,7 +69,7 @@ def test_close_and_resend_under_a_new_identity():
     assert [client.name for client in bench.dispatcher.clients(bench.now)] == ["two"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [{"holder": "key:B"}, {"service": "other"}, {"target": "w1"}, {"body": b'{"task":"else"}'}],
 )
@@ -86,8 +85,8 @@ def test_a_uuid_in_use_is_refused_without_telling_anything(change):
 # -- GET ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [False, True])
-@pytest.mark.parametrize("command", [Command.GET, Command.DELETE])
+@for_each("seed", [False, True])
+@for_each("command", [Command.GET, Command.DELETE])
 def test_strangers_hear_what_is_told_about_no_job(seed, command):
     bench = Bench()
     uuid = finished_job(bench, bench.client("c1", holder="key:A"))
@@ -116,7 +115,7 @@ def test_get_tells_pending_and_started():
     assert [(state["worker"], state["status"]) for state in states] == [("w1", "PENDING"), ("w1", "STARTED")]
 
 
-@pytest.mark.parametrize(("seed", "code"), [(False, 300), (True, 400)])
+@for_each(("seed", "code"), [(False, 300), (True, 400)])
 def test_get_of_a_worker_that_is_not_in_the_job(seed, code):
     bench = Bench()
     bench.register("w1")
@@ -141,8 +140,8 @@ def test_owners_reach_jobs_that_only_workers_know():
 # -- DELETE ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["any", "w1", "all"])
-@pytest.mark.parametrize("seed", [False, True])
+@for_each("target", ["any", "w1", "all"])
+@for_each("seed", [False, True])
 def test_delete_ends_what_waits(target, seed):
     bench = Bench()
     client = bench.client(seed=seed)
@@ -157,7 +156,7 @@ def test_delete_ends_what_waits(target, seed):
     assert bench.register("w1").take() == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "told"),
     [({}, False), ({"seed": True}, True), ({"ours": True}, True)],
 )
@@ -204,7 +203,7 @@ def test_put_reaches_who_runs_it_and_nobody_else():
     assert (put.client, put.data) == (b"c1", b'{"offset":1}')
 
 
-@pytest.mark.parametrize("holder", ["key:B", "key:A"])
+@for_each("holder", ["key:B", "key:A"])
 def test_put_that_goes_nowhere_is_counted(holder):
     bench = Bench()
     uuid = bench.post(bench.client("c1", holder="key:A"))
@@ -217,7 +216,7 @@ def test_put_that_goes_nowhere_is_counted(holder):
 RULES = [Rule(services=("secret",), allow=False)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("service", "target", "code"),
     [
         ("secret", "any", 400),
@@ -228,7 +227,7 @@ RULES = [Rule(services=("secret",), allow=False)]
         ("all", "all", 202),
     ],
 )
-@pytest.mark.parametrize("seed", [False, True])
+@for_each("seed", [False, True])
 def test_rules(service, target, code, seed):
     bench = Bench(access=Access(rules=RULES))
     allowed, secret = bench.register("w1"), bench.register("x1", "secret")
@@ -252,7 +251,7 @@ def test_a_held_name_that_comes_for_a_closed_service_is_refused():
     assert story(client.take()) == ["300", "400"]
 
 
-@pytest.mark.parametrize("body", [b"[1]", b"plain", b'{"task":"t","args":["\xff"]}', b""])
+@for_each("body", [b"[1]", b"plain", b'{"task":"t","args":["\xff"]}', b""])
 def test_a_body_that_breaks_deployed_workers_does_not_reach_them(body):
     bench = Bench()
     worker, plain = bench.register("w1"), bench.register("s1", "plain", seed=True)
@@ -267,7 +266,7 @@ def test_a_body_that_breaks_deployed_workers_does_not_reach_them(body):
 # -- store and retention --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [False, True])
+@for_each("seed", [False, True])
 def test_a_broken_store_refuses_new_jobs_and_answers_old_ones(seed):
     bench = Bench()
     client = bench.client(seed=seed)
@@ -324,7 +323,7 @@ def test_results_are_forgotten_for_room():
     assert bench.dispatcher._state.kept_bytes <= room
 
 
-@pytest.mark.parametrize("most", [1, 3])
+@for_each("most", [1, 3])
 def test_so_many_jobs_are_remembered_and_no_more(most):
     bench = Bench(DispatchConfig(results_max_jobs=most))
     worker, client = bench.register("w1", ours=True), bench.client()
@@ -353,7 +352,7 @@ def test_a_job_costs_more_than_its_body():
 # -- clients that vanish --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("push", [False, True])
+@for_each("push", [False, True])
 def test_a_client_that_comes_back_is_given_what_it_is_owed(push):
     bench = Bench()
     worker = bench.register("w1", ours=True)
@@ -462,10 +461,8 @@ def test_dialect_is_the_requests():
     assert (got[0].dialect, got[0].status_text) == (Dialect.SEED, "OK")
 
 
-@pytest.mark.parametrize(
-    ("rule", "user", "guest"), [("holder", 400, 400), ("user", 200, 400), ("anyone", 200, 200)]
-)
-@pytest.mark.parametrize("seed", [False, True])
+@for_each(("rule", "user", "guest"), [("holder", 400, 400), ("user", 200, 400), ("anyone", 200, 200)])
+@for_each("seed", [False, True])
 def test_who_may_fetch_the_results_of_others(rule, user, guest, seed):
     bench = Bench(access=Access(results=rule))
     worker, holder = bench.register("w1", ours=True), bench.own_client("c1")

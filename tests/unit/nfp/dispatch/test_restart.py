@@ -7,6 +7,7 @@ from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import Accepted, Finished
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body, said, story, the
 
 POST, GET = Command.POST, Command.GET
@@ -26,8 +27,8 @@ def stages(bench: Bench, worker: FakePeer, stage: str) -> str:
     return uuid
 
 
-@pytest.mark.parametrize("stage", ["dispatched", "accepted"])
-@pytest.mark.parametrize("ours", [False, True])
+@for_each("stage", ["dispatched", "accepted"])
+@for_each("ours", [False, True])
 def test_a_worker_that_comes_back_keeps_its_job(stage, ours):
     bench = Bench()
     uuid = stages(bench, bench.register("w1", ours=ours), stage)
@@ -43,7 +44,7 @@ def test_a_worker_that_comes_back_keeps_its_job(stage, ours):
     assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "accepted"
 
 
-@pytest.mark.parametrize("ours", [False, True])
+@for_each("ours", [False, True])
 def test_a_worker_that_comes_back_without_the_job_is_given_it_again(ours):
     bench = Bench()
     uuid = stages(bench, bench.register("w1", ours=ours), "accepted")
@@ -102,7 +103,7 @@ def test_what_must_not_run_twice_is_not_after_a_restart_either():
     assert b"not declared idempotent" in result.body
 
 
-@pytest.mark.parametrize("later", [{}, {"ping": True}])
+@for_each("later", [{}, {"ping": True}])
 def test_a_worker_that_comes_back_with_other_words_changes_nothing(later):
     bench = Bench()
     worker, client = bench.register("w1", ours=True, tasks={"ping": False}), bench.own_client()
@@ -152,7 +153,7 @@ def test_deadlines_go_on_and_queues_start_anew():
     assert bench.dispatcher.job(late, bench.now).state == "expired"
 
 
-@pytest.mark.parametrize("seed", [False, True])
+@for_each("seed", [False, True])
 def test_results_survive(seed):
     bench = Bench()
     uuid = stages(bench, bench.register("w1", ours=True), "finished")
@@ -206,8 +207,8 @@ def test_names_of_workers_that_had_left_are_still_known():
     assert (story([answer]), said(answer)["missing"]) == (["202[w1,w2,w3]"], ["w3"])
 
 
-@pytest.mark.parametrize("names", [Command.STREAM, Command.EVENT])
-@pytest.mark.parametrize("lost", ["before", "after"])
+@for_each("names", [Command.STREAM, Command.EVENT])
+@for_each("lost", ["before", "after"])
 def test_an_owner_that_was_told_keeps_its_name_over_a_restart(names, lost):
     """A deployed client waits for the worker it was told of, whoever brings the result."""
     bench = Bench()

@@ -1,8 +1,7 @@
 """Clients without room: what they are owed comes in portions, and nothing that was queued for a lost one is lost."""
 
-import pytest
-
 from broker.nfp.names import Command
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer, story, the
 
 POST, GET, RESPONSE = Command.POST, Command.GET, Command.RESPONSE
@@ -55,7 +54,7 @@ def test_room_at_a_connection_that_is_no_longer_the_clients_changes_nothing():
     assert results(second) == [uuid]
 
 
-@pytest.mark.parametrize("features", [frozenset(), PUSH])
+@for_each("features", [frozenset(), PUSH])
 def test_results_that_were_queued_for_a_lost_connection_are_owed_again(features):
     bench = Bench()
     client = FakePeer("c1", features=features)

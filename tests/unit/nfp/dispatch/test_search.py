@@ -9,6 +9,7 @@ from broker.nfp.dispatch import search as search_room
 from broker.nfp.dispatch.model import BODY_KEPT_BYTES
 from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.names import Command
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, the
 
 POST = Command.POST
@@ -55,7 +56,7 @@ def found(bench, **which):
     return "".join(job.uuid for job in look(bench, **which).found)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("which", "uuids"),
     [
         ({}, "dcba"),

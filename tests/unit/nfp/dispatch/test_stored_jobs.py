@@ -13,6 +13,7 @@ from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.records import Dispatched, Forgotten
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body, said, story, the
 
 POST, GET, RESPONSE = Command.POST, Command.GET, Command.RESPONSE
@@ -315,10 +316,8 @@ def test_the_latest_stay_in_memory():
     assert in_memory(bench) == uuids[3:]
 
 
-@pytest.mark.parametrize(
-    "config", [DispatchConfig(results_max_jobs=2), DispatchConfig(results_max_bytes=5000)]
-)
-@pytest.mark.parametrize("recent", [1000, 1, 0])
+@for_each("config", [DispatchConfig(results_max_jobs=2), DispatchConfig(results_max_bytes=5000)])
+@for_each("recent", [1000, 1, 0])
 def test_what_there_is_no_room_for_is_forgotten(config, recent):
     bench = Bench()
     uuids = finished(bench, 5)
@@ -387,12 +386,12 @@ def test_many_closed_jobs_cost_little_memory():
     gc.collect()
     tracemalloc.start()
     try:
-        run(500)
+        run(150)
         gc.collect()
-        each = tracemalloc.get_traced_memory()[0] / 500
+        each = tracemalloc.get_traced_memory()[0] / 150
     finally:
         tracemalloc.stop()
-    assert len(in_the_store(bench)) == 510
+    assert len(in_the_store(bench)) == 160
     assert each < 1500
 
 
@@ -531,7 +530,7 @@ def test_one_part_more_does_not_narrow_every_part():
 # -- searches -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", [{}, {"worker": "w1"}, {"text": "ping"}])
+@for_each("which", [{}, {"worker": "w1"}, {"text": "ping"}])
 def test_what_leaves_memory_while_it_is_looked_for_is_found(which):
     bench = Bench(DispatchConfig(recent_max_jobs=3, credits=1))
     uuids = finished(bench, 6)

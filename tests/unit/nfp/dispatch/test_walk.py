@@ -2,13 +2,12 @@
 
 import json
 
-import pytest
-
 from broker.nfp.access import Access, TaskRule
 from broker.nfp.dispatch import progress
 from broker.nfp.frames import encode
 from broker.nfp.names import SEED_CODES, Command
 from broker.nfp.records import Dispatched, Finished, JobAdded
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, result_body, said, story, the
 
 POST, GET, EVENT, RESPONSE = Command.POST, Command.GET, Command.EVENT, Command.RESPONSE
@@ -148,9 +147,7 @@ def test_client_of_the_text_gets_one_answer_for_each_command():
     assert [(packet.status, packet.status_text, packet.data) for packet in got] == [(200, "OK", b"\xff\x00")]
 
 
-@pytest.mark.parametrize(
-    ("finals", "code"), [((200, 200), 200), ((200, 500), 500), ((400, 417), 500), ((400, 200), 500)]
-)
+@for_each(("finals", "code"), [((200, 200), 200), ((200, 500), 500), ((400, 417), 500), ((400, 200), 500)])
 def test_several_results_in_one_answer(finals, code):
     bench = Bench()
     workers = [bench.register(name, ours=True) for name in ("w1", "w2")]
@@ -203,7 +200,7 @@ def test_what_is_streamed_to_a_client_of_the_text_is_its_result_unless_the_task_
 FETCH = b'{"task":"fetch_file","kwargs":{"url":"nf://f"}}'
 
 
-@pytest.mark.parametrize("lost", ["restart", "restart and stream", "given up"])
+@for_each("lost", ["restart", "restart and stream", "given up"])
 def test_a_client_of_the_text_never_gets_a_part_of_a_file_as_all_of_it(lost):
     bench = Bench()
     worker, client = bench.register("w1", "filesharing", ours=True), bench.client(seed=True)
@@ -267,7 +264,7 @@ def test_a_result_of_the_texts_worker_is_wrapped_for_a_deployed_client():
     assert body["w1"]["failed"] is False
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "addresses"),
     [("c1", [b"c1", b"c1#2"]), ("c#1", [b"c#1#1", b"c#1#2"]), ("ü", [b"c3bc", b"c3bc#2"])],
 )
@@ -301,7 +298,7 @@ def test_all_of_a_service():
     assert story(client.take()) == ["200"] * 3
 
 
-@pytest.mark.parametrize("ours", [False, True])
+@for_each("ours", [False, True])
 def test_201_stands_in_front_of_every_event_and_comes_once(ours):
     """Our worker says it when the job has run a while, an event may be earlier."""
     bench = Bench()
@@ -374,8 +371,8 @@ def test_the_error_of_one_worker_ends_nothing_for_the_others():
     assert story(client.take()) == ["200"]
 
 
-@pytest.mark.parametrize("seed", [False, True])
-@pytest.mark.parametrize("target", ["x1", '["w1","x1"]'])
+@for_each("seed", [False, True])
+@for_each("target", ["x1", '["w1","x1"]'])
 def test_a_job_for_a_worker_of_another_service_is_refused(seed, target):
     bench = Bench()
     workers = [bench.register("w1"), bench.register("x1", "other")]

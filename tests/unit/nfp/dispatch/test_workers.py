@@ -10,6 +10,7 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import WorkerOpen
 from broker.nfp.records import Dispatched, Finished, Returned, WorkerLeft, WorkerSeen
+from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import OURS, Bench, FakePeer, result_body, said, story, the
 
 POST, GET, DELETE, DISCONNECT = Command.POST, Command.GET, Command.DELETE, Command.DISCONNECT
@@ -31,7 +32,7 @@ def posts(peer: FakePeer) -> list[Packet]:
 # -- coming and going -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [False, True])
+@for_each("seed", [False, True])
 def test_a_second_ready_is_answered_with_disconnect(seed):
     bench = Bench()
     worker = bench.register("w1", seed=seed)
@@ -66,7 +67,7 @@ def test_open_after_ready_is_unexpected():
     assert bench.offences == [("w1", "unexpected", "OPEN after READY")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "packet",
     [
         keepalive(),
@@ -99,7 +100,7 @@ def test_disconnect_of_the_unregistered_is_no_news():
     assert peer.take() == []
 
 
-@pytest.mark.parametrize("service", ["mmi.service.broker", "sid.service.broker", "all", "net"])
+@for_each("service", ["mmi.service.broker", "sid.service.broker", "all", "net"])
 def test_who_may_not_offer_a_service_is_refused(service):
     bench = Bench(access=Access(keys=[Key("K", services=("db",))]))
     worker = bench.register("w1", service, key="K")
@@ -207,7 +208,7 @@ def test_silence_is_death_and_any_frame_is_life():
     assert bench.counts.died == 1
 
 
-@pytest.mark.parametrize("frozen", [True, False])
+@for_each("frozen", [True, False])
 def test_who_is_told_to_come_back_and_stays_silent_on_its_connection_is_cut(frozen):
     bench = Bench(DispatchConfig(keepalive_s=1, multiplier=4))
     worker = bench.register("w1")
@@ -220,8 +221,8 @@ def test_who_is_told_to_come_back_and_stays_silent_on_its_connection_is_cut(froz
     assert bool(worker.cuts) is frozen
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-@pytest.mark.parametrize("how", ["by an operator", "unexpected"])
+@for_each("frozen", [True, False])
+@for_each("how", ["by an operator", "unexpected"])
 def test_whoever_was_told_disconnect_and_holds_its_connection_is_cut(how, frozen):
     bench = Bench()
     worker = bench.register("w1")
@@ -252,8 +253,8 @@ def test_a_worker_that_an_operator_sent_away_may_register_anew_on_its_connection
 # -- jobs of lost workers -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accepted", [False, True])
-@pytest.mark.parametrize("how", ["lost", "silent", "goodbye"])
+@for_each("accepted", [False, True])
+@for_each("how", ["lost", "silent", "goodbye"])
 def test_a_job_for_any_goes_to_another_worker(accepted, how):
     bench = Bench()
     first = bench.register("w1", ours=True)
@@ -283,11 +284,11 @@ def test_a_job_for_any_goes_to_another_worker(accepted, how):
     assert "returned" in bench.listener.kinds(uuid)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("setting", "own", "repeated"),
     [(None, None, True), (None, False, False), (True, False, True), (False, True, False), (None, True, True)],
 )
-@pytest.mark.parametrize("accepted", [False, True])
+@for_each("accepted", [False, True])
 def test_only_idempotent_tasks_are_run_again_after_they_were_accepted(setting, own, repeated, accepted):
     tasks = [TaskRule("net", "ping", setting)] if setting is not None else []
     bench = Bench(access=Access(tasks=tasks))
@@ -378,7 +379,7 @@ def test_our_worker_lists_what_it_has():
     assert bench.dispatcher.job(done, bench.now).slots[0].state == "accepted"
 
 
-@pytest.mark.parametrize("seed", [False, True])
+@for_each("seed", [False, True])
 def test_a_worker_that_pushes_is_asked_all_the_same_when_what_it_has_is_in_doubt(seed):
     """A result that was promised does not come; the question what it has found no room."""
     bench = Bench()
@@ -419,7 +420,7 @@ def test_after_its_death_what_it_lists_and_nobody_has_stays_with_it():
     assert bench.journal.of(Finished)[0].attempt == 1
 
 
-@pytest.mark.parametrize(("state", "expected"), [("done", Command.RESPONSE), ("running", DELETE)])
+@for_each(("state", "expected"), [("done", Command.RESPONSE), ("running", DELETE)])
 def test_what_it_lists_and_is_over_is_acknowledged_or_cancelled(state, expected):
     bench = Bench()
     worker, client = bench.register("w1", ours=True), bench.client()
@@ -522,7 +523,7 @@ def test_results_that_follow_one_another_are_acknowledged_together():
     assert story(worker.take()) == ["200", "DISCONNECT"]
 
 
-@pytest.mark.parametrize("winner", [0, 1])
+@for_each("winner", [0, 1])
 def test_the_first_final_result_wins(winner):
     bench = Bench()
     client, uuid, *both = two_workers_at_one_job(bench, ours=True)
@@ -582,8 +583,8 @@ def test_an_owner_that_was_told_keeps_its_name():
 # -- lies -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [Command.RESPONSE, Command.EVENT, Command.STREAM])
-@pytest.mark.parametrize("form", [{"client": b"c1#1"}, {"service": "net"}, {"client": b"c1#9"}])
+@for_each("command", [Command.RESPONSE, Command.EVENT, Command.STREAM])
+@for_each("form", [{"client": b"c1#1"}, {"service": "net"}, {"client": b"c1#9"}])
 def test_what_a_worker_says_about_others_jobs_is_dropped(command, form):
     bench = Bench()
     bench.register("w1")
@@ -609,7 +610,7 @@ def test_an_attempt_that_was_never_made_counts_for_nothing():
     assert bench.dispatcher.job(uuid, bench.now).state == "open"
 
 
-@pytest.mark.parametrize("kind", ["submitted", "closed", "cancelled", "a b\n", "x.y", "p" * 70_000, ""])
+@for_each("kind", ["submitted", "closed", "cancelled", "a b\n", "x.y", "p" * 70_000, ""])
 def test_what_a_worker_calls_its_event_is_told_as_one_of_a_few_kinds(kind):
     bench = Bench()
     worker, client = bench.register("w1"), bench.client()
@@ -628,7 +629,7 @@ def test_what_nobody_asked_for_is_counted():
     assert (bench.counts.unroutable, bench.counts.forged) == (1, 0)
 
 
-@pytest.mark.parametrize("code", [100, 203, 301, 999])
+@for_each("code", [100, 203, 301, 999])
 def test_codes_that_nobody_knows_change_nothing(code):
     bench = Bench()
     worker, client = bench.register("w1"), bench.client()
@@ -641,7 +642,7 @@ def test_codes_that_nobody_knows_change_nothing(code):
 # -- management -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("names", "expected"), [(None, ["w1", "w2"]), (["w2", "w9"], ["w2"])])
+@for_each(("names", "expected"), [(None, ["w1", "w2"]), (["w2", "w9"], ["w2"])])
 def test_disconnect(names, expected):
     bench = Bench()
     workers = {name: bench.register(name) for name in ("w1", "w2")}

@@ -8,6 +8,7 @@ import pytest
 
 from broker.nfp.files.service import CHUNK_MAX_BYTES, URLS_MAX, FileService
 from broker.nfp.files.tree import Tree
+from tests.tables import for_each
 
 DATA = os.urandom(1000)
 
@@ -90,7 +91,7 @@ def test_a_client_that_asks_for_nothing_more_ends_it(sharing):
     assert client.waited == [60.0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         {"chunk_size": 0},
@@ -129,7 +130,7 @@ def test_a_file_that_changes_meanwhile_is_told(sharing, root):
     assert "changed" in outcome.errors[0]
 
 
-@pytest.mark.parametrize("url", ["nf://none", "nf://../etc/passwd", "http://x", "nf://sub", 5])
+@for_each("url", ["nf://none", "nf://../etc/passwd", "http://x", "nf://sub", 5])
 def test_what_cannot_be_fetched_fails_without_a_chunk(sharing, url):
     client = Client()
     outcome = fetch(sharing, client, url)

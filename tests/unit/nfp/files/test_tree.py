@@ -9,6 +9,7 @@ import pytest
 
 from broker.nfp.files.tree import Missing, TooLarge, Tree
 from broker.nfp.urls import DEPTH_MAX, Unsafe, names_of, url_of
+from tests.tables import for_each
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def content(tree, url):
     return os.pread(file.fd, 1 << 20, 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "names"),
     [
         ("nf://a.txt", ("a.txt",)),
@@ -60,7 +61,7 @@ def test_names_of_urls(url, names):
     assert names_of(url_of(names)) == names
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         "",
@@ -99,7 +100,7 @@ def test_files_are_read(tree):
     assert content(tree, "nf://sub/deep/ü c.txt") == b"deep"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         "nf://",
@@ -154,7 +155,7 @@ def test_fifos_sockets_and_devices_neither_block_nor_open(tree, root):
         listening.close()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "broker.key_secret",

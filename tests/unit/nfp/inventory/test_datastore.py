@@ -11,6 +11,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp import rendering
 from broker.nfp.inventory import Datastore, datastore, reading
+from tests.tables import for_each
 
 SAMPLE = Path(__file__).parent / "sample"
 ENVIRON = {"NFP_PORT": "5555", "NFP_SHARED_KEY": "k" * 40, "NFP_PASSWORD": "secret: #1"}
@@ -67,7 +68,7 @@ def sample() -> Datastore:
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in DEPLOYED if name != "whole"])
+@for_each("name", [name for name in DEPLOYED if name != "whole"])
 def test_a_worker_is_given_what_norfab_gives_it(sample: Datastore, name: str) -> None:
     seen, expected = sample.get_inventory(name), DEPLOYED[name]
     if expected is not None and "again" in expected and name.startswith("nornir-"):
@@ -220,7 +221,7 @@ def test_no_such_file(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("- a", ":1: saw of type list, expected a mapping"),
@@ -330,8 +331,8 @@ def test_a_long_text_many_times(write: Write) -> None:
     assert f"{reading.CHARS_MAX} characters, aliases followed" in fault(write(text))
 
 
-@pytest.mark.parametrize("opening", ["[", "[a, ", "{a: ", "- ", "? "])
-@pytest.mark.parametrize("times", [reading.DEPTH_MAX, 999, 1000, 100_000])
+@for_each("opening", ["[", "[a, ", "{a: ", "- ", "? "])
+@for_each("times", [reading.DEPTH_MAX, 999, 1000, 100_000])
 def test_depth(write: Write, opening: str, times: int) -> None:
     """Ours is the limit that is told, whatever the YAML library's own is."""
     closing = {"[": "]", "{": "}"}.get(opening[0], "")
@@ -346,7 +347,7 @@ def test_depth_by_aliases(write: Write) -> None:
     opened(write(f"a0: &a0 []\n{short}"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "a: {{ 'x' * 10**9 }}",

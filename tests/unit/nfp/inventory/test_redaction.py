@@ -1,9 +1,8 @@
 """What those see who may not see values."""
 
-import pytest
-
 from broker.nfp.inventory import redacted
 from broker.nfp.inventory.mappings import HIDDEN
+from tests.tables import for_each
 
 SECRET = (
     "password", "db_password", "Passwd", "passphrase", "enable_secret", "token", "apiToken", "snmp_community",
@@ -24,14 +23,14 @@ PLAIN = (
 )
 
 
-@pytest.mark.parametrize("key", SECRET)
+@for_each("key", SECRET)
 def test_keys_of_secrets(key: str) -> None:
     below = {"a": "x", "b": [1, {"c": None}]}
     assert redacted({key: "x"}, everything=False) == {key: HIDDEN}
     assert redacted({key: below}, everything=False) == {key: {"a": HIDDEN, "b": [HIDDEN, {"c": None}]}}
 
 
-@pytest.mark.parametrize("key", PLAIN)
+@for_each("key", PLAIN)
 def test_keys_of_no_secrets(key: str) -> None:
     assert redacted({key: "x"}, everything=False) == {key: "x"}
 

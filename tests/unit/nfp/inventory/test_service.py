@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from broker.nfp.access import Access, Key, Rule
 from broker.nfp.contract import Answer, Call
 from broker.nfp.frames import Packet
 from broker.nfp.inventory import Datastore, InventoryService
 from broker.nfp.names import INTERNAL, SID, Dialect
 from broker.nfp.principal import Principal, Standing
+from tests.tables import for_each
 
 DATA = {"service": "nornir", "password": "word", "url": "http://u:p@h/"}
 HIDDEN = {"service": "***", "password": "***", "url": "***"}
@@ -61,7 +60,7 @@ def test_name(tmp_path: Path) -> None:
     assert service(tmp_path).name in INTERNAL
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "principal", "seen"),
     [
         ("w1-NFPClient", who(Standing.USER, "K2"), DATA),
@@ -77,7 +76,7 @@ def test_who_may(tmp_path: Path, name: str, principal: Principal, seen: dict) ->
     assert (answer.status, json.loads(answer.body)) == (200, seen)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "principal"),
     [
         ("w2-NFPClient", who(Standing.USER, "K4")),
@@ -96,7 +95,7 @@ def test_who_may_not(tmp_path: Path, name: str, principal: Principal) -> None:
     assert b"word" not in answer.body
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "key", "status"),
     [
         ("w1-NFPClient", "K2", 200),  # listed as that client
@@ -125,7 +124,7 @@ def test_a_free_name_makes_nobody_a_worker(tmp_path: Path, name: str, key: str, 
     assert ask(inventory, Asker(name, principal), name="w1").status == status
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("unlisted", "worker", "name", "key", "status"),
     [
         (True, "K5", "w1-NFPClient", "K6", 200),  # nobody is listed: the name is trusted
@@ -165,16 +164,14 @@ def test_nobody_we_know_is_given_null(tmp_path: Path) -> None:
     assert answer == Answer(200, b"null")
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs"), [((), {}), (("w1",), {}), ((), {"name": None}), ((), {"name": ""})]
-)
+@for_each(("args", "kwargs"), [((), {}), (("w1",), {}), ((), {"name": None}), ((), {"name": ""})])
 def test_whose_when_not_said(tmp_path: Path, args: tuple, kwargs: dict) -> None:
     asker = Asker("w1-NFPClient", who(Standing.USER, "K2"))
     answer = ask(service(tmp_path), asker, "get_inventory", *args, **kwargs)
     assert json.loads(answer.body) == DATA
 
 
-@pytest.mark.parametrize("name", [7, ["w1"], "w" * 256, "a\nb"])
+@for_each("name", [7, ["w1"], "w" * 256, "a\nb"])
 def test_no_name(tmp_path: Path, name: object) -> None:
     answer = ask(service(tmp_path), Asker("w1", who(Standing.OWNER)), name=name)
     assert answer.status == 400

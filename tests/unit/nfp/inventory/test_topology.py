@@ -6,6 +6,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.nfp.inventory import Datastore, Topology, TopologyWorker, read_topology
+from tests.tables import for_each
 
 WHOLE = """\
 broker:
@@ -76,12 +77,12 @@ def test_some_of_the_workers(tmp_path: Path) -> None:
         found.only(["x"])
 
 
-@pytest.mark.parametrize("text", ["", "broker:\nworkers:\ntopology:", "topology: {}"])
+@for_each("text", ["", "broker:\nworkers:\ntopology:", "topology: {}"])
 def test_nothing_said_is_a_broker(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == Topology(True, "", True, None, None, (), 0.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line", "said"),
     [
         ("a: 1\ntopology: [w]", 2, "topology: Expected `object`, got `array`"),

@@ -10,6 +10,7 @@ from broker.nfp.management.event_bus import SUBSCRIPTIONS_PER_HOLDER, EventBus, 
 from broker.nfp.management.replay_buffer import BODY_MAX_BYTES
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal, Standing
+from tests.tables import for_each
 from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakePeer, event
 
 ALL = EventFilter()
@@ -107,7 +108,7 @@ def test_numbers_of_another_epoch_are_a_gap_and_all_is_replayed():
     assert numbers(peer.take()) == [1]
 
 
-@pytest.mark.parametrize("since", [-1, 1, 2**40])
+@for_each("since", [-1, 1, 2**40])
 def test_a_number_that_was_not_given_yet_is_refused(since):
     with pytest.raises(ValueError, match="since"):
         EventBus("e1").subscribe(FakePeer(), ALL, "s1", since=since)

@@ -5,6 +5,7 @@ import pytest
 from broker.nfp.management import EventBus
 from broker.nfp.management.events import READ_MAX, EventService
 from broker.nfp.names import Dialect
+from tests.tables import for_each
 from tests.unit.nfp.management.fakes import BERT, OWNER, FakePeer, event, reply
 
 
@@ -63,7 +64,7 @@ def test_read_goes_on_where_it_ended_and_shows_only_ones_own(bus):
     assert told["gap"] is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         {"since": "1"},

@@ -3,8 +3,6 @@
 import asyncio
 import json
 
-import pytest
-
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import Answer
@@ -14,6 +12,7 @@ from broker.nfp.management import jobs as room
 from broker.nfp.management.jobs import JobService
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.targets import Target
+from tests.tables import for_each
 from tests.unit.nfp.management.fakes import ANNA, BERT, OWNER, FakeBroker, FakePeer, asked, job_view, reply
 
 BOSS = FakePeer("boss", principal=OWNER)
@@ -48,10 +47,10 @@ def test_what_is_asked_for_is_what_is_looked_for(monkeypatch):
     assert broker.dispatcher.searched.which == JobFilter(states=frozenset({"done"}))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong", [{"state": "odd"}, {"state": ["done", "odd"]}, {"since": "noon"}, {"until": True}, {"text": 7}]
 )
-@pytest.mark.parametrize("task", ["list", "count"])
+@for_each("task", ["list", "count"])
 def test_a_filter_that_makes_no_sense_is_refused(task, wrong):
     status, told = reply(JobService(broker_with()), task, **wrong)
     assert (status, next(iter(wrong)) in told["error"]) == (400, True)
@@ -139,9 +138,7 @@ def test_a_job_of_a_key_without_userid_says_so():
     assert [job["userid"] for job in reply(JobService(broker), "list", BOSS)[1]["jobs"]] == [None, 1000]
 
 
-@pytest.mark.parametrize(
-    ("rule", "user", "guest"), [("holder", 400, 400), ("user", 200, 400), ("anyone", 200, 200)]
-)
+@for_each(("rule", "user", "guest"), [("holder", 400, 400), ("user", 200, 400), ("anyone", 200, 200)])
 def test_who_may_fetch_results_may_be_shown_the_job_and_sees_it_in_no_list(rule, user, guest):
     broker = broker_with(job_view("a", holder=ANNA.holder))
     broker.access = Access(results=rule)
@@ -178,7 +175,7 @@ def test_a_list_shows_arguments_result_and_error_in_short():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "arguments"),
     [
         (b"", None),

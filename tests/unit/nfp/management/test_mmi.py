@@ -3,10 +3,9 @@
 import json
 import logging
 
-import pytest
-
 from broker.nfp.management.mmi import MmiService
 from broker.nfp.names import EVENTS, JOBS, MMI_BROKER, Dialect
+from tests.tables import for_each
 from tests.unit.nfp.management.fakes import (
     ANNA,
     BERT,
@@ -53,7 +52,7 @@ def test_show_workers_is_the_deployed_record_of_texts_and_names_resources():
     assert told[1]["status"] == "dead"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "names"),
     [
         ({"service": "dummy"}, ["w1"]),
@@ -124,8 +123,8 @@ def test_no_path_is_told(tmp_path):
     }
 
 
-@pytest.mark.parametrize("task", ["restart", "shutdown", "disconnect", "unpin", "reload"])
-@pytest.mark.parametrize("principal", [ANNA, GUEST])
+@for_each("task", ["restart", "shutdown", "disconnect", "unpin", "reload"])
+@for_each("principal", [ANNA, GUEST])
 def test_only_owners_tell_the_broker_what_to_do(task, principal):
     broker = FakeBroker()
     for peer in (FakePeer(principal=principal), FakePeer(principal=principal, dialect=Dialect.SEED)):

@@ -3,14 +3,13 @@
 import re
 from pathlib import Path
 
-import pytest
-
 import broker.nfp
 from broker.cli.nfp.manage import BrokerPart, Function
 from broker.nfp.access import Access
 from broker.nfp.inventory import Datastore, InventoryService
 from broker.nfp.names import ASKED_BY_MMI, INTERNAL, MMI_WORKER
 from broker.nfp.worker import management
+from tests.tables import for_each
 from tests.unit.nfp.management.fakes import FakeBroker, internal_services
 
 PAGE = (Path(broker.nfp.__file__).parent / "MANAGEMENT.md").read_text()
@@ -26,7 +25,7 @@ def test_every_service_has_its_table():
     assert set(TABLES) == ASKED_BY_MMI
 
 
-@pytest.mark.parametrize("service", sorted(INTERNAL))
+@for_each("service", sorted(INTERNAL))
 def test_the_tables_of_the_broker_are_complete(service):
     inventory = InventoryService(Datastore(None), Access(), lambda name: "")
     found = next(each for each in [*internal_services(FakeBroker()), inventory] if each.name == service)

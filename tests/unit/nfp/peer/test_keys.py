@@ -8,6 +8,7 @@ import zmq.auth
 from broker.errors import ConfigError
 from broker.nfp.peer import keys
 from broker.transport.curve import generate, save
+from tests.tables import for_each
 
 
 def test_a_key_pair_is_made_once_and_kept(tmp_path):
@@ -26,7 +27,7 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path):
         keys.own_certificate(tmp_path, "w1")
 
 
-@pytest.mark.parametrize("name", ["../../x", "a/b", ".", "..", "…" * 85, 'quo"te', "two words", "new\nline"])
+@for_each("name", ["../../x", "a/b", ".", "..", "…" * 85, 'quo"te', "two words", "new\nline"])
 def test_any_name_of_a_peer_is_a_file_of_its_folder(tmp_path, name):
     path = keys.peer_file(tmp_path, name, ".db")
     assert path.parent == tmp_path / "peers"
@@ -34,7 +35,7 @@ def test_any_name_of_a_peer_is_a_file_of_its_folder(tmp_path, name):
     assert len({keys.peer_file(tmp_path, each, ".db") for each in (name, name[:-1] + "!")}) == 2
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256, "n\0"])
+@for_each("name", ["", "x" * 256, "n\0"])
 def test_what_is_no_name(tmp_path, name):
     with pytest.raises(ConfigError, match="name"):
         keys.peer_file(tmp_path, name, ".db")

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import msgspec
-import pytest
 
 from broker.nfp import opening
 from broker.nfp.access import Access, Rule
@@ -19,6 +18,7 @@ from broker.nfp.server.invalid_messages import InvalidMessages
 from broker.nfp.server.name_pins import NamePins
 from broker.nfp.server.router import EVERYBODY
 from tests.live.nfp import keepalive, ready, request
+from tests.tables import for_each
 from tests.unit.nfp.server.scripted import RecordingDispatch, RecordingJournal, RecordingPeer
 
 BOTH = (Dialect.SEED, Dialect.NORFAB)
@@ -75,7 +75,7 @@ class Setting:
         return self.peer.sent
 
 
-@pytest.mark.parametrize("dialect", BOTH)
+@for_each("dialect", BOTH)
 def test_requests_go_to_the_dispatcher(dialect):
     on = Setting(greeted=False)
     for command in (Command.POST, Command.GET, Command.DELETE):
@@ -104,8 +104,8 @@ def test_deployed_clients_get_both_answers_of_management():
     assert (call.task, call.args, call.kwargs, call.raw) == ("show_workers", (1,), {"service": "all"}, body)
 
 
-@pytest.mark.parametrize("service", [MMI_BROKER, MMI_WORKER, SID])
-@pytest.mark.parametrize(
+@for_each("service", [MMI_BROKER, MMI_WORKER, SID])
+@for_each(
     ("dialect", "command"),
     [
         (Dialect.NORFAB, Command.POST),
@@ -126,7 +126,7 @@ def test_commands_of_jobs_do_nothing_at_services_that_take_none(dialect, command
     assert on.service.calls == on.dispatch.calls == []
 
 
-@pytest.mark.parametrize("status", [200, 404])
+@for_each("status", [200, 404])
 def test_the_texts_clients_get_exactly_one(status):
     on = Setting(service=Service(status=status))
     answers = on.say(request(Command.POST, "u1", service=MMI_BROKER, dialect=Dialect.SEED))
@@ -180,10 +180,8 @@ def test_rules_hold_for_the_brokers_own_services():
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "dialect"), [(Command.POST, Dialect.SEED), (Command.MMI, Dialect.NORFAB)]
-)
-@pytest.mark.parametrize(
+@for_each(("command", "dialect"), [(Command.POST, Dialect.SEED), (Command.MMI, Dialect.NORFAB)])
+@for_each(
     ("standing", "task", "passed"),
     [
         (Standing.GUEST, "show_workers", False),
@@ -214,7 +212,7 @@ def test_a_rule_lets_users_end_workers():
     assert on.dispatch.names == ["relay_mmi"]
 
 
-@pytest.mark.parametrize("standing", [Standing.GUEST, Standing.USER])
+@for_each("standing", [Standing.GUEST, Standing.USER])
 def test_logs_are_for_owners_unless_a_rule_spells_them(standing):
     logs = request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"get_logs"}')
     for rules, status in (((), 400), ([Rule()], 400), ([Rule(tasks=("get_logs",))], 200)):
@@ -225,10 +223,8 @@ def test_logs_are_for_owners_unless_a_rule_spells_them(standing):
         assert on.say(logs)[0].status == 200
 
 
-@pytest.mark.parametrize("dialect", BOTH)
-@pytest.mark.parametrize(
-    "body", [b"", b"\xff\x00", b"[]", b'{"features":[]}', b'{"features":["push","delete","x"]}']
-)
+@for_each("dialect", BOTH)
+@for_each("body", [b"", b"\xff\x00", b"[]", b'{"features":[]}', b'{"features":["push","delete","x"]}'])
 def test_open_of_a_client(dialect, body):
     on = Setting()
     (answer,) = on.say(Packet(Sender.CLIENT, Command.OPEN, dialect=dialect, body=body))
@@ -278,7 +274,7 @@ def test_a_peer_that_cannot_be_told_of_a_failure_costs_nobody_else_either(caplog
     assert "could not be told so" in caplog.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("frames", "kind"),
     [
         ([b""], "short"),

@@ -3,7 +3,6 @@
 import errno
 
 import msgspec
-import pytest
 
 from broker.identity import Role
 from broker.nfp.access import Access
@@ -12,6 +11,7 @@ from broker.nfp.principal import Standing
 from broker.nfp.targets import ALL, Target
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json
+from tests.tables import for_each
 from tests.unit.client.peer import GUEST, asked, settle
 from tests.unit.nfp.service.stand_in import happening, job_view, respond, with_face
 
@@ -84,7 +84,7 @@ def test_a_stream_gets_everything_in_order_and_then_its_end():
     with_face(script)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "text", "number"),
     [
         (408, "no worker within 60 s", errno.ETIMEDOUT),
@@ -109,7 +109,7 @@ def test_a_job_that_fails_is_an_error_number_and_its_text(status, text, number):
     with_face(script)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "payload", "number", "text"),
     [
         ("nfp.lab", {}, errno.ENOSYS, "expected nfp.SERVICE.TASK"),
@@ -444,7 +444,7 @@ def test_an_nfp_broker_that_ends_its_peer_leaves_nobody_waiting():
     with_face(script)
 
 
-@pytest.mark.parametrize("rule", ["holder", "user"])
+@for_each("rule", ["holder", "user"])
 def test_results_of_others_by_the_rule_and_nothing_else(rule):
     async def script(peer, broker):
         broker.access = Access(results=rule)

@@ -2,12 +2,11 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from broker.identity import USERID_UNKNOWN, Role
 from broker.nfp.service.publisher import EventPublisher, topic_of
 from broker.wire.message import EVENT, PRIVATE
 from broker.wire.payload import decode_json
+from tests.tables import for_each
 from tests.unit.nfp.service.stand_in import happening
 
 
@@ -69,7 +68,7 @@ def test_a_choked_link_drops_counts_and_tells():
     assert (told.sent, told.dropped) == (2, 4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("uuid", "word"),
     [
         ("a.b c", "a%2Eb%20c"),

@@ -23,6 +23,35 @@ def path(tmp_path):
     return tmp_path / "sub" / "t.db"
 
 
+ELSEWHERE = """
+import sys
+from broker.errors import ConfigError
+from broker.nfp.store.database import Schema, open_database
+for line in sys.stdin:
+    try:
+        open_database(line.strip(), Schema("test store", 0x74657374, 1, "CREATE TABLE a (x)")).close()
+        print(flush=True)
+    except ConfigError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def refused_elsewhere():
+    """What another process is told that opens a file; "" when it may."""
+    words = [sys.executable, "-c", ELSEWHERE]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def told(path) -> str:
+            process.stdin.write(f"{path}\n")
+            process.stdin.flush()
+            return process.stdout.readline().strip()
+
+        yield told
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
 def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -62,7 +91,7 @@ def test_settings_of_the_connection(path, sync, number):
     }  # fmt: skip
 
 
-def test_one_process_opens_a_file_once(path, tmp_path):
+def test_one_process_opens_a_file_once(path, tmp_path, refused_elsewhere):
     first = open_database(path, FIRST)
     (tmp_path / "link").symlink_to(path.parent)
     for name in (path, tmp_path / "link" / "t.db"):
@@ -73,20 +102,7 @@ def test_one_process_opens_a_file_once(path, tmp_path):
     open_database(path, FIRST).close()
 
 
-def refused_elsewhere(path) -> str:
-    """What another process is told that opens the file; "" when it may."""
-    code = (
-        "import sys; from broker.errors import ConfigError; from broker.nfp.store.database import *\n"
-        f"try: open_database({str(path)!r}, Schema('test store', 0x74657374, 1, 'CREATE TABLE a (x)')).close()\n"
-        "except ConfigError as error: print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
-    )
-    return done.stdout.strip()
-
-
-def test_another_process_is_told_who_has_it(path):
+def test_another_process_is_told_who_has_it(path, refused_elsewhere):
     database = open_database(path, FIRST)
     said = refused_elsewhere(path)
     assert said == (
@@ -96,7 +112,7 @@ def test_another_process_is_told_who_has_it(path):
     assert refused_elsewhere(path) == ""
 
 
-def test_a_forked_child_does_not_keep_the_lock(path):
+def test_a_forked_child_does_not_keep_the_lock(path, refused_elsewhere):
     database = open_database(path, FIRST)
     read, write = os.pipe()
     child = os.fork()

@@ -8,6 +8,7 @@ from broker.nfp.client.errors import FetchFailed
 from broker.nfp.urls import is_url
 from broker.nfp.worker import fetched_files
 from broker.nfp.worker.fetched_files import localise, urls_in
+from tests.tables import for_each
 
 
 class Cache:
@@ -58,7 +59,7 @@ def test_named_keywords_become_what_the_file_says(tmp_path):
     assert cache.asked == ["nf://a"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "is_one"),
     [
         ("nf://a", True),

@@ -1,8 +1,6 @@
 """What a worker does when nothing is said: five jobs at a time, kept where it says so at its start."""
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 
@@ -10,7 +8,7 @@ from broker.errors import ConfigError
 from broker.nfp.names import Command
 from broker.nfp.peer.keys import default_base_dir
 from broker.nfp.worker import Worker
-from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker
+from tests.unit.nfp.peer.raw_broker import RawBroker
 from tests.unit.nfp.worker.rig import final, made, post, result, working
 from tests.unit.nfp.worker.test_lives import killed
 
@@ -103,20 +101,14 @@ def test_two_of_one_name_do_not_share_their_jobs():
     asyncio.run(main())
 
 
-def test_a_program_of_its_own_says_all_that_on_its_standard_error(tmp_path):
-    program = tmp_path / "tasks.py"
+def test_a_program_of_its_own_says_all_that_on_its_standard_error(capsys):
     with RawBroker(opens=True) as broker:
-        program.write_text(
-            "from broker.nfp.worker import Worker\n"
-            f"worker = Worker('greet', name='w1', broker='{broker.endpoint}', files=False)\n"
-            "worker.starting(lambda worker: worker.stop())\n"
-            "raise SystemExit(worker.main())\n"
-        )
-        done = subprocess.run(
-            [sys.executable, str(program)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.splitlines()[:4] == [
+        worker = Worker("greet", name="w1", broker=broker.endpoint, files=False)
+        worker.starting(lambda worker: worker.stop())
+        assert worker.main() == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[:4] == [
         "worker w1 of the service greet: no tasks",
         f"  broker {broker.endpoint}",
         f"  jobs are kept in {default_base_dir()}",

@@ -11,6 +11,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp.worker import InvalidInput, Worker, task
 from broker.nfp.worker.tasks import make
+from tests.tables import for_each
 from tests.unit.nfp.peer.raw_broker import RawBroker
 from tests.unit.nfp.worker.rig import final, post, result, working
 
@@ -45,7 +46,7 @@ def push(job, device, count=9):
     return device, count
 
 
-@pytest.mark.parametrize("model", MODELS)
+@for_each("model", MODELS)
 def test_fields_become_arguments_by_position_and_by_name(model):
     made = make(push, input=model)
     assert made.call("JOB", ["r1"], {}) == ("r1", 3)  # the model's default goes before the function's
@@ -53,8 +54,8 @@ def test_fields_become_arguments_by_position_and_by_name(model):
     assert made.call("JOB", [], {"count": 7, "device": "r2"}) == ("r2", 7)
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
+@for_each("model", MODELS)
+@for_each(
     ("args", "kwargs", "field", "expected"),
     [
         ([], {}, "device", "required"),
@@ -109,7 +110,7 @@ def test_fields_under_another_name_are_found_under_both():
         assert list(made.schema()["inputSchema"]["properties"]) == ["dry-run"]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@for_each("model", MODELS)
 def test_the_model_is_announced(model):
     schema = make(push, input=model).schema()["inputSchema"]
     assert schema["required"] == ["device"]
@@ -123,7 +124,7 @@ def test_nested_models_are_announced_beside():
     assert schema["$defs"]["Port"]["required"] == ["vlan"]
 
 
-@pytest.mark.parametrize("model", [int, dict, "Data", Data("r1")])
+@for_each("model", [int, dict, "Data", Data("r1")])
 def test_what_is_no_model(model):
     with pytest.raises(ConfigError, match="expected a Struct, a dataclass or a pydantic model"):
         make(push, input=model)

@@ -250,24 +250,28 @@ worker.main()
 def test_a_task_that_kills_its_process_at_once_is_entered_once(tmp_path):
     async def main():
         with RawBroker(opens=True) as broker:
-            for life in range(3):
-                argv = [sys.executable, "-c", SUICIDE, broker.endpoint, str(tmp_path)]
-                process = subprocess.Popen(argv)  # noqa: ASYNC220 - it takes a moment
-                try:
+            argv = [sys.executable, "-c", SUICIDE, broker.endpoint, str(tmp_path)]
+            process = subprocess.Popen(argv)  # noqa: ASYNC220 - it takes a moment
+            try:
+                await broker.take_only(Command.READY, Command.DISCONNECT)
+                post(broker, "u1", "die")
+                assert (await broker.take_only(Command.RESPONSE)).status == 201
+                confirm(broker, "u1")
+                assert await asyncio.to_thread(process.wait, PATIENCE_S) == 9
+            finally:
+                process.kill()
+                process.wait()
+            runs = []
+            for _life in range(2):
+                worker = made(broker, state_dir=tmp_path)
+                worker.task(name="die", idempotent=False)(lambda: runs.append(1))
+                async with working(worker, broker, ready=False):
                     # the life before may have sent its result again
                     await broker.take_only(Command.READY, Command.DISCONNECT, Command.RESPONSE)
-                    if not life:
-                        post(broker, "u1", "die")
-                        assert (await broker.take_only(Command.RESPONSE)).status == 201
-                        confirm(broker, "u1")
-                        assert await asyncio.to_thread(process.wait, PATIENCE_S) == 9
-                    else:
-                        confirm(broker, "u1")
-                        packet = await broker.take_only(Command.RESPONSE)
-                        assert "must not be run twice" in result(packet)["errors"][0]
-                finally:
-                    process.kill()
-                    process.wait()
+                    confirm(broker, "u1")
+                    packet = await broker.take_only(Command.RESPONSE)
+                    assert "must not be run twice" in result(packet)["errors"][0]
+            assert runs == []
             assert (tmp_path / "runs").read_text() == "run\n"
 
     asyncio.run(main())

@@ -7,6 +7,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.nfp.worker import Worker
 from broker.nfp.worker.tasks import make
+from tests.tables import for_each
 
 pytestmark = pytest.mark.interpreter
 
@@ -73,7 +74,7 @@ def test_methods_callables_and_partials_are_tasks_too():
     assert made.call("JOB", [4], {}) == (4, "JOB")
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "x" * 256])
+@for_each("name", ["", "a\nb", "x" * 256])
 def test_names_that_no_frame_or_person_wants(name):
     function = functools.partial(print)
     with pytest.raises(ConfigError, match="task"):
@@ -102,7 +103,7 @@ def test_schemas_say_what_annotations_say():
     assert properties["e"] == {"title": "e"}
 
 
-@pytest.mark.parametrize("service", ["", "x" * 256, "mmi.service.broker", "mmi.service.worker"])
+@for_each("service", ["", "x" * 256, "mmi.service.broker", "mmi.service.worker"])
 def test_services_that_no_worker_may_offer(service):
     with pytest.raises(ConfigError, match="service"):
         Worker(service)

@@ -16,6 +16,7 @@ from broker.cli.nfp import worker as verb
 from broker.errors import ConfigError
 from broker.nfp.names import Command
 from broker.nfp.worker import Worker
+from tests.tables import for_each
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker
 from tests.unit.nfp.worker.rig import post, result
 
@@ -45,7 +46,7 @@ def test_the_worker_of_a_file_and_of_a_module(greet, monkeypatch):
         assert verb.find(where).service == "greet"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "where", "error", "said"),
     [
         ("x = 1", "{}", UsageError, "0 Workers, expected one (there is none"),

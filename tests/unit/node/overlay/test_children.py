@@ -10,6 +10,7 @@ from broker.node.overlay.hello import HeadgateHello, Hello
 from broker.node.overlay.status import Status
 from broker.wire.message import CONTROL, RESPONSE, request
 from broker.wire.payload import any_text, decode_json
+from tests.tables import for_each
 from tests.unit.node.overlay.downward import HELLO, OTHER, UUID, ask, run
 from tests.unit.node.overlay.trees import OWNER, OWNER_CRED, until
 
@@ -59,7 +60,7 @@ def test_batches_are_agreed_on_only_where_both_take_them(offered, allowed):
     run(story, batch=allowed)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("told", "rolemask", "errnum", "text"),
     [
         (HELLO, 0, errno.EPERM, ""),
@@ -121,9 +122,7 @@ def test_a_hello_that_is_none_is_answered_eproto():
     run(story)
 
 
-@pytest.mark.parametrize(
-    "message", [request("broker.ping", matchtag=3), control.heartbeat(), request("overlay.goodbye")]
-)
+@for_each("message", [request("broker.ping", matchtag=3), control.heartbeat(), request("overlay.goodbye")])
 def test_whoever_speaks_before_hello_is_told_to_disconnect(message):
     async def story(parent):
         answer = await ask(parent.connect(), message)
@@ -163,7 +162,7 @@ def test_stamps_of_a_child_are_trusted_but_for_local():
     run(story)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("peer", "errnum"),
     [
         (PeerInfo("key", key="k", rank=1), 0),

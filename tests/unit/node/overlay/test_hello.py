@@ -11,6 +11,7 @@ from broker.node.overlay.status import Status
 from broker.wire.message import MATCHTAG_NONE, NODEID_ANY, request, response
 from broker.wire.payload import decode_json, encode_json
 from tests import vectors
+from tests.tables import for_each
 
 UUID = "9304037f-f976-439e-aebd-4a5224d6d28c"
 RULES = Rules(0, (1, 2), hello.encode_version("0.88.0"), {0: "node0", 1: "node1", 2: "node2", 3: "node3"})
@@ -39,7 +40,7 @@ def test_ours_looks_like_a_deployed_hello_on_the_wire():
     assert (message.nodeid, message.matchtag) == (NODEID_ANY, MATCHTAG_NONE)
 
 
-@pytest.mark.parametrize("record", captured_hellos(), ids=lambda record: record.place)
+@for_each("record", captured_hellos(), ids=lambda record: record.place)
 def test_deployed_hellos_are_read(record):
     told = record.decoded["payload_json"]
     read = hello.read_request(request(hello.TOPIC, encode_json(told)))
@@ -52,7 +53,7 @@ def test_deployed_hellos_are_read(record):
     assert read.ours == HeadgateHello()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "ours",
     [
         HeadgateHello(),
@@ -72,7 +73,7 @@ def test_a_deployed_child_is_answered_as_deployed_parents_do():
     assert decode_json(hello.admit(hello.encode(HELLO), UUID, HeadgateHello()).payload) == {"uuid": UUID}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "rolemask", "key_rank", "errnum", "text"),
     [
         ({}, 1, None, 0, ""),
@@ -116,7 +117,7 @@ def test_hostnames_are_not_held_against_anybody_where_none_is_configured():
     assert judge(HELLO, 1, None, Rules(0, (1,), 0x5800)) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         {"rank": None},
@@ -145,13 +146,13 @@ def test_no_hello_at_all(change):
         hello.read_request(request(hello.TOPIC, encode_json(told)))
 
 
-@pytest.mark.parametrize("payload", [None, b"", b"{}", b"[]\0", b"{\0", b"\0"])
+@for_each("payload", [None, b"", b"{}", b"[]\0", b"{\0", b"\0"])
 def test_a_payload_that_is_no_object(payload):
     with pytest.raises(ProtocolError):
         hello.read_request(request(hello.TOPIC, payload))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "extra",
     [
         1,
@@ -189,7 +190,7 @@ def test_an_admission_without_uuid_is_none():
         hello.read_answer(response(hello.encode(HELLO), encode_json({})))
 
 
-@pytest.mark.parametrize("text", ["", "1", "1.2", "a.b.c", "1.2.x", "1.2.256", "1.2.-3"])
+@for_each("text", ["", "1", "1.2", "a.b.c", "1.2.x", "1.2.256", "1.2.-3"])
 def test_a_version_is_three_numbers(text):
     with pytest.raises(ConfigError):
         hello.encode_version(text)

@@ -1,6 +1,5 @@
-import pytest
-
 from broker.node.overlay.liveness import ActiveClock, SilenceTimer, TorpidTimer, lost_after_s
+from tests.tables import for_each
 
 
 def test_silence_lasts_while_the_count_stands_still():
@@ -32,9 +31,7 @@ def test_zero_means_never_torpid_even_for_one_who_is():
     assert not silence.check(0, 1e9, 0)
 
 
-@pytest.mark.parametrize(
-    ("keepalive_s", "lost_s"), [(0.0, 0.0), (0.1, 20.0), (5.0, 20.0), (6.0, 24.0), (86400.0, 345600.0)]
-)
+@for_each(("keepalive_s", "lost_s"), [(0.0, 0.0), (0.1, 20.0), (5.0, 20.0), (6.0, 24.0), (86400.0, 345600.0)])
 def test_who_promised_no_keepalive_is_never_lost_and_who_is_slow_has_longer(keepalive_s, lost_s):
     assert lost_after_s(keepalive_s) == lost_s
 

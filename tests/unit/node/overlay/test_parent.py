@@ -19,6 +19,7 @@ from broker.wire.message import (
     response,
 )
 from broker.wire.payload import decode_json
+from tests.tables import for_each
 from tests.unit.node.overlay.trees import OWNER, until
 from tests.unit.node.overlay.upward import PARENT, PlayedParent, Story, run
 
@@ -128,7 +129,7 @@ def test_a_parent_that_has_the_key_of_another_rank_is_none(monkeypatch, rank):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("errnum", "text"),
     [(errno.EINVAL, "client (0.88.0) version mismatched with server (0.99.0)"), (errno.EPERM, "")],
 )

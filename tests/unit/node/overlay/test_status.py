@@ -1,6 +1,5 @@
-import pytest
-
 from broker.node.overlay.status import Status, Timed, combine, read
+from tests.tables import for_each
 
 FULL, PARTIAL, DEGRADED, LOST, OFFLINE, UNKNOWN = (
     Status.FULL,
@@ -12,7 +11,7 @@ FULL, PARTIAL, DEGRADED, LOST, OFFLINE, UNKNOWN = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("children", "expected"),
     [
         ([], FULL),
@@ -39,7 +38,7 @@ def test_online_means_that_messages_can_be_sent_there():
     assert {status for status in Status if status.online} == {FULL, PARTIAL, DEGRADED}
 
 
-@pytest.mark.parametrize("number", [-1, 6, 0xFFFFFFFF])
+@for_each("number", [-1, 6, 0xFFFFFFFF])
 def test_a_number_that_means_nothing_is_no_status(number):
     assert read(number) is None
 

@@ -10,6 +10,7 @@ from broker.transport.in_flight import WINDOW_BYTES as LARGE_BYTES
 from broker.transport.in_flight import WINDOW_MSGS
 from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, OPEN, SHUT, control, event, request
 from broker.wire.shares import cost
+from tests.tables import for_each
 from tests.unit.node.overlay.downward import HELLO, say
 from tests.unit.node.overlay.downward import run as run_parent
 from tests.unit.node.overlay.trees import QUICK, Tree, shared_certificate, tcp_place, until
@@ -139,9 +140,7 @@ def test_large_calls_across_a_real_tree_leave_little_under_way():
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(
-    "ours", [OURS, HeadgateHello(), HeadgateHello(True)], ids=["ours", "deployed", "older"]
-)
+@for_each("ours", [OURS, HeadgateHello(), HeadgateHello(True)], ids=["ours", "deployed", "older"])
 def test_a_parent_is_heeded_and_told_if_it_said_that_it_does_the_same(ours):
     async def tell(story):
         flow = story.child.broker.router.events.flow

@@ -5,6 +5,7 @@ import pytest
 from broker.awake import Looks
 from broker.oslo.client.pending_calls import SPARE, PendingCall, PendingCalls
 from broker.oslo.contract import Address
+from tests.tables import for_each
 
 WHERE = Address("x", "t")
 
@@ -54,7 +55,7 @@ def test_who_was_stopped_waits_for_heartbeats_anew_and_for_nothing_else():
     assert monitored.end_s == 9.0
 
 
-@pytest.mark.parametrize(("late_s", "end_s"), [(0.0, 2.0), (0.6, 5.2), (60.0, 124.0)])
+@for_each(("late_s", "end_s"), [(0.0, 2.0), (0.6, 5.2), (60.0, 124.0)])
 def test_a_caller_that_is_always_late_misses_heartbeats_too(late_s, end_s):
     """Its timer comes so much too late each time, and nobody answers: as the sender of calls looks."""
     now_s, calls = 0.0, PendingCalls()

@@ -12,6 +12,7 @@ from broker.oslo.names import Pipeline, Reason
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Record
 from tests.live.oslo_raw import PATIENCE_S, Node, until
+from tests.tables import for_each
 from tests.unit.oslo.client.nodes import whole_node
 
 SERVER = Address("x", "t", "s")
@@ -19,7 +20,7 @@ LISTENER = "l" * 24
 ROOM = 10
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pipeline", "holds", "window"),
     [
         (Pipeline.CALL, 10, 10),
@@ -46,7 +47,7 @@ def test_credit_is_due_when_a_part_of_the_window_was_taken():
     assert credit.take(1), "as many bytes"
 
 
-@pytest.mark.parametrize("window", [1, SMALL])
+@for_each("window", [1, SMALL])
 def test_a_small_window_has_each_given_back_at_once(window):
     credit = InboxCredit(Pipeline.CAST, (window, 1 << 20))
     credit.come(1)

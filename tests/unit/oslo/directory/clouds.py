@@ -116,11 +116,12 @@ def listeners(replica, topic="compute") -> list[str]:
 class Raw:
     """A DEALER that says what it is told to, in the test's own words."""
 
-    def __init__(self, reactor, endpoint, closing) -> None:
+    def __init__(self, reactor, endpoint, closing, receive_msgs=1000) -> None:
         self.reactor = reactor
         self.context = zmq.Context()
         self.sock = self.context.socket(zmq.DEALER)
         self.sock.set(zmq.LINGER, 0)
+        self.sock.set(zmq.RCVHWM, receive_msgs)
         self.sock.connect(endpoint)
         self.got = []
         closing.append(self)

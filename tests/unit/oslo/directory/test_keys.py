@@ -13,6 +13,7 @@ from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import KeyEntry, NodeConfig
 from broker.oslo.reactor.tuning import Tuning
 from broker.transport import curve
+from tests.tables import for_each
 from tests.unit.oslo.directory.clouds import (
     announcer_of,
     config,
@@ -136,7 +137,7 @@ def test_without_curve_all_peers_of_the_port_are_one():
     assert closed.denied == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("address", "owner"),
     [
         ("localhost:1000:100:7", LOCAL_OWNER),

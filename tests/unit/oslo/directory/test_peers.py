@@ -211,7 +211,7 @@ def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
     monkeypatch.setattr(subscribers, "OUTBOX_MSGS", 8)
     settings = config(tmp_path, lease_s=30.0, beat_s=0.1)
     room = open_room(reactor, settings, closing)
-    slow = Raw(reactor, settings.path("directory.ctl"), closing)
+    slow = Raw(reactor, settings.path("directory.ctl"), closing, receive_msgs=1)
     slow.tell(DirectoryKind.HELLO, Hello(want=True))
     announcer = announcer_of(reactor, settings, closing)
     replica, _reader = reader_of(reactor, settings, closing)

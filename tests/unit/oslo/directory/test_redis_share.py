@@ -17,6 +17,7 @@ from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import NodeConfig
 from tests.live.ports import free_port
+from tests.tables import for_each
 from tests.unit.oslo.directory.clouds import config, rpc, set_records, state, turn_for, turn_until
 
 redis = pytest.importorskip("redis", reason="optional: redis-py is not installed")
@@ -247,7 +248,7 @@ def test_a_password_is_never_told(reactor, tmp_path, closing, server, said, capl
     assert PASSWORD not in str(room.status())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         f"http://:{PASSWORD}@host",

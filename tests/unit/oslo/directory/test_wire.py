@@ -5,6 +5,7 @@ from broker.oslo.directory import wire
 from broker.oslo.directory.wire import DirectoryKind, DirectoryRefused, Gone, Hello, States, Welcome
 from broker.oslo.frames import Malformed
 from broker.oslo.records import RECORDS_MAX, STATE_CHARS_MAX, Beat, Record, State
+from tests.tables import for_each
 from tests.unit.oslo.directory.clouds import rpc, state
 
 BODIES = [
@@ -25,7 +26,7 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "body"), BODIES, ids=[kind.name for kind, _body in BODIES])
+@for_each(("kind", "body"), BODIES, ids=[kind.name for kind, _body in BODIES])
 def test_every_kind_comes_back_as_it_went(kind, body):
     head, data = wire.encode(kind, body)
     assert head == b"HGD" + bytes((2, kind))
@@ -39,7 +40,7 @@ def test_every_kind_is_tried_above():
     assert {kind for kind, _body in BODIES} == set(DirectoryKind)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parts", "saw"),
     [
         ([], "0 frames"),
@@ -67,7 +68,7 @@ def test_another_version_is_told_apart():
     assert caught.value.unknown_version
 
 
-@pytest.mark.parametrize(
+@for_each(
     "bad",
     [
         state(node=""),
@@ -97,14 +98,12 @@ def test_states_that_cannot_be_are_refused(bad):
         wire.decode(list(wire.encode(DirectoryKind.ANNOUNCE, bad)), wire.TO_DIRECTORY)
 
 
-@pytest.mark.parametrize(
-    "good", ["", "tcp://host.example:9501", "tcp://127.0.0.1:1", "tcp://[fe80::1%eth0]:9501"]
-)
+@for_each("good", ["", "tcp://host.example:9501", "tcp://127.0.0.1:1", "tcp://[fe80::1%eth0]:9501"])
 def test_endpoints_that_can_be(good):
     wire.check_state(state(endpoint=good))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "body"),
     [
         (DirectoryKind.BEAT, (Beat("n1", "other", 1, 1),)),
@@ -116,7 +115,7 @@ def test_other_values_that_cannot_be(kind, body):
         wire.decode(list(wire.encode(kind, body)), wire.TO_DIRECTORY)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "body"),
     [
         (DirectoryKind.WELCOME, Welcome("n1", 1, 0.0)),
@@ -150,7 +149,7 @@ def test_a_snapshot_is_cut_where_it_would_hold_others_up():
     assert wire.decode(list(wire.COMPLETE)).body == States((), complete=True)
 
 
-@pytest.mark.parametrize("name", ['"' * 64, "\U0001f41f" * 63])
+@for_each("name", ['"' * 64, "\U0001f41f" * 63])
 def test_the_largest_state_that_may_be_announced_can_be_told(name):
     count = min(RECORDS_MAX, STATE_CHARS_MAX // (len(name) + 5))
     largest = state(records=[Record("", name, "", f"{at:05}") for at in range(count)])

@@ -19,6 +19,7 @@ from broker.oslo.contract import Address, Closed, Refused, Undelivered
 from broker.oslo.driver.driver import ZmqDriver
 from broker.oslo.driver.errors import MessageRefused, ZmqDriverError
 from broker.oslo.names import Reason
+from tests.tables import for_each
 from tests.unit.oslo.driver.memory import Network
 
 PATIENCE_S = 40.0
@@ -135,7 +136,7 @@ def test_targets_become_addresses(conf: cfg.ConfigOpts, network: Network) -> Non
     ]
 
 
-@pytest.mark.parametrize("target", [{"topic": "a\0b"}, {"exchange": "e" * 256}, {"server": "ż" * 128}])
+@for_each("target", [{"topic": "a\0b"}, {"exchange": "e" * 256}, {"server": "ż" * 128}])
 def test_names_that_cannot_be_are_refused_by_name(
     transport: Any, network: Network, target: dict[str, str]
 ) -> None:

@@ -12,6 +12,7 @@ from broker.oslo.contract import Address, Settings, Undelivered, Unroutable
 from broker.oslo.driver import options
 from broker.oslo.driver.errors import translated
 from broker.oslo.driver.url import overridden, read_settings
+from tests.tables import for_each
 
 
 def settings(conf: cfg.ConfigOpts, text: str) -> Settings:
@@ -20,8 +21,8 @@ def settings(conf: cfg.ConfigOpts, text: str) -> Settings:
     return read_settings(overridden(conf, url), url)
 
 
-@pytest.mark.parametrize("name", ["a\nb", "\t", "\x01", "a\0b"])
-@pytest.mark.parametrize("part", ["exchange", "topic", "server"])
+@for_each("name", ["a\nb", "\t", "\x01", "a\0b"])
+@for_each("part", ["exchange", "topic", "server"])
 def test_names_with_control_characters(transport: Any, part: str, name: str) -> None:
     named = {"exchange": "x", "topic": "t", "server": "s", part: name}
     target = oslo_messaging.Target(**named)
@@ -58,7 +59,7 @@ def test_a_timeout_that_is_no_number_comes_back_to_the_caller(
     transport.cleanup()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("query", "said"),
     [
         ("zmq_linger=abc", "zmq_linger .*abc"),

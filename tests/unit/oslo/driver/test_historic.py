@@ -8,6 +8,7 @@ from oslo_messaging import TransportURL
 
 from broker.oslo.driver import historic, options
 from broker.oslo.driver.url import overridden
+from tests.tables import for_each
 
 
 def configured(conf: cfg.ConfigOpts, tmp_path: Path, text: str) -> cfg.ConfigOpts:
@@ -41,7 +42,7 @@ def test_what_asks_for_what_is_done_anyway_costs_no_word(
     assert not caplog.messages
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "instead"),
     [
         ("use_pub_sub = false", "always published"),
@@ -56,6 +57,7 @@ def test_what_asks_for_what_is_done_anyway_costs_no_word(
 def test_what_is_set_in_vain_is_told_with_what_replaces_it(
     conf: cfg.ConfigOpts, tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str, instead: str
 ) -> None:
+    caplog.clear()
     warn(configured(conf, tmp_path, f"[{options.GROUP}]\n{line}\n"))
     (said,) = caplog.messages
     assert said.startswith(f"{line} (of oslo_messaging_zmq) changes nothing: ")

@@ -8,6 +8,7 @@ import pytest
 from oslo_config import cfg
 
 from broker.oslo.driver import options
+from tests.tables import for_each
 
 NAMESPACE = "headgate.oslo"
 
@@ -64,9 +65,7 @@ def test_a_file_sets_them(tmp_path: Path) -> None:
     assert conf.oslo_messaging_zmq.zmq_tcp_keepalive_idle == 7
 
 
-@pytest.mark.parametrize(
-    "name", ["zmq_linger", "zmq_tcp_keepalive", "zmq_inbox_messages", "zmq_retry_interval"]
-)
+@for_each("name", ["zmq_linger", "zmq_tcp_keepalive", "zmq_inbox_messages", "zmq_retry_interval"])
 def test_numbers_have_bounds(name: str) -> None:
     conf = cfg.ConfigOpts()
     options.register(conf)

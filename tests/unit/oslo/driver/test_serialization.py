@@ -19,6 +19,7 @@ from oslo_serialization import jsonutils
 
 from broker.oslo.driver import serialization
 from broker.oslo.driver.serialization import Unreadable
+from tests.tables import for_each
 
 scalars = (
     st.none()
@@ -68,14 +69,12 @@ def test_what_is_read_is_what_oslo_serialization_reads(value: Any) -> None:
     assert repr(found) == repr(expected)  # 1 and 1.0 and True are equal, but not the same
 
 
-@pytest.mark.parametrize(
-    "text", ["NaN", "[Infinity]", "-Infinity", "1e400", '"\\ud800"', "11111111111111111111111111"]
-)
+@for_each("text", ["NaN", "[Infinity]", "-Infinity", "1e400", '"\\ud800"', "11111111111111111111111111"])
 def test_what_only_pythons_json_has_is_read_too(text: str) -> None:
     assert repr(serialization.decode(text.encode())) == repr(json.loads(text))
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"nul", b'"a" "b"'])
+@for_each("body", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"nul", b'"a" "b"'])
 def test_what_is_no_json_is_one_kind_of_error(body: bytes) -> None:
     with pytest.raises(ValueError):
         serialization.decode(body)
@@ -156,7 +155,7 @@ def test_notifications_travel_with_and_without_envelope() -> None:
     assert serialization.read_request(with_it) == serialization.read_request(without) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"[]",
@@ -184,7 +183,7 @@ def test_an_envelope_of_another_version_is_told_apart() -> None:
 # ---------------------------------------------------------------- replies
 
 
-@pytest.mark.parametrize("value", [None, 0, "", False, [], {"a": [1, None]}, 1.5, "x"])
+@for_each("value", [None, 0, "", False, [], {"a": [1, None]}, 1.5, "x"])
 def test_results_come_back(value: Any) -> None:
     assert serialization.read_reply(serialization.reply_body(value), []) == value
 
@@ -247,13 +246,13 @@ def test_a_result_that_cannot_be_sent_answers_with_why(caplog: pytest.LogCapture
     assert "cannot be sent" in caplog.text
 
 
-@pytest.mark.parametrize("body", [b"[]", b"1", b'{"failure": 1}', b'{"failure": "{"}', b'{"failure": "[]"}'])
+@for_each("body", [b"[]", b"1", b'{"failure": 1}', b'{"failure": "{"}', b'{"failure": "[]"}'])
 def test_a_reply_of_another_form_is_unreadable(body: bytes) -> None:
     with pytest.raises(Unreadable):
         serialization.read_reply(body, [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "failure",
     [
         {"class": "exec", "module": "builtins", "message": "m", "tb": [], "args": ["1"], "kwargs": {}},

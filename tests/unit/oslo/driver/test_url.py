@@ -1,6 +1,7 @@
 """What a transport URL and the options become."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -9,12 +10,14 @@ from oslo_config import cfg
 from oslo_messaging import InvalidTransportURL, TransportURL, exceptions
 from oslo_messaging._drivers import common
 
+from broker.extras import install
 from broker.oslo import node
 from broker.oslo.contract import Settings
 from broker.oslo.driver import options
 from broker.oslo.driver.url import Exchanges, masked, read_settings
 from broker.oslo.node import client_ipc_dir
 from broker.transport import curve
+from tests.tables import for_each
 
 
 def settings(conf: cfg.ConfigOpts, text: str, **overrides: object) -> Settings:
@@ -29,7 +32,7 @@ def test_without_any_option_the_settings_are_those_of_the_contract(conf: cfg.Con
     assert settings(conf, "zmq://") == Settings(ipc_dir=client_ipc_dir())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "expected"),
     [
         ("zmq://", ()),
@@ -49,7 +52,7 @@ def test_hosts_of_a_url_are_directories_unless_they_are_redis(
     assert settings(conf, url, rpc_zmq_ipc_dir=str(tmp_path)).directories == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "expected"),
     [
         ("zmq+redis://r1:6380,r2/3", ("redis://r1:6380/3", "redis://r2:6379/3")),
@@ -68,6 +71,7 @@ def test_redis_is_read_where_no_proxy_reads_it(
     url: str,
     expected: tuple[str, ...],
 ) -> None:
+    caplog.clear()
     found = settings(conf, url, rpc_zmq_ipc_dir="/no/proxy/here")
     assert found.redis == expected
     assert bool(caplog.messages) is not bool(expected)  # that there is no proxy
@@ -98,9 +102,8 @@ def test_without_redis_py_it_is_said_what_to_install(
     monkeypatch.setitem(sys.modules, "redis", None)
     for part in ("backoff", "retry", "sentinel"):
         monkeypatch.setitem(sys.modules, f"redis.{part}", None)
-    with pytest.raises(
-        exceptions.ConfigurationError, match=r"install headgate-core\[redis\]; a proxy on this node"
-    ):
+    said = re.escape(f"{install('redis')}; a proxy on this node")
+    with pytest.raises(exceptions.ConfigurationError, match=said):
         settings(conf, "zmq+redis://r1", rpc_zmq_ipc_dir="/no/proxy/here")
 
 
@@ -125,7 +128,7 @@ def test_fanout_ds_address_wins_over_the_hosts(conf: cfg.ConfigOpts, scheme: str
     )
 
 
-@pytest.mark.parametrize("text", ["d1:", "d1:port", "d1:0", "d1:65536", "http://d1", ":9500", "a/b"])
+@for_each("text", ["d1:", "d1:port", "d1:0", "d1:65536", "http://d1", ":9500", "a/b"])
 def test_an_address_that_cannot_be_is_refused_by_name(conf: cfg.ConfigOpts, text: str) -> None:
     with pytest.raises(exceptions.ConfigurationError, match="fanout_ds_address"):
         settings(conf, "zmq://", fanout_ds_address=[text])
@@ -193,7 +196,7 @@ def test_the_key_of_the_directory_may_be_in_a_file(conf: cfg.ConfigOpts, tmp_pat
         settings(conf, f"zmq://d1?zmq_curve_directory_key={path}")
 
 
-@pytest.mark.parametrize(("option", "expected"), [(-1, 60.0), (0, 0.0), (3600, 60.0), (1.25, 1.25)])
+@for_each(("option", "expected"), [(-1, 60.0), (0, 0.0), (3600, 60.0), (1.25, 1.25)])
 def test_lingering_is_bounded_whatever_is_asked(conf: cfg.ConfigOpts, option: float, expected: float) -> None:
     assert settings(conf, "zmq://", zmq_linger=option).linger_s == expected
 
@@ -236,9 +239,7 @@ def exchanges(conf: cfg.ConfigOpts, text: str) -> Exchanges:
     return Exchanges(TransportURL.parse(conf, text))
 
 
-@pytest.mark.parametrize(
-    "url", ["zmq://", "zmq://h", "zmq://h/", "zmq://h//", "zmq+redis://r/3", "zmq+sentinel://s/m"]
-)
+@for_each("url", ["zmq://", "zmq://h", "zmq://h/", "zmq://h//", "zmq+redis://r/3", "zmq+sentinel://s/m"])
 def test_without_a_virtual_host_exchanges_keep_their_names(conf: cfg.ConfigOpts, url: str) -> None:
     assert exchanges(conf, url).wire("nova") == "nova"
 

@@ -1,11 +1,10 @@
 """Who comes in, as whom, and what they may do."""
 
-import pytest
-
 from broker.identity import USERID_UNKNOWN, Credentials, Role
 from broker.oslo.node import KeyEntry, NodeConfig, Rule
 from broker.oslo.proxy.acl import AccessControl
 from broker.transport import curve
+from tests.tables import for_each
 
 KEY, GUEST, BANNED, STRANGER = (curve.generate().public_key for _ in range(4))
 USER = Credentials(1000, int(Role.USER | Role.LOCAL))
@@ -15,7 +14,7 @@ def acl(uid: int = 500, shared_uid: int | None = None, **settings) -> AccessCont
     return AccessControl(NodeConfig("/run/x", **settings), uid, shared_uid)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("address", "who"),
     [
         ("localhost:500:100:4711", Credentials(500, 7)),

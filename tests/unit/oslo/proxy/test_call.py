@@ -12,8 +12,9 @@ from broker.oslo.names import Reason
 from broker.oslo.node import Rule
 from broker.oslo.proxy import absent_clients, call
 from broker.oslo.records import to_json
-from tests.live.oslo_raw import Answer, child_of, until
+from tests.live.oslo_raw import Answer, child_of, node_at, until
 from tests.live.oslo_wire import hear
+from tests.tables import for_each
 
 BIG = bytes(64 << 10)
 NARROW = {"queue_msgs": 5, "send_msgs": 4, "lease_s": 60.0}
@@ -475,8 +476,8 @@ def test_a_proxy_that_has_just_begun_tells_no_server_so(node):
     assert server.silent()
 
 
-@pytest.mark.parametrize("tcp", [False, True])
-@pytest.mark.parametrize(
+@for_each("tcp", [False, True])
+@for_each(
     ("frames", "name"),
     [
         ([b""], "malformed"),
@@ -498,19 +499,20 @@ def test_a_proxy_that_has_just_begun_tells_no_server_so(node):
         ([encode(Kind.CALL, "x", "t", id=new_id())] * 60, "malformed"),
     ],
 )
-def test_nonsense_is_counted_and_survived(node, tcp, frames, name):
-    server, client = node.server(), node.client(tcp=tcp)
-    server.open("t")
-    client.call("t")  # its address is known now
-    server.reply(server.get())
-    assert client.get().kind == Kind.REPLY
-    client.sock.send_multipart(frames)
-    node.counted("call", name)
-    number = client.call("t")
-    server.reply(server.get())
-    while (answer := client.get()).envelope.id != number:
-        assert answer.kind == Kind.REFUSED
-    assert answer.kind == Kind.REPLY
+def test_nonsense_is_counted_and_survived(folder, tcp, frames, name):
+    with node_at(folder) as node:
+        server, client = node.server(), node.client(tcp=tcp)
+        server.open("t")
+        client.call("t")  # its address is known now
+        server.reply(server.get())
+        assert client.get().kind == Kind.REPLY
+        client.sock.send_multipart(frames)
+        node.counted("call", name)
+        number = client.call("t")
+        server.reply(server.get())
+        while (answer := client.get()).envelope.id != number:
+            assert answer.kind == Kind.REFUSED
+        assert answer.kind == Kind.REPLY
 
 
 def test_leaving_is_told_to_servers_and_clients(node):

@@ -7,6 +7,8 @@ from broker.oslo.frames import Flag, Kind, encode
 from broker.oslo.names import Reason
 from broker.oslo.proxy.credited_queue import CREDIT_MAX, CreditedQueue
 from broker.oslo.records import to_json
+from tests.live.oslo_raw import node_at
+from tests.tables import for_each
 
 
 def credit_of(node, listener, room="call"):
@@ -132,7 +134,7 @@ def test_an_open_that_comes_again_changes_nothing(node):
     assert (other.kind, other.reason) == (Kind.REFUSED, Reason.MALFORMED)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "expected"),
     [
         ({"credit": 0}, (0, 0)),
@@ -147,13 +149,14 @@ def test_an_open_that_comes_again_changes_nothing(node):
         ({"credit": 1, "held": 1 << 80}, (-CREDIT_MAX, CREDIT_MAX + 1)),
     ],
 )
-def test_what_a_listener_says_of_itself_is_bounded(node, words, expected):
-    server = node.server()
-    answer, listener = opened(server, **words)
-    if expected is None:
-        assert (answer.kind, answer.reason) == (Kind.REFUSED, Reason.MALFORMED)
-    else:
-        assert (answer.kind, credit_of(node, listener)) == (Kind.OPENED, expected)
+def test_what_a_listener_says_of_itself_is_bounded(folder, words, expected):
+    with node_at(folder) as node:
+        server = node.server()
+        answer, listener = opened(server, **words)
+        if expected is None:
+            assert (answer.kind, answer.reason) == (Kind.REFUSED, Reason.MALFORMED)
+        else:
+            assert (answer.kind, credit_of(node, listener)) == (Kind.OPENED, expected)
 
 
 def test_nobody_gives_more_than_the_most_or_for_others(node):

@@ -10,7 +10,8 @@ from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.frames import Flag, Kind, due_of, encode, new_id
 from broker.oslo.node import Rule
 from broker.oslo.proxy import back_pressure
-from tests.live.oslo_raw import PATIENCE_S, child_of, until
+from tests.live.oslo_raw import PATIENCE_S, child_of, node_at, until
+from tests.tables import for_each
 
 BIG = bytes(64 << 10)
 NARROW = {"queue_msgs": 5, "lease_s": 60.0}
@@ -285,8 +286,8 @@ def test_a_frozen_process_gets_what_it_was_given_when_it_goes_on(run_node):
         until(lambda: "more" in child.lines, "another one")
 
 
-@pytest.mark.parametrize("tcp", [False, True])
-@pytest.mark.parametrize(
+@for_each("tcp", [False, True])
+@for_each(
     ("frames", "name"),
     [
         ([b""], "malformed"),
@@ -300,12 +301,13 @@ def test_a_frozen_process_gets_what_it_was_given_when_it_goes_on(run_node):
         ([encode(Kind.CAST, "x", "t", id=new_id())] * 70, "malformed"),
     ],
 )
-def test_nonsense_is_counted_and_survived(node, tcp, frames, name):
-    server, client = node.server("cast"), node.client("cast", tcp=tcp)
-    server.open("t")
-    client.cast("t", b"1")
-    assert server.get().body == b"1"
-    client.sock.send_multipart(frames)
-    node.counted("cast", name)
-    client.cast("t", b"2")
-    assert server.get().body == b"2"
+def test_nonsense_is_counted_and_survived(folder, tcp, frames, name):
+    with node_at(folder) as node:
+        server, client = node.server("cast"), node.client("cast", tcp=tcp)
+        server.open("t")
+        client.cast("t", b"1")
+        assert server.get().body == b"1"
+        client.sock.send_multipart(frames)
+        node.counted("cast", name)
+        client.cast("t", b"2")
+        assert server.get().body == b"2"

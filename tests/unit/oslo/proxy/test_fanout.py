@@ -19,6 +19,7 @@ from broker.oslo.proxy.fanout import FanoutProxy
 from broker.oslo.proxy.publishers import FEWEST_MSGS, limit
 from broker.oslo.reactor.tuning import PUBLISH_MSGS
 from broker.oslo.records import Opened, Opening, Record, to_json
+from tests.tables import for_each
 from tests.unit.oslo.proxy.publishing import Rig
 
 NOVA = fanout_filter("openstack", "nova")
@@ -150,7 +151,7 @@ def test_a_token_is_answered_when_what_was_subscribed_before_is_in_force(rig: Ri
     rig.until(lambda: rig.room._announcer.state.records == (Record("openstack", "nova"),))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "name"),
     [
         (b"", "unknown_filter"),
@@ -162,17 +163,18 @@ def test_a_token_is_answered_when_what_was_subscribed_before_is_in_force(rig: Ri
         (b"?short", "unknown_filter"),
     ],
 )
-def test_a_filter_that_is_none_is_not_granted(rig: Rig, data: bytes, name: str) -> None:
-    greedy = rig.peer(zmq.SUB, "fanout.pub")
-    greedy.setsockopt(zmq.SUBSCRIBE, data)
-    proper = server(rig, "nova")
-    rig.until(lambda: rig.count(name) == 1)
-    sender = client(rig)
-    assert rig.receive(sender) == [b"\1" + NOVA]
-    publish(rig, sender, b"x")
-    assert rig.receive(proper)[2] == b"x"
-    rig.nothing_for(greedy)
-    rig.nothing_for(sender)
+def test_a_filter_that_is_none_is_not_granted(rundir: Path, data: bytes, name: str) -> None:
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir) as rig:
+        greedy = rig.peer(zmq.SUB, "fanout.pub")
+        greedy.setsockopt(zmq.SUBSCRIBE, data)
+        proper = server(rig, "nova")
+        rig.until(lambda: rig.count(name) == 1)
+        sender = client(rig)
+        assert rig.receive(sender) == [b"\1" + NOVA]
+        publish(rig, sender, b"x")
+        assert rig.receive(proper)[2] == b"x"
+        rig.nothing_for(greedy)
+        rig.nothing_for(sender)
 
 
 def test_asking_twice_on_one_connection_counts_once(rig: Rig) -> None:
@@ -302,7 +304,7 @@ def test_a_subscriber_that_lost_messages_sees_it_by_the_numbers(rundir: Path) ->
         assert len(numbers) < total < numbers[-1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("send_bytes", "expected"),
     [(1, FEWEST_MSGS), (1 << 20, 128), (64 << 20, 8192), (1 << 40, PUBLISH_MSGS)],
 )
@@ -331,7 +333,7 @@ def test_servers_that_leave_while_much_is_published_end_nothing(rundir: Path) ->
             pass
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("message", "name"),
     [
         ([b""], "malformed"),
@@ -347,19 +349,20 @@ def test_servers_that_leave_while_much_is_published_end_nothing(rundir: Path) ->
         ([NOVA, fanout()[:3] + b"\x09" + fanout()[4:], b""], "unknown_version"),
     ],
 )
-def test_a_broken_message_is_dropped_and_counted(rig: Rig, message: list[bytes], name: str) -> None:
-    listening = server(rig, "nova")
-    sender = client(rig)
-    assert rig.receive(sender) == [b"\1" + NOVA]
-    publish(rig, sender, b"before")  # what may pass is remembered: that must not let this one through
-    assert rig.receive(listening)[2] == b"before"
-    if message[0].startswith(NOVA):
-        sender.send_multipart(message)
-    else:  # a peer that keeps to the protocol has no way to send what nobody subscribed to
-        rig.room.came(message, rig.acl.by_ipc("x:0:0:1"), 0)
-    publish(rig, sender, b"after")
-    assert rig.receive(listening)[2] == b"after"
-    assert rig.count(name) == 1
+def test_a_broken_message_is_dropped_and_counted(rundir: Path, message: list[bytes], name: str) -> None:
+    with Rig(FanoutProxy, Pipeline.FANOUT, rundir) as rig:
+        listening = server(rig, "nova")
+        sender = client(rig)
+        assert rig.receive(sender) == [b"\1" + NOVA]
+        publish(rig, sender, b"before")  # what may pass is remembered: that must not let this one through
+        assert rig.receive(listening)[2] == b"before"
+        if message[0].startswith(NOVA):
+            sender.send_multipart(message)
+        else:  # a peer that keeps to the protocol has no way to send what nobody subscribed to
+            rig.room.came(message, rig.acl.by_ipc("x:0:0:1"), 0)
+        publish(rig, sender, b"after")
+        assert rig.receive(listening)[2] == b"after"
+        assert rig.count(name) == 1
 
 
 def test_a_message_for_nobody_is_counted(rig: Rig) -> None:
@@ -437,7 +440,7 @@ def test_nobody_registers_at_the_control_socket(rig: Rig) -> None:
 
 def test_a_new_client_is_told_of_more_topics_than_a_queue_holds(rig: Rig) -> None:
     """libzmq drops subscriptions that do not fit: the limit of these sockets is lifted."""
-    many = 2_000
+    many = 1_100
     sock = rig.peer(zmq.SUB, "fanout.pub", SNDHWM=0)
     for number in range(many):
         sock.setsockopt(zmq.SUBSCRIBE, fanout_filter("openstack", str(number)))

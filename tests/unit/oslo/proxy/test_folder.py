@@ -8,6 +8,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.oslo.proxy.folder import NodeFolder
+from tests.tables import for_each
 
 
 def mode(path) -> int:
@@ -36,10 +37,10 @@ def test_a_group_may_use_it(tmp_path):
         NodeFolder(str(path), "no-such-group-here").open({"call"})
 
 
-@pytest.mark.parametrize("wrong", [0o755, 0o777, 0o770, 0o701, 0o1777])
+@for_each("wrong", [0o755, 0o777, 0o770, 0o701, 0o1777])
 def test_it_is_refused_when_others_get_in(tmp_path, wrong):
     path = tmp_path / "b"
-    path.mkdir()
+    path.mkdir(exist_ok=True)
     path.chmod(wrong)
     with pytest.raises(ConfigError, match="lets others in"):
         NodeFolder(str(path)).open({"call"})

@@ -13,6 +13,7 @@ from broker.oslo.proxy.local_listeners import LocalListeners
 from broker.oslo.proxy.route_cache import RouteCache, stamped_for
 from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.records import Record
+from tests.tables import for_each
 
 WHO = Credentials(1000, int(Role.USER))
 
@@ -143,9 +144,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     assert not ways.known
 
 
-@pytest.mark.parametrize(
-    "head", [b"", b"HGO", encode(Kind.CALL, id=bytes(16)), encode(Kind.CALL, "x", "", "s")]
-)
+@for_each("head", [b"", b"HGO", encode(Kind.CALL, id=bytes(16)), encode(Kind.CALL, "x", "", "s")])
 def test_an_envelope_has_to_say_where(head):
     with pytest.raises(Malformed):
         ways_of(LocalListeners()).meet(WHO, head)

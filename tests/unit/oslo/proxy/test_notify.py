@@ -19,6 +19,7 @@ from broker.oslo.node import Rule
 from broker.oslo.proxy import back_pressure, notify
 from broker.oslo.proxy.notify import NotifyProxy
 from broker.oslo.records import Opening, Record, to_json
+from tests.tables import for_each
 from tests.unit.oslo.proxy.notices import EXCHANGE, FILTER, TOPIC, A, B, C, Listener, client, note, publish
 from tests.unit.oslo.proxy.publishing import Rig
 
@@ -286,17 +287,18 @@ def broken() -> list[tuple[list[bytes], str]]:
     ]
 
 
-@pytest.mark.parametrize(("message", "name"), broken())
-def test_a_broken_message_is_dropped_and_counted(rig: Rig, message: list[bytes], name: str) -> None:
-    one = Listener(rig, A)
-    sender = client(rig)
-    if message[0].startswith(FILTER):
-        sender.send_multipart(message)
-    else:  # a peer that keeps to the protocol has no way to send what nobody subscribed to
-        rig.room.came(message, rig.acl.by_ipc("x:0:0:1"), 0)
-    publish(sender, "after", A)
-    assert one.next() == "after"
-    assert rig.count(name) == 1
+@for_each(("message", "name"), broken())
+def test_a_broken_message_is_dropped_and_counted(rundir: Path, message: list[bytes], name: str) -> None:
+    with Rig(NotifyProxy, Pipeline.NOTIFY, rundir) as rig:
+        one = Listener(rig, A)
+        sender = client(rig)
+        if message[0].startswith(FILTER):
+            sender.send_multipart(message)
+        else:  # a peer that keeps to the protocol has no way to send what nobody subscribed to
+            rig.room.came(message, rig.acl.by_ipc("x:0:0:1"), 0)
+        publish(sender, "after", A)
+        assert one.next() == "after"
+        assert rig.count(name) == 1
 
 
 def test_broken_control_messages_are_dropped_and_counted(rig: Rig) -> None:

@@ -16,6 +16,7 @@ from broker.oslo.node import EVERYTHING
 from broker.oslo.proxy.process import NodeProxy
 from tests.live.oslo_raw import PATIENCE_S, child_of, config_at, until
 from tests.live.oslo_wire import hear
+from tests.tables import for_each
 
 PROGRAM = """
 import sys
@@ -137,7 +138,7 @@ def test_a_port_in_use_leaves_nothing_open(folder):
     again.run()
 
 
-@pytest.mark.parametrize("run", [(), ("calls",), ("call", "x")])
+@for_each("run", [(), ("calls",), ("call", "x")])
 def test_only_known_rooms_run(folder, run):
     with pytest.raises(ConfigError, match="expected some of"):
         NodeProxy(config_at(folder, run=frozenset(run))).open()

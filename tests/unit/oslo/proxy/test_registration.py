@@ -13,8 +13,9 @@ from broker.oslo.node import Rule
 from broker.oslo.proxy import drops
 from broker.oslo.proxy import registration as module
 from broker.oslo.records import Opened, Opening, Record, to_json
-from tests.live.oslo_raw import child_of, until
+from tests.live.oslo_raw import child_of, node_at, until
 from tests.live.oslo_wire import hear
+from tests.tables import for_each
 
 
 def records(node, room="call"):
@@ -67,7 +68,7 @@ def test_status_is_told(node):
 LISTENER = "0123456789abcdef01234567"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         b"",
@@ -88,13 +89,14 @@ LISTENER = "0123456789abcdef01234567"
         to_json(Opening(LISTENER, (Record("x", "t", "s", LISTENER),), credit=-1)),
     ],
 )
-def test_openings_that_make_no_sense_are_refused(node, body):
-    server = node.server()
-    answer = server.ask(Kind.OPEN, body)
-    assert (answer.kind, answer.reason) == (Kind.REFUSED, Reason.MALFORMED)
-    assert node.status("call")["listeners"] == 0
-    assert node.count("call", "open_malformed") == 1
-    server.open("t")
+def test_openings_that_make_no_sense_are_refused(folder, body):
+    with node_at(folder) as node:
+        server = node.server()
+        answer = server.ask(Kind.OPEN, body)
+        assert (answer.kind, answer.reason) == (Kind.REFUSED, Reason.MALFORMED)
+        assert node.status("call")["listeners"] == 0
+        assert node.count("call", "open_malformed") == 1
+        server.open("t")
 
 
 def test_who_may_not_listen_is_told_so(run_node):
@@ -214,7 +216,7 @@ def test_a_restarted_proxy_has_everything_registered_again(run_node, folder):
         assert second.status("call")["incarnation"] > 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("frames", "name"),
     [
         ([b""], "malformed"),
@@ -233,19 +235,20 @@ def test_a_restarted_proxy_has_everything_registered_again(run_node, folder):
         ([encode(Kind.BEAT, id=new_id()), *[b""] * 30], "malformed"),
     ],
 )
-def test_nonsense_is_counted_and_survived(node, frames, name):
-    server = node.server()
-    server.open("t")
-    server.ctl.send_multipart(frames)
-    node.counted("call", name)
-    client = node.client()
-    client.call("t")
-    server.early = [each for each in server.early if len(each) == 3]
-    while True:
-        got = hear(server.ctl)
-        if len(got) == 3:
-            break
-    assert got[2] == b""
+def test_nonsense_is_counted_and_survived(folder, frames, name):
+    with node_at(folder) as node:
+        server = node.server()
+        server.open("t")
+        server.ctl.send_multipart(frames)
+        node.counted("call", name)
+        client = node.client()
+        client.call("t")
+        server.early = [each for each in server.early if len(each) == 3]
+        while True:
+            got = hear(server.ctl)
+            if len(got) == 3:
+                break
+        assert got[2] == b""
 
 
 def test_the_socket_is_ours_alone(node):

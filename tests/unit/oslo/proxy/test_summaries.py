@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
-
 from broker.oslo.frames import Flag, Kind, decode, encode
 from broker.oslo.proxy.summaries import BODY_BYTES_MAX, facts_of, named, topic_of, who
+from tests.tables import for_each
 
 
 def body(**message):
@@ -22,7 +21,7 @@ def test_names_in_bodies():
     assert named(packed) == {"event_type": "e", "publisher_id": "p", "message_id": "m"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "odd",
     [
         b"",

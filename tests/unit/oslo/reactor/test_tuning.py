@@ -10,6 +10,7 @@ from broker.oslo.reactor import tuning
 from broker.oslo.reactor.bundle import pack
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.transport.curve import CurveClient, CurveServer, generate
+from tests.tables import for_each
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def told(sock: zmq.Socket[bytes], *names: str) -> list[int]:
 KEEPALIVE = ("TCP_KEEPALIVE", "TCP_KEEPALIVE_IDLE", "TCP_KEEPALIVE_CNT", "TCP_KEEPALIVE_INTVL")
 
 
-@pytest.mark.parametrize("kind", [zmq.ROUTER, zmq.DEALER, zmq.XPUB, zmq.XSUB, zmq.SUB, zmq.PUSH, zmq.PULL])
+@for_each("kind", [zmq.ROUTER, zmq.DEALER, zmq.XPUB, zmq.XSUB, zmq.SUB, zmq.PUSH, zmq.PULL])
 def test_tcp_sockets_of_every_kind_notice_a_dead_connection(new, kind):
     sock = new(kind)
     tune_tcp(sock, Tuning(KeepAlive(True, 7, 4, 3), max_bytes=1 << 20))
@@ -60,7 +61,7 @@ def test_what_is_left_to_the_system_does_not_make_us_impatient(new):
     assert told(sock, "TCP_MAXRT") == [11_000]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("alive", "dead_ms"),
     [
         (KeepAlive(), 11_000),
@@ -75,9 +76,7 @@ def test_when_a_peer_is_given_up(new, alive, dead_ms):
     tune_tcp(new(zmq.DEALER), Tuning(alive))
 
 
-@pytest.mark.parametrize(
-    ("kind", "immediate"), [(zmq.DEALER, 1), (zmq.PUSH, 1), (zmq.XPUB, 0), (zmq.ROUTER, 0)]
-)
+@for_each(("kind", "immediate"), [(zmq.DEALER, 1), (zmq.PUSH, 1), (zmq.XPUB, 0), (zmq.ROUTER, 0)])
 def test_what_waits_for_a_node_that_is_away_stays_in_our_hands(new, kind, immediate):
     sock = new(kind)
     tune_local(sock, send_msgs=5, receive_msgs=6)

@@ -13,6 +13,7 @@ from broker.oslo.reactor import turned_away
 from broker.oslo.reactor.binding import TcpPort, guard, resolved
 from broker.oslo.reactor.tuning import Tuning, tune_tcp
 from broker.transport import curve
+from tests.tables import for_each
 from tests.unit.oslo.reactor.turns import by_hand
 
 OURS, OTHER = curve.generate(), curve.generate()
@@ -109,7 +110,7 @@ def test_strangers_without_end_are_forgotten(hand, monkeypatch):
     assert len(warnings(hand)) == 5
 
 
-@pytest.mark.parametrize("port", [-1, 65536, 99999])
+@for_each("port", [-1, 65536, 99999])
 def test_a_port_that_cannot_be_is_not_taken_for_another_one(port):
     with pytest.raises(ConfigError, match=f"saw {port}, expected 0 to 65535"):
         resolved("127.0.0.1", port)

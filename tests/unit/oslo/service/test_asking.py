@@ -3,7 +3,6 @@
 import contextlib
 import threading
 
-import pytest
 import zmq
 
 from broker.oslo.contract import Settings
@@ -11,6 +10,7 @@ from broker.oslo.directory import wire
 from broker.oslo.frames import Kind, decode, encode
 from broker.oslo.service import asking
 from tests.live.oslo_wire import tell
+from tests.tables import for_each
 
 HEAD = wire.MAGIC + bytes([wire.VERSION, wire.DirectoryKind.STATES])
 DEEP = b"[" * 100_000
@@ -45,18 +45,20 @@ def status(body):
     return lambda head: [encode(Kind.STATUS, id=decode(head).id), *body]
 
 
-@pytest.mark.parametrize(
-    "body", [[], [b""], [b"\xff"], [b'{"a":"\xff"}'], [DEEP], [b"[]"], [b'{"a":1e999}']], ids=range(7)
-)
-def test_a_room_that_answers_nonsense_is_silent_and_the_others_are_heard(tmp_path, body):
-    with (
-        answering(tmp_path / "call.ctl", status(body)),
-        answering(tmp_path / "cast.ctl", status([b'{"pipeline":"cast"}'])),
-    ):
-        assert asking.statuses(str(tmp_path), 0.5) == {"call": None, "cast": {"pipeline": "cast"}}
+NONSENSE = [[], [b""], [b"\xff"], [b'{"a":"\xff"}'], [DEEP], [b"[]"], [b'{"a":1e999}'], [b"{"], [b"null"]]
 
 
-@pytest.mark.parametrize(
+@for_each("bodies", [NONSENSE[at : at + 3] for at in range(0, len(NONSENSE), 3)])
+def test_rooms_that_answer_nonsense_are_silent_and_the_others_are_heard(tmp_path, bodies):
+    rooms = ("call", "fanout", "notify")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(answering(tmp_path / "cast.ctl", status([b'{"pipeline":"cast"}'])))
+        for room, body in zip(rooms, bodies, strict=True):
+            stack.enter_context(answering(tmp_path / f"{room}.ctl", status(body)))
+        assert asking.statuses(str(tmp_path), 0.5) == {"cast": {"pipeline": "cast"}} | dict.fromkeys(rooms)
+
+
+@for_each(
     "body",
     [
         b"",

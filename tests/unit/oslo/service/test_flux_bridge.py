@@ -17,6 +17,7 @@ from broker.oslo.service.announce import EventAnnouncer, content, topic_of
 from broker.oslo.service.listening import HeardNotification, NotificationListening
 from broker.wire.message import PRIVATE
 from broker.wire.payload import decode_json
+from tests.tables import for_each
 from tests.unit.client.peer import soon
 from tests.unit.client.tiny_broker import start
 from tests.unit.oslo.service.sessions import FakeItem, FakePort, config, until
@@ -286,7 +287,7 @@ def test_a_choked_link_drops_and_tells():
     assert (announcer.sent, announcer.dropped) == (2, 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [b"", b"\xff", b'{"message":{"payload":"\xff"}}', b"[" * 100_000, b"[]", b"{}",
      b'{"message":3}', b'{"message":{},"ctxt":[1]}',

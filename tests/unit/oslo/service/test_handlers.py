@@ -4,7 +4,6 @@ import errno
 import threading
 
 import msgspec
-import pytest
 
 from broker.oslo.contract import Address, CallTimeout, Closed, Refused, Undelivered, Unroutable
 from broker.oslo.names import Reason
@@ -12,6 +11,7 @@ from broker.oslo.service import asking, sending
 from broker.oslo.service.config import CallRule
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json
+from tests.tables import for_each
 from tests.unit.client.peer import GUEST, asked, settle
 from tests.unit.oslo.service.sessions import FakePort, until, with_service
 
@@ -62,7 +62,7 @@ def test_a_call_by_names_in_the_payload_that_waits():
     with_service(script)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reply", "number", "text"),
     [
         (CallTimeout("no reply in 60 s"), errno.ETIMEDOUT, "a/b: no reply in 60 s"),

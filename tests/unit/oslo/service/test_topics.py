@@ -12,6 +12,7 @@ from broker.oslo.contract import Address, CallTimeout, Refused, Undelivered, Unr
 from broker.oslo.names import Reason
 from broker.oslo.service import policy, topics
 from broker.oslo.service.config import CallRule
+from tests.tables import for_each
 
 USER = Credentials(1000, int(Role.USER))
 OWNER = Credentials(0, int(Role.OWNER))
@@ -31,7 +32,7 @@ def refused(call, *words):
 # ---------------------------------------------------------------- requests
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "expected"),
     [
         ("oslo.nova.compute.reboot", (Address("nova", "compute"), "reboot")),
@@ -50,7 +51,7 @@ def test_other_names_stand_in_the_payload():
     assert (what.address, what.method, what.send.mode) == (Address("a.b", "c", "s@1"), "cancel", "cast")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("topic", "said", "number", "text"),
     [
         ("oslo.nova.compute", None, errno.ENOSYS, "expected oslo.EXCHANGE.TOPIC.METHOD"),
@@ -93,13 +94,13 @@ def test_the_server_sees_who_calls_and_nobody_can_pretend():
 # ---------------------------------------------------------------- replies
 
 
-@pytest.mark.parametrize("result", [None, 3, "x", [1], {"a": None}])
+@for_each("result", [None, 3, "x", [1], {"a": None}])
 def test_results(result):
     assert topics.result_of(msgspec.json.encode({"result": result})) == result
     assert topics.result_of(zlib.compress(msgspec.json.encode({"result": result}))) == result
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("failure", "text"),
     [
         ('{"class":"ValueError","module":"builtins","message":"no host","tb":["secret"]}', "ValueError: no host"),
@@ -119,14 +120,14 @@ def test_a_long_message_is_cut():
     assert (len(text), text[-4:]) == (topics.FAILURE_CHARS_MAX, "x...")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body", [b"", b"\xff", b"[]", b'{"other":1}', b'{"result":"\xff"}', b"[" * 100_000, b'{"result":1e999}']
 )
 def test_what_is_no_reply(body):
     assert refused(topics.result_of, body)[0] == errno.EPROTO
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "number"),
     [
         (CallTimeout("late"), errno.ETIMEDOUT),

@@ -1,0 +1,53 @@
+"""What a part needs that the base does not bring: the extra that has it, and what a person types for that.
+
+The base is msgspec and pyzmq: brokers, proxies and the driver ``zmq://``. ``headgate[all]`` is the whole command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+EXTRA_OF: Final = {
+    "aiohttp": "all",
+    "cryptography": "all",
+    "deltalake": "history",
+    "duckdb": "spark",
+    "isal": "journal",
+    "jinja2": "all",
+    "jwt": "all",
+    "lz4": "journal",
+    "numpy": "journal",
+    "oslo_messaging": "oslo",
+    "pandas": "spark",
+    "prometheus_client": "all",
+    "prompt_toolkit": "shell",
+    "pyarrow": "history",
+    "pyspark": "spark",
+    "redis": "redis",
+    "rich": "all",
+    "typer": "all",
+    "websockets": "all",
+    "yaml": "all",
+    "zstandard": "journal",
+}
+"""Module of another project -> the extra that brings it."""
+_ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def lacking(module: str) -> str:
+    """What is said where a module of ``EXTRA_OF`` is missing."""
+    return f"{module} is not installed: {install(EXTRA_OF[module])}"
+
+
+def install(extra: str) -> str:
+    """What to type, so that whatever runs here has an extra.
+
+    What runs from a clone is installed from there. Everywhere else Headgate is installed already, and pip adds what the
+    extra asks for, whether or not an index has Headgate; the environment of pipx has no pip that is on the path.
+    """
+    if os.path.isfile(os.path.join(_ROOT, "pyproject.toml")):
+        return f"pip install '{'.' if os.path.samefile(_ROOT, os.curdir) else _ROOT}[{extra}]'"
+    pip = "pipx runpip headgate" if os.path.isfile(os.path.join(sys.prefix, "pipx_metadata.json")) else "pip"
+    return f"{pip} install 'headgate[{extra}]'"
