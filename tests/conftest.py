@@ -67,9 +67,9 @@ TABLES = ("cli", "cluster", "ingest", "readme", "tables")
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Keep tests that share something in one worker (`--dist loadgroup`): those of a file, whose fixtures run real
-    peers for minutes, and those with one Spark session, which takes a gigabyte: two groups that take about as long. A
-    file whose fixture has several ways is one group for each. The suite of oslo.messaging is two groups: one run of it
-    is four processes, which give a message half a second to arrive.
+    peers for minutes, and those with one Spark session, which takes a gigabyte: two groups that take about as long. The
+    tricks share nothing. The suite of oslo.messaging is two groups: one run of it is four processes, which give a
+    message half a second to arrive.
     """
     if config.getoption("dist") != "loadgroup":
         return None
@@ -81,7 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             if file == "tests/interop/test_oslo_suite.py":
                 return f"suite: {'newest' if nodeid.endswith('-]') else 'older'}"
             if file == "tests/interop/test_oslo_trickier.py":
-                return nodeid.rpartition("-")[0]
+                return nodeid
             if not file.startswith("tests/spark/"):
                 return file
             name = file.removeprefix("tests/spark/test_").removesuffix(".py").partition("_")[0]

@@ -14,6 +14,8 @@ from broker.transport import curve, inproc, unix, zeromq
 from broker.transport.link import Link
 from tests.contract.websockets import WebSocketPair
 
+pytestmark = pytest.mark.interpreter
+
 SERVER, CLIENT = curve.generate(), curve.generate()
 KEYS = {CLIENT.public_key: PeerKey(1)}
 

@@ -21,6 +21,8 @@ from tests.live.brokers import without_progress
 from tests.live.verbs import headgate
 from tests.tables import for_each
 
+pytestmark = pytest.mark.interpreter
+
 HEADGATE = [sys.executable, "-m", "broker.cli.main"]
 START = [*HEADGATE, "start"]
 

@@ -13,6 +13,8 @@ import headgate
 from broker import __version__
 from broker.cli import diagnosis
 
+pytestmark = pytest.mark.interpreter
+
 ROOT = Path(headgate.__file__).parent
 
 

@@ -4,6 +4,8 @@ import gc
 import subprocess
 import sys
 
+import pytest
+
 from broker.memory import (
     GC_THRESHOLD,
     GROWN_BYTES,
@@ -16,6 +18,8 @@ from broker.memory import (
     resident_bytes,
     settle,
 )
+
+pytestmark = pytest.mark.interpreter
 
 MIB = 1 << 20
 

@@ -26,6 +26,8 @@ from gateway.codecs import control, jsonview
 from gateway.identity import keys
 from tests.tables import for_each
 
+pytestmark = pytest.mark.interpreter
+
 
 def nested(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels

@@ -17,6 +17,8 @@ from broker.settings.schema import default_rundir
 from tests.tables import for_each
 from tests.unit.configuration import KEY, OTHER_KEY, host, refusal
 
+pytestmark = pytest.mark.interpreter
+
 SAMPLE = Path(__file__).parents[2] / "deploy" / "broker.toml"
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from broker.signals import TakenSignal, take
 
+pytestmark = pytest.mark.interpreter
+
 LIMIT_S = 0.3
 TAKES = f"""
 import signal

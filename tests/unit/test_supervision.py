@@ -17,6 +17,8 @@ from gateway.settings import GatewaySettings
 from tests.live.own_log import own_log
 from tests.tables import for_each
 
+pytestmark = pytest.mark.interpreter
+
 
 @pytest.fixture
 def heard(rundir, monkeypatch):

@@ -3,7 +3,11 @@
 import asyncio
 import logging
 
+import pytest
+
 from broker.tasks import Tasks
+
+pytestmark = pytest.mark.interpreter
 
 
 def test_a_fault_is_logged_and_all_end_together(caplog, monkeypatch):

@@ -12,6 +12,8 @@ from broker.cli.main import main
 from broker.cli.verbs import BUILT_IN
 from tests.tables import for_each
 
+pytestmark = pytest.mark.interpreter
+
 FAMILIES = {
     "journal": "broker.cli.journal",
     "nfp": "broker.cli.nfp",

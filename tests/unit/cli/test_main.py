@@ -12,6 +12,8 @@ from broker.cli import exits, verbs
 from broker.cli.main import main
 from tests.tables import for_each
 
+pytestmark = pytest.mark.interpreter
+
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 

@@ -19,6 +19,8 @@ from broker.loopthread import LoopThread
 from broker.wire import message as wire
 from tests.unit.client import tiny_broker
 
+pytestmark = pytest.mark.interpreter
+
 
 @pytest.fixture
 def uri(rundir):

@@ -19,6 +19,8 @@ from gateway.tls import TlsContext, certificate_end
 from tests.tables import for_each
 from tests.unit.gateway.identity.authority import Authority, common, pem
 
+pytestmark = pytest.mark.interpreter
+
 
 @pytest.fixture
 def authority():

@@ -9,6 +9,8 @@ from gateway.identity.store import Store
 from gateway.principal import Denied
 from tests.unit.gateway.identity import racers
 
+pytestmark = pytest.mark.interpreter
+
 
 @pytest.fixture
 def clock():

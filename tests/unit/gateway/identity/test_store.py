@@ -16,6 +16,8 @@ from gateway.settings.schema import AccessSection
 from tests.tables import for_each
 from tests.unit.gateway.identity import racers
 
+pytestmark = pytest.mark.interpreter
+
 
 @pytest.fixture
 def store(tmp_path):

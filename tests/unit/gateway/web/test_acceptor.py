@@ -18,6 +18,8 @@ from tests.unit.gateway.identity.authority import Authority, common
 from tests.unit.gateway.identity.doorway import Answer, ask, client_tls, settings_in
 from tests.unit.gateway.identity.test_proxyheader import v2
 
+pytestmark = pytest.mark.interpreter
+
 V1 = b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 443\r\n"
 HEADERS = {"v1": V1, "v2": v2(), "v2 with TLVs": v2(tlvs=b"\x04\x00\x02ab")}
 

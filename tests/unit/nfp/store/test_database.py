@@ -13,6 +13,8 @@ from broker.errors import ConfigError
 from broker.nfp.store import database as files
 from broker.nfp.store.database import Schema, complaint, give_back, open_database, transaction
 
+pytestmark = pytest.mark.interpreter
+
 FIRST = Schema("test store", 0x74657374, 1, "CREATE TABLE a (x); CREATE TABLE b (y)")
 
 

@@ -16,6 +16,8 @@ from broker.nfp.store.thread import StoreThread
 from broker.nfp.store.writer import NotStored
 from tests.unit.nfp.store.samples import run, until
 
+pytestmark = pytest.mark.interpreter
+
 SCHEMA = Schema("test store", 0x74657374, 1, "CREATE TABLE said (word)")
 
 

@@ -15,6 +15,8 @@ from tests.tables import for_each
 from tests.unit.nfp.peer.raw_broker import RawBroker
 from tests.unit.nfp.worker.rig import final, post, result, working
 
+pytestmark = pytest.mark.interpreter
+
 
 class Port(msgspec.Struct):
     vlan: int

@@ -9,6 +9,8 @@ from broker.nfp.worker import Worker
 from broker.nfp.worker.tasks import make
 from tests.tables import for_each
 
+pytestmark = pytest.mark.interpreter
+
 
 def worker():
     return Worker("s", name="w")

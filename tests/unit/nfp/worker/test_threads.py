@@ -7,6 +7,8 @@ import pytest
 
 from broker.nfp.threads import Threads
 
+pytestmark = pytest.mark.interpreter
+
 
 def test_results_and_exceptions_come_back_and_threads_are_used_again():
     async def main():

@@ -14,6 +14,8 @@ from broker.oslo.contract import Address
 from tests.live.oslo_raw import PATIENCE_S
 from tests.unit.oslo.client.nodes import settings_at
 
+pytestmark = pytest.mark.interpreter
+
 WHERE = Address("x", "t")
 SERVER = Address("x", "t", "s")
 

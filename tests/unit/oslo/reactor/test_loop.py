@@ -13,6 +13,8 @@ import zmq
 from broker.oslo.reactor import Reactor, loop, natives
 from tests.unit.oslo.reactor.turns import PATIENCE_S, by_hand
 
+pytestmark = pytest.mark.interpreter
+
 
 class Clock:
     """Seconds that go on when a test says so."""

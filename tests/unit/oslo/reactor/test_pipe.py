@@ -12,6 +12,8 @@ from broker.oslo.reactor.pipe import DRAIN_MSGS, Outcome
 from broker.oslo.reactor.reading import NO_BUNDLE
 from tests.unit.oslo.reactor.turns import PATIENCE_S, Broken, by_hand, disconnects, received
 
+pytestmark = pytest.mark.interpreter
+
 SMALL = {"SNDHWM": 1, "RCVHWM": 1, "SNDBUF": 4096, "RCVBUF": 4096}
 """Options with which little fits between two sockets."""
 BODY = b"x" * 20_000
