@@ -26,7 +26,8 @@ BENCH_ARGS ?=
 SECONDS_EACH ?= 10
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-PIP_INSTALL := $(PIP) install --quiet $(if $(LOCKED),--constraint requirements.lock)
+# what is used is compiled when it is first imported: all of it would take as long as the rest of an installation
+PIP_INSTALL := $(PIP) install --quiet --no-compile $(if $(LOCKED),--constraint requirements.lock)
 
 # Bytecode is kept, whatever the environment says: the tests start hundreds of processes of this code.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(PY) -m pytest --numprocesses auto --dist worksteal
@@ -51,6 +52,7 @@ $(VENV)/.stamp-venv:
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "creating $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV) || { echo "make: '$(PYTHON) -m venv' failed; on Debian: apt install python3-venv" >&2; exit 1; }
+	@$(PIP_INSTALL) --upgrade pip # that of Python 3.11 takes more than twice the time for what follows
 	@touch $@
 
 $(VENV)/.stamp-run: pyproject.toml | $(VENV)/.stamp-venv
