@@ -17,7 +17,8 @@ help: ## this list
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-PIP_INSTALL := $(PIP) install --quiet $(if $(LOCKED),--constraint requirements.lock)
+# what is used is compiled when it is first imported: all of it would take as long as the rest of an installation
+PIP_INSTALL := $(PIP) install --quiet --no-compile $(if $(LOCKED),--constraint requirements.lock)
 
 # The first of these that is 3.11 or newer makes the environment; PYTHON=… overrides.
 PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
@@ -28,6 +29,7 @@ $(VENV)/.stamp-venv:
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "creating $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV) || { echo "make: '$(PYTHON) -m venv' failed; on Debian: apt install python3-venv" >&2; exit 1; }
+	@$(PIP_INSTALL) --upgrade pip # that of Python 3.11 takes more than twice the time for what follows
 	@touch $@
 
 # one environment, a stamp for each set of extras in it

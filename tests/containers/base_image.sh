@@ -33,7 +33,10 @@ make_python() {
     rm -f "$root"/usr/lib/python3.*/EXTERNALLY-MANAGED
     for name in python python3 python3.11; do ln -s /usr/bin/python3.11 "$root/usr/local/bin/$name"; done
     ln -s /usr/bin/pip3 "$root/usr/local/bin/pip"
-    rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/doc "$root"/usr/share/man
+    # nor has the official one any of these
+    rm -rf "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* \
+        "$root"/usr/share/doc "$root"/usr/share/locale "$root"/usr/share/man
+    find "$root"/usr/lib "(" -name __pycache__ -o -name "libpython*.a" ")" -prune -exec rm -rf {} +
     cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
     if [ -f /etc/pip.conf ]; then cp /etc/pip.conf "$root/etc/pip.conf"; fi
     tar -C "$root" -c . | podman import --change 'CMD ["python3"]' --change 'ENV LANG=C.UTF-8' \

@@ -19,6 +19,7 @@ LOCKED = (
 )
 """As the compose file runs it."""
 JOIN_S = 30.0
+SIZE_MAX = 400_000_000
 
 
 @contextlib.contextmanager
@@ -43,6 +44,7 @@ def healthy(container):
 
 def test_what_the_image_says_of_itself(image):
     (found,) = json.loads(podman("image", "inspect", image))
+    assert found["Size"] <= SIZE_MAX
     config = found["Config"]
     assert config["User"] == "10001:10001"
     assert config["Entrypoint"] == ["headgate"]
