@@ -114,7 +114,8 @@ def test_keys_that_are_wrong_are_named(rundir, monkeypatch, place, verbs):
     ]
     wrong = {}
     for verb in verbs:
-        for environ, uri, codes, words in tried:
+        # what a proxy says is what its bridge, a child, said to it
+        for environ, uri, codes, words in tried[:1] if verb == "oslo proxy" else tried:
             with monkeypatch.context() as named:
                 for name, value in environ.items():
                     named.setenv(name, value)

@@ -10,6 +10,7 @@ import pytest
 
 import broker.nfp
 from tests.live.ports import free_endpoint
+from tests.live.starter import NFP_MANAGE, ran
 from tests.story.test_readme_nfp import program, run, until
 
 pytestmark = [pytest.mark.story, pytest.mark.patient]
@@ -53,9 +54,8 @@ def shell(env: dict[str, str], script: str) -> str:
 
 
 def wait_for_worker(env: dict[str, str]) -> None:
-    while '"state":"alive"' not in run(
-        env, *HEADGATE, "nfp", "manage", "show", "workers", "-s", "lab", "--json"
-    ):
+    words = [*HEADGATE, "nfp", "manage", "show", "workers", "-s", "lab", "--json"]
+    while '"state":"alive"' not in ran(words, loads=NFP_MANAGE, env=env).stdout:
         pass
 
 
