@@ -55,12 +55,12 @@ async def test_a_token(open_door, state):
     ],
 )
 async def test_bad_tokens(open_door, state, headers, caplog):
+    caplog.clear()
     door = await open_door(settings_in(state))
     answer = await ask(door.port, *headers)
     assert answer.status == 401
     assert answer.json() == {"error": "credential refused", "close": closes.BAD_CREDENTIAL}
     assert "refused 127.0.0.1" in caplog.text
-    caplog.clear()
 
 
 async def test_a_good_token_beside_a_bad_one_is_refused(open_door, state):

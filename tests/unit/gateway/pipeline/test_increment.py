@@ -12,6 +12,9 @@ from tests.live import oracle, traffic
 from tests.live.gold import NOTHING, counted, differences, drawn_rows
 from tests.tables import for_each
 
+pytestmark = pytest.mark.patient
+"""What steps add is seen by `test_follow.py`, too."""
+
 BATCHES = 3
 LONG = [
     ("request", 1, 1, "kvs.get", traffic.STREAMING),

@@ -1,5 +1,6 @@
 """Gold in pieces, as Spark's tasks make it, here one after another: the same tables, and nothing of what failed."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,16 @@ def rows() -> list[traffic.Row]:
     return drawn_rows(5)
 
 
+@pytest.fixture(scope="module")
+def filled(rows: list[traffic.Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("filled") / "w"
+    fill(Warehouse(place), rows)
+    return place
+
+
 @pytest.fixture
-def warehouse(rows: list[traffic.Row], tmp_path: Path) -> Warehouse:
-    made = Warehouse(tmp_path / "w")
-    fill(made, rows)
-    return made
+def warehouse(filled: Path, tmp_path: Path) -> Warehouse:
+    return Warehouse(shutil.copytree(filled, tmp_path / "w"))
 
 
 def planned(warehouse: Warehouse, names: list[str]) -> Piece:
@@ -88,7 +94,8 @@ def test_what_a_task_wrote_that_did_not_end_is_in_no_table(
 
 
 def test_a_piece_that_fails_leaves_no_file(warehouse: Warehouse, rows: list[traffic.Row]) -> None:
-    Path(warehouse.table("rpc"), "dt=2026-03-01").write_text("where a folder should be")
+    for date in warehouse.dates("messages"):
+        Path(warehouse.table("rpc"), f"dt={date}").write_text("where a folder should be")
     before = files(warehouse, "traffic")
     with pytest.raises(Exception, match="rpc"):
         pieces.make(planned(warehouse, ["traffic", "rpc"]))

@@ -12,7 +12,7 @@ from tests.live import oracle, traffic
 from tests.live.gold import NOTHING, differences, drawn_rows
 from tests.tables import for_each
 
-HISTORIES = 40
+HISTORIES = 100
 """Each is a rank."""
 
 
@@ -21,7 +21,13 @@ def rows() -> list[traffic.Row]:
     return drawn_rows(HISTORIES)
 
 
-@pytest.fixture(scope="module", params=[inprocess.SLICE_ROWS, 97], ids=["whole", "sliced"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(inprocess.SLICE_ROWS, id="whole", marks=pytest.mark.patient),
+        pytest.param(97, id="sliced"),
+    ],
+)
 def made(rows: list[traffic.Row], request: pytest.FixtureRequest) -> dict[str, list[Any]]:
     """Calls of a slice of the keys at a time, or of all."""
     with pytest.MonkeyPatch.context() as patch, tables_of(traffic.arrow(rows)) as tables:

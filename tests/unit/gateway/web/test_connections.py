@@ -54,6 +54,7 @@ def check_ours(status, fields, body):
 
 @for_each("kind", MALFORMED)
 async def test_what_is_no_http_is_answered_and_told_in_one_line(live, caplog, kind):
+    caplog.clear()
     caplog.set_level(logging.INFO, "headgate")
     status, fields, body = await answered(live, MALFORMED[kind])
     check_ours(status, fields, body)
@@ -64,7 +65,6 @@ async def test_what_is_no_http_is_answered_and_told_in_one_line(live, caplog, ki
     assert line.getMessage() == f"malformed request of 127.0.0.1: {body['text'].partition(': ')[2]}"
     assert not line.exc_info
     assert "secret" not in line.getMessage()
-    caplog.clear()
 
 
 @for_each("kind", OTHERS)
