@@ -83,7 +83,7 @@ FAST := not (bench or slow or interop or spark or patient or tools)
 # The examples of docstrings. PySpark is not there, and Eventlet warns whoever imports it.
 DOCTESTS := $(PYTEST) -q -W ignore --doctest-modules --ignore gateway/pipeline/source.py broker gateway
 # The files that have tests with a marker: to collect all others would take longer than some of these tests.
-marked = $(shell grep -rlE 'mark\.$1\b' tests --include='test_*.py')
+marked = $(sort $(shell grep -rlE 'mark\.$1\b' tests --include='test_*.py'))
 
 run: $(VENV)/.stamp-run ## a tree of SIZE brokers and a gateway with its dashboard on this machine, until Ctrl-C
 	@exec $(VENV)/bin/headgate up --size $(SIZE)

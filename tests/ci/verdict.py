@@ -34,7 +34,7 @@ LISTED = Path(__file__).parents[1] / "flaky.txt"
 LISTED_MAX = 10
 
 PROBLEM = re.compile(
-    r"^(E   |error|ERROR|WARNING|FAILED|bad +\d|Would reformat|\w+: FAILED"
+    r"^(E   |error|ERROR|WARNING +-|FAILED|bad +\d|Would reformat|\w+: FAILED"
     r"|Traceback|\w+(\.\w+)*(Error|Exception): |.* BROKEN$|[\w./-]+:\d+(:\d+)?: (?!note)|make.*\*\*\*)"
 )
 """How a line begins that says what is wrong, in the words of linters, compilers, pip, make and MkDocs."""
