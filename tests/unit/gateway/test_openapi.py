@@ -40,8 +40,8 @@ def quiet():
     [
         ("ada", 5),
         (None, 2),
-        pytest.param("ada", 50, marks=pytest.mark.patient),
-        pytest.param(None, 20, marks=pytest.mark.patient),
+        pytest.param("ada", 20, marks=pytest.mark.patient),
+        pytest.param(None, 10, marks=pytest.mark.patient),
     ],
 )
 @for_each("route", FUZZED, ids=names)
