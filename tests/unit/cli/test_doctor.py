@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import threading
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,16 @@ import zmq
 from broker.cli import diagnosis, exits
 from broker.cli.main import main
 from broker.transport import curve
+
+LOOKED_AT = cache(diagnosis.packages), cache(curve.box_speed)
+"""What costs most of a call and is the same at each."""
+
+
+@pytest.fixture(autouse=True)
+def looked_at_once(monkeypatch):
+    packages, box_speed = LOOKED_AT
+    monkeypatch.setattr(diagnosis, "packages", packages)
+    monkeypatch.setattr(curve, "box_speed", box_speed)
 
 
 @pytest.fixture

@@ -470,12 +470,6 @@ def session(**given):
     return NfpSession("run", **{**usual, "plain": False, "insecure": False, "as_json": False, **given})
 
 
-def test_the_environment_names_brokers(monkeypatch):
-    monkeypatch.setenv("HEADGATE_NFP", "tcp://127.0.0.1:1, tcp://127.0.0.1:2")
-    assert session()._brokers == ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]
-    assert session(brokers=["ipc:///x"])._brokers == ["ipc:///x"]
-
-
 def test_the_owners_key_is_taken_where_it_is(base):
     base.mkdir(parents=True)
     server, owner = curve.generate(), curve.generate()
@@ -503,17 +497,27 @@ def test_nobody_there(monkeypatch, capsys):
     assert "is a broker running at tcp://127.0.0.1:1?" in said[1]
 
 
-@pytest.mark.parametrize("brokers", [1, 2])
-def test_every_broker_of_the_list_gets_its_time(brokers, monkeypatch, capsys):
+@for_each(
+    ("environ", "words", "brokers"),
+    [
+        ("", ("--broker", "tcp://127.0.0.1:1"), 1),
+        ("", ("--broker", "tcp://127.0.0.1:1", "--broker", "tcp://127.0.0.1:2"), 2),
+        ("tcp://127.0.0.1:1, tcp://127.0.0.1:2", (), 2),
+        ("tcp://127.0.0.1:1, tcp://127.0.0.1:2", ("--broker", "ipc:///x"), 1),
+    ],
+)
+def test_every_broker_of_the_list_or_else_of_the_environment_gets_its_time(
+    environ, words, brokers, monkeypatch, capsys
+):
     waited = []
 
     async def wait_connected(self, timeout_s):
         waited.append(timeout_s)
         raise LinkBroken("nobody")
 
+    monkeypatch.setenv("HEADGATE_NFP", environ)
     monkeypatch.setattr("broker.nfp.client.client.NfpClient.wait_connected", wait_connected)
-    where = [word for port in range(1, brokers + 1) for word in ("--broker", f"tcp://127.0.0.1:{port}")]
-    assert nfp("services", *where) == exits.NO_CONNECTION
+    assert nfp("services", *words) == exits.NO_CONNECTION
     assert waited == [CONNECT_S * brokers]
 
 
