@@ -84,6 +84,7 @@ def test_a_small_journal_needs_no_java(tmp_path: Path) -> None:
     assert "Java 17 or later: none found on the path" in err
 
 
+@pytest.mark.between
 @pytest.mark.timeout(300)
 def test_damage_is_one_line_and_a_code(java, tmp_path: Path) -> None:
     journal = tmp_path / "journal"

@@ -81,6 +81,7 @@ def test_a_stream_brings_bronze_and_gold_into_a_store(spark: Any, s3: Apart, tmp
     assert differences("rpc", warehouse.scan("rpc").to_pylist(), oracle.rpc(rows)) == NOTHING
 
 
+@pytest.mark.between
 @pytest.mark.timeout(300)
 def test_a_stream_into_a_store_that_is_killed_brings_each_once(java: None, s3: Apart, tmp_path: Path) -> None:
     """When bronze is committed and gold half made; it goes on where it was."""
