@@ -34,14 +34,14 @@ RUN python -m venv --without-pip /opt/headgate \
     && /opt/build/bin/pip --python /opt/headgate/bin/python install --no-compile --no-deps --require-hashes \
         --only-binary :all: -r deploy/requirements.txt
 COPY pyproject.toml README.md LICENSE headgate.py pyspark_headgate.py ./
-COPY deploy/index_readme.py deploy/
+COPY deploy/compile.py deploy/index_readme.py deploy/
 COPY broker broker
 COPY gateway gateway
 COPY .ci/smoke .ci/
 # What only debuggers and other projects' tests read is a quarter of it; libraries below *.libs are patched, and strip breaks such.
 # No index, no isolation: nothing that is not listed with its hash gets in; types are read where Headgate will run
 RUN echo /opt/headgate/lib/python3.11/site-packages > /opt/build/lib/python3.11/site-packages/headgate.pth \
-    && HATCH_BUILD_HOOK_ENABLE_MYPYC=true /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation \
+    && HATCH_BUILD_HOOK_ENABLE_CUSTOM=true /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation \
         --wheel-dir /wheels . \
     && /opt/build/bin/pip --python /opt/headgate/bin/python install --no-compile --no-index --no-deps /wheels/*.whl \
     && find /opt/headgate/lib -name '*.libs' -prune -o -name '*.so' -exec strip --strip-debug {} + \

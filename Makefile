@@ -97,6 +97,7 @@ test-interpreter: $(VENV)/.stamp-test system-packages ## of test, what a version
 
 test-patient: $(VENV)/.stamp-test system-packages ## what needs real time: faults, kills, clusters, long random runs
 	$(WAITING) --dist worksteal -m 'patient and not (bench or slow or interop or spark or tools)' $(call marked,patient) $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,HEADGATE_EXAMPLES=thorough HEADGATE_FUZZ_INPUTS=120000 HEADGATE_FUZZ_RUNS=400 $(COMPUTING) -m '$(FAST)' tests/property tests/fuzz)
 
 test-all: test test-patient ## both
 

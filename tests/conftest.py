@@ -41,10 +41,10 @@ UNHURRIED = ("patient", "smoke", "slow", "interop", "spark", "bench", "container
 CAPTURED_LINES_MAX = 100
 """What a report of a failure shows of each output at the most: hypothesis replays a failure hundreds of times."""
 
-settings.register_profile("fast", deadline=None, max_examples=100)
-settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True, print_blob=True)
-# the same ones on another interpreter, or compiled: `.ci/run` has had all of them before
-settings.register_profile("again", settings.get_profile("ci"), max_examples=25)
+settings.register_profile("fast", deadline=None, max_examples=30)
+settings.register_profile("ci", settings.get_profile("fast"), derandomize=True, print_blob=True)
+# `make test-patient` has more of them, for which `make test` has no time
+settings.register_profile("thorough", settings.get_profile("ci"), max_examples=100)
 settings.register_profile(
     "soak", deadline=None, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -79,7 +79,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             if file == "tests/interop/test_oslo_suite.py":
-                return f"suite: {'newest' if nodeid.endswith('-]') else 'older'}"
+                return f"suite: {nodeid.partition('[')[2].partition('-')[0]} {nodeid.endswith('-]')}"
             if file == "tests/interop/test_oslo_trickier.py":
                 return nodeid
             if not file.startswith("tests/spark/"):

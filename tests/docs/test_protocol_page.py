@@ -1,6 +1,7 @@
 """``broker/PROTOCOL.md``: every line of its tables names tests that there are, and no test of the texts is left out."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def named() -> set[tuple[str, str]]:
     return {found for row in tables() for found in re.findall(r"`([\w/]+\.py)::(\w+)`", row[3])}
 
 
+@functools.cache
 def functions(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -21,7 +21,7 @@ from tests.fuzz import mutate, reference
 from tests.fuzz.reference import BadError, Fields
 from tests.vectors import local, malformed, tbon
 
-INPUTS = int(os.environ.get("HEADGATE_FUZZ_INPUTS", "120000"))
+INPUTS = int(os.environ.get("HEADGATE_FUZZ_INPUTS", "30000"))
 """Streams per run; each holds one to three frames."""
 SOAK_INPUTS = 2_000_000
 SEED = int(os.environ.get("HEADGATE_FUZZ_SEED", "0"))

@@ -7,6 +7,8 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import pytest
+
 from broker import __version__, errors
 from broker.cli import exits, verbs
 from broker.cli.main import main
