@@ -149,7 +149,9 @@ def test_one_whose_end_nobody_would_notice_is_started_again(
         raise OSError("no descriptor")
 
     monkeypatch.setattr(os, "pidfd_open", fails_once)
-    assert asyncio.run(stage.supervisor(program("a", "")).run()) == OK
+    lives = [STAYS, ""]
+    again = Program("a", lambda: [sys.executable, "-S", "-c", lives.pop(0)])
+    assert asyncio.run(left(stage.supervisor(again))) == OK
     assert [name for name, _ in stage.events("ended", "left")] == ["a", "a"]
 
 

@@ -90,5 +90,5 @@ def test_without_a_socket_there_is_nobody_to_tell(arguments, monkeypatch):
 def test_a_library_that_is_missing(codec, monkeypatch):
     name = {"zstd": "zstandard", "lz4": "lz4.frame"}[codec]
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=r"headgate\[journal\]"):
+    with pytest.raises(ConfigError, match=r"is not installed: pip install '.*\[journal\]'"):
         compressor(codec)
