@@ -68,7 +68,7 @@ $(OIDC): tests/interop/oidc/package.json tests/interop/oidc/package-lock.json
 
 # Chromium and Redis; a JRE for interop, benchmarks and soak, RabbitMQ for the benchmarks, podman for the soak.
 system-packages:
-	@sh deploy/test-setup.sh $(filter bench interop soak,$(subst interop-all,interop,$(MAKECMDGOALS)))
+	@sh deploy/test-setup.sh $(filter bench interop soak,$(MAKECMDGOALS))
 
 # ---------------------------------------------------------------- to run it, to test it
 

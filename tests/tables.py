@@ -79,6 +79,11 @@ def note(wrong: dict[str, BaseException], entry: str) -> Iterator[None]:
     """Keep the failure of an entry, so that the others are run."""
     try:
         yield
+    except pytest.skip.Exception as error:
+        if wrong:  # it ends the whole case, and would hide them
+            lines = [f"{entry} is skipped ({error}) after failures", *(f"  {each}" for each in wrong)]
+            raise AssertionError("\n".join(lines)) from next(iter(wrong.values()))
+        raise
     except (Exception, pytest.fail.Exception) as error:
         if str(error).startswith("Timeout"):
             raise  # the clock of the whole case, which goes off once: whatever hangs next would stay

@@ -69,6 +69,7 @@ class Recorder:
             "command": [
                 sys.executable, "-m", "pytest", "-p", "no:cacheprovider",
                 *(["--doctest-modules"] if session.config.option.doctestmodules else []),
+                *(f"-W{each}" for each in session.config.known_args_namespace.pythonwarnings or ()),
             ],
             "folder": os.getcwd(),
             "environment": ENVIRONMENT,

@@ -155,7 +155,7 @@ def failed(number: int, lines: int = 20) -> dict[str, object]:
 
 
 def test_three_flaky_tests_are_borne_and_a_fourth_is_not(run, capsys, monkeypatch):
-    monkeypatch.setattr(verdict, "_passes", lambda failure: True)
+    monkeypatch.setattr(verdict, "_passes", lambda failure, limit_s: True)
     record(run.folder, [failed(number, 1) for number in range(3)])
     code, lines = run.end(capsys)
     assert code == 0
@@ -171,7 +171,7 @@ def test_three_flaky_tests_are_borne_and_a_fourth_is_not(run, capsys, monkeypatc
 
 
 def test_what_was_flaky_before_fails_the_run(run, capsys, monkeypatch):
-    monkeypatch.setattr(verdict, "_passes", lambda failure: True)
+    monkeypatch.setattr(verdict, "_passes", lambda failure, limit_s: True)
     run.flaky.write_text("# a comment\ntests/test_a.py::test_0 | 2026-11-28 | rain\n")
     record(run.folder, [failed(0)])
     code, lines = run.end(capsys)

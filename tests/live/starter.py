@@ -121,7 +121,13 @@ def started(
                 ours.append(None)
                 theirs.append(number if given is None else given.fileno())
         pid = _asked(
-            {"argv": argv[1:], "loads": loads, "env": env or dict(os.environ), "cwd": os.getcwd()}, theirs
+            {
+                "argv": argv[1:],
+                "loads": loads,
+                "env": dict(os.environ) if env is None else env,
+                "cwd": os.getcwd(),
+            },
+            theirs,
         )
     return Started(pid, *ours)
 
@@ -157,7 +163,9 @@ def _asked(request: dict[str, object], streams: Sequence[int]) -> int:
             answer = helper.recv(16)
         finally:
             control(_SUBREAPER, 0, 0, 0, 0)
-    assert answer, "the helper that starts processes has ended"
+    if not answer:
+        _helper.clear()  # the next start has another helper
+        raise AssertionError("the helper that starts processes has ended")
     return int(answer)
 
 

@@ -99,3 +99,14 @@ def test_when_the_clock_goes_off_the_rest_of_a_table_is_not_run():
     with pytest.raises(pytest.fail.Exception, match="Timeout"):
         hang()
     assert seen == [1]
+
+
+def test_a_skip_hides_no_failure_before_it():
+    @for_each("value", [1, 2])
+    def second_is_skipped(value: int) -> None:
+        if value == 2:
+            pytest.skip("optional: not here")
+        raise AssertionError(value)
+
+    with pytest.raises(AssertionError, match=r"(?s)1: 2 is skipped.*after failures.*0: 1"):
+        second_is_skipped()
