@@ -10,7 +10,7 @@ SHELL := /bin/sh
 .PHONY: help run test test-interpreter test-patient test-all interop interop-all oslo npm example soak fuzz coverage licences bench lint lint-ruff lint-format lint-types lint-imports lint-deploy lint-tools docs format lock wheel-compiled system-packages clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s%s\n", $$1, $$2} /^#  / {print substr($$0, 4)}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s%s\n", $$1, $$2} /^#  / {print substr($$0, 4)}' Makefile
 
 # ---------------------------------------------------------------- environments
 

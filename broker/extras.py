@@ -6,6 +6,7 @@ The base is msgspec and pyzmq: brokers, proxies and the driver ``zmq://``. ``hea
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from typing import Final
 
@@ -45,9 +46,13 @@ def install(extra: str) -> str:
     """What to type, so that whatever runs here has an extra.
 
     What runs from a clone is installed from there. Everywhere else Headgate is installed already, and pip adds what the
-    extra asks for, whether or not an index has Headgate; the environment of pipx has no pip that is on the path.
+    extra asks for, whether or not an index has Headgate; the environment of pipx has no pip that is on the path, and in
+    one that is not activated ``pip`` would be the pip of another.
     """
     if os.path.isfile(os.path.join(_ROOT, "pyproject.toml")):
         return f"pip install '{'.' if os.path.samefile(_ROOT, os.curdir) else _ROOT}[{extra}]'"
-    pip = "pipx runpip headgate" if os.path.isfile(os.path.join(sys.prefix, "pipx_metadata.json")) else "pip"
+    own = os.path.join(sys.prefix, "bin", "pip")
+    pip = "pip" if shutil.which("pip") == own else own
+    if os.path.isfile(os.path.join(sys.prefix, "pipx_metadata.json")):
+        pip = "pipx runpip headgate"
     return f"{pip} install 'headgate[{extra}]'"

@@ -36,10 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (HeadgateError, TimeoutError) as error:
         return exits.report(error, verb, as_json=as_json)
     except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        if module not in EXTRA_OF:
+        if error.name not in EXTRA_OF:  # of one that is there a part is missing: it is broken
             raise
-        return exits.report(ConfigError(lacking(module)), verb, as_json=as_json)
+        return exits.report(ConfigError(lacking(error.name)), verb, as_json=as_json)
     return code
 
 

@@ -80,8 +80,13 @@ class Recorder:
             "w", dir=self._folder, prefix="run-", suffix=".json", delete=False
         ) as file:
             json.dump(record, file)
-        if session.exitstatus == pytest.ExitCode.TESTS_FAILED and all(
-            each["again"] for each in self._failures
+        whole = (
+            self._failures and not session.shouldfail and not session.shouldstop
+        )  # with -x the rest was not run
+        if (
+            session.exitstatus == pytest.ExitCode.TESTS_FAILED
+            and whole
+            and all(each["again"] for each in self._failures)
         ):
             session.exitstatus = pytest.ExitCode.OK
 

@@ -90,7 +90,10 @@ def outcome_of(records: Path) -> Outcome:
 
 def _read(records: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(records.glob("*.json"), key=lambda each: each.stat().st_mtime):
-        yield json.loads(path.read_text())
+        try:
+            yield json.loads(path.read_text())
+        except ValueError:  # the run that wrote it was killed, or the disk is full: its step fails
+            print(f"ERROR: {path.name} is cut short", flush=True)
 
 
 def _failures(record: dict[str, Any]) -> list[Failure]:
@@ -198,6 +201,8 @@ def steps_of(folder: Path) -> list[Step]:
 def complaints(steps: list[Step], outcome: Outcome, flaky_list: Path) -> list[str]:
     """Return why the run fails; nothing where it passes."""
     found = [f"step {step.name}" for step in steps if step.code]
+    if not outcome.passed and not outcome.failed:
+        found.append("no test was run")
     if outcome.failed:
         found.append(f"tests: {len(outcome.failed)}")
     if len(outcome.flaky) > FLAKY_MAX:
@@ -245,4 +250,5 @@ def main(folder: Path, seconds: int, flaky_list: Path = LISTED) -> int:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # reasons may hold anything
     sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -66,6 +66,16 @@ def test_the_pipeline_without_its_extras(words, said):
     assert json.loads(done.stderr)["error"] == said
 
 
+def test_a_library_that_is_there_and_broken_is_not_called_missing(tmp_path):
+    (tmp_path / "typer.py").write_text("from rich.nowhere import gone\n")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from broker.cli.main import main; main(['status'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False, cwd=ROOT
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("ModuleNotFoundError: No module named 'rich.nowhere'\n")
+
+
 def test_what_becomes_a_proxy_lacks_nothing():
     assert run("oslo", "proxy", "--help").returncode == 0
 
@@ -76,8 +86,14 @@ def test_what_to_type_depends_on_where_headgate_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert extras.install("all") == f"pip install '{ROOT}[all]'"
     monkeypatch.setattr(extras, "_ROOT", f"{tmp_path}/site-packages")
-    assert extras.install("redis") == "pip install 'headgate[redis]'"
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    assert (
+        extras.install("redis") == f"{tmp_path}/bin/pip install 'headgate[redis]'"
+    )  # this one is not activated
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/pip").touch(mode=0o755)
+    assert extras.install("redis") == "pip install 'headgate[redis]'"
     (tmp_path / "pipx_metadata.json").touch()
     assert extras.install("all") == "pipx runpip headgate install 'headgate[all]'"
 
