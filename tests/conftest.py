@@ -68,8 +68,8 @@ TABLES = ("cli", "cluster", "ingest", "readme", "tables")
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Keep tests that share something in one worker (`--dist loadgroup`): those of a file, whose fixtures run real
     peers for minutes, and those with one Spark session, which takes a gigabyte: two groups that take about as long. The
-    tricks share nothing. The suite of oslo.messaging is two groups: one run of it is four processes, which give a
-    message half a second to arrive.
+    tricks share nothing. The suite of oslo.messaging is a group for each of its runs: one is four processes, and
+    mostly waits.
     """
     if config.getoption("dist") != "loadgroup":
         return None

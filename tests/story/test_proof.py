@@ -13,7 +13,7 @@ from tests.proof.__main__ import play
 
 pytestmark = [pytest.mark.story, pytest.mark.patient]
 
-SHORT_S = 8.0
+SHORT_S = 15.0
 LONG_S = 90.0
 SEEDS = range(1, 11)
 
