@@ -378,8 +378,12 @@ async def test_a_connection_that_does_not_close_keeps_nobody_away(tmp_path, monk
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://127.0.0.1/0?odd=1"])
 async def test_a_url_that_is_none(tmp_path, url):
-    with pytest.raises(ConfigError, match=r"gateway\.redis: "):
-        Member(tmp_path, "a", url, bytes)
+    clock = asyncio.get_running_loop().time
+    with (
+        contextlib.closing(Store(tmp_path)) as store,
+        pytest.raises(ConfigError, match=r"gateway\.redis: "),
+    ):
+        Fleet(url, "t", store, Connections(None), bytes, clock)
 
 
 async def test_who_is_cancelled_again_while_its_tasks_end_still_ends_them():
