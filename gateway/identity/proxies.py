@@ -5,7 +5,8 @@ Rules of this file:
 - A header is believed only when the peer of the socket is in ``trusted_proxies`` of the listener it came in by.
 - ``X-Forwarded-For`` is read from right to left: each proxy appends what it saw, so the first address that is no
   trusted proxy is the client, and whatever stands left of it the client may have invented.
-- ``X-Forwarded-Proto`` tells what the client speaks to the proxy; only its last value counts.
+- ``X-Forwarded-Proto`` tells what the client speaks to the proxy; only its last value counts. Of an upgrade to a
+  WebSocket some proxies say ``wss`` or ``ws``, which is the same as ``https`` or ``http``.
 - ``Forwarded`` (RFC 7239) is not read: a proxy that writes one of the two often passes the other on unseen.
 - A UNIX socket's peer counts as 127.0.0.1: it is on this machine.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import logging
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -28,8 +30,14 @@ KNOWN: Final = 4096
 HOPS: Final = 32
 """Entries of ``X-Forwarded-For`` that are looked at, from the right: no chain of proxies is longer."""
 
+TOLD: Final = 16
+"""Values of ``X-Forwarded-Proto`` that are logged as unknown, each once: a client may have made them up."""
+
+_SCHEMES: Final = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 _FORWARDING: Final = ("X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Host", "Via")
 """Headers that say: a proxy passed this on."""
+
+log = logging.getLogger("headgate")
 
 
 class ProxiedAddress(NamedTuple):
@@ -78,6 +86,7 @@ class ListenerNetworks:
 
     def __init__(self) -> None:
         self._trusted: dict[Any, Networks] = {}
+        self._told: set[str] = set()
 
     def opened(self, entry: ListenEntry, sockname: Any) -> None:
         """A listener was bound; ``sockname`` is its ``getsockname()``. Call it again after a reload of settings."""
@@ -96,13 +105,27 @@ class ListenerNetworks:
         return Client(
             address=_text(client, own),
             peer=_text(peer, own),
-            scheme=_scheme(request, speaker in trusted),
+            scheme=self.scheme_of(request) if speaker in trusted else request.scheme,
             local=_is_loopback(peer)
             and _is_loopback(client)
             and not _was_forwarded(request)
             and is_local_host(request.headers.get("Host", "")),
             loopback_listener=_is_loopback(address_of(own)),
         )
+
+    def scheme_of(self, request: web.BaseRequest) -> str:
+        """What the client of a trusted proxy speaks, ``http`` or ``https``; the proxy itself where it does not say."""
+        said = request.headers.getall("X-Forwarded-Proto", [])
+        last = said[-1].rpartition(",")[2].strip().lower() if said else ""
+        found = _SCHEMES.get(last)
+        if found is None and last and last not in self._told and len(self._told) < TOLD:
+            self._told.add(last)
+            log.warning(
+                "a trusted proxy says X-Forwarded-Proto %r, expected https, http, wss or ws: taken as %s",
+                last[:32],
+                request.scheme,
+            )
+        return found or request.scheme
 
     def _of(self, sockname: Any) -> Networks:
         place = _place(sockname)
@@ -166,12 +189,6 @@ def _is_port(text: str) -> bool:
 
 def _was_forwarded(request: web.BaseRequest) -> bool:
     return any(name in request.headers for name in _FORWARDING)
-
-
-def _scheme(request: web.BaseRequest, trusted: bool) -> str:
-    said = request.headers.getall("X-Forwarded-Proto", []) if trusted else []
-    last = said[-1].rpartition(",")[2].strip().lower() if said else ""
-    return last if last in ("http", "https") else request.scheme
 
 
 def _place(sockname: Any) -> Any:

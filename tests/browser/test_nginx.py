@@ -1,4 +1,5 @@
-"""A dashboard behind nginx that ends TLS below a path, with what OPERATIONS.md tells people to set."""
+"""A dashboard behind nginx that ends TLS below a path, with what OPERATIONS.md tells people to set, and what others
+than nginx say of a WebSocket."""
 
 import contextlib
 import shutil
@@ -39,6 +40,7 @@ pid nginx.pid;
 error_log error.log;
 events {}
 http {
+    map $http_upgrade $said { websocket %s; default https; }
     access_log off;
     client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
     server { listen 127.0.0.1:%d ssl; ssl_certificate cert.pem; ssl_certificate_key key.pem; %s }
@@ -68,14 +70,16 @@ def reachable(port: int) -> None:
 
 
 @contextlib.contextmanager
-def nginx(folder, port: int, listener: str):
-    """It passes on to ``listener``."""
+def nginx(folder, port: int, listener: str, said: str):
+    """It passes on to ``listener``, as ``X-Forwarded-Proto`` of a WebSocket ``said``."""
     program = shutil.which("nginx")
     if program is None:
         pytest.skip(f"{OPTIONAL} nginx is not here")
     selfsigned.save(selfsigned.make(["localhost"], now=time.time()), folder)
     location = told("nginx", "proxy_pass").replace(LISTENER, listener)
-    (folder / "nginx.conf").write_text(SERVER % (port, location))
+    if said != "https":
+        location = location.replace("$scheme", "$said")
+    (folder / "nginx.conf").write_text(SERVER % (said, port, location))
     with subprocess.Popen([program, "-p", folder, "-c", folder / "nginx.conf", "-e", "error.log"]) as process:
         try:
             reachable(port)
@@ -84,7 +88,8 @@ def nginx(folder, port: int, listener: str):
             process.terminate()
 
 
-def test_the_page_behind_tls_that_ends_at_nginx(browser, four, rundir):
+@pytest.mark.parametrize("said", ["https", "wss"], ids=["nginx", "as Traefik"])
+def test_the_page_behind_tls_that_ends_at_nginx(browser, four, rundir, said):
     port, ours = free_port(), f"127.0.0.1:{free_port()}"
     settings = (
         told("toml", "trusted_proxies").replace(LISTENER, ours).replace(ORIGIN, f"https://localhost:{port}")
@@ -92,7 +97,7 @@ def test_the_page_behind_tls_that_ends_at_nginx(browser, four, rundir):
     assert tomllib.loads(settings)["gateway"] == {"prefix": "/headgate"}
     with (
         gateway_process(rundir, four, settings.replace("[gateway]", "", 1), users=USERS) as gateway,
-        nginx(rundir, port, ours),
+        nginx(rundir, port, ours, said),
     ):
         url = f"https://localhost:{port}/headgate"
         page = browser.new_context(ignore_https_errors=True).new_page()

@@ -5,6 +5,8 @@ import os
 
 from gateway.identity.cookies import LOGIN
 from gateway.settings.credentials import UserEntry
+from gateway.settings.schema import AccessSection, ListenEntry
+from tests.tables import for_each
 from tests.unit.gateway.identity.doorway import (
     ALICE,
     OWNER,
@@ -66,6 +68,38 @@ async def test_a_certificate_that_nobody_verified_proves_nothing(open_door, mutu
 
 
 # ---------------------------------------------------------------- login
+
+UPGRADE = ("Connection: Upgrade", "Upgrade: websocket")
+FOR = "X-Forwarded-For: 192.0.2.7"
+PROTO = "X-Forwarded-Proto: "
+
+
+@for_each(
+    ("plain", "upgrade"),
+    [
+        ((FOR, f"{PROTO}https"), (FOR, f"{PROTO}https")),  # nginx, Caddy, HAProxy
+        ((FOR, f"{PROTO}https"), (FOR, f"{PROTO}wss")),  # Traefik
+        ((FOR, f"{PROTO}HTTPS"), (FOR, f"{PROTO}http, WSS")),
+        ((FOR, f"{PROTO}http"), (FOR, f"{PROTO}ws")),
+        ((FOR, f"{PROTO}http"), (FOR,)),
+    ],
+)
+async def test_a_login_by_way_of_a_proxy_counts_for_the_websocket_of_the_same_page(
+    open_door, tmp_path_factory, plain, upgrade
+):
+    state = tmp_path_factory.mktemp("state")
+    listen = ListenEntry(url="http://127.0.0.1:0", trusted_proxies=("127.0.0.1",))
+    links = AccessSection(login_links="user", allowed_origins=("https://gate.example.org",))
+    scheme = plain[1].removeprefix(PROTO).lower()
+    for access in (links, AccessSection(login_links="user")):
+        door = await open_door(settings_in(state, access=access, listen=listen))
+        # a loopback listener is asked for by a name of this machine, or by one that is allowed
+        host = "gate.example.org" if access is links and scheme == "https" else f"localhost:{door.port}"
+        page = (f"Origin: {scheme}://{host}", "Sec-Fetch-Site: same-origin")
+        value = (await log_in(door, *plain, *page, host=host)).header("Set-Cookie").split("; ")[0]
+        assert value.startswith("__Host-") is (scheme == "https")
+        found = await ask(door.port, *upgrade, *UPGRADE, *page, f"Cookie: {value}", host=host)
+        assert (found.status, found.json().get("kind")) == (200, "cookie"), door.denied
 
 
 async def test_a_login(open_door, state):

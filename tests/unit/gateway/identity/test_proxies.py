@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.identity.proxies import (
     HOPS,
+    TOLD,
     ListenerNetworks,
     Networks,
     ProxiedAddress,
@@ -162,6 +163,18 @@ def test_behind_a_proxy_header_the_headers_of_its_client_count_only_when_it_is_t
     seen = ProxiedAddress("6.6.6.6", 7, "10.0.0.2")
     found = client_of(seen, {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Proto": "https"})
     assert (found.address, found.peer, found.scheme, found.local) == ("6.6.6.6", "10.0.0.2", "http", False)
+
+
+def test_a_scheme_that_nobody_knows_is_told_once_and_few_of_them(caplog):
+    listeners = ListenerNetworks()
+    listeners.opened(ListenEntry(trusted_proxies=("10.0.0.0/8",)), ("192.0.2.1", 443))
+    for said in ("on", "on", "", *map(str, range(TOLD + 5))):
+        transport = Transport(("10.0.0.2", 9), ("192.0.2.1", 443))
+        request = make_mocked_request("GET", "/", headers={"X-Forwarded-Proto": said}, transport=transport)
+        assert listeners.client(request).scheme == "http"
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == TOLD
+    assert "'on', expected https, http, wss or ws: taken as http" in told[0]
 
 
 LOCAL = ("127.0.0.1", 8280)
