@@ -29,6 +29,7 @@ One message's journey, room by room::
     interpreter  this Python again, for a room in a process of its own
     extras       libraries that the base does not bring, and what to type for them
     nesting      how deep JSON from outside may be nested: its readers
+    safe_text    what somebody else's code has left, as text that can be written
     tasks        tasks that somebody looks after
     loopthread   the thread with an event loop behind every blocking facade
 
@@ -37,8 +38,8 @@ One message's journey, room by room::
     journal/     what passed, on disk: written beside the corridor by a process of its own, read without Spark
 
 ``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
-The pure rooms do no input or output and read no clock. ``errors``, ``extras``, ``identity``, ``schemes`` and
-``nesting`` are what every room may use.
+The pure rooms do no input or output and read no clock. ``errors``, ``extras``, ``identity``, ``schemes``,
+``nesting`` and ``safe_text`` are what every room may use.
 """
 
 __version__ = "0.1.0"

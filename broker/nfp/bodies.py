@@ -6,6 +6,7 @@ counts as not said.
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ import msgspec
 from broker.nesting import decoder, read_json
 from broker.nfp.frames import Body
 from broker.nfp.opening import read_object
+from broker.safe_text import text
 
 UNREADABLE: Final = "(unreadable)"
 """The task of a body that looks like a JSON object and cannot be read as one. A worker's reader may be more lenient
@@ -28,7 +30,60 @@ _LOOKED_AT_BYTES: Final = 256
 """How far an opening brace is looked for; more blanks than that in front of it are suspicious themselves."""
 _UNSAID: Final = (msgspec.MsgspecError, UnicodeError)
 
-_encode = msgspec.json.Encoder(order=None).encode
+PLAIN_DEPTH: Final = 16
+"""How deep ``write`` looks into what JSON cannot say; what lies below is one text."""
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def _unusual(value: Any) -> Any:
+    """What people return as well: paths, and pydantic's models as the JSON that these stand for."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(type(value), "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a {type(value).__name__} is in it")
+
+
+encode: Final = msgspec.json.Encoder(enc_hook=_unusual, order=None).encode
+"""JSON; raises what there is to be raised where JSON cannot say it, also by what a value does itself."""
+
+
+def write(value: Any) -> bytes:
+    r"""JSON of ``value``, whatever it is: what JSON cannot say is a text in it. Never raises.
+
+    >>> write({"name": "caf\udce9", "why": ValueError("no"), "n": 1})
+    b'{"name":"caf\\\\udce9","why":"no","n":1}'
+    """
+    try:
+        return encode(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # what a value does when it is looked at is not ours
+        return encode(_plain(value, ()))
+
+
+def _plain(value: Any, within: tuple[int, ...]) -> Any:
+    """``value`` as JSON can say it; ``within`` are those that hold it."""
+    try:
+        return msgspec.Raw(encode(value))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        if id(value) in within or len(within) >= PLAIN_DEPTH:
+            return text(value)
+    inner = (*within, id(value))
+    try:
+        if isinstance(value, Mapping):
+            return {text(key): _plain(each, inner) for key, each in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_plain(each, inner) for each in value]
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # of a mapping that cannot be gone through its text is left
+        return text(value)
+    return text(value)
 
 
 # -- requests -------------------------------------------------------------------------------------
@@ -95,13 +150,13 @@ def request(task: str, args: Iterable[Any], kwargs: Mapping[str, Any], timeout_s
     said: dict[str, Any] = {"task": task, "kwargs": dict(kwargs), "args": list(args)}
     if timeout_s is not None:
         said["timeout"] = timeout_s
-    return _encode(said)
+    return write(said)
 
 
 def next_offset(body: Body, got: int) -> bytes:
     """The PUT that asks a file worker for the chunk behind ``got`` bytes of what the job's ``body`` asks for."""
     begin = read_request(body).kwargs.get("offset")
-    return _encode({"offset": got + (begin if isinstance(begin, int) else 0)})
+    return write({"offset": got + (begin if isinstance(begin, int) else 0)})
 
 
 def _not_read(body: Body) -> str:
@@ -153,18 +208,18 @@ def _submitted(
     }
     if absent := list(missing):
         said["missing"] = absent
-    return _encode(said)
+    return write(said)
 
 
 def progress(uuid: str, service: str, worker: str, status: str = "PENDING") -> bytes:
     """300 to a GET; ``status`` is PENDING or STARTED. ``worker`` is left out when "": nobody was chosen."""
     said = {"uuid": uuid, "service": service, "status": status}
-    return _encode({"worker": worker, **said} if worker else said)
+    return write({"worker": worker, **said} if worker else said)
 
 
 def accepted(uuid: str, service: str, worker: str) -> bytes:
     """201: ``worker`` has stored the job."""
-    return _encode({"worker": worker, "uuid": uuid, "status": "ACCEPTED", "service": service})
+    return write({"worker": worker, "uuid": uuid, "status": "ACCEPTED", "service": service})
 
 
 FAILED: Final = {400: "FAILED", 404: "JOB NOT FOUND", 408: "EXPIRED", 417: "CANCELLED", 500: "FAILED"}
@@ -187,14 +242,14 @@ def failed(
         "errors": [error],
         "error": error,
     }
-    return _encode({"worker": worker, **said} if worker else said)
+    return write({"worker": worker, **said} if worker else said)
 
 
 def cancelled(
     uuid: str, service: str, target: str, workers: Iterable[str] = (), status: str = "CANCELLED"
 ) -> bytes:
     """202 to a DELETE: cancelled, and ``workers`` that ran it are told. Another ``status``: how it had ended before."""
-    return _encode(
+    return write(
         {
             "workers": list(workers),
             "uuid": uuid,
@@ -241,7 +296,7 @@ def event(
         said["extras"] = dict(extras)
     if timeout_s is not None:
         said["timeout"] = timeout_s
-    return _encode(said)
+    return write(said)
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -278,7 +333,7 @@ def unless_begun(body: Body) -> bool:
 
 def uuids(of_jobs: Iterable[str]) -> bytes:
     """The body of "200 RECORDED" and "200 CONFIRMED"."""
-    return _encode(list(of_jobs))
+    return write(list(of_jobs))
 
 
 def read_uuids(body: Body) -> list[str]:
@@ -326,7 +381,7 @@ def aggregate(results: Mapping[str, Body]) -> bytes:
     >>> aggregate({"w1": b'{"w1":{"result":1}}', "w2": b"[2]", "w3": bytes([255])})
     b'{"w1":{"result":1},"w2":[2],"w3":{"base64":"/w=="}}'
     """
-    return _encode({worker: _embedded(worker, bytes(body)) for worker, body in results.items()})
+    return write({worker: _embedded(worker, bytes(body)) for worker, body in results.items()})
 
 
 def _embedded(worker: str, body: bytes) -> msgspec.Raw | dict[str, str]:

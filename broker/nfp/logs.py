@@ -7,6 +7,8 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from broker.safe_text import about, text
+
 RECORDS_MAX: Final = 2000
 """Records held."""
 TEXT_MAX: Final = 2000
@@ -41,13 +43,16 @@ class LogBuffer(logging.Handler):
             self.handleError(record)
 
     def _line(self, record: logging.LogRecord) -> dict[str, Any]:
-        text = record.getMessage()
+        try:
+            said = text(record.getMessage())
+        except Exception as error:  # arguments that do not fit the text, or will not be told
+            said = f"{text(record.msg)} ({about(error)})"
         stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         return {
             "ts": stamp.replace("+00:00", "Z"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "...",
+            "level": text(record.levelname),
+            "logger": text(record.name),
+            "message": said if len(said) <= TEXT_MAX else said[:TEXT_MAX] + "...",
             "role": self._role,
             "name": self._name,
         }

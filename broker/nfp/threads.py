@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from broker.safe_text import about
+
 Done = Callable[[Any, BaseException | None], None]
 """Gets what a function returned, or what it raised, in the loop's thread."""
 
@@ -71,7 +73,7 @@ class Threads:
             except Exception as raised:
                 error = raised
             except BaseException as raised:  # SystemExit ends a task, not its worker
-                error = RuntimeError(f"the task raised {type(raised).__name__}: {raised}")
+                error = RuntimeError(f"the task raised {about(raised)}")
             try:
                 self._loop.call_soon_threadsafe(self._done, done, value, error)
             except RuntimeError:  # the loop is closed: nobody is left to be told
@@ -89,6 +91,6 @@ def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None
     if error is None:
         future.set_result(value)
     elif isinstance(error, StopIteration):  # a future cannot carry it
-        future.set_exception(RuntimeError(f"the task raised StopIteration: {error}"))
+        future.set_exception(RuntimeError(f"the task raised {about(error)}"))
     else:
         future.set_exception(error)

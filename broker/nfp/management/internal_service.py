@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
+from broker.nfp.bodies import write
 from broker.nfp.contract import Answer, Call, Later
 from broker.nfp.names import Code, Dialect
 from broker.nfp.principal import Standing
+from broker.safe_text import about
 
 log = logging.getLogger("headgate")
 Task = Callable[[Call], Any]
@@ -70,7 +70,7 @@ class InternalService:
             said = task(call)
             if isinstance(said, Deferred):
                 return partial(self._defer, call, said)
-            return Answer(Code.OK, msgspec.json.encode(said))
+            return Answer(Code.OK, write(said))
         except Refused as error:
             return refusal(str(error), error.status)
 
@@ -79,17 +79,17 @@ class InternalService:
 
     def _finished(self, call: Call, said: Deferred, outcome: Any) -> Answer:
         try:
-            return Answer(Code.OK, msgspec.json.encode(said.finish(outcome)))
+            return Answer(Code.OK, write(said.finish(outcome)))
         except Refused as error:
             return refusal(str(error), error.status)
         except Exception as error:
             log.exception("%s: %s %s failed", call.peer.name, self.name, call.task)
-            return refusal(f"{type(error).__name__}: {error}", Code.ERROR)
+            return refusal(about(error), Code.ERROR)
 
     def _unknown(self, call: Call) -> Answer:
         shown = call.task[:64]
         if deployed(call):
-            return Answer(Code.OK, msgspec.json.encode(f"Unsupported task '{shown}'"))
+            return Answer(Code.OK, write(f"Unsupported task '{shown}'"))
         return refusal(f"{self.name} has no task {shown!r}, expected one of {', '.join(self.tasks)}")
 
 
@@ -100,7 +100,7 @@ def deployed(call: Call) -> bool:
 
 def refusal(text: str, status: int = Code.UNKNOWN) -> Answer:
     """An answer with an error; ``errors`` is where deployed NorFab's clients look."""
-    return Answer(status, msgspec.json.encode({"error": text, "errors": [text], "status": "FAILED"}))
+    return Answer(status, write({"error": text, "errors": [text], "status": "FAILED"}))
 
 
 def text(call: Call, name: str, default: str = "") -> str:

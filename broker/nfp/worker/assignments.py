@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
-from broker.nfp.bodies import read_request, read_token, token_client
+from broker.nfp.bodies import read_request, read_token, token_client, write
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.worker.store import StoredAssignment
@@ -115,7 +113,7 @@ class Assignment:
             self.received_s,
             self.started_s,
             self.ended_s,
-            msgspec.json.encode(list(self.events)) if self.events else b"",
+            write(list(self.events)) if self.events else b"",
             self.state == FAILED,
         )
 

@@ -13,8 +13,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from broker.errors import HeadgateError
 from broker.nfp import bodies
 from broker.nfp.frames import Packet
@@ -208,7 +206,7 @@ class Consumer:
             said["status"] = job.state
             if job.question is not None:
                 said["input_request"] = job.question
-            self.delivery.answer(packet, 102 if asking else 300, msgspec.json.encode(said))
+            self.delivery.answer(packet, 102 if asking else 300, bodies.write(said))
         elif self.delivery.answer(packet, job.status, job.result or b"") and not self.delivery.pushes_results:
             self.delivery.results_recorded([job.uuid])
 

@@ -13,10 +13,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+import msgspec
+
+from broker.nfp import bodies
 from broker.nfp.client.errors import JobCancelled
 from broker.nfp.names import Command, Dialect
 from broker.nfp.worker.assignments import ASKING, RUNNING, Assignment
 from broker.nfp.worker.delivery import Delivery
+from broker.safe_text import text, texts
 
 log = logging.getLogger("headgate")
 T = TypeVar("T")
@@ -86,13 +90,20 @@ class _Context:
         """The result will be a failed one, with ``error`` among its errors."""
         self.errors.append(error)
 
-    # -- in the loop's thread ---------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def _event(self, kind: str, message: str, status: str, *, severity: str = "INFO", **more: Any) -> None:
-        job = self._job
-        job.events.append({"event_type": kind, "message": message, "status": status, "severity": severity})
-        if not self._delivery.send_event(job, kind, message, status, severity=severity, **more):
-            log.debug("job %s: an event was not sent, the broker is away", job.uuid)
+        """Write it down where it is said, in the thread of the task, and keep and send it in the loop's."""
+        said = {"message": text(message), "status": text(status), "severity": text(severity)}
+        body = self._delivery.event(self._job, kind, **said, **more)
+        if why := self._delivery.too_large(len(body)):
+            raise ValueError(f"an event of {why}: say less, stream it, or share it as a file")
+        self._in_loop(lambda: self._keep_and_send({"event_type": kind, **said}, body))
+
+    def _keep_and_send(self, said: dict[str, Any], body: bytes) -> None:
+        self._job.events.append(said)
+        if not self._delivery.send(self._job, Command.EVENT, 200, body):
+            log.debug("job %s: an event was not sent, the broker is away", self._job.uuid)
 
     def progress(
         self,
@@ -103,12 +114,13 @@ class _Context:
         status: str = "running",
         **extras: Any,
     ) -> None:
-        """Tell the client how far the task is. Not sent while the broker is away."""
-        resources = [resource] if isinstance(resource, str) else list(resource)
-        self._in_loop(
-            lambda: self._event(
-                "progress", message, status, severity=severity, resource=resources, extras=extras or None
-            )
+        """Tell the client how far the task is. Not sent while the broker is away.
+
+        Raises:
+            ValueError: more than the broker takes in one message.
+        """
+        self._event(
+            "progress", message, status, severity=severity, resource=texts(resource), extras=extras or None
         )
 
     def _in_loop(self, call: Callable[[], None]) -> None:
@@ -117,7 +129,10 @@ class _Context:
     def repeat_question(self) -> None:
         """The question went to a broker that may not have told anybody: ask once more."""
         if self._job.question is not None:
-            self._event_of_question(self._job.question)
+            try:
+                self._event_of_question(self._job.question)
+            except ValueError as error:  # this broker takes less than the one before
+                log.warning("job %s: its question cannot be asked again: %s", self.uuid, error)
 
     def _event_of_question(self, asked: dict[str, Any]) -> None:
         self._event(
@@ -129,18 +144,19 @@ class _Context:
         )
 
     async def _ask(self, question: str, default: Any, timeout_s: float, metadata: dict[str, Any]) -> Any:
-        job = self._job
-        asked = {
+        job, question = self._job, text(question)
+        wanted = {
             "id": uuid4().hex,
             "question": question,
             "default": default,
             "timeout": max(1, round(timeout_s)),
             "metadata": metadata,
         }
+        asked = msgspec.json.decode(bodies.write(wanted))  # it is written again, to whoever asks for the job
+        self._event_of_question(asked)
         answer: asyncio.Future[dict[str, Any]] = self._delivery.loop.create_future()
         self._answers[asked["id"]] = answer
         job.question, job.state = asked, ASKING
-        self._event_of_question(asked)
         said: dict[str, Any] = {"input_id": asked["id"]}
         status = "cancelled"
         try:

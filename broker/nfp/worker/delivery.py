@@ -20,6 +20,7 @@ from broker.nfp.worker.assignments import Assignment, Assignments
 from broker.nfp.worker.heartbeat import Heartbeat
 from broker.nfp.worker.results import Result, clock_text, encode, event_time
 from broker.nfp.worker.store import AssignmentStore
+from broker.safe_text import text
 
 log = logging.getLogger("headgate")
 
@@ -86,9 +87,9 @@ class Delivery:
         """Wait for room."""
         await self._channel.writable()
 
-    def send_event(self, job: Assignment, kind: str, message: str, status: str, **more: Any) -> bool:
-        """Send an event about ``job``; ``more`` as ``bodies.event`` takes it. False when it was not taken."""
-        body = bodies.event(
+    def event(self, job: Assignment, kind: str, message: str, status: str, **more: Any) -> bytes:
+        """The body of an event about ``job``; ``more`` as ``bodies.event`` takes it."""
+        return bodies.event(
             kind,
             worker=self.worker,
             service=self.service,
@@ -99,7 +100,10 @@ class Delivery:
             timestamp=event_time(),
             **more,
         )
-        return self.send(job, Command.EVENT, 200, body)
+
+    def send_event(self, job: Assignment, kind: str, message: str, status: str) -> bool:
+        """Send an event about ``job``; False when it was not taken."""
+        return self.send(job, Command.EVENT, 200, self.event(job, kind, message, status))
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -178,7 +182,7 @@ class Delivery:
 
     def error_result(self, job: Assignment, error: str) -> bytes:
         """The result of ``job`` when its task did not bring one, but ``error``."""
-        result = Result(failed=True, status="error", errors=[error], task=f"{self.worker}:{job.task}")
+        result = Result(failed=True, status="error", errors=[text(error)], task=f"{self.worker}:{job.task}")
         result.juuid, result.service, result.task_completed = job.uuid, self.service, clock_text()
         return encode(self.worker, result)
 

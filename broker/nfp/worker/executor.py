@@ -19,8 +19,9 @@ from broker.nfp.threads import Threads
 from broker.nfp.worker.assignments import RUNNING, Assignment
 from broker.nfp.worker.context import JobContext, ThreadContext
 from broker.nfp.worker.delivery import Delivery
-from broker.nfp.worker.results import Result, clock_text, encode, normalise
+from broker.nfp.worker.results import Result, clock_text, encode, failure, normalise
 from broker.nfp.worker.tasks import InvalidInput, Task
+from broker.safe_text import about, text, texts
 
 log = logging.getLogger("headgate")
 Localise = Callable[[Task, list[Any], dict[str, Any]], Awaitable[tuple[list[Any], dict[str, Any]]]]
@@ -145,24 +146,36 @@ class Executor:
             )
 
     async def _run(self, job: Assignment, task: Task | None, context: JobContext | ThreadContext) -> None:
+        """``job`` in its slot: whatever its task leaves, it has a result when its slot is free again."""
         result, status = None, 200
         try:
             await self._may_start(job)
             job.begun, job.state, job.started_s = True, RUNNING, time.time()
             result = await self._result(job, task, context)
         except NotStarted as error:
-            result, status = Result(failed=True, errors=[str(error)], status="error"), 500
+            result, status = Result(failed=True, errors=[text(error)], status="error"), 500
         except StartHeld:
             pass
         except asyncio.CancelledError:
             if not job.cancelled:  # the worker ends: the job has no result
                 raise
             result = _cancelled(job)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of what the task left, something does what nobody thought of
+            log.exception("job %s: what its task left cannot be read", job.uuid)
+            result = failure(error, f"what the task left cannot be read: {about(error)}")
         finally:
             self._running.pop(job.uuid, None)
-        if result is not None:
-            self._finish(job, result, status)
-        self._start_waiting()
+        try:
+            if result is not None:
+                self._finish(job, result, status)
+        except Exception as error:
+            log.exception("job %s: its result cannot be kept as it is", job.uuid)
+            if not job.ended:
+                self._finish(job, failure(error, f"the result cannot be kept: {about(error)}"))
+        finally:
+            self._start_waiting()
 
     async def _result(
         self, job: Assignment, task: Task | None, context: JobContext | ThreadContext
@@ -176,16 +189,14 @@ class Executor:
             raise
         except JobCancelled as error:
             result = _cancelled(job) if job.cancelled else Result(failed=True, status="failed")
-            result.errors = [str(error)]
+            result.errors = [text(error)]
             return _with_context(result, context)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
             late = isinstance(error, TimeoutError) and context.remaining_s <= 0
-            text = str(error) if isinstance(error, LookupError) and task is None else _trace(error)
-            failed = Result(failed=True, errors=[text], status="timeout" if late else "error")
-            failed.messages = [f"{type(error).__name__}: {error}" if str(error) else type(error).__name__]
-            return _with_context(failed, context)
+            said = text(error) if isinstance(error, LookupError) and task is None else _trace(error)
+            return _with_context(failure(error, said, "timeout" if late else "error"), context)
         return _with_context(normalise(value) if isinstance(value, Result) else Result(result=value), context)
 
     async def _value(self, job: Assignment, task: Task, context: JobContext | ThreadContext) -> Any:
@@ -221,15 +232,15 @@ def _cancelled(job: Assignment) -> Result:
 
 def _with_context(result: Result, context: JobContext | ThreadContext) -> Result:
     """``result`` with what the task left in its context."""
-    result.resources = [*result.resources, *context.resources]
-    result.resources_failed = [*result.resources_failed, *context.resources_failed]
-    result.messages = [*result.messages, *context.messages]
-    if context.errors:
+    result.resources += texts(context.resources)
+    result.resources_failed += texts(context.resources_failed)
+    result.messages += texts(context.messages)
+    if errors := texts(context.errors):
         result.failed = True
-        result.errors = [*result.errors, *context.errors]
+        result.errors += errors
     if result.diff is None:
         result.diff = context.diff
-    result.dry_run = result.dry_run or context.dry_run
+    result.dry_run = result.dry_run or bool(context.dry_run)
     return result
 
 
@@ -248,9 +259,14 @@ def _no_task(name: str, tasks: dict[str, Task]) -> str:
 def _trace(error: BaseException) -> str:
     """The traceback, from the task's own function on; of a task that did not begin, what was missing."""
     if isinstance(error, FetchFailed | InvalidInput):
-        return str(error)
+        return text(error)
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
+    try:
+        lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # it has been given attributes that no exception of its kind has
+        lines = [*traceback.format_tb(trace or error.__traceback__), about(error)]
     return "".join(lines)[-ERROR_TEXT_CHARS:]

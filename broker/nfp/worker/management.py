@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from broker.nfp.bodies import read_request, token_client
+from broker.nfp.bodies import read_request, token_client, write
 from broker.nfp.frames import Packet
 from broker.nfp.worker.store import FINISHED
 
@@ -30,7 +28,7 @@ def answer(session: Session, packet: Packet) -> bytes:
         said = {"error": f"no function {request.task[:64]!r}, expected one of {', '.join(_FUNCTIONS)}"}
     else:
         said = function(session)
-    return msgspec.json.encode(said)
+    return write(said)
 
 
 def show_broker(session: Session) -> dict[str, Any]:

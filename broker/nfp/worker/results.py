@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, Final
 
 import msgspec
 
+from broker.nfp import bodies
+from broker.safe_text import about, text, texts
+
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+_TEXTS: Final = ("task", "juuid", "service", "status", "task_started", "task_completed")
 
 
 class Result(msgspec.Struct, kw_only=True, gc=False):
@@ -44,39 +49,35 @@ def encode(worker: str, result: Result) -> bytes:
     A result that JSON cannot say becomes a failed one which tells so.
     """
     try:
-        return _encode({worker: result})
-    except Exception as error:  # whatever a value's own iteration raises
+        return bodies.encode({worker: result})
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a value does when it is looked at
         lean = Result(
-            failed=True, status="error", errors=_texts(result.errors), messages=_texts(result.messages)
+            failed=True, status="error", errors=texts(result.errors), messages=texts(result.messages)
         )
-        lean.errors.append(f"the result cannot be written as JSON: {error}")
-        for name in ("task", "juuid", "service", "task_started", "task_completed"):
-            value = getattr(result, name)
-            setattr(lean, name, value if isinstance(value, str) else None)
-        return _encode({worker: lean})
+        lean.errors.append(f"the result cannot be written as JSON: {text(error)}")
+        for name in _TEXTS:
+            if name != "status":
+                value = getattr(result, name)
+                setattr(lean, name, text(value) if isinstance(value, str) else None)
+        return bodies.encode({worker: lean})
 
 
-def _texts(said: Any) -> list[str]:
-    """A list of texts, of whatever a task put in place of one."""
-    return [str(each) for each in said] if isinstance(said, (list, tuple)) else [str(said)] if said else []
+def failure(error: BaseException, said: str, status: str = "error") -> Result:
+    """The result of a task that did not bring one, but ``error``, of which ``said`` tells."""
+    return Result(failed=True, status=status, errors=[text(said)], messages=[about(error)])
 
 
 def normalise(result: Result) -> Result:
-    """``result`` with lists where lists belong and truth values where these do."""
+    """``result`` with texts, lists of them and truth values where these belong."""
     for name in ("errors", "messages", "resources", "resources_failed"):
-        if type(getattr(result, name)) is not list:
-            setattr(result, name, _texts(getattr(result, name)))
+        setattr(result, name, texts(getattr(result, name)))
+    for name in _TEXTS:
+        value = getattr(result, name)
+        setattr(result, name, None if value is None else text(value))
     result.failed, result.dry_run = bool(result.failed), bool(result.dry_run)
     return result
-
-
-def _unusual(value: Any) -> Any:
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise TypeError(f"a {type(value).__name__} is in it")
-
-
-_encode: Final = msgspec.json.Encoder(enc_hook=_unusual).encode
 
 
 def clock_text(seconds: float | None = None) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 
+import msgspec
 import pytest
 
 from broker.nfp.logs import TEXT_MAX, LogBuffer
@@ -20,6 +21,23 @@ def buffer():
 
 def note(name, level, text, *args):
     logging.getLogger(f"test_nfp_logs{name}").log(level, text, *args)
+
+
+class BadText(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_a_record_of_odd_words_is_told_as_far_as_it_can_be_and_never_fails_the_answer(buffer, monkeypatch):
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    note("", logging.INFO, "caf\udce9 %s", "\udcff")
+    note("", logging.INFO, "%d files", "no")
+    note("", logging.INFO, BadText())
+    messages = [one["message"] for one in buffer.read()]
+    assert messages[0] == "caf\\udce9 \\udcff"
+    assert messages[1].startswith("%d files (TypeError: ")
+    assert "RuntimeError" in messages[2]
+    assert msgspec.json.encode(messages)
 
 
 def test_records_have_the_deployed_keys_and_the_oldest_go_first(buffer):

@@ -1,0 +1,52 @@
+"""What somebody else's code has left, as text that can be written: of anything, and never with an exception (pure).
+
+An exception whose ``__str__`` fails, a name of a file that is no UTF-8, a path where a text belongs: whoever tells of
+such a thing takes its text from here, so that telling of it cannot fail.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def text(value: object) -> str:
+    r"""``value`` as text that UTF-8 can say: half characters, and bytes that are none, are written as escapes.
+
+    >>> text("caf\udce9"), text(b"caf\xe9"), text(None)
+    ('caf\\udce9', 'caf\\xe9', 'None')
+    """
+    if type(value) is str and value.isascii():
+        return value
+    try:
+        said = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+        return said.encode("utf-8", "backslashreplace").decode()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it is not ours: it may raise anything
+        return f"({type(value).__name__}, whose text cannot be read: {type(error).__name__})"
+
+
+def texts(said: Any) -> list[str]:
+    """A list of texts, of whatever was put in place of one; [] for None and "".
+
+    >>> texts(("a", 1)), texts("one"), texts(None), texts(ValueError("no"))
+    (['a', '1'], ['one'], [], ['no'])
+    """
+    if said is None or isinstance(said, str | bytes):
+        return [text(said)] if said else []
+    try:
+        return [text(each) for each in said]
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # nothing that can be gone through, or its going through fails
+        return [text(said)]
+
+
+def about(error: BaseException) -> str:
+    """The kind of ``error`` and what it says.
+
+    >>> about(ValueError("no")), about(KeyError())
+    ('ValueError: no', 'KeyError')
+    """
+    said = text(error)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
