@@ -22,6 +22,7 @@ One message's journey, room by room::
     figures      rate, errors and duration of what has a name: methods, topics, tasks; bounded
     exposition   counts as Prometheus reads them, and the small HTTP listener for who does
     awake        time in which this process was there: its own absence is nobody's silence
+    backoff      pauses of whoever tries again: they double until something has lasted
     atomic       files that are written whole or not at all
     signals      blocked signals, taken one by one within a time
     memory       what a burst of messages took goes back to the system

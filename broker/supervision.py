@@ -3,8 +3,8 @@
 ``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns,
 ``disown`` takes both from a child, ``raise_descriptor_limit`` asks for all that is allowed, ``name_process`` tells
 ps(1) who this is. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said. ``signals`` is how a process leaves, at
-once when it is told twice, ``start_again`` how it begins anew. For who looks after others there are ``Pauses``,
-``following``, ``hearing`` and ``exit_code``; none of them needs SIGCHLD or a thread.
+once when it is told twice, ``start_again`` how it begins anew. For who looks after others there are ``following``,
+``hearing`` and ``exit_code``; none of them needs SIGCHLD or a thread.
 """
 
 from __future__ import annotations
@@ -113,30 +113,6 @@ def disown() -> None:
 
 
 # ---------------------------------------------------------------- looking after others
-
-
-class Pauses:
-    """How long what has ended waits until it is started again: twice as long each time, up to a limit.
-
-    Args:
-        first_s: the first pause. longest_s: the limit. lasted_s: who lived longer was well, and begins anew.
-
-    Attributes:
-        ends: ends in a row, since it last was well.
-    """
-
-    def __init__(self, first_s: float, longest_s: float, lasted_s: float) -> None:
-        self.ends = 0
-        self._first_s = first_s
-        self._longest_s = longest_s
-        self._lasted_s = lasted_s
-
-    def after(self, lived_s: float) -> float:
-        """Return the pause in seconds after a life of ``lived_s``."""
-        if lived_s > self._lasted_s:
-            self.ends = 0
-        self.ends += 1
-        return float(min(self._first_s * 2.0 ** min(self.ends - 1, 32), self._longest_s))
 
 
 def following(parent: int, number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:

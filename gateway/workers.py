@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from broker import supervision
+from broker.backoff import Backoff
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.signals import take
 from gateway import process
@@ -70,9 +71,7 @@ class Worker:
     pid: int = 0
     """0 while none runs."""
     born: float = 0.0
-    pauses: supervision.Pauses = field(
-        default_factory=lambda: supervision.Pauses(PAUSE_S, PAUSE_MAX_S, LASTED_S)
-    )
+    pauses: Backoff = field(default_factory=lambda: Backoff(PAUSE_S, PAUSE_MAX_S, LASTED_S, spread=False))
     again_at: float = 0.0
     """When the next incarnation may begin."""
 

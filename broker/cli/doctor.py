@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -23,6 +23,8 @@ from broker.transport.link import Options
 from broker.transport.registry import dial, transport_for
 from broker.transport.unix import path_of
 
+UNSTEADY: Final = 4
+"""A rank that joined so often within a minute does not only restart."""
 EXAMPLES = (
     "headgate doctor                                     the broker that the other verbs would use",
     "headgate doctor local:///run/headgate/local-0",
@@ -144,6 +146,13 @@ async def _state(handle: Handle) -> Finding:
 
 async def _health(handle: Handle) -> Finding:
     root = await tree.fetch(handle)
+    unsteady = [member for _, member in tree.drawn(root) if member.joins >= UNSTEADY]
+    if unsteady:
+        return Finding(
+            "warn",
+            "; ".join(f"rank {member.rank} {member.rejoined()}" for member in unsteady[:5]),
+            "two processes of one rank displace each other: end one; from one place alone, see that broker's log",
+        )
     gone = [member for _, member in tree.drawn(root) if member.status in tree.GONE]
     if not gone:
         return ok(f"{tree.count(root).get('full', 0)} of {await handle.size()} ranks are full")

@@ -45,6 +45,8 @@ class Member:
     status: str = "unknown"
     since_s: float | None = None
     error: str = ""
+    joins: int = 0
+    places: list[str] = field(default_factory=list)
 
     def value(self) -> dict[str, Any]:
         """For ``--json``; the children in it, too."""
@@ -53,13 +55,20 @@ class Member:
             value["duration"] = self.since_s
         if self.error:
             value["error"] = self.error
+        if self.joins:
+            value |= {"joins": self.joins, "places": self.places}
         return {**value, "children": [child.value() for child in self.children]}
 
     def text(self) -> str:
         """One line about this broker."""
         since = f" for {duration(self.since_s)}" if self.since_s is not None else ""
         error = f": {self.error}" if self.error else ""
-        return f"{self.rank} {self.host}: {self.status}{since}{error}"
+        again = f"; {self.rejoined()}" if self.joins else ""
+        return f"{self.rank} {self.host}: {self.status}{since}{error}{again}"
+
+    def rejoined(self) -> str:
+        """How often it joined of late, and where from."""
+        return f"joined {self.joins} times in the last minute, last from {' and '.join(self.places)}"
 
 
 def from_shape(shape: Mapping[str, Any], hosts: list[str]) -> Member:
@@ -115,6 +124,8 @@ def _take(member: Member, told: Mapping[str, Any]) -> None:
     since = told.get("duration")
     member.since_s = float(since) if since is not None else None
     member.error = str(told.get("error", ""))
+    if "joins" in told:
+        member.joins, member.places = int(told["joins"]), [str(each) for each in told.get("places", ())]
 
 
 def _inherit(member: Member) -> None:

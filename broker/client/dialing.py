@@ -10,8 +10,10 @@ import asyncio
 import errno
 import os
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.backoff import Backoff
 from broker.client.handle import Handle
 from broker.client.reconnecting import Reconnect, Reconnecting
 from broker.errors import ConfigError, LinkBroken
@@ -96,7 +98,7 @@ class Connecting:
         uri = self._uri or default_uri()
         left = default_retries() if self._retries is None else self._retries
         options = self._options or Options()
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, inf, spread=False)
         clock = asyncio.get_running_loop().time
         while True:
             began = clock()
@@ -107,8 +109,7 @@ class Connecting:
                 waited = clock() - began > PATIENT_S
                 if left <= 0 or waited or error.errno not in _ABSENT:
                     raise
-            await asyncio.sleep(pause_s)
-            pause_s *= 2
+            await asyncio.sleep(backoff.after())
             left -= 1
 
     def _reconnecting(self, uri: str, options: Options, link: Link) -> Reconnecting | None:

@@ -1,4 +1,4 @@
-"""How a lost link is followed by another one: pauses that double, each a random part of the longest.
+"""How a lost link is followed by another one, with the pauses of ``broker.backoff``.
 
 So the clients of a gateway that died do not all come back in one moment, and a gateway that stays away is asked less
 and less often.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.backoff import Backoff
 from broker.errors import LinkError
 
 if TYPE_CHECKING:
@@ -24,15 +24,11 @@ log = logging.getLogger("headgate")
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """The longest pauses before attempts, in seconds; those of ``client.js``."""
+    """The longest pauses before attempts, in seconds; those of ``client.js``. Each pause is a random part of them."""
 
     min_s: float = 0.2
     """Before the first one; each following one is twice as long."""
     max_s: float = 10.0
-
-    def pause_s(self, attempt: int) -> float:
-        """A pause before this attempt, from 0 on."""
-        return random.random() * min(self.max_s, self.min_s * 2.0 ** min(attempt, 64))
 
 
 class Reconnecting:
@@ -42,12 +38,13 @@ class Reconnecting:
         address: for log lines. dial: makes a link, or raises. pauses: between attempts.
     """
 
-    __slots__ = ("_address", "_dial", "_pauses", "_task")
+    __slots__ = ("_address", "_backoff", "_dial", "_since", "_task")
 
     def __init__(self, address: str, dial: Callable[[], Awaitable[Link]], pauses: Reconnect) -> None:
         self._address = address
         self._dial = dial
-        self._pauses = pauses
+        self._backoff = Backoff(pauses.min_s, pauses.max_s)
+        self._since = asyncio.get_running_loop().time()
         self._task: asyncio.Task[None] | None = None
 
     def begin(
@@ -63,10 +60,11 @@ class Reconnecting:
             self._task.cancel()
 
     async def _work(self, connected: Callable[[Link], None], given_up: Callable[[LinkError], None]) -> None:
-        attempt = 0
+        clock = asyncio.get_running_loop().time
+        attempt, lived_s = 0, clock() - self._since
         while True:
-            await asyncio.sleep(self._pauses.pause_s(attempt))
-            attempt += 1
+            await asyncio.sleep(self._backoff.after(lived_s))
+            attempt, lived_s = attempt + 1, 0.0
             try:
                 link = await self._dial()
             except LinkError as error:
@@ -80,5 +78,6 @@ class Reconnecting:
                 log.warning("%s: attempt %d: %s", self._address, attempt, str(error) or type(error).__name__)
             else:
                 log.warning("%s: connected again", self._address)
+                self._since = clock()
                 connected(link)
                 return

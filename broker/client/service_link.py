@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from math import inf
 from typing import Final
 
+from broker.backoff import Backoff
 from broker.client.dialing import connect
 from broker.client.handle import Handle
 from broker.client.limits import Limits
 from broker.client.service import Service
 from broker.errors import HeadgateError
-from broker.supervision import Pauses
 from broker.transport.link import Options
 
 log = logging.getLogger("headgate")
@@ -63,6 +62,7 @@ class ServiceLink:
         self._add_methods = add_methods
         self._changed = changed
         self._keeping: asyncio.Task[None] | None = None
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     async def start(self) -> None:
         """Connect and register.
@@ -102,21 +102,23 @@ class ServiceLink:
 
     async def _keep(self) -> None:
         """Wait for the end of the link, make it again, for ever."""
+        clock = asyncio.get_running_loop().time
         while True:
             assert self.handle is not None
+            began = clock()
             error = await self.handle.wait_ended()
             log.warning("the link of %s to the broker at %s has ended: %s", self._who, self._uri, error)
             try:
                 await self._leave()
             except Exception:
                 log.exception("the link of %s to %s could not be closed in order", self._who, self._uri)
-            await self._again()
+            await self._again(clock() - began)
             log.info("%s is back at the broker at %s", self._who, self._uri)
 
-    async def _again(self) -> None:
-        pauses = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, inf)
+    async def _again(self, lived_s: float) -> None:
         while True:
-            await asyncio.sleep(pauses.after(0.0))
+            await asyncio.sleep(self._backoff.after(lived_s))
+            lived_s = 0.0
             try:
                 await self._connect()
                 return

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from broker import interpreter
+from broker.backoff import Backoff
 from broker.errors import ConfigError
 from broker.journal import premises
 from broker.journal.child import Child
@@ -37,7 +38,6 @@ from broker.journal.marks import (
     READY,
     SHED,
     WRITER_DIED,
-    WRITTEN,
 )
 from broker.journal.options import JournalOptions
 
@@ -121,8 +121,8 @@ class Recorder:
         self._base = -1
         self._sent_before = self._accounted = 0
         self._failed_starts = 0
-        self._pause_s = RESTART_S[0]
-        self._retry_at = 0.0
+        self._backoff = Backoff(*RESTART_S, spread=False)
+        self._ready_at = self._retry_at = 0.0
         self._handed = self._written = self._shed = self._lost = self._restarts = self._disk_bytes = 0
 
     # -- on and off ----------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Recorder:
             raise ConfigError(f"journal {self.options.directory}: the former writer is still at work")
         lock = premises.take(self.options, 0.0 if self._number else FORMER_S)
         self._failed_starts = 0
-        self._pause_s = RESTART_S[0]
+        self._backoff.reset()
         try:
             with contextlib.closing(lock):
                 self._spawn(lock.fd)
@@ -354,8 +354,7 @@ class Recorder:
 
     def _restart(self) -> None:
         """Replace a writer that died, unless the dead one is not quite gone."""
-        self._retry_at = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, RESTART_S[1])
+        self._retry_at = time.monotonic() + self._backoff.after()
         if self._child.reap(0.0) is None:
             return
         try:
@@ -377,7 +376,7 @@ class Recorder:
         if what == READY:
             if self._base < 0:
                 self._base = first
-            self._ready = True
+            self._ready, self._ready_at = True, time.monotonic()
             self._failed_starts = 0
             # what is missing was counted before, where the last writer put nothing on disk either
             self._lost += max(0, self._sent_before - max(first - self._base, self._accounted))
@@ -385,9 +384,7 @@ class Recorder:
             return
         # a writer that could not even begin knows no numbers
         self._written, self._disk_bytes = max(self._written, first), second or self._disk_bytes
-        if what == WRITTEN:
-            self._pause_s = RESTART_S[0]
-        elif what == OFF:
+        if what == OFF:
             before, reason = self._lost, os.strerror(number)
             if self.state == "on":
                 self._give_up()
@@ -413,7 +410,8 @@ class Recorder:
         child.kill()  # where it only went deaf, it would keep the lock
         self._drop_rest()
         self._cause = WRITER_DIED
-        self._retry_at = time.monotonic() + self._pause_s
+        now = time.monotonic()
+        self._retry_at = now + self._backoff.after(now - self._ready_at if self._ready else 0.0)
         if not self._ready:
             self._failed_starts += 1
             if self._failed_starts >= FAILED_STARTS_MAX:

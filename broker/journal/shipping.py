@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from broker.backoff import Backoff
 from broker.errors import ConfigError
 from broker.journal.layout import HEADER_BYTES
 from broker.journal.options import SHIP_TO
@@ -193,15 +194,16 @@ class Shipper:
         Raises:
             ConfigError: see ``round``.
         """
-        pause_s = PAUSE_S[0]
+        backoff = Backoff(*PAUSE_S, spread=False)
         while True:
             try:
                 self.round(quiet_s=QUIET_S)
-                pause_s, seconds = PAUSE_S[0], every_s
+                backoff.reset()
+                seconds = every_s
             except OSError as error:
                 self.counts.failures += 1
-                log.warning("journal: %s: %s; again in %g s", shown(self._store.url), _line(error), pause_s)
-                seconds, pause_s = pause_s, min(2 * pause_s, PAUSE_S[1])
+                seconds = backoff.after()
+                log.warning("journal: %s: %s; again in %g s", shown(self._store.url), _line(error), seconds)
                 self._there = None  # what became of it is asked
             if wait(seconds):
                 return

@@ -22,7 +22,7 @@ from broker.wire.message import EVENT
 
 GONE: Final = ("lost", "offline")
 """Status of a child with which nothing is exchanged."""
-HEALTH_KEYS: Final = ("rank", "status", "duration", "error")
+HEALTH_KEYS: Final = ("rank", "status", "duration", "error", "joins", "places")
 CLIENT: Final = 0
 CHILD: Final = 1
 """What ``Sender.kind`` says of a link."""
@@ -59,7 +59,10 @@ class Overlay(Service):
 
     @method("health", allow=Role.USER)
     def health(self, request: Request) -> Mapping[str, object] | Later:
-        """-> ``{"rank", "status", "duration", "children": [{"rank", "status", "duration"[, "error"]}]}``."""
+        """-> ``{"rank", "status", "duration", "children": [{"rank", "status", "duration"[, "error"][, "joins",
+        "places"]}]}``: how often the child joined in the last minute where that is more than once, and where from the
+        last two times.
+        """
         if not request.streaming:
             return self._health()
         self._waiters.open(request, None)

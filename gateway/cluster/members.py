@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from broker.supervision import Pauses, exit_code, following, hearing
+from broker.backoff import Backoff
+from broker.supervision import exit_code, following, hearing
 
 log = logging.getLogger("headgate")
 
@@ -199,7 +200,7 @@ class Process:
 
     async def _keep_running(self) -> None:
         clock = asyncio.get_running_loop().time
-        pauses = Pauses(RESTART_S, RESTART_MAX_S, LASTED_S)
+        pauses = Backoff(RESTART_S, RESTART_MAX_S, LASTED_S, spread=False)
         while self._wanted:
             began = clock()
             code = await self._run()

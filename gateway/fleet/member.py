@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.awake import Looks
+from broker.backoff import Backoff
 from gateway.fleet.inbox import Inbox
 from gateway.fleet.kept import Kept, client_of
 from gateway.fleet.logins import SharedLogins
@@ -165,7 +166,7 @@ class Fleet:
     async def _run(self) -> None:
         from redis.exceptions import RedisError
 
-        pause = RETRY_S[0]
+        backoff = Backoff(*RETRY_S)
         while True:
             began = self._clock()
             try:
@@ -175,15 +176,14 @@ class Fleet:
             ) as error:  # an odd thing there must not end this, with what is revoked elsewhere unheard
                 if not isinstance(error, (RedisError, OSError, TimeoutError, _Lost)):
                     log.exception("Redis of this fleet: a fault of ours, or an odd thing there")
-                elif not self.away or pause == RETRY_S[0]:
+                elif not self.away or not backoff.failures:
                     log.error(
                         "Redis of this fleet: %s; limits of users are this gateway's own meanwhile", error
                     )
                 self._forget()
                 with contextlib.suppress(RedisError, OSError):
                     await self._redis.connection_pool.disconnect()
-            pause = RETRY_S[0] if self._clock() - began > RETRY_S[1] else min(2 * pause, RETRY_S[1])
-            await asyncio.sleep(pause * random.uniform(0.5, 1))
+            await asyncio.sleep(backoff.after(self._clock() - began))
 
     async def close(self) -> None:
         """Say that this process ends, and speak no more."""

@@ -13,9 +13,11 @@ import errno
 import logging
 import random
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.awake import absent_s
+from broker.backoff import Backoff
 from broker.client.received import Response
 from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkRefused, RpcError
 from broker.identity import Role
@@ -42,9 +44,7 @@ ONLINE: Final = "gateway.online"
 JOIN_S: Final = 15.0
 """Seconds one attempt to join, or to settle what is in doubt, may take."""
 FIRST_PAUSE_S: Final = 0.05
-"""Pause before the first new attempt; each following one is twice as long."""
-LASTED_S: Final = 5.0
-"""A link that lasted this long was a good one: the next pause is the first again."""
+"""Bound of the pause before the first new attempt; see ``broker.backoff``."""
 SILENT_S: Final = 10.0
 """Nothing came for so many seconds: ask for a sign of life."""
 PATIENCE_S: Final = 30.0
@@ -114,6 +114,7 @@ class Upstream:
         self._keys = keys
         self._rejoin_max_s = rejoin_max_s
         self._task: asyncio.Task[None] | None = None
+        self._since = inf  # when this link was joined
         self._here = asyncio.Event()
         self._wake = asyncio.Event()
         self._deployed: FluxCoreAdapter | None = None
@@ -185,9 +186,9 @@ class Upstream:
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, self._rejoin_max_s)
         while True:
-            began = clock()
+            self._since = inf
             try:
                 await self._live()
             except HeadgateError as error:
@@ -195,10 +196,7 @@ class Upstream:
             except Exception as error:  # whatever an odd upstream made of us: it is tried again all the same
                 log.error("upstream: %s", self.uri, exc_info=error)
                 self._failed(f"{self.uri}: {error!r}")
-            if clock() - began > LASTED_S:
-                pause_s = FIRST_PAUSE_S
-            await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
-            pause_s = min(pause_s * 2, self._rejoin_max_s)
+            await asyncio.sleep(backoff.after(max(0.0, clock() - self._since)))
 
     def _fresh_options(self) -> Options:
         """With the keys that the files hold now.
@@ -337,7 +335,7 @@ class Upstream:
 
     async def _settle_again(self, trunk: Trunk) -> None:
         """The numbering is in doubt: find out whose it is, however long the way to rank 0 stays broken."""
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, self._rejoin_max_s)
         while trunk.ended is None:
             try:
                 async with asyncio.timeout(JOIN_S):
@@ -345,8 +343,7 @@ class Upstream:
                 break
             except (HeadgateError, TimeoutError) as error:
                 log.debug("upstream: events are in doubt: %s", error)
-            await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
-            pause_s = min(pause_s * 2, self._rejoin_max_s)
+            await asyncio.sleep(backoff.after())
         else:
             return
         self.epoch = epoch
@@ -362,6 +359,7 @@ class Upstream:
             options = replace(self._options, limits=OutboxLimits(cap_bytes=OWN_CAP_BYTES))
             self._deployed = FluxCoreAdapter(self.uri, options, trunk, self._hub)
         self.joined = True
+        self._since = asyncio.get_running_loop().time()
         self.reason = ""
         self.joins += 1
         what = "headgate" if self.headgate else "flux-core"

@@ -219,16 +219,6 @@ def test_every_server_asks_before_it_begins(monkeypatch, name):
         process.run(settings[name]())
 
 
-def test_pauses_grow_to_a_limit_and_begin_anew():
-    pauses = supervision.Pauses(0.5, 3.0, lasted_s=10.0)
-    assert [pauses.after(1.0) for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
-    assert pauses.ends == 5
-    assert pauses.after(11.0) == 0.5
-    assert (pauses.after(10.0), pauses.ends) == (1.0, 2)
-    for _ in range(2000):
-        assert pauses.after(0.0) <= 3.0
-
-
 def test_the_first_signal_has_it_leave_and_further_ones_end_it_at_once():
     async def main():
         said = []

@@ -2,7 +2,7 @@
 
 Theory of operation. Each program has a task that runs it in lives: a process with a pipe for what it prints and a
 socket for its word that it is ready (sd_notify(3)). A life that ends by itself is followed by another after a pause
-that grows (``supervision.Pauses``). Who ends with code 0, or says that its options or configuration are wrong, is left,
+that grows (``backoff``). Who ends with code 0, or says that its options or configuration are wrong, is left,
 and so is who has ended ``ENDS_MAX`` times in a row without having lasted. Processes have sessions of their own, so that
 a Ctrl-C at the terminal is the supervisor's to deal with, and they end when it does, however it ends.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
 from broker import supervision
+from broker.backoff import Backoff
 from broker.cli.exits import CONFIG, FAILED, OK, USAGE
 
 FIRST_PAUSE_S: Final = 0.5
@@ -119,7 +120,7 @@ class Process:
 
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
-        pauses = supervision.Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, LASTED_S)
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, LASTED_S, spread=False)
         while not self._leaving.is_set():
             began = clock()
             self.code = await self._live()
@@ -128,8 +129,8 @@ class Process:
                 self._tell("left", "has left")
                 return
             ended = f"ended with {_code(self.code)} ({self._last_line[:LAST_LINE_CHARS] or 'without a word'})"
-            if self.code in (CONFIG, USAGE) or pauses.ends >= ENDS_MAX:
-                times = f" {pauses.ends} times in a row" if pauses.ends > 1 else ""
+            if self.code in (CONFIG, USAGE) or pauses.failures >= ENDS_MAX:
+                times = f" {pauses.failures} times in a row" if pauses.failures > 1 else ""
                 self._tell("left", f"{ended}{times}, is not started again")
                 return
             self._tell("ended", f"{ended}, is started again in {pause_s:g} s")

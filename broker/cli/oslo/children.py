@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from broker import interpreter, supervision
+from broker.backoff import Backoff
 from broker.errors import ConfigError, HeadgateError
 from broker.settings import JournalSection, OsloSection
 
@@ -119,7 +120,7 @@ class Child:
             ConfigError, HeadgateError: it ended before it was ready for the first time; it has said why itself.
         """
         loop = asyncio.get_running_loop()
-        pauses = supervision.Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S)
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, spread=False)
         while True:
             began = loop.time()
             try:

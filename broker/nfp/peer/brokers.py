@@ -12,11 +12,11 @@ restarts. After ``HANGUPS`` of these in a row the text of ``ConnectFailures`` sa
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from errno import EPERM
 from typing import Final
 
+from broker.backoff import Backoff
 from broker.errors import ConfigError, LinkEnded, LinkError, LinkRefused
 from broker.transport.curve import CurveClient
 
@@ -71,7 +71,8 @@ class Brokers:
         self._at = 0
         self._since = now
         self._away_since = now
-        self._bound = FIRST_S
+        self._backoff = Backoff(FIRST_S, LATE_S, LATE_S)
+        self._pause_s = 0.0
 
     @property
     def current(self) -> str:
@@ -81,28 +82,26 @@ class Brokers:
     def reached(self, now: float) -> None:
         """The handshake with ``current`` succeeded."""
         self._since = self._away_since = now
-        self._bound = FIRST_S
 
     def left(self, now: float, lived_s: float) -> None:
         """A connection ended after ``lived_s``; one that ends at once does not shorten the next wait."""
         self._since = self._away_since = now
-        if lived_s < 1.0:
-            self._bound = min(self._bound * 2, LATE_S)
+        self._pause_s = self._backoff.after(lived_s)
 
     def failed(self, now: float, *, refused: bool = False) -> bool:
         """``current`` could not be reached, or ``refused`` us; True when another one is tried next."""
         longest = SOON_S if now - self._away_since < LONG_S and not refused else LATE_S
-        self._bound = min(self._bound * 2, longest)
+        self._pause_s = self._backoff.after(longest_s=longest)
         if len(self._endpoints) == 1 or not self._failover_s or now - self._since < self._failover_s:
             return False
         self._at = (self._at + 1) % len(self._endpoints)
         self._since = now
-        self._bound = FIRST_S
+        self._backoff.reset()
         return True
 
     def pause_s(self) -> float:
-        """How long to wait before the next attempt: a random time up to the bound, so that peers spread out."""
-        return random.uniform(0, self._bound)
+        """How long to wait before the next attempt."""
+        return self._pause_s
 
 
 class ConnectFailures:

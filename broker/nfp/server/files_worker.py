@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from broker.backoff import Backoff
 from broker.errors import ConfigError
 from broker.nfp.names import Sender
 from broker.nfp.server.local import LocalChannel
 from broker.settings.nfp import NfpSection
-from broker.supervision import Pauses
 
 if TYPE_CHECKING:
     from broker.nfp.files.service import FileService
@@ -101,7 +101,7 @@ class FilesWorker:
     async def _keep(self, worker: Worker) -> None:
         """Let ``worker`` run, and again whenever it ends."""
         clock = asyncio.get_running_loop().time
-        pauses = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S)
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S, spread=False)
         while not self._leaving.is_set():
             began = clock()
             try:

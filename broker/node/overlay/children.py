@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, ProtocolError
 from broker.identity import Credentials, PeerInfo, Role
@@ -34,23 +35,30 @@ from broker.wire.message import Message, response
 
 log = logging.getLogger("headgate")
 
+JOINS_S: Final = 60.0
+"""How far back ``Child.health`` counts joins."""
+JOINS_MAX: Final = 128
+"""Joins that are remembered of a child: with the pauses of ``broker.backoff`` no process makes so many in that time."""
+
 
 class Child:
     """One rank that may join here, connected or not.
 
     Attributes:
+        joins: the last that it made, newest last: when, and where from.
         error: why it is not online, for ``overlay.health``; "" for no particular reason.
         port: while it is online. What follows is meaningless without:
         silence: its own. keepalive_s: see ``hello.HeadgateHello``.
         keepalive: our silence towards it; None: it is sent no keepalive.
     """
 
-    __slots__ = ("error", "keepalive", "keepalive_s", "port", "rank", "silence", "timed")
+    __slots__ = ("error", "joins", "keepalive", "keepalive_s", "port", "rank", "silence", "timed")
 
     def __init__(self, rank: int, now: float) -> None:
         self.rank: int = rank
         self.timed: Timed = Timed(Status.OFFLINE, now)
         self.error: str = ""
+        self.joins: deque[tuple[float, str]] = deque(maxlen=JOINS_MAX)
         self.port: Port | None = None
         self.silence: TorpidTimer = TorpidTimer(0, 0.0)
         self.keepalive_s: float = 0.0
@@ -72,6 +80,10 @@ class Child:
         }
         if self.error and not status.online:
             entry["error"] = self.error
+        recent = [place for joined, place in self.joins if now - joined < JOINS_S]
+        if len(recent) > 1:
+            entry["joins"] = len(recent)
+            entry["places"] = list(dict.fromkeys(recent[-2:]))
         return entry
 
 
@@ -193,7 +205,13 @@ class Children:
     def _admit(self, told: hello.Hello, link: Link, message: Message) -> None:
         child = self._children[told.rank]
         if child.port is not None:
-            log.error("rank %d said hello again: its former connection is dropped", child.rank)
+            former = child.joins[-1][1]
+            log.error(
+                "rank %d said hello again, now from %s: its former connection, from %s, is dropped",
+                child.rank,
+                _place(told, link),
+                former,
+            )
             self._drop(child)
         ours = self._ours() if told.ours.headgate else hello.HeadgateHello()
         batch = ours.batch and told.ours.batch
@@ -225,6 +243,7 @@ class Children:
         child.silence = TorpidTimer(port.received, self._watch.look(now))
         child.keepalive_s = told.ours.keepalive_s
         child.keepalive = KeepaliveTimer(link.outbox.sent, now) if told.ours.headgate else None
+        child.joins.append((now, _place(told, link)))
         self._broker.attach(port)
         log.info("rank %d joined (%s), status %s", child.rank, link.peer.address, told.status.label)
         self._set(child, told.status)
@@ -369,3 +388,8 @@ class Children:
             else:
                 log.error("rank %d is responsive now", child.rank)
             self._changed(child)
+
+
+def _place(told: hello.Hello, link: Link) -> str:
+    """Where a child says hello from: its address, and the host that it says it is on."""
+    return f"{link.peer.address} on {told.hostname}" if told.hostname else link.peer.address

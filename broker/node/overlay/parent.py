@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import random
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
+from broker.backoff import Backoff
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError, LinkRefused, ProtocolError
 from broker.identity import Credentials, Role
 from broker.ingress.stamping import StampPolicy
@@ -60,6 +60,8 @@ class Parent:
         self._silence = SilenceTimer(0, 0.0)
         self._keepalive_s = 0.0
         self._greeted: Link | None = None
+        self._backoff = Backoff(config.backoff_s, config.backoff_max_s)
+        self._since = 0.0
         self.port: Port | None = None
 
     # -- joining -------------------------------------------------------------------------------
@@ -74,8 +76,8 @@ class Parent:
             LinkRefused: it refused us for good.
             ConfigError: the parent's address or a file of the transport cannot be used; never with ``again``.
         """
-        longest_s = self._config.backoff_s
         while True:
+            began = self._clock()
             shown = self._config.dial.extra.get("curve")
             try:
                 await self._attempt()
@@ -90,17 +92,18 @@ class Parent:
                 if isinstance(error, ConfigError) and not again:
                     raise
                 log.warning("cannot join the parent at %s: %s", self._config.parent_uri, error)
-            await asyncio.sleep(random.uniform(0, longest_s))
-            longest_s = min(longest_s * 2, self._config.backoff_max_s)
+            # whoever dialled for longer has paused meanwhile
+            await asyncio.sleep(max(0.0, began + self._backoff.after() - self._clock()))
             self.reincarnate()
 
     async def rejoin(self) -> None:
-        """Join again, not at the same instant as all the others who lost the same parent.
+        """Join again, not at the same instant as all the others who lost the same parent, nor at once when the parent
+        lets go of us each time.
 
         Raises:
             LinkRefused: it refused us for good.
         """
-        await asyncio.sleep(random.uniform(0, self._config.backoff_s))
+        await asyncio.sleep(self._backoff.after(self._clock() - self._since))
         await self.join(again=True)
 
     def reincarnate(self) -> None:
@@ -154,7 +157,7 @@ class Parent:
             link.enable_batch()
         link.receiver = self._broker.receiver
         self.port = port
-        now = self._clock()
+        now = self._since = self._clock()
         self._keepalive = KeepaliveTimer(link.outbox.sent, now)
         self._silence = SilenceTimer(port.received, self._watch.look(now))
         self._keepalive_s = answer.ours.keepalive_s

@@ -16,6 +16,7 @@ from typing import Any, Final
 import zmq
 
 from broker.awake import Looks
+from broker.backoff import Backoff
 from broker.oslo.directory import wire
 from broker.oslo.directory.wire import Body, DirectoryKind, DirectoryMessage, Hello, Welcome
 from broker.oslo.frames import Malformed
@@ -84,7 +85,7 @@ class DirectoryConnection:
                 f"expected a directory with the CURVE key {key} (directory_key, or curve_cert) there"
             )
         self._greeted_at = -GREET_AGAIN_S
-        self._greet_s = GREET_FIRST_S
+        self._backoff = Backoff(GREET_FIRST_S, GREET_LAST_S, spread=False)
         self._greet_timer: Timer | None = None
         self._said: dict[str, float] = {}
         self._states: dict[Place, State] = {}
@@ -180,10 +181,9 @@ class DirectoryConnection:
         if self._send(DirectoryKind.HELLO, self._hello):
             self.counts["hellos"] += 1
             self._greeted_at = self._reactor.now()
-            self._greet_s = GREET_FIRST_S
+            self._backoff.reset()
             return
-        self._greet_timer = self._reactor.call_later(self._greet_s, self._greet)
-        self._greet_s = min(self._greet_s * 2, GREET_LAST_S)
+        self._greet_timer = self._reactor.call_later(self._backoff.after(), self._greet)
 
     def _greet_soon(self) -> None:
         wait_s = self._greeted_at + GREET_AGAIN_S - self._reactor.now()

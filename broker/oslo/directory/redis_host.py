@@ -10,8 +10,10 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any, Final
 
+from broker.backoff import Backoff
 from broker.oslo.directory import wire
 from broker.oslo.directory.redis_keys import (
     CHANNEL,
@@ -98,6 +100,7 @@ class RedisHost:
         self._known: dict[Place, Age] = {}
         self._missing: Counter[Place] = Counter()
         self._written: dict[Place, Age] = {}
+        self._since = inf  # when this session began
         self._thread: Any = None
 
     # ------------------------------------------------------------ any thread
@@ -153,19 +156,17 @@ class RedisHost:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        wait_s = RETRY_FIRST_S
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         while not self._stopping.is_set():
+            self._since = inf
             error = self._session()
-            if self.alive:
-                wait_s = RETRY_FIRST_S
             if self._stopping.is_set():
                 return
             if self.alive or not self.counts["losses"]:
                 self.alive = False
                 self.counts["losses"] += 1
                 self._hand_over(None, error)
-            self._stopping.wait(wait_s)
-            wait_s = min(wait_s * 2, RETRY_LAST_S)
+            self._stopping.wait(backoff.after(max(0.0, time.monotonic() - self._since)))
 
     def _session(self) -> str:
         """From a connection to its loss; returns why it was lost."""
@@ -177,7 +178,7 @@ class RedisHost:
             channel.subscribe(CHANNEL)
             channel.get_message(timeout=CHANNEL_S)  # from here on nothing that is published is missed
             self._written = dict.fromkeys(self._written, NEVER)  # it may have forgotten everything
-            self.alive = True
+            self.alive, self._since = True, time.monotonic()
             self.counts["connects"] += 1
             self._write(client)
             self._begin(client)

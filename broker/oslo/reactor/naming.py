@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import zmq
 
+from broker.backoff import Backoff
 from broker.oslo.reactor import natives
 from broker.oslo.reactor.handshake import HandshakeMonitor
 from broker.oslo.reactor.loop import Reactor, Timer
@@ -89,12 +90,12 @@ class _Host:
         asked: it waits for a thread, or one is at it.
     """
 
-    __slots__ = ("addresses", "asked", "fresh_until_s", "pause_s", "said", "timer", "waiting")
+    __slots__ = ("addresses", "asked", "backoff", "fresh_until_s", "said", "timer", "waiting")
 
     def __init__(self) -> None:
         self.addresses: Addresses = ()
         self.fresh_until_s = 0.0
-        self.pause_s = PAUSE_FIRST_S
+        self.backoff = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S)
         self.waiting: dict[Connection, None] = {}
         self.asked = self.said = False
         self.timer: Timer | None = None
@@ -173,8 +174,7 @@ class Names:
         return self._threads > 0
 
     def _later(self, host: str, each: _Host) -> None:
-        each.timer = self._reactor.call_later(each.pause_s, self._again, host, each)
-        each.pause_s = min(2 * each.pause_s, PAUSE_LAST_S)
+        each.timer = self._reactor.call_later(each.backoff.after(), self._again, host, each)
 
     def _again(self, host: str, each: _Host) -> None:
         each.timer = None
@@ -195,7 +195,7 @@ class Names:
         self.counts["looked_up"] += 1
         if addresses:
             each.addresses, each.fresh_until_s = addresses, self._reactor.now() + FRESH_S
-            each.pause_s = PAUSE_FIRST_S
+            each.backoff.reset()
             if each.said:
                 each.said = False
                 self._say(logging.INFO, "host %.255r is known again: %s", host, addresses[0])
@@ -250,7 +250,7 @@ class Connection:
     """
 
     __slots__ = (
-        "_due_s", "_handshake", "_key", "_lost", "_mark", "_pause_s", "_pipe", "_reactor", "_turn", "_where", "at",
+        "_backoff", "_due_s", "_handshake", "_key", "_lost", "_mark", "_pipe", "_reactor", "_turn", "_where", "at",
         "named", "unknown_key",
     )  # fmt: skip
 
@@ -271,8 +271,8 @@ class Connection:
         self._reactor = reactor
         self._pipe = pipe
         self._where = where
-        self._pause_s = LOST_FIRST_S
-        self._due_s = reactor.now() + LOST_FIRST_S
+        self._backoff = Backoff(LOST_FIRST_S, LOST_LAST_S, spread=False)
+        self._due_s = reactor.now() + self._backoff.after()
         self._mark = pipe.sent + pipe.received
         self._turn = False
 
@@ -303,18 +303,17 @@ class Connection:
         moved = self._pipe.sent + self._pipe.received
         now = self._reactor.now()
         if not lost:
-            self._pause_s = LOST_FIRST_S
+            self._backoff.reset()
         elif now < self._due_s:
             return
         else:
             self._turn = moved == self._mark
-            self._pause_s = min(2 * self._pause_s, LOST_LAST_S)
             if self._key:
                 self._again()
             if self.named:
                 names_of(self._reactor).find(self._where.host, self)
         self._mark = moved
-        self._due_s = now + self._pause_s
+        self._due_s = now + self._backoff.after()
 
     def found(self, addresses: Addresses) -> None:
         """The name has these addresses."""

@@ -34,12 +34,21 @@ class Endpoint(NamedTuple):
         """As libzmq takes it."""
         if self.scheme == "ipc":
             return f"ipc://{self.host}"
-        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+        return f"tcp://{bracketed(self.host)}:{self.port}"
 
     @property
     def ipv6(self) -> bool:
         """True when the socket needs the IPV6 option."""
         return self.scheme == "tcp" and (":" in self.host or self.host == "*")
+
+
+def bracketed(host: str) -> str:
+    """A host as a URL has it: IPv6 numbers in brackets.
+
+    >>> bracketed("fe80::1%eth0"), bracketed("127.0.0.1")
+    ('[fe80::1%eth0]', '127.0.0.1')
+    """
+    return f"[{host}]" if ":" in host else host
 
 
 def parse(uri: str) -> Endpoint:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import random
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Final
 
 import zmq
 
+from broker.backoff import Backoff
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.transport.curve import CurveClient
@@ -208,7 +208,7 @@ async def dial(uri: str, options: Options) -> DealerLink:
     loop = asyncio.get_running_loop()
     patience = options.connect_timeout_s or float("inf")
     deadline = loop.time() + patience
-    bound, hangups = BACKOFF_S, 0
+    backoff, hangups = Backoff(BACKOFF_S, BACKOFF_MAX_S), 0
     keys = _keys(options)
     while True:
         try:
@@ -223,8 +223,7 @@ async def dial(uri: str, options: Options) -> DealerLink:
                 f"{last}: its key is not the one we expect, "
                 "only one side speaks CURVE, or it does not speak ZeroMQ"
             ) from last
-        pause = random.uniform(0, bound)
-        bound = min(2 * bound, BACKOFF_MAX_S)
+        pause = backoff.after()
         if loop.time() + pause >= deadline:
             raise LinkBroken(f"nobody answered within {patience:g} s: {last}", last.errno) from last
         await asyncio.sleep(pause)

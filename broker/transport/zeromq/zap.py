@@ -21,6 +21,7 @@ from zmq.utils import z85
 
 from broker.identity import ClientKey, PeerInfo
 from broker.transport.link import Options
+from broker.transport.zeromq.address import bracketed
 from broker.transport.zeromq.origin import credentials
 from broker.transport.zeromq.tuning import EVENTS, NOBLOCK, POLLIN
 
@@ -128,7 +129,9 @@ class ListenerPolicy:
     def _name(self, user_id: str, address: str) -> str:
         """What logs call the connection."""
         number = user_id.partition(" ")[0]
-        return f"{self.uri}#{number}" if self._ipc else f"tcp://{address.removeprefix('::ffff:')}#{number}"
+        if self._ipc:
+            return f"{self.uri}#{number}"
+        return f"tcp://{bracketed(address.removeprefix('::ffff:'))}#{number}"
 
 
 def _key(request: list[bytes]) -> str:

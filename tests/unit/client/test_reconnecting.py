@@ -343,10 +343,3 @@ def test_both_sides_mean_the_same_close_codes():
 
     codes = [*MEANINGS, *range(1000, 1016), 3000, 4099, 4300, 4600]
     assert {code: is_final(code) for code in codes} == {code: not reconnects(code) for code in codes}
-
-
-def test_pauses_grow_and_are_spread():
-    pauses = Reconnect(min_s=1.0, max_s=8.0)
-    for attempt, longest in ((0, 1.0), (1, 2.0), (3, 8.0), (9, 8.0), (5000, 8.0)):
-        found = [pauses.pause_s(attempt) for _ in range(200)]
-        assert 0 <= min(found) < longest / 2 < max(found) <= longest

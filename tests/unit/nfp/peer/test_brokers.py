@@ -2,14 +2,14 @@
 
 import pytest
 
+from broker import backoff
 from broker.errors import ConfigError
-from broker.nfp.peer import brokers
 from broker.nfp.peer.brokers import FIRST_S, LATE_S, LONG_S, SOON_S, Brokers
 
 
 @pytest.fixture(autouse=True)
 def _longest(monkeypatch):
-    monkeypatch.setattr(brokers.random, "uniform", lambda _low, high: high)
+    monkeypatch.setattr(backoff.random, "uniform", lambda _low, high: high)
 
 
 def test_goes_on_in_a_circle_when_patience_is_over_and_not_before():
@@ -40,6 +40,7 @@ def test_a_single_one_and_no_patience_setting_never_go_on():
 
 def test_waits_grow_slowly_at_first_and_start_anew():
     them = Brokers(["a"], 0, 0.0)
+    them.failed(1.0)
     assert them.pause_s() == FIRST_S
     for _ in range(9):
         them.failed(1.0)
@@ -48,6 +49,7 @@ def test_waits_grow_slowly_at_first_and_start_anew():
         them.failed(LONG_S)
     assert them.pause_s() == LATE_S
     them.reached(LONG_S)
+    them.left(LONG_S, 2 * LATE_S)
     assert them.pause_s() == FIRST_S
 
 
@@ -56,7 +58,7 @@ def test_conversations_that_end_at_once_are_made_less_and_less_often():
     for _ in range(9):
         them.reached(1.0)
         them.left(1.0, 0.1)
-    assert them.pause_s() > FIRST_S
+    assert them.pause_s() == LATE_S
     them.reached(1.0)
     them.left(9.0, 8.0)
     assert them.pause_s() == FIRST_S

@@ -27,6 +27,20 @@ def test_a_child_is_admitted_with_our_uuid_and_is_online():
     run(story)
 
 
+def test_a_rank_that_joins_again_and_again_is_told_with_both_places():
+    async def story(parent):
+        for number in range(6):
+            assert parent.health().get("joins", 1) == max(number, 1)
+            child = parent.connect()
+            told = HELLO._replace(uuid=f"{UUID[:-1]}{number}", hostname="node1")
+            assert (await ask(child, hello.encode(told))).errnum == 0
+        health = parent.health()
+        assert (health["status"], health["joins"], health["places"]) == ("full", 6, ["child on node1"])
+        assert next(iter(parent.overlay._children)).health(parent.overlay._clock() + 61).get("joins") is None
+
+    run(story)
+
+
 def test_a_subtree_is_full_when_every_child_is():
     async def story(parent):
         await parent.join()

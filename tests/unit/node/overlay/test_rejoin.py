@@ -3,11 +3,12 @@
 import asyncio
 import errno
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
 from broker.errors import ConfigError
-from broker.node.overlay import control, hello
+from broker.node.overlay import control, hello, parent
 from broker.node.overlay.hello import HeadgateHello
 from broker.routing.topology import Topology
 from broker.transport import registry
@@ -23,6 +24,17 @@ from broker.wire.payload import any_text, decode_json
 from tests.tables import for_each
 from tests.unit.node.overlay.trees import OWNER, QUICK, Client, Rank, until
 from tests.unit.node.overlay.upward import PARENT, Story, run
+
+
+class Noted(parent.Backoff):
+    """Notes the bounds and waits for none."""
+
+    bounds: ClassVar[list[float]] = []
+
+    def after(self, lived_s=0.0, longest_s=None):
+        self._spread = False
+        self.bounds.append(super().after(lived_s))
+        return 0.0
 
 
 def lose_by_closing(story):
@@ -52,6 +64,21 @@ def test_a_lost_parent_is_joined_again_as_a_new_incarnation(lose):
         assert story.link.inbox[1].routes[0] == PARENT.encode()
 
     run(tell)
+
+
+def test_a_parent_that_is_lost_again_at_once_is_joined_less_and_less_often(monkeypatch):
+    """As by two processes of one rank, each of which takes the other one's place."""
+    monkeypatch.setattr(parent, "Backoff", Noted)
+    Noted.bounds.clear()
+
+    async def tell(story):
+        for number in range(5):
+            lose_by_closing(story)
+            await until(lambda: len(story.links) == 2 + number and story.child.overlay.joined())  # noqa: B023
+        first_s = story.child.overlay._parent._config.backoff_s
+        assert Noted.bounds == [first_s * 2**number for number in range(5)]
+
+    run(tell, backoff_s=0.1, backoff_max_s=10.0)
 
 
 def test_while_no_parent_is_there_upward_calls_fail_at_once_and_local_ones_work():
