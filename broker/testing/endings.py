@@ -175,7 +175,7 @@ async def check_nobody_there(harness: Harness) -> None:
     listener = await harness.transport.listen(harness.new_address(), Accepting(), options)
     await listener.stop()
     hasty = harness.dialling()
-    hasty.connect_timeout_s = 0.3
+    hasty.connect_timeout_s = 0.1
     assert isinstance(await failure_of(harness, listener, hasty), LinkBroken)
 
 
@@ -190,7 +190,7 @@ async def check_stop_keeps_links(harness: Harness) -> None:
     async with connected(harness) as pair:
         await pair.listener.stop()
         hasty = harness.dialling()
-        hasty.connect_timeout_s = 0.3
+        hasty.connect_timeout_s = 0.1
         assert isinstance(await failure_of(harness, pair.listener, hasty), LinkError)
         send_all(pair.near, numbered(10))
         send_all(pair.far, numbered(10))
@@ -271,8 +271,8 @@ async def check_no_descriptor_leaks(harness: Harness) -> None:
             await pair.far_in.end()
 
     await once()  # what is made once per process stays
-    before = await fewest_descriptors(0, 0.3)
-    for _ in range(5):
+    before = await fewest_descriptors(0, 0.1)
+    for _ in range(3):
         await once()
     after = await fewest_descriptors(before)
     assert after <= before, f"{before} descriptors before, {after} after"
@@ -282,7 +282,7 @@ async def fewest_descriptors(enough: int, patience_s: float = 1.0) -> int:
     """Descriptors of this process, given some time to close what closes in the background."""
     count, until_s = descriptors(), time.monotonic() + patience_s
     while count > enough and time.monotonic() < until_s:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.005)
         count = min(count, descriptors())
     return count
 

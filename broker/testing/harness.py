@@ -20,6 +20,8 @@ from broker.wire.message import (
 
 PATIENCE_S = 15.0
 """How long a check waits for what must happen; generous, because it is only spent on failure."""
+SOON_S = 0.02
+"""How long a check waits for what must not happen."""
 
 
 @dataclass
@@ -114,7 +116,7 @@ class Recorder:
     async def end(self) -> LinkError:
         """How the link ended; fails when it ends a second time soon after."""
         await self.until(lambda self: self.ends)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(SOON_S)
         assert len(self.ends) == 1, f"ended {len(self.ends)} times: {self.ends}"
         return self.ends[0]
 

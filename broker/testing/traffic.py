@@ -7,6 +7,7 @@ import os
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded
 from broker.testing.harness import (
+    SOON_S,
     Accepting,
     Harness,
     Recorder,
@@ -211,7 +212,7 @@ async def check_one_message_of_any_size(harness: Harness) -> None:
             reader.pause()
             await asyncio.sleep(0)
             send_all(sender, messages)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(SOON_S)
             assert (pair.far.ended, pair.near.ended) == (None, None)
             reader.resume()
             assert topics(await recorder.count(len(messages))) == topics(messages)
@@ -229,7 +230,7 @@ async def check_pause_and_resume(harness: Harness) -> None:
                 reader.pause()
                 await asyncio.sleep(0)
                 send_all(sender, numbered(50))
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(SOON_S)
                 assert len(recorder.messages) == (turn - 1) * 50
                 reader.resume()
                 assert topics(await recorder.count(turn * 50)) == topics(numbered(50)) * turn
@@ -244,7 +245,7 @@ async def check_messages_wait_for_start(harness: Harness) -> None:
     far, far_in = await accepting.link(0)
     await far_in.count(1)
     send_all(far, numbered(20))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(SOON_S)
     near_in = Recorder()
     near.start(near_in)
     assert topics(await near_in.count(20)) == topics(numbered(20))
@@ -267,7 +268,7 @@ async def check_peer_that_leaves_while_paused(harness: Harness) -> None:
             await asyncio.sleep(0)
             send_all(leaver, numbered(50, 1000))
             leaver.close("gone")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(2 * SOON_S)
             assert bool(recorder.messages) is bool(recorder.ends)
             reader.resume()
             await recorder.end()
