@@ -181,7 +181,7 @@ class Client:
         """True when a call is not answered, whether or not it can be sent."""
         with contextlib.suppress(zmq.Again):
             self.sock.send_multipart([encode(Kind.CALL, "x", topic, id=new_id()), b""], zmq.NOBLOCK)
-        return self.silent(200)
+        return self.silent(100)
 
     def get(self) -> Answer:
         """The next one; whether we are still there may be asked at any time, and is no answer."""

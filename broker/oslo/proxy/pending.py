@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from broker.figures import NameStats
 from broker.oslo.frames import ID_BYTES
 
-GRACE_S: Final = 1.0
+GRACE_S: float = 1.0
 """After its time was over a call is remembered for so long: a reply then is late, not foreign."""
 FOREVER_S: Final = 86_400.0
 """Of calls without a limit."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.oslo.client.session import ClientSession
+from broker.oslo.proxy import pending
 from tests.live.oslo_raw import Node
 from tests.unit.oslo.client.nodes import settings_at, whole_node
 
@@ -30,8 +31,9 @@ def folder(rundir: Path) -> Path:
 
 
 @pytest.fixture
-def run_node(folder: Path, stack: ExitStack) -> Callable[..., Node]:
-    """Start a real node."""
+def run_node(folder: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Node]:
+    """Start a real node; it soon forgets a call whose time is over."""
+    monkeypatch.setattr(pending, "GRACE_S", 0.05)
     return lambda **changes: stack.enter_context(Node(whole_node(changes.pop("folder", folder), **changes)))
 
 

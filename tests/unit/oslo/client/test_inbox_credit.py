@@ -9,6 +9,7 @@ from broker.oslo.client.inbox_credit import CALLS, CREDIT, CREDIT_BYTES, CREDIT_
 from broker.oslo.contract import Address
 from broker.oslo.frames import Flag, Kind, decode, encode, new_id
 from broker.oslo.names import Pipeline, Reason
+from broker.oslo.proxy import process
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Record
 from tests.live.oslo_raw import PATIENCE_S, Node, until
@@ -54,8 +55,9 @@ def test_a_small_window_has_each_given_back_at_once(window):
     assert credit.take(1)
 
 
-def restarted(node, stack):
-    """The node's next proxy."""
+def restarted(node, stack, monkeypatch):
+    """The node's next proxy; the first one waits for no answers."""
+    monkeypatch.setattr(process, "FLUSH_S", 0.05)
     node.proxy.stop("another one comes", returns=True)
     node.join()
     return stack.enter_context(Node(node.config))
@@ -76,7 +78,7 @@ def member(node, room="call"):
 
 @pytest.mark.parametrize("more", [0, 15])
 def test_after_a_restart_a_full_inbox_gets_nothing_more_and_each_call_is_answered_once(
-    folder, open_session, stack, more
+    folder, open_session, stack, monkeypatch, more
 ):
     """Those that come again need no room: it has them."""
     with Node(whole_node(folder)) as node:
@@ -86,7 +88,7 @@ def test_after_a_restart_a_full_inbox_gets_nothing_more_and_each_call_is_answere
         for number in range(2 * ROOM):
             port.cast(SERVER, b"%d" % number)
         until(lambda: len(slow._items) == 2 * ROOM, "casts in it")
-        again = restarted(node, stack)
+        again = restarted(node, stack, monkeypatch)
     stack.callback(port.close)  # before the node, or it waits for its answer
     until(lambda: port.status()["counts"].get("had_already", 0) >= ROOM, "the calls to come again")
     until(lambda: again.status("call")["pending"] == ROOM, "the new proxy to know them")
@@ -105,7 +107,7 @@ def test_after_a_restart_a_full_inbox_gets_nothing_more_and_each_call_is_answere
     until(lambda: answers == [b"once"] * (ROOM + more), "all answers")
 
 
-def test_after_a_restart_there_is_credit_for_the_room_that_is_left(folder, open_session, stack):
+def test_after_a_restart_there_is_credit_for_the_room_that_is_left(folder, open_session, stack, monkeypatch):
     with Node(whole_node(folder)) as node:
         port = open_session(inbox_msgs=ROOM)
         slow = port.listen(SERVER)
@@ -114,7 +116,7 @@ def test_after_a_restart_there_is_credit_for_the_room_that_is_left(folder, open_
         until(lambda: len(slow._items) == 4, "four casts")
         slow.get(0)
         until(lambda: member(node, "cast")["credit"] == ROOM - 3, "the credit for one")
-        again = restarted(node, stack)
+        again = restarted(node, stack, monkeypatch)
     stack.callback(port.close)  # before the node, or it waits for its answer
 
     def credit():

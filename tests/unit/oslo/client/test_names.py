@@ -37,7 +37,7 @@ def name_server(monkeypatch):
 def local(run_node, open_session):
     """A node, a port on it, and a server there that answers."""
     node = run_node(lease_s=LEASE_S)
-    port = open_session(fanout_wait_s=6 * PATIENCE_S)
+    port = open_session(fanout_wait_s=6 * PATIENCE_S, linger_s=0.2)
     inbox = port.listen(Address("x", "local", "s"))
 
     def serve():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.oslo.proxy import pending
 from tests.live.oslo_raw import Node, node_at
 
 
@@ -16,8 +17,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run_node(folder: Path) -> Iterator[Callable[..., Node]]:
-    """Start a node with settings."""
+def run_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Node]]:
+    """Start a node with settings; it soon forgets a call whose time is over."""
+    monkeypatch.setattr(pending, "GRACE_S", 0.05)
     with ExitStack() as stack:
         yield lambda **changes: stack.enter_context(node_at(changes.pop("folder", folder), **changes))
 

@@ -193,7 +193,7 @@ def test_nobody_unlisted_comes_in_by_tcp(run_node):
     server = node.server()
     server.open("t")
     client = node.client(tcp=True)
-    client.sock.poll(200, zmq.POLLOUT)
+    client.sock.poll(50, zmq.POLLOUT)
     assert client.unheard("t")
     until(lambda: node.status("call")["connections_denied"], "the stranger to be counted")
     assert server.silent(50)
@@ -248,7 +248,7 @@ def test_calls_that_end_soon_are_not_asked_about(run_node, monkeypatch):
     server.open("t")
     client.call("t", ttl_ms=60_000)
     got = server.get()
-    assert client.silent(200)
+    assert client.silent()
     server.reply(got)
     assert client.get().kind == Kind.REPLY
 

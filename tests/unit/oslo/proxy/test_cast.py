@@ -44,7 +44,8 @@ def test_a_deadline_comes_with_it(node):
     assert due_of(server.get().envelope, now_s) is None
 
 
-def test_listeners_of_a_process_have_queues_of_their_own(run_node):
+def test_listeners_of_a_process_have_queues_of_their_own(run_node, monkeypatch):
+    monkeypatch.setattr(back_pressure, "STILL_S", 0.1)
     node = run_node(**NARROW)
     server, client = node.server("cast", credit=2), node.client("cast")
     one, two = server.open("t"), server.open("u")
@@ -100,9 +101,24 @@ def test_rules_apply(run_node):
     assert server.silent(50)
 
 
+def came(node):
+    return sum(each["in"] for each in node.status("cast")["entries"])
+
+
 def jam(node, client, **more):
     """Cast to a server that gives no credit until its queue of 5 is full."""
-    until(lambda: client.cast("t", b"jam", **more) and node.count("cast", "full"), "a full queue")
+
+    sent = came(node)
+
+    def full():
+        nonlocal sent
+        for _ in range(20):
+            client.cast("t", b"jam", **more)
+        sent += 20
+        return node.count("cast", "full")
+
+    until(full, "a full queue")
+    until(lambda: came(node) == sent, "what is sent behind that")
     assert [each["waiting"] for each in members(node) if each["waiting"]] == [5]
 
 

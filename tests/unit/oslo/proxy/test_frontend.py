@@ -138,7 +138,7 @@ def test_keys_say_who_is_who(run_node, folder):
         curve_client(node, curve.generate().public_key, known),
         node.client(tcp=True),
     ):
-        refused.sock.poll(200, zmq.POLLOUT)
+        refused.sock.poll(50, zmq.POLLOUT)
         assert refused.unheard("t")
     assert server.silent(50)
     until(lambda: node.status("call")["connections_denied"], "the stranger to be counted")
@@ -152,7 +152,7 @@ def test_our_own_key_is_known_and_no_other_unless_a_setting_lets_it_in(run_node,
     curve_client(node, made.public_key, made).call("t")
     assert server.get().envelope.rolemask == Role.USER
     stranger = curve_client(node, made.public_key, curve.generate())
-    stranger.sock.poll(200, zmq.POLLOUT)
+    stranger.sock.poll(50, zmq.POLLOUT)
     assert stranger.unheard("t")
     until(lambda: node.status("call")["connections_denied"], "the stranger to be counted")
     assert server.silent(50)

@@ -13,6 +13,7 @@ from broker.errors import ConfigError
 from broker.oslo.frames import Kind, encode
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.node import EVERYTHING
+from broker.oslo.proxy import process
 from broker.oslo.proxy.process import NodeProxy
 from tests.live.oslo_raw import PATIENCE_S, child_of, config_at, until
 from tests.live.oslo_wire import hear
@@ -145,7 +146,8 @@ def test_only_known_rooms_run(folder, run):
     assert not folder.exists()
 
 
-def test_leaving_is_told_and_does_not_wait_for_the_frozen(run_node):
+def test_leaving_is_told_and_does_not_wait_for_the_frozen(run_node, monkeypatch):
+    monkeypatch.setattr(process, "FLUSH_S", 0.2)
     node = run_node(queue_msgs=1000, send_msgs=4, lease_s=60.0)
     with child_of(node, "call", "t", "frozen") as child:
         child.freeze()

@@ -85,7 +85,7 @@ READER = """
 """
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.patient)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.patient)])
 def test_who_reads_a_burst_survives_the_end_of_its_sender(rundir, kills):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(READER), str(kills), str(BURST_S), f"ipc://{rundir}"],

@@ -483,7 +483,7 @@ def test_after_the_end_calls_are_forgotten():
 def test_threads_that_ring_while_it_ends_write_into_no_other_file():
     """The number of the bell's descriptor is given to the next file that is opened; it must stay empty."""
     files = []
-    for _ in range(15):
+    for _ in range(6):
         reactor, over = Reactor(), threading.Event()
         thread = running(reactor)
 

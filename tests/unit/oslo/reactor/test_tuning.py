@@ -128,4 +128,4 @@ def test_the_largest_body_passes_to_a_dealer_with_the_longest_envelope_and_route
     assert dialing.poll(10_000)
     assert dialing.recv() == bundle
     listening.send_multipart([peer, bytes(limit + tuning.BUNDLE_BYTES + tuning.CURVE_BYTES + 1)])
-    assert not dialing.poll(200)  # refused before it is allocated
+    assert not dialing.poll(50)  # refused before it is allocated
