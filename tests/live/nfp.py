@@ -40,7 +40,7 @@ from tests.live.ports import free_endpoint
 from tests.live.starter import NFP_BROKER, Started, started
 
 PATIENCE_S = 40.0
-QUIET_S = 0.3
+QUIET_S = 0.1
 """How long a silence is watched for before it counts as one."""
 Answer = TypeVar("Answer")
 

@@ -238,6 +238,7 @@ def test_a_terminal_that_stands_still_holds_up_nobody(
     screen = Still()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(up, "WAITING_MAX", 10)
+    monkeypatch.setattr(up, "LAST_LINES_S", 0.1)
     told = up.OutputPrinter(tmp_path, as_json=False, quiet=False)
     for number in range(100):
         told("w", "line", str(number))

@@ -424,7 +424,7 @@ def test_the_writer_of_a_broker_that_was_just_killed_is_waited_for(make, tmp_pat
     one = make()
     (tmp_path / "j").mkdir(mode=0o700)
     former = premises.Lock(one.options)
-    leaving = threading.Timer(0.3, former.close)
+    leaving = threading.Timer(0.1, former.close)
     leaving.start()
     try:
         one.start()
@@ -501,8 +501,9 @@ def test_a_run_has_a_name(make):
     assert make(run="ab" * 16).options.run == "ab" * 16
 
 
-def test_a_writer_has_its_lock_before_it_runs(make, tmp_path):
+def test_a_writer_has_its_lock_before_it_runs(make, tmp_path, monkeypatch):
     """Whoever asks for the same name a moment later is refused, however long the first process takes to begin."""
+    monkeypatch.setattr(recorder, "FORMER_S", 0.1)
     slow = [sys.executable, "-c", "import sys; sys.stdin.read(); import time; time.sleep(60)"]
     first, second = make(command=slow), make()
     first.start()

@@ -470,7 +470,7 @@ def test_one_large_message_on_a_slow_line_makes_progress(monkeypatch, way):
     async def standstill(outbox):
         """What buffers take is taken; nobody reads on."""
         seen, still = -1, 0
-        while still < 20:
+        while still < 8:
             still = still + 1 if outbox.progress == seen else 0
             seen = outbox.progress
             await asyncio.sleep(0.01)

@@ -174,7 +174,9 @@ def test_a_third_key_while_the_first_has_links(uri):
     asyncio.run(check())
 
 
-def test_a_listener_without_links_leaves_at_once_and_the_address_is_free_in_the_end(uri):
+def test_a_listener_without_links_leaves_at_once_and_the_address_is_free_in_the_end(uri, monkeypatch):
+    monkeypatch.setattr(router, "_GRACE_S", 0.02)
+
     async def check():
         async with stage(uri) as door:
             for certificate in (NEW, NEWER, SERVER):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.nfp.peer import brokers
 from tests.unit.nfp.client.fake_broker import FakeBroker
 
 
@@ -27,3 +28,9 @@ def norfab():
 def state_home(tmp_path, monkeypatch):
     """Where named clients keep their jobs: of one test, for uuids are the same in many."""
     monkeypatch.setenv("XDG_STATE_HOME", f"{tmp_path}-state")
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    """A client tries again soon."""
+    monkeypatch.setattr(brokers, "SOON_S", 0.05)

@@ -4,7 +4,7 @@ import asyncio
 
 from broker.nfp.client import Limits, NfpClient
 
-SOON = Limits(resend_s=0.1, poll_s=0.1, answer_s=5.0)
+SOON = Limits(resend_s=0.05, poll_s=0.05, answer_s=5.0)
 WITHIN_S = 20.0
 
 

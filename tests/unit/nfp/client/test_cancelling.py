@@ -109,7 +109,7 @@ def test_a_post_without_an_answer_is_not_sent_again_behind_its_cancellation(ours
         ours._delete = lambda client, packet: None
         return await job.cancel()
 
-    assert not run(work, ours, limits=Limits(resend_s=0.1, answer_s=0.5))
+    assert not run(work, ours, limits=Limits(resend_s=0.05, answer_s=0.2))
     commands = [seen[0] for seen in ours.seen]
     assert commands[commands.index("DELETE") :] == ["DELETE"]
 

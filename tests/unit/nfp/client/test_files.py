@@ -250,7 +250,7 @@ def test_a_partial_file_that_another_writes_is_waited_for_until_the_deadline(bro
     with open(part(broker, tmp_path / "a"), "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(FetchFailed, match="another program that fetches the same file"):
-            fetch(broker, tmp_path / "a", timeout_s=0.5)
+            fetch(broker, tmp_path / "a", timeout_s=0.25)
     (found,) = fetch(broker, tmp_path / "a")
     assert found.path.read_bytes() == broker.files[URL]
 
@@ -258,4 +258,4 @@ def test_a_partial_file_that_another_writes_is_waited_for_until_the_deadline(bro
 def test_a_transfer_that_takes_too_long_is_no_error_of_the_disk(broker, tmp_path):
     broker._chunk = lambda *_: None
     with pytest.raises(JobTimeout, match="nothing final"):
-        fetch(broker, tmp_path / "a", timeout_s=0.5)
+        fetch(broker, tmp_path / "a", timeout_s=0.25)

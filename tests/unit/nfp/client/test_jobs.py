@@ -188,15 +188,15 @@ def test_a_job_that_nothing_is_heard_of_is_asked_for(norfab):
 def test_the_deadline(broker):
     async def work(client):
         await client.wait_connected()  # what follows is about a broker that has the job
-        await client.run("dummy", "never", timeout_s=1.0)
+        await client.run("dummy", "never", timeout_s=0.4)
 
-    with pytest.raises(JobTimeout, match=r"dummy.never\): nothing final within 1 s; no result of w1, w2"):
+    with pytest.raises(JobTimeout, match=r"dummy.never\): nothing final within 0.4 s; no result of w1, w2"):
         run(work, broker)
 
 
 def test_the_deadline_keeps_what_came(ours):
     async def work(client):
-        job = await client.submit("dummy", "never", timeout_s=0.5, uuid="u")
+        job = await client.submit("dummy", "never", timeout_s=0.3, uuid="u")
         await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
         ours.do(lambda: ours.finish("u", "w1", 1))
         await job.wait()
@@ -391,7 +391,7 @@ def test_at_deployed_norfab_what_workers_have_is_asked_for_after_a_reconnect(nor
 
 def test_a_broker_that_took_a_job_over_is_told_of_its_deadline(ours):
     async def work(client):
-        job = await client.submit("dummy", "never", uuid="u", timeout_s=0.5)
+        job = await client.submit("dummy", "never", uuid="u", timeout_s=0.3)
         await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
         ours.do(lambda: (ours.jobs.clear(), setattr(ours, "epoch", "e2")))
         client._channel.reopen("test")

@@ -44,7 +44,7 @@ def test_it_is_not_sent_again_when_the_answer_is_lost(service, broker):
         client._channel.reopen("for a test")
         await job.wait()
         await client.wait_connected()
-        await asyncio.gather(client.mmi("show_workers", timeout_s=0.3), return_exceptions=True)
+        await asyncio.gather(client.mmi("show_workers", timeout_s=0.15), return_exceptions=True)
         return job
 
     job = run(work, broker)

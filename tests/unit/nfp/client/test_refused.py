@@ -72,7 +72,7 @@ def test_a_broker_of_the_list_that_is_away_may_still_come(live):
 
     async def work(client):
         with pytest.raises(LinkBroken, match="not connected within"):
-            await client.wait_connected(0.5)
+            await client.wait_connected(0.2)
         with pytest.raises(JobTimeout, match=r"no broker has confirmed that it has it: tcp://127\.0\.0\.1"):
             await client.run("filesharing", "list_files", timeout_s=0.3)
 
@@ -87,7 +87,7 @@ def test_once_it_has_let_us_in_jobs_wait_for_it(live):
         client._channel._curves[live.endpoint] = curve.CurveClient(own, curve.generate().public_key)
         client._channel.reopen("for a test")
         with pytest.raises(JobTimeout):
-            await client.run("filesharing", "list_files", timeout_s=1.0)
+            await client.run("filesharing", "list_files", timeout_s=0.3)
 
     own = curve.generate()
     assert outcome(
@@ -142,8 +142,8 @@ def test_a_name_that_is_connected_is_in_the_text_of_the_deadline(live):
     async def main():
         async with asyncio.timeout(WITHIN_S), named(live) as first:
             await first.wait_connected()
-            async with named(live) as second:
+            async with named(live, open_timeout_s=0.05) as second:
                 with pytest.raises(JobTimeout, match="perhaps another peer is connected as 'c1'"):
-                    await second.run("nosuch", "task", timeout_s=1.0)
+                    await second.run("nosuch", "task", timeout_s=0.5)
 
     asyncio.run(main())

@@ -111,10 +111,10 @@ def test_a_task_that_failed_is_a_job_that_failed_and_has_its_results(ours, tmp_p
 
 def test_a_deadline_goes_on_while_nobody_is_there(ours, tmp_path):
     async def first(client):
-        await client.submit("dummy", "never", uuid="u", timeout_s=0.3)
+        await client.submit("dummy", "never", uuid="u", timeout_s=0.1)
 
     async def second(client):
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.15)
         assert await client.unfinished() == []
         job = await client.attach("u")
         with pytest.raises(JobTimeout):
@@ -126,7 +126,7 @@ def test_a_deadline_goes_on_while_nobody_is_there(ours, tmp_path):
 
 def test_what_nobody_takes_up_ends_with_its_deadline(ours, tmp_path):
     async def first(client):
-        await client.submit("dummy", "never", uuid="u", timeout_s=0.3)
+        await client.submit("dummy", "never", uuid="u", timeout_s=0.1)
         await client.submit("dummy", "never", uuid="v", timeout_s=60)
 
     async def second(client):
@@ -134,7 +134,7 @@ def test_what_nobody_takes_up_ends_with_its_deadline(ours, tmp_path):
         return store.state("u"), store.state("v")
 
     lives(ours, tmp_path, first)
-    time.sleep(0.3)  # the deadline passes while nobody is there
+    time.sleep(0.1)  # the deadline passes while nobody is there
     assert lives(ours, tmp_path, second) == [("expired", "open")]
 
 

@@ -464,7 +464,7 @@ def test_a_worker_that_hears_nothing_says_what_that_may_be(sender, speaks, monke
             if speaks:
                 await broker.take_open()
                 broker.say("c1", Command.KEEPALIVE, service="s")
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
             await way.close()
 
     asyncio.run(main())

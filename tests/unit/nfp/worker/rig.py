@@ -20,7 +20,7 @@ SERVICE = "dummy"
 
 def made(broker: RawBroker, **options) -> Worker:
     """A worker with a few tasks."""
-    options.setdefault("open_timeout_s", PATIENCE_S if broker.opens else 0.05)
+    options.setdefault("open_timeout_s", PATIENCE_S if broker.opens else 0.02)
     options.setdefault("files", False)
     options.setdefault("drain_s", PATIENCE_S)
     worker = Worker(SERVICE, name="w1", broker=broker.endpoint, **options)
