@@ -40,6 +40,15 @@ DEFAULTS: Final[dict[str, frozenset[str]]] = {
 """Role -> kinds it has everywhere when no rule says otherwise."""
 
 
+PRESETS: Final = {
+    "viewer": (
+        *("broker.calls", "broker.stats-get", "overlay.topology", "overlay.health"),
+        *("state-machine.get", "attr.get"),
+    )
+}
+"""What a preset of rules lets a role call: of *viewer*, what the dashboard's views of brokers and calls are made of."""
+
+
 class _Table:
     """The rules of one role and kind: prefix -> verdict, longest prefixes first."""
 
@@ -110,14 +119,36 @@ class Access:
         return [role for role in ROLE_NAMES if self._tables[role, kind].verdict(name)]
 
 
+def preset_for(kind: str, topic: str) -> str:
+    """Name the preset of rules that would let a role do this; "" where none does.
+
+    >>> preset_for("call", "attr.get"), preset_for("publish", "attr.get")
+    ('viewer', '')
+    """
+    asked = "broker.calls" if topic in ("gateway.calls", "gateway.ranks") else topic
+    return next((name for name, topics in PRESETS.items() if kind == "call" and asked in topics), "")
+
+
+def rule_for(kind: str, topic: str) -> str:
+    """Describe the entry of ``[[rules]]`` that would help.
+
+    >>> rule_for("call", "attr.get"), rule_for("publish", "job.end")
+    ('preset = "viewer"', 'kinds = ["publish"], prefixes = ["job.end"]')
+    """
+    if preset := preset_for(kind, topic):
+        return f'preset = "{preset}"'
+    return f'kinds = ["{kind}"], prefixes = ["{topic}"]'
+
+
 def _verdicts(rules: Iterable[RuleEntry]) -> dict[tuple[str, str], dict[bytes, bool]]:
     """Role and kind -> prefix -> verdict; of rules with the same prefix, one that denies wins."""
     found: dict[tuple[str, str], dict[bytes, bool]] = {}
     for rule in rules:
+        kinds, prefixes = (("call",), PRESETS[rule.preset]) if rule.preset else (rule.kinds, rule.prefixes)
         for role in rule.roles:
-            for kind in rule.kinds:
+            for kind in kinds:
                 verdicts = found.setdefault((role, kind), {})
-                for prefix in rule.prefixes:
+                for prefix in prefixes:
                     name = _encoded(prefix)
                     verdicts[name] = verdicts.get(name, True) and rule.allow
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Iterable
 from typing import Final
 
 from broker.cli.screen import printable
@@ -42,8 +43,28 @@ class UsageError(HeadgateError):
     fault = "operator"
 
 
+class Failed(HeadgateError):
+    """A verb could not do what it is for.
+
+    Attributes:
+        exit_code: of the command.
+        verb: all its words, "" for those that ``main`` knows.
+        advice: lines on what to do.
+    """
+
+    def __init__(
+        self, text: str, exit_code: int = FAILED, *, verb: str = "", advice: Iterable[str] = ()
+    ) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+        self.verb = verb
+        self.advice = tuple(advice)
+
+
 def code_of(error: BaseException) -> int:
     """The exit code for an error that ended a verb."""
+    if isinstance(error, Failed):
+        return error.exit_code
     if isinstance(error, UsageError):
         return USAGE
     if isinstance(error, ConfigError):
@@ -75,19 +96,23 @@ def _rpc_line(error: RpcError) -> str:
     )
 
 
-def report(error: BaseException, verb: str = "", *, as_json: bool = False) -> int:
+def report(error: BaseException, verb: str = "", *, as_json: bool = False, program: str = "headgate") -> int:
     """Print ``error`` to stderr, as one JSON object or for people, and return its exit code."""
     code = code_of(error)
+    verb, advice = (error.verb or verb, error.advice) if isinstance(error, Failed) else (verb, ())
     if as_json:
         told: dict[str, object] = {"error": "\n".join(lines_of(error)), "exit_code": code}
-        number = getattr(error, "errno", None)
+        number = getattr(error.__cause__ if isinstance(error, Failed) else error, "errno", None)
         if number:
             told |= {"errno": number, "name": errno.errorcode.get(number, "")}
         if isinstance(error, RpcError):
             told |= {"error": str(error), "topic": error.topic}
+        if advice:
+            told["advice"] = " ".join(advice)
         lines = [json.dumps(told, ensure_ascii=False)]
     else:
-        lines = [f"{f'headgate {verb}'.rstrip()}: {line}" for line in lines_of(error)]
+        lines = [f"{f'{program} {verb}'.rstrip()}: {line}" for line in lines_of(error)]
+        lines += [f"  {line}" for line in advice]
     # in one piece: several processes of an instance may share the terminal, and stderr may be unbuffered
     print_error("\n".join(lines))
     return code

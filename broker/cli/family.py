@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 
 from broker.cli.exits import OK, USAGE, UsageError
@@ -45,8 +45,20 @@ def run(
 
 
 def _unknown(family: str, word: str, verbs: Mapping[str, str]) -> str:
+    near = nearest(word, verbs)
+    hint = f"did you mean {near}?" if near else f"`headgate {family} --help` lists the verbs"
+    return f"{word!r} is no verb of {family}; {hint}"
+
+
+def nearest(word: str, verbs: Iterable[str]) -> str:
+    """The verb that was meant, "" if none is near.
+
+    >>> nearest("stauts", ["stats", "status"]), nearest("pong", ["ping"]), nearest("xyzzy", ["ping"])
+    ('status', 'ping', '')
+    """
     import difflib  # late: only an error asks
 
-    near = difflib.get_close_matches(word, verbs, 1)
-    hint = f"did you mean {near[0]}?" if near else f"`headgate {family} --help` lists the verbs"
-    return f"{word!r} is no verb of {family}; {hint}"
+    near = difflib.get_close_matches(word, verbs, 3)
+    # who types fast swaps letters more often than leaving some out
+    near.sort(key=lambda each: sorted(each) != sorted(word))
+    return near[0] if near else ""

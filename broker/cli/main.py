@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from broker import __version__
 from broker.cli import exits
+from broker.cli.family import nearest
 from broker.cli.verbs import BUILT_IN, SECTIONS, load, others
 from broker.errors import ConfigError, HeadgateError
 from broker.extras import EXTRA_OF, lacking
@@ -68,10 +69,10 @@ def _build(words: list[str]) -> str:
 
 
 def _unknown(word: str) -> str:
-    import difflib  # late: only an error asks
-
-    near = difflib.get_close_matches(word, [*BUILT_IN, *others()], 1)
-    hint = f"did you mean {near[0]}?" if near else "`headgate --help` lists the verbs"
+    if word.startswith("-"):
+        return f"{word!r} stands before the verb; options follow it: headgate VERB {word} ..."
+    near = nearest(word, [*BUILT_IN, *others()])
+    hint = f"did you mean {near}?" if near else "`headgate --help` lists the verbs"
     return f"{word!r} is no verb; {hint}"
 
 

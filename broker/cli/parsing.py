@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from broker.cli.exits import USAGE
-from broker.errors import print_error
+from broker.cli.exits import UsageError, report
 
 WIDTH: Final = 100
 """Columns of a help page."""
@@ -69,6 +69,13 @@ class Parser(argparse.ArgumentParser):
         self._positionals.title = "Arguments"
         self.add_argument("-h", "--help", action="help", help="Show this message and exit.")
 
+    _as_json = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; a wrong word beside ``--json`` is told as JSON, whether or not the verb has that option."""
+        self._as_json = "--json" in (sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def add_set(self, metavar: str, what: str, *names: str) -> None:
         """The option ``names`` (``-s``, ``--set``), given once for each setting: ``set`` is a list."""
         again = f"{what}; may be given again."
@@ -77,5 +84,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line, and the exit code of a wrong command line."""
-        print_error(f"{self.prog}: {message}; see {self.prog} --help")
-        raise SystemExit(USAGE)
+        program, _, verb = self.prog.partition(" ")
+        wrong = UsageError(f"{message}; see {self.prog} --help")
+        raise SystemExit(report(wrong, verb, as_json=self._as_json, program=program))

@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
             wings.beside if wings.wanted(base) else None,
         )
         try:
-            return _run(instance, words, rundir, wait=given.wait, said=_wings(base))
+            return _run(instance, words, rundir, wait=given.wait, said=_wings(base), more=_variables(base))
         finally:
             instance.stop()
     finally:
@@ -183,8 +183,24 @@ def _wings(settings: Settings) -> Callable[[], list[str]]:
     return said
 
 
+def _variables(settings: Settings) -> dict[str, str]:
+    """What the environment has to say beside the broker's address, so that what runs beside rank 0 is found."""
+    found = nfp.variables(settings.nfp) if settings.nfp is not None else {}
+    if settings.oslo is not None:
+        from broker.cli.oslo import plan as oslo
+
+        found |= oslo.variables(settings.oslo)
+    return found
+
+
 def _run(
-    instance: LocalTree, words: Sequence[str], rundir: Rundir, *, wait: bool, said: Callable[[], list[str]]
+    instance: LocalTree,
+    words: Sequence[str],
+    rundir: Rundir,
+    *,
+    wait: bool,
+    said: Callable[[], list[str]],
+    more: Mapping[str, str],
 ) -> int:
     began = time.monotonic()
     instance.start()
@@ -193,22 +209,25 @@ def _run(
         return code
     uri = instance.ranks[0].uri
     if wait:
-        seconds, environ = time.monotonic() - began, rundir.write_environment(where(uri), own_directory())
+        seconds, environ = (
+            time.monotonic() - began,
+            rundir.write_environment({**where(uri), **more}, own_directory()),
+        )
         _say_where(instance, environ, seconds, said())
         return _until_told(instance)
     if not words:
-        words = _shell(rundir, uri)
+        words = _shell(rundir, {**where(uri), **more})
         if sys.stdin.isatty():
             print_error(f"headgate: {_brokers(instance)} up; leave the shell to end")
-    return Command(words, environment(uri)).run(lambda: report_dead(instance))
+    return Command(words, environment(uri) | dict(more)).run(lambda: report_dead(instance))
 
 
-def _shell(rundir: Rundir, uri: str) -> list[str]:
+def _shell(rundir: Rundir, variables: Mapping[str, str]) -> list[str]:
     """The words of the user's shell; bash takes up our variables behind its ``.bashrc``, which may set them, too."""
     program = os.environ.get("SHELL", "/bin/sh")
     if os.path.basename(program) != "bash" or not sys.stdin.isatty():
         return [program]
-    environ = rundir.write_environment(where(uri), own_directory())
+    environ = rundir.write_environment(variables, own_directory())
     return [program, "--rcfile", rundir.write_bashrc(environ), "-i"]
 
 

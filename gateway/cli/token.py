@@ -51,11 +51,10 @@ def add(
     ] = None,
     note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What it is for.")] = "",
     config: Config = None,
-    statedir: Statedir = None,
     as_json: options.AsJson = False,
 ) -> int:
     """Make a token and print it: this once, for the file keeps a hash of it only."""
-    settings = settings_of(config, statedir)
+    settings = settings_of(config, None)
     check_user(settings, user, config)
     now = time.time()
     until = None if expires is None else now + span(expires)
@@ -150,12 +149,17 @@ def ends(until: float) -> float | None:
 
 
 def check_user(settings: GatewaySettings, user: str, config: str | None) -> None:
-    """Refuse a user that the configuration does not name; without one, it cannot be known.
+    """Refuse a user that the configuration does not name: nobody could use the token.
 
     Raises:
+        UsageError: no configuration is given.
         ConfigError: the file names no such user.
     """
-    if config is not None and all(each.name != user for each in settings.users):
+    if config is None:
+        raise UsageError(
+            f"expected --config FILE, the configuration of the gateway whose [[users]] has {user!r}"
+        )
+    if all(each.name != user for each in settings.users):
         named = ", ".join(each.name for each in settings.users) or "nobody"
         raise ConfigError(f"{config}: saw no user {user!r} in [[users]], expected one of: {named}")
 

@@ -22,7 +22,7 @@ import msgspec
 from broker import memory, supervision
 from broker.cli import command
 from broker.cli.exits import OK
-from broker.cli.nfp.inside import where, wing_of
+from broker.cli.nfp.inside import variables, where, wing_of
 from broker.cli.oslo import inside as oslo
 from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
@@ -349,4 +349,8 @@ class _Up:
     def _variables(self, gateway: Gateway) -> dict[str, str]:
         """What another terminal has to know."""
         found = {**command.where(self._rank.broker.local_uri or ""), "URL": gateway.urls[0]}
-        return {**found, "HEADGATE_TOKEN": self._token} if self._token else found
+        if self._token:
+            found["HEADGATE_TOKEN"] = self._token
+        if self._wing is not None and self._wing.broker is not None and self._rank.nfp is not None:
+            found |= variables(self._rank.nfp, self._wing.broker.endpoints)
+        return found | self._oslo.variables() if self._oslo is not None else found

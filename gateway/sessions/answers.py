@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.wire.message import DELIMITER, EVENT, NORESPONSE, Message, response
 from broker.wire.parts import part_data
+from gateway.access import rule_for
 
 if TYPE_CHECKING:
     from gateway.sessions.session import Session
@@ -50,7 +51,8 @@ def deny(session: Session, message: Message, kind: str, topic: bytes, text: str 
     name = shown(topic)
     if not text:
         roles = session.hub.access.roles_for(kind, topic)
-        text = f"{kind} {name!r}: needs the role {' or '.join(roles) or 'that nobody has'}"
+        needed = " or ".join(roles) or "that nobody has"
+        text = f"{kind} {name!r}: needs the role {needed}, or a rule: {rule_for(kind, name)}"
     session.hub.deny(session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big"))
     if message.head[3] == EVENT:
         refuse_event(session, message, errno.EPERM, text)

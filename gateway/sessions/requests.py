@@ -117,11 +117,11 @@ def add(session: Session, message: Message, _decision: Decision) -> None:
     name = _service_name(session, message)
     if name is None:
         return
-    if not session.hub.access.allows(session.roles, "register", name):
-        answers.deny(session, message, "register", name.encode())
-    elif rights.misnamed(session, name):
+    if rights.misnamed(session, name):  # told first: no rule would help
         text = f"your services are called {session.principal.userid}-NAME"
         answers.deny(session, message, "register", name.encode(), text)
+    elif not session.hub.access.allows(session.roles, "register", name):
+        answers.deny(session, message, "register", name.encode())
     elif len(session.provider.names) + session.adding >= session.hub.settings.limits.services:
         answers.refuse(
             session, message, errno.ENOSPC, f"{session.hub.settings.limits.services} services at most"

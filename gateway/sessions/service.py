@@ -59,7 +59,7 @@ from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.wire.payload import decode_json
 from broker.wire.topic import service_of
-from gateway.access import KINDS
+from gateway.access import KINDS, preset_for, rule_for
 from gateway.closes import ENDED
 from gateway.principal import ROLE_NAMES, Denied
 from gateway.sessions import listing, logins, topics
@@ -142,7 +142,8 @@ def call(hub: Hub, caller: Caller, name: str, arguments: Mapping[str, Any]) -> A
     method, _mask = found
     if not _may(hub, caller.roles, name):
         needed = " or ".join(_able(hub, name)) or "of nobody"
-        raise RpcError(errno.EPERM, f"{NAME}.{name} needs the role {needed}")
+        rule = f", or a rule: {rule_for('call', f'{NAME}.{name}')}" if name in OF_BROKERS else ""
+        raise RpcError(errno.EPERM, f"{NAME}.{name} needs the role {needed}{rule}")
     if hub.ask_others is not None and name in EVERYWHERE and not _here(hub, name, arguments):
         return _everywhere(hub, caller, name, arguments)
     return method(hub, caller, arguments)
@@ -308,13 +309,19 @@ def _rules(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
         raise ProtocolError(f"expected a topic, and a kind of {', '.join(KINDS)}")
     if kind == "call" and service_of(topic) == NAME:
         name = topic.removeprefix(f"{NAME}.")
-        return {"allowed": _may(hub, caller.roles, name), "roles": _able(hub, name)}
+        return {"allowed": _may(hub, caller.roles, name), "roles": _able(hub, name), **_preset(kind, topic)}
     if kind == "call" and topic in LINK_TOPICS:
         return {"allowed": True, "roles": _names(_ANYONE)}
     return {
         "allowed": hub.access.allows(caller.roles, kind, topic),
         "roles": hub.access.roles_for(kind, topic),
+        **_preset(kind, topic),
     }
+
+
+def _preset(kind: str, topic: str) -> dict[str, str]:
+    found = preset_for(kind, topic)
+    return {"preset": found} if found else {}
 
 
 def _end(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:

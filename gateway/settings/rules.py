@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Final
 from urllib.parse import urlsplit
 
 from broker.schemes import capabilities_of
@@ -19,6 +20,9 @@ from broker.settings.transport_options import option_problems
 from gateway.settings.places import Place, place_of
 from gateway.settings.schema import GatewaySettings, ListenEntry
 
+METRICS: Final = "gateway.metrics"
+"""What a rule lets a role call so that it may read the metrics."""
+
 
 def problems(settings: GatewaySettings) -> Iterator[Problem]:
     """Yield every fault of settings whose types are right."""
@@ -28,12 +32,27 @@ def problems(settings: GatewaySettings) -> Iterator[Problem]:
     yield from _jwt(settings)
     yield from _oidc(settings)
     yield from users(settings)
+    yield from _rules(settings)
     yield from _access(settings)
     yield from _limits(settings)
 
 
 def _saw(path: KeyPath, seen: object, expected: str) -> Problem:
     return Problem(path, f"saw {str(seen)[:64]!r}, expected {expected}")
+
+
+# ---------------------------------------------------------------- [[rules]]
+
+
+def _rules(settings: GatewaySettings) -> Iterator[Problem]:
+    for index, rule in enumerate(settings.rules):
+        path = ("rules", index, "prefixes")
+        if bool(rule.prefixes) == bool(rule.preset):
+            yield Problem(path, "expected either prefixes or a preset")
+        for at, prefix in enumerate(rule.prefixes):
+            # roles decide who may call the gateway's own methods: such a rule would do nothing
+            if "call" in rule.kinds and prefix.startswith("gateway.") and prefix not in ("gateway.", METRICS):
+                yield _saw((*path, at), prefix, f'{METRICS} alone; preset = "viewer" lets a role look')
 
 
 # ---------------------------------------------------------------- the upstream

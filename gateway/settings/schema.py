@@ -160,8 +160,12 @@ class RuleEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kinds: Annotated[tuple[Kind, ...], Meta(min_length=1)] = ("call", "publish", "subscribe", "register")
     """What it is about: calls by topic, events published and subscribed by topic, services registered by name."""
 
-    prefixes: Annotated[tuple[str, ...], Meta(min_length=1)]
-    """Topics that begin so; "" is all of them."""
+    prefixes: tuple[str, ...] = ()
+    """Topics that begin so; "" is all of them. Missing only beside preset."""
+
+    preset: Literal["viewer"] | None = None
+    """What a role needs for one purpose, instead of kinds and prefixes: viewer, to look at the dashboard. Default
+    none."""
 
     allow: bool = True
     """false takes the right away below the prefix, whatever a wider rule allows."""

@@ -6,6 +6,7 @@ import errno
 import functools
 import itertools
 import json
+import time
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -15,6 +16,7 @@ from broker.errors import ConfigError
 from broker.wire import message as wire
 from broker.wire.framing import Splitter
 from broker.wire.payload import decode_json, encode_json
+from gateway.identity.tokens import TokenFile
 from gateway.settings import loads
 from tests.live.brokers import eventually, one_broker
 from tests.live.gateways import USERS, gateway_process
@@ -158,7 +160,8 @@ def token_of(rundir, *words):
 
 def test_a_user_without_a_role_gets_no_session(module_rundir, gateway, web):
     """A good token of a user whom the settings give no role; and settings cannot give an empty one."""
-    gateway.tokens["stranger"] = token_of(module_rundir, "add", "stranger").split()[-1]
+    tokens = TokenFile(str(module_rundir / "state" / "tokens.json"))
+    gateway.tokens["stranger"] = tokens.add("stranger", now=time.time())[1]
     with pytest.raises(InvalidStatus) as caught:
         web("stranger")
     assert caught.value.response.status_code == 403

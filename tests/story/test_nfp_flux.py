@@ -301,6 +301,10 @@ def test_one_command_brings_an_nfp_broker_up_and_down(rundir, words):
     with command(rundir, *words) as (process, said):
         assert re.search(r"NFP broker at tcp://127\.0\.0\.1:", said)
         assert "headgate nfp worker FILE.py" in said
+        if words[0] == "up":  # another terminal finds it without a word, at any port
+            shown = f". {rundir}/run/local-env && headgate nfp services --json"
+            found = subprocess.run(["sh", "-c", shown], stdout=subprocess.PIPE, timeout=START_S, check=True)
+            assert "filesharing" in found.stdout.decode()
         with connect(f"local://{rundir}/run/local-1") as h:
             names = [row["name"] for row in h.rpc("nfp.services.list").json()["services"]]
             assert "filesharing" in names

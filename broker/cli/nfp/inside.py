@@ -194,6 +194,23 @@ def where(section: NfpSection, endpoints: Sequence[str] = (), key: str = "") -> 
     return found
 
 
+def variables(section: NfpSection, endpoints: Sequence[str] = ()) -> dict[str, str]:
+    """What the environment of another terminal has to say, so that ``headgate nfp`` and programs find a broker.
+
+    Args:
+        section: its settings.
+        endpoints: where it listens; () is what ``section`` says, without the address where that leaves the port open.
+    """
+    from broker.nfp.peer.brokers import VARIABLE
+    from broker.nfp.peer.keys import DIR_VARIABLE
+    from broker.transport.zeromq.address import contact, parse
+
+    endpoint = endpoints[0] if endpoints else section.endpoint
+    place = parse(endpoint)
+    found = {DIR_VARIABLE: section.base_dir}
+    return found if endpoint.endswith(":*") else {VARIABLE: contact(place, place.host), **found}
+
+
 def _there(endpoint: str, curve: bool) -> list[str]:
     """The options that lead to ``endpoint``."""
     from broker.transport.zeromq.address import is_local, parse

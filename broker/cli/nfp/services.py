@@ -9,12 +9,11 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from broker.cli import options
-from broker.cli.exits import FAILED, OK, UsageError
+from broker.cli.exits import OK, Failed, UsageError
 from broker.cli.nfp.session import NfpSession, short, with_session
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen, duration
 from broker.cli.status import Every
-from broker.errors import print_error
 from broker.nfp.client import NfpClient
 from broker.nfp.outcome import END_STATES
 
@@ -104,10 +103,9 @@ async def look(client: NfpClient, service: str, clients: bool) -> ServiceTables:
     return ServiceTables(services, workers, await client.mmi("show_clients") if clients else None)
 
 
-def _unknown(service: str) -> int:
-    text = f"headgate nfp services: no worker offers {service[:64]!r}, and no job waits for it"
-    print_error(text)
-    return FAILED
+def _unknown(service: str) -> Failed:
+    text = f"no worker offers {service[:64]!r}, and no job waits for it"
+    return Failed(text, verb="nfp services")
 
 
 @with_session("services")
@@ -134,7 +132,9 @@ def services(
                 found = await look(client, service, clients)
                 redraw.frame(lambda: found.show(session.screen))  # noqa: B023 - called at once
                 if not watch:
-                    return OK if found.services or not service else _unknown(service)
+                    if service and not found.services:
+                        raise _unknown(service)
+                    return OK
                 await asyncio.sleep(interval)
 
     return session.run(work)

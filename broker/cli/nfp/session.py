@@ -17,9 +17,9 @@ import msgspec
 import typer
 
 from broker.cli import options
-from broker.cli.exits import NO_CONNECTION, OK, UsageError
+from broker.cli.exits import NO_CONNECTION, OK, Failed, UsageError
 from broker.cli.screen import Screen
-from broker.errors import LinkBroken, LinkError, print_error
+from broker.errors import LinkBroken, LinkError
 from broker.nfp.client import NfpClient
 from broker.nfp.client.limits import Limits
 from broker.nfp.peer.brokers import DEFAULT, chosen
@@ -78,7 +78,11 @@ Name = Annotated[
 ]
 BaseDir = Annotated[
     str | None,
-    typer.Option("--base-dir", metavar="DIR", help="Folder of keys. Default: ~/.local/state/headgate/nfp."),
+    typer.Option(
+        "--base-dir",
+        metavar="DIR",
+        help="Folder of keys. Default: $HEADGATE_NFP_DIR, or ~/.local/state/headgate/nfp.",
+    ),
 ]
 Plain = Annotated[
     bool,
@@ -162,16 +166,16 @@ class NfpSession:
     def run(self, work: Work, within_s: float = inf) -> int:
         """Connect within ``within_s`` seconds, do ``work``, leave; returns ``work``'s exit code, 0 for None.
 
-        An unreachable broker is told with what to look at, and gives exit code 3.
+        Raises:
+            Failed: no broker can be reached, with what to look at, and exit code 3. Whatever ``work`` raises.
         """
         logging.getLogger("headgate").addHandler(logging.NullHandler())  # what it says is told below
         try:
             return asyncio.run(self._run(work, within_s))
         except LinkError as error:
-            print_error(f"headgate nfp {self.verb}: {error}")
-            for line in self._advice(str(error)):
-                print_error(f"  {line}")
-            return NO_CONNECTION
+            raise Failed(
+                str(error), NO_CONNECTION, verb=f"nfp {self.verb}", advice=self._advice(str(error))
+            ) from error
 
     async def _run(self, work: Work, within_s: float) -> int:
         async with self.client() as client:

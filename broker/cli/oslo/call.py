@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli import options
-from broker.cli.exits import FAILED, OK, UsageError
+from broker.cli.exits import OK, Failed, UsageError
 from broker.cli.oslo import sending
 from broker.cli.screen import Screen
-from broker.errors import RpcError, print_error
+from broker.errors import RpcError
 from broker.oslo.contract import Address
 from broker.oslo.names import DEFAULT_EXCHANGE
 from broker.oslo.service.topics import result_of
@@ -65,8 +65,7 @@ def call(
         try:
             result = result_of(reply)
         except RpcError as error:
-            print_error(f"headgate oslo call: {where}: {error}")
-            return FAILED
+            raise Failed(f"{where}: {error}", verb="oslo call") from error
         if isinstance(result, str) and not as_json:
             screen.line(result)
             return OK

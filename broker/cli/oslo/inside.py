@@ -81,6 +81,12 @@ class OsloWing:
         lines = plan.where(self._section, self._children.endpoints if self._children is not None else {})
         return [*lines, "  headgate oslo status"] if self._children is not None else lines
 
+    def variables(self) -> dict[str, str]:
+        """What the environment of another terminal has to say, so that applications find it."""
+        from broker.cli.oslo import plan
+
+        return plan.variables(self._section)
+
     async def _watch(self) -> None:
         assert self._children is not None
         try:

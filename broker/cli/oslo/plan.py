@@ -15,6 +15,7 @@ from broker.journal.options import JournalOptions
 from broker.oslo.contract import Settings as ClientSettings
 from broker.oslo.names import Pipeline
 from broker.oslo.node import (
+    DIR_VARIABLE,
     EVERYTHING,
     BacklogConfig,
     KeyEntry,
@@ -216,6 +217,11 @@ def planned(section: OsloSection) -> dict[str, str]:
         return {}
     host = f"[{section.host}]" if ":" in section.host else section.host
     return {room: f"tcp://{host}:{section.port_of(room)}" for room in section.run if section.port_of(room)}
+
+
+def variables(section: OsloSection) -> dict[str, str]:
+    """What the environment of another terminal has to say, so that applications find the proxy."""
+    return {DIR_VARIABLE: ipc_dir(section)}
 
 
 def where(section: OsloSection, endpoints: Mapping[str, str]) -> list[str]:

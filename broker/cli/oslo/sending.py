@@ -12,9 +12,8 @@ import msgspec
 import typer
 
 from broker.cli.arguments import keywords, object_of
-from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, UsageError
+from broker.cli.exits import FAILED, NO_CONNECTION, OK, TIMEOUT, Failed, UsageError
 from broker.cli.screen import Screen
-from broker.errors import print_error
 from broker.nesting import NESTED_MAX, check
 from broker.oslo.contract import Address, CallTimeout, OsloFailure, Settings, Undelivered, Unroutable
 from broker.oslo.frames import check_name
@@ -132,7 +131,8 @@ def _check_directory(url: str) -> None:
 def run(verb: str, settings: Settings, work: Work) -> int:
     """Open a port, do ``work``, close it; returns the exit code that ``work`` returned, or 0.
 
-    What the pipelines refuse is one line, and exit code 1, 3 (nobody there) or 4 (no answer in time).
+    Raises:
+        Failed: the pipelines refuse it: exit code 1, 3 (nobody there) or 4 (no answer in time).
     """
     from broker.oslo.client import open_session
 
@@ -146,10 +146,11 @@ def run(verb: str, settings: Settings, work: Work) -> int:
         finally:
             port.close()
     except OsloFailure as error:
-        print_error(f"headgate oslo {verb}: {error}")
         if isinstance(error, (Unroutable, Undelivered)):
-            return NO_CONNECTION
-        return TIMEOUT if isinstance(error, CallTimeout) else FAILED
+            code = NO_CONNECTION
+        else:
+            code = TIMEOUT if isinstance(error, CallTimeout) else FAILED
+        raise Failed(str(error), code, verb=f"oslo {verb}") from error
 
 
 def heard(settings: Settings, pipelines: Iterable[str], address: Address) -> bool:
@@ -173,8 +174,7 @@ def send(
 ) -> int:
     """``run`` for what is not answered: says whether it was sent, or that nobody listens there (exit code 3)."""
     if not heard(settings, pipelines, address):
-        print_error(f"headgate oslo {verb}: {address}: nobody listens there")
-        return NO_CONNECTION
+        raise Failed(f"{address}: nobody listens there", NO_CONNECTION, verb=f"oslo {verb}")
     code = run(verb, settings, work)
     if code == OK:
         Screen(as_json).record({"sent": True}, f"sent to {address}")

@@ -9,13 +9,12 @@ from typing import Annotated
 import typer
 
 from broker.cli import options
-from broker.cli.exits import FAILED, OK, UsageError
+from broker.cli.exits import OK, Failed, UsageError
 from broker.cli.oslo import sending
 from broker.cli.oslo.picture import NodeStatus
 from broker.cli.redraw import Redraw
 from broker.cli.screen import Screen
 from broker.cli.status import Every
-from broker.errors import print_error
 from broker.oslo.contract import Settings
 from broker.oslo.node import client_ipc_dir
 from broker.oslo.service import asking
@@ -37,19 +36,21 @@ def look(settings: Settings, answer_s: float) -> NodeStatus:
     )
 
 
-def outcome(found: NodeStatus, settings: Settings) -> int:
-    """The exit code; says what is missing on stderr."""
+def check(found: NodeStatus, settings: Settings) -> None:
+    """See to it that all that should answer did.
+
+    Raises:
+        Failed: with what is missing.
+    """
+    missing = ""
     if not found.rooms and found.states is None:
-        places = ", ".join((settings.ipc_dir, *settings.directories))
-        print_error(f"headgate oslo status: no proxy of this node in {places}")
-        return FAILED
-    if found.silent:
-        print_error(f"headgate oslo status: no answer from {', '.join(found.silent)}")
-        return FAILED
-    if found.states is None:
-        print_error("headgate oslo status: no directory answers")
-        return FAILED
-    return OK
+        missing = f"no proxy of this node in {', '.join((settings.ipc_dir, *settings.directories))}"
+    elif found.silent:
+        missing = f"no answer from {', '.join(found.silent)}"
+    elif found.states is None:
+        missing = "no directory answers"
+    if missing:
+        raise Failed(missing, verb="oslo status")
 
 
 def status(
@@ -84,7 +85,8 @@ def status(
             found = look(settings, timeout)
             redraw.frame(lambda: found.show(screen))  # noqa: B023 - called at once
             if not watch:
-                return outcome(found, settings)
+                check(found, settings)
+                return OK
             time.sleep(interval)
 
 

@@ -33,8 +33,14 @@ PLAINTEXT: Final = ""
 """In place of a broker's key: no encryption, whatever keys lie about."""
 
 
+DIR_VARIABLE: Final = "HEADGATE_NFP_DIR"
+"""Environment: the folder for keys and state of peers, before any rule."""
+
+
 def default_base_dir() -> Path:
-    """Where state is kept unless told otherwise."""
+    """Where state is kept unless told otherwise: ``$HEADGATE_NFP_DIR``, else ``headgate/nfp`` in the user's state."""
+    if named := os.environ.get(DIR_VARIABLE):
+        return Path(named)
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "headgate" / "nfp"
 

@@ -45,11 +45,11 @@ export class Access {
 
   async #rule(kind, topic) {
     try {
-      const { allowed, roles } = await this.client.rpc('gateway.rules', { kind, topic });
-      return { allowed: allowed !== false, roles: roles ?? [] };
+      const { allowed, roles, preset } = await this.client.rpc('gateway.rules', { kind, topic });
+      return { allowed: allowed !== false, roles: roles ?? [], preset: preset ?? '' };
     } catch (error) {
       if (error.errno !== ERRNO.ENOSYS) this.#known.delete(`${kind} ${topic}`);
-      return { allowed: true, roles: [] };
+      return { allowed: true, roles: [], preset: '' };
     }
   }
 
@@ -61,9 +61,10 @@ export class Access {
    * @returns {Promise<string>}
    */
   async needs(kind, topic, said = '') {
-    const { roles } = await this.ask(kind, topic);
+    const { roles, preset } = await this.ask(kind, topic);
     const mine = `This session has the role ${either(this.client.welcome?.roles ?? []) || 'none'}.`;
-    if (roles.length) return `${WHAT[kind](topic)} needs the role ${either(roles)}. ${mine}`;
+    const rule = preset ? `, or in the gateway's [[rules]]: roles = ["user"], preset = "${preset}"` : '';
+    if (roles.length) return `${WHAT[kind](topic)} needs the role ${either(roles)}${rule}. ${mine}`;
     return `${WHAT[kind](topic)} was refused${said ? `: ${said}` : ''}. ${mine}`;
   }
 

@@ -1,5 +1,6 @@
 """The dispatcher: verbs, help, exit codes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,39 @@ def test_overview_names_every_verb_and_exit_code(capsys):
     for code, meaning in exits.MEANINGS:
         assert f"{code}" in text
         assert meaning in text
+
+
+@for_each(
+    "words",
+    [
+        *("broker", "gateway", "up", "status"),
+        *(
+            "journal show",
+            "nfp broker",
+            "nfp jobs",
+            "nfp up",
+            "oslo call",
+            "oslo proxy",
+            "pipeline report",
+            "nfp nonsense",
+        ),
+    ],
+)
+def test_with_json_a_wrong_word_is_told_as_json(words, capsys):
+    try:
+        code = main([*words.split(), "--no-such-option", "--json"])
+    except SystemExit as left:
+        code = left.code
+    lines = capsys.readouterr().err.splitlines()
+    assert code == exits.USAGE
+    assert [json.loads(line)["exit_code"] for line in lines] == [exits.USAGE]
+
+
+def test_what_is_near_is_suggested(capsys):
+    assert main(["stauts"]) == exits.USAGE
+    assert "did you mean status?" in capsys.readouterr().err
+    assert main(["--uri", "local:///x", "status"]) == exits.USAGE
+    assert "headgate VERB --uri" in capsys.readouterr().err
 
 
 def test_no_words_show_the_overview_and_are_a_usage_error(capsys):

@@ -233,8 +233,8 @@ def test_what_is_nested_as_deeply_as_can_be_read_is_shown(monkeypatch, capsys):
     deep = b"[" + deep + b"]"
     with pytest.raises(RpcError, match="expected a JSON object"):
         result_of(b'{"result":' + deep + b"}")
-    assert call.call("t", "m") == exits.FAILED
-    assert "expected a JSON object" in capsys.readouterr().err
+    with pytest.raises(exits.Failed, match="expected a JSON object"):
+        call.call("t", "m")
 
 
 def test_without_a_proxy_verbs_say_what_to_do(tmp_path, capsys):

@@ -6,6 +6,7 @@ from broker.identity import Role
 from gateway import access
 from gateway.access import DEFAULTS, KINDS, Access
 from gateway.principal import ROLE_NAMES
+from gateway.sessions.service import OF_BROKERS
 from gateway.settings.schema import RuleEntry
 from tests.tables import for_each
 
@@ -35,6 +36,15 @@ def test_a_rule_is_about_its_role_and_kind_alone(role, kind, allow):
             allow if same else plain.allows(bits, other_kind, "a.b")
         )
         assert rules.allows(bits, other_kind, "b.a") is plain.allows(bits, other_kind, "b.a")
+
+
+def test_a_preset_is_what_looking_at_the_dashboard_takes():
+    rules = Access([RuleEntry(roles=("user",), preset="viewer")])
+    asked = {topic for topics in OF_BROKERS.values() for topic in topics}
+    assert {topic for topic in asked if not rules.allows(Role.USER, "call", topic)} == set()
+    assert not rules.allows(Role.USER, "call", "attr.set")
+    assert not rules.allows(Role.USER, "subscribe", "attr.get")
+    assert {access.rule_for("call", topic) for topic in asked} == {'preset = "viewer"'}
 
 
 def test_the_longest_prefix_decides_whatever_the_order():

@@ -137,7 +137,11 @@ def test_public_names_exist():
             TLS + "[access]\nlogin_links = 'owner'",
             "f:5: access.login_links: saw 'owner', expected a listener on loop",
         ),
-        ("[[rules]]\nroles = ['user']", "f:1: rules[0].prefixes: missing"),
+        ("[[rules]]\nroles = ['user']", "f:1: rules[0].prefixes: expected either prefixes or a preset"),
+        (
+            "[[rules]]\nroles = ['user']\nprefixes = ['gateway.ranks']",
+            "saw 'gateway.ranks', expected gateway.metrics",
+        ),
         (
             "[[rules]]\nroles = ['user']\nprefixes = ['']\nkinds = ['read']",
             "f:4: rules[0].kinds: saw ['read']",
@@ -305,6 +309,7 @@ EXAMPLES = {
     "trusted_proxies",
     "certificates",
     "kinds",
+    "prefixes",
     "url",
     "client_cert",
 }

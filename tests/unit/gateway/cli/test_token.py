@@ -82,6 +82,7 @@ def test_spans_that_are_none(run, text):
 
 def test_a_user_that_the_configuration_does_not_name(run):
     assert "expected one of: alice, bob" in run("add", "carol", code=exits.CONFIG).err
+    assert "expected --config" in run("add", "alice", code=exits.USAGE, where=()).err
 
 
 def test_remove_one_or_all_of_a_user(run):
@@ -125,8 +126,8 @@ def test_tokens_are_listed_where_the_store_is_of_another_user(run, tmp_path, mon
 
 
 def test_a_state_directory_instead_of_a_configuration(run, tmp_path):
-    run("add", "anybody", where=("--statedir", str(tmp_path / "other")))
-    assert (tmp_path / "other" / "tokens.json").exists()
+    made = json.loads(run("add", "alice", "--json").out)["id"]
+    assert made in run("list", where=("--statedir", str(tmp_path / "state"))).out
     both = ("--statedir", "x", "--config", "y")
     assert "expected one of them" in run("list", code=exits.USAGE, where=both).err
 

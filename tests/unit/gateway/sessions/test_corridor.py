@@ -44,7 +44,7 @@ def test_a_call_without_the_right_is_refused_with_the_role_it_needs():
         web = desk.client()
         errnum, text = await web.refused("attr.get", {"name": "rank"})
         assert errnum == errno.EPERM
-        assert text == "call 'attr.get': needs the role owner or admin"
+        assert text == "call 'attr.get': needs the role owner or admin, or a rule: preset = \"viewer\""
         web.send("attr.get", {"name": "rank"}, flags=wire.NORESPONSE)
         await web.settled()
         assert len(web.of(wire.RESPONSE)) == 1
@@ -251,7 +251,10 @@ def test_a_refused_event_is_told_because_it_has_no_answer():
         await web.settled()
         assert not desk.spy.sent
         assert [one["errno"] for one in web.told("denied")] == [errno.EPERM, errno.EPROTO, errno.EPROTO]
-        assert web.told("denied")[0]["text"] == "publish 'job.end': needs the role owner"
+        assert web.told("denied")[0]["text"] == (
+            "publish 'job.end': needs the role owner, "
+            'or a rule: kinds = ["publish"], prefixes = ["job.end"]'
+        )
 
     run(script)
 

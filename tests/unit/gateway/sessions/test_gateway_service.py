@@ -73,13 +73,16 @@ def test_who_may_ask_the_brokers_may_ask_what_is_known_of_them(method):
         denied = OF_BROKERS[0] if method == "calls" else OF_BROKERS[1]
         await web.rpc(f"gateway.{method}")
         assert (await web.rpc("gateway.rules", {"kind": "call", "topic": f"gateway.{method}"})) == {
-            "allowed": True, "roles": ["owner", "user", "admin"],
+            "allowed": True, "roles": ["owner", "user", "admin"], "preset": "viewer",
         }  # fmt: skip
         desk.hub.set_access(
             Access(settings_of([rule(["user"], [each for each in OF_BROKERS if each != denied])]).rules)
         )
         errnum, text = await web.refused(f"gateway.{method}")
-        assert (errnum, text) == (errno.EPERM, f"gateway.{method} needs the role owner or admin")
+        assert (errnum, text) == (
+            errno.EPERM,
+            f'gateway.{method} needs the role owner or admin, or a rule: preset = "viewer"',
+        )
         assert not (await web.rpc("gateway.rules", {"kind": "call", "topic": f"gateway.{method}"}))["allowed"]
 
     run(script, rules=[rule(["user"], OF_BROKERS)], join=False)
@@ -336,7 +339,7 @@ def test_figures_and_refusals():
             "userid": 1001,
             "kind": "call",
             "topic": "attr.get",
-            "reason": "call 'attr.get': needs the role owner or admin",
+            "reason": "call 'attr.get': needs the role owner or admin, or a rule: preset = \"viewer\"",
             "address": "192.0.2.7",
         }
         assert (await owner.rpc("gateway.denied", {"limit": 0}))["denied"] == []
