@@ -74,13 +74,15 @@ class ZmqIncoming(base.RpcIncomingMessage):  # type: ignore[misc]
         if not self._item.wants_reply:
             return
         try:
-            body = serialization.failure_body(failure) if failure else serialization.reply_body(reply)
-            limit = self._item.reply_bytes_max
-            if len(body) > limit:
-                body = serialization.too_large_body(len(body), limit)
-            self._item.reply(self._form.write(body))
+            self._send(serialization.failure_body(failure) if failure else serialization.reply_body(reply))
         except Exception:
             log.exception("call %s at %s could not be answered", self.msg_id, self._item.address)
+
+    def _send(self, body: bytes) -> None:
+        limit = self._item.reply_bytes_max
+        if len(body) > limit:
+            body = serialization.too_large_body(len(body), limit)
+        self._item.reply(self._form.write(body))
 
     def heartbeat(self) -> None:
         """Tell the caller of a monitored call that it is still worked on."""

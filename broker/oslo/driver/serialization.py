@@ -8,23 +8,27 @@
     reply         {"result": value} or {"failure": "..."}, the text of ``serialize_remote_exception``
 
 What has no form in JSON becomes what oslo.serialization makes of it: tuples and sets are lists, dates, UUIDs and bytes
-are strings, keys are strings. One key is not imitated: rabbit adds its own ``client_timeout`` to the context of each
-endpoint; here a context arrives as it was sent.
+are strings, keys are strings; NaN and infinity stay numbers, as Python's JSON writes them. One key is not imitated:
+rabbit adds its own ``client_timeout`` to the context of each endpoint; here a context arrives as it was sent.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
+import traceback
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import oslo_messaging
 from oslo_messaging._drivers import common
 from oslo_serialization import jsonutils
 
 from broker.nesting import check
 from broker.oslo.bodies import USUAL, BodyFormat
+from broker.safe_text import text
 
 log = logging.getLogger(__name__)
 
@@ -122,8 +126,10 @@ def read_request(body: bytes, form: BodyFormat = USUAL) -> Request:
 def reply_body(result: Any) -> bytes:
     """Body of a reply; a result that cannot be converted becomes a failure, so that no caller waits in vain."""
     try:
+        if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
+            raise TypeError(f"the endpoint returned a {type(result).__name__}, expected a value")
         return encode({"result": result})
-    except (ValueError, TypeError, RecursionError) as error:
+    except Exception as error:  # also what a result does when it is gone through
         log.exception("the result of a call, a %s, cannot be sent", type(result).__name__)
         return failure_body((type(error), error, error.__traceback__))
 
@@ -132,12 +138,36 @@ def failure_body(failure: tuple[Any, Any, Any]) -> bytes:
     """Body of a reply that raises at the caller; ``failure`` is ``sys.exc_info()`` of the endpoint."""
     try:
         return encode({"failure": common.serialize_remote_exception(failure)})
-    except Exception as error:
-        # its arguments cannot be sent, or its __str__ fails: its class and why have to do
-        log.exception("an exception of a call, a %s, cannot be sent as it is", failure[0])
-        name = getattr(failure[0], "__name__", "Exception")
-        plain = RuntimeError(f"{name}, which could not be sent: {type(error).__name__}")
-        return encode({"failure": common.serialize_remote_exception((RuntimeError, plain, None))})
+    except Exception:  # its arguments cannot be sent, or its __str__ fails: as much of it as can be
+        log.exception("an exception of a call, a %s, cannot be sent as it is", text(failure[0]))
+        return encode({"failure": _to_text(_told(*failure))})
+
+
+def _told(kind: Any, error: Any, trace: Any) -> dict[str, Any]:
+    """What ``serialize_remote_exception`` writes of an exception, with texts where something cannot be sent."""
+    try:
+        lines = traceback.format_exception(kind, error, trace)
+    except Exception:  # attributes that no exception of its kind has
+        lines = [*traceback.format_tb(trace), f"{kind.__name__}: {text(error)}\n"]
+    kwargs = getattr(error, "kwargs", None)
+    return {
+        "class": kind.__name__,
+        "module": kind.__module__,
+        "message": text(error),
+        "tb": [text(line) for line in lines],
+        "args": [_sendable(each) for each in error.args],
+        "kwargs": {text(key): _sendable(each) for key, each in kwargs.items()}
+        if type(kwargs) is dict
+        else {},
+    }
+
+
+def _sendable(value: Any) -> Any:
+    try:
+        _to_text(value)
+    except Exception:
+        return text(value)
+    return value
 
 
 def too_large_body(size: int, limit: int) -> bytes:
@@ -171,5 +201,14 @@ def _rebuilt(failure: Any, allowed_remote_exmods: list[str]) -> Exception:
     try:
         check(failure)
         return common.deserialize_remote_exception(failure, allowed_remote_exmods)  # type: ignore[no-any-return]
-    except (ValueError, TypeError, AttributeError) as error:
-        return Unreadable(f"a failure that cannot be read: {error}")
+    except Exception as error:  # the exception's own class may raise anything when it is made anew
+        return _as_it_was_said(failure) or Unreadable(f"a failure that cannot be read: {text(error)}")
+
+
+def _as_it_was_said(failure: Any) -> Exception | None:
+    """The failure without its class; None: it is none of ``failure_body``."""
+    try:
+        said = decode(failure.encode())
+        return oslo_messaging.RemoteError(said["class"], said["message"], said["tb"])  # type: ignore[no-any-return]
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None

@@ -228,13 +228,71 @@ class Unsayable(Exception):
         raise RuntimeError("never")
 
 
-@pytest.mark.parametrize("error", [KnownHere("x", it=object()), Unsayable()])
-def test_an_exception_that_cannot_be_sent_still_answers(
-    error: Exception, caplog: pytest.LogCaptureFixture
+class Odd(Exception):
+    """Whose arguments and attributes are what nobody expects."""
+
+    kwargs = None
+
+    def __init__(self, *args: Any) -> None:
+        if args and type(args[0]) is str and len(args) > 1:
+            raise KeyError(args[1])
+        super().__init__(*args)
+
+
+@for_each(
+    ("error", "said"),
+    [
+        (KnownHere("x", it=object()), "x"),
+        (Unsayable(), "Unsayable, whose text cannot be read"),
+        (Odd(b"\xff"), "xff"),
+        (Odd(object(), {(1, 2): 3}), "object"),
+        (KnownHere("caf\udce9"), "caf"),
+    ],
+)
+def test_an_exception_that_cannot_be_sent_is_told_with_type_text_and_traceback(
+    error: Exception, said: str
 ) -> None:
-    with caplog.at_level(logging.ERROR), pytest.raises(RuntimeError, match=type(error).__name__):
-        serialization.read_reply(failed(error), [])
-    assert type(error).__name__ in caplog.text
+    for allowed in ([], [KnownHere.__module__]):
+        with pytest.raises(Exception, match=said) as caught:
+            serialization.read_reply(failed(error), allowed)
+        assert type(error).__name__ in repr(caught.value)
+        trace = getattr(caught.value, "traceback", None) or str(caught.value)
+        assert "in failed" in "".join(trace)
+
+
+class Detached(dict[str, Any]):
+    """As lazily loaded rows are when their session is gone."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(a=1)
+        self.error = error
+
+    def items(self) -> Any:
+        raise self.error
+
+
+class Lazy:
+    def __iter__(self) -> Any:
+        raise RuntimeError("detached")
+
+
+@for_each(
+    ("result", "kind", "said"),
+    [
+        (Detached(RuntimeError("detached")), RuntimeError, "detached"),
+        ({"a": Detached(KeyError("row"))}, KeyError, "row"),
+        (Lazy(), RuntimeError, "detached"),
+        ([Lazy()], RuntimeError, "detached"),
+        (b"\xff", oslo_messaging.RemoteError, "UnicodeDecodeError.*utf-8"),
+        ((each for each in [1]), TypeError, "returned a generator"),
+    ],
+)
+def test_a_result_that_fails_while_it_is_converted_is_the_callers_error(
+    result: Any, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said) as caught:
+        serialization.read_reply(serialization.reply_body(result), [])
+    assert "Traceback" in str(caught.value)
 
 
 def test_a_result_that_cannot_be_sent_answers_with_why(caplog: pytest.LogCaptureFixture) -> None:
