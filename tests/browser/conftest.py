@@ -19,6 +19,9 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # one process for all pages, instead of a new one for each that is opened
+    "--renderer-process-limit=1",
+    "--disable-site-isolation-trials",
 ]
 
 

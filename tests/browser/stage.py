@@ -43,6 +43,9 @@ NOT_FAULTS = (
 )
 """What Chromium writes to the console where the page is not to blame."""
 
+CLIENT = "client"
+"""The kind of the pages that ``Stage.client`` hands out."""
+
 
 def hurry(page: Any, probe: Callable[[], object], expected: object = True) -> None:
     """Poll ``probe()`` until it returns ``expected``; a second of the page's time passes between two polls."""
@@ -171,10 +174,21 @@ class Stage:
         page.evaluate("async url => { window.client = await import(url) }", f"{self.url}/client.js")
         return page
 
+    def client(self) -> Any:
+        """A bench for tests that leave nothing there but ``window.flux``: not loaded again for each of them."""
+        idle = self._idle.setdefault(CLIENT, [])
+        page = idle.pop() if idle else self.bench()
+        self._used = [(kind, each) for kind, each in self._used if each is not page] + [(CLIENT, page)]
+        return page
+
     def sweep(self) -> None:
         """Leave the pages empty and without memory; a fault in one of them is a failure."""
         used, self._used = self._used, []
         for kind, page in used:
+            if kind == CLIENT:
+                page.evaluate("() => { window.flux?.close(); delete window.flux; }")
+                self._idle[kind].append(page)
+                continue
             if page.url.startswith("http"):
                 page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
             page.goto("about:blank")

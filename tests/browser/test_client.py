@@ -24,7 +24,7 @@ in_both = pytest.mark.parametrize("page", ["flux.v1", "flux.v1.json"], indirect=
 @pytest.fixture(params=["flux.v1", pytest.param("flux.v1.json", marks=pytest.mark.patient)])
 def page(look, request):
     """A page with a connected client."""
-    opened = look.bench()
+    opened = look.client()
     connect(look, opened, subprotocol=request.param)
     return opened
 
@@ -219,7 +219,7 @@ def test_payloads_of_every_kind(look, page):
 
 @in_both
 def test_private_events_are_for_their_user(look, page):
-    other = look.bench()
+    other = look.client()
     connect(look, other, "bob")
     other.evaluate("flux.subscribe('open.', (event) => told.push([event.topic, event.private]))")
     page.evaluate("flux.publish('open.secret', {}, {private: true})")
@@ -253,7 +253,7 @@ def test_a_page_can_serve(look, page):
 
 
 def test_a_role_is_missing(look):
-    page = look.bench()
+    page = look.client()
     connect(look, page, "bob")
     is_flux, name, number, text = caught(page, "flux.rpc('log.clear')")
     assert (is_flux, name, number) == (True, "EPERM", 1)
@@ -271,7 +271,7 @@ def test_a_token_of_the_page_counts_more_than_the_cookie_of_its_browser(look):
 
 
 def test_a_wrong_token_is_final(look):
-    page = look.bench()
+    page = look.client()
     page.evaluate(
         """(url) => {
             window.told = [];
@@ -341,7 +341,7 @@ def test_a_reconnect_resumes_and_recovers_what_was_missed(look, page):
 
 def test_what_was_published_before_the_subscription_is_not_replayed(look):
     """The page knows the position at which its subscription began, even when no event came since."""
-    page = look.bench()
+    page = look.client()
     connect(look, page, reconnect={"minMs": 300, "maxMs": 300})
     look.publish("early.test", {"number": 0})
     page.evaluate(
@@ -355,7 +355,7 @@ def test_what_was_published_before_the_subscription_is_not_replayed(look):
 
 
 def test_no_reconnect_when_it_is_not_wanted(look):
-    page = look.bench()
+    page = look.client()
     connect(look, page, reconnect=False)
     look.rpc("gateway.end", {"session": page.evaluate("flux.welcome.session")})
     until(page, "told.some(([name]) => name === 'close')")
@@ -364,7 +364,7 @@ def test_no_reconnect_when_it_is_not_wanted(look):
 
 
 def test_a_fresh_token_is_asked_for_before_each_connection(look):
-    page = look.bench()
+    page = look.client()
     page.evaluate(
         """async ({url, token}) => {
             window.asked = 0;
@@ -384,7 +384,7 @@ def test_a_token_is_refreshed_before_it_ends(look):
     tokens = TokenFile(token_path(look.gateway.settings))
     now = time.time()
     first, second = (tokens.add("ada", now=now, expires=now + seconds)[1] for seconds in (6, 3600))
-    page = look.bench()
+    page = look.client()
     page.evaluate(
         """async ({url, given}) => {
             window.told = [];
@@ -404,7 +404,7 @@ def test_a_token_is_refreshed_before_it_ends(look):
 
 
 def test_what_is_too_large_is_refused_here(look):
-    page = look.bench()
+    page = look.client()
     connect(look, page)
     assert (
         caught(page, "flux.rpc('attr.get', {name: 'x'.repeat(flux.welcome.limits.message_bytes)})")[1]

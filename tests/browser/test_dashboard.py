@@ -209,7 +209,7 @@ def test_a_streaming_call_and_its_cancel(look):
 
 def append(look, text):
     """One log line at rank 0; a payload that is text, so not by HTTP with JSON."""
-    page = look.bench()
+    page = look.client()
     page.evaluate(
         """async ({url, token, line}) => {
             const flux = client.connect(url + '/v1/ws', {token});

@@ -10,6 +10,16 @@ from gateway.trends.rings import Rings
 from tests.tables import for_each
 
 
+class Clock:
+    """Time that stands still between two readings."""
+
+    def __init__(self):
+        self.now = 1000.5
+
+    def __call__(self):
+        return self.now
+
+
 class Answer:
     def __init__(self, told):
         self.told = told
@@ -81,13 +91,13 @@ def time():
 
 
 async def test_figures_of_all_brokers_and_of_the_gateway():
-    brokers = Brokers()
-    rings, collecting = collector(brokers, time())
+    brokers, clock = Brokers(), Clock()
+    rings, collecting = collector(brokers, clock)
     for _ in range(2):
         await collecting.collect()
-        await asyncio.sleep(0.01)
+        clock.now += 0.01
     assert {"sessions", "open", "in", "in:request", "in:0", "in:1", "ms:0", "ms:1"} <= set(rings.tracks)
-    assert rings.read(int(1e9 + time()()), 10, ["dropped"])["series"]["dropped"][-1] > 0
+    assert rings.read(int(1e9 + clock()), 10, ["dropped"])["series"]["dropped"][-1] > 0
     assert brokers.questions.count((CALLS, 0)) == 1, "a large question, every other time"
     assert brokers.asked_for("overlay.topology") == 0, "nobody looks"
     assert not rings.marks
