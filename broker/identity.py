@@ -9,6 +9,10 @@ from typing import NamedTuple
 USERID_UNKNOWN = 0xFFFFFFFF
 """Userid of a message nobody has stamped yet (RFC 3, ``userid-unknown``)."""
 
+NOBODY = 65534
+"""Userid of whoever has none of their own: several people are it, and so nothing belongs to it: no job, no result, no
+service, no private event. Only who bears the role owner besides has all of that."""
+
 _CRED = Struct(">II")
 
 

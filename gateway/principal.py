@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.errors import HeadgateError
-from broker.identity import USERID_UNKNOWN, Role
+from broker.identity import NOBODY, USERID_UNKNOWN, Role
 from gateway.closes import BAD_CREDENTIAL
 
 ROLE_NAMES = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN}
@@ -37,14 +37,13 @@ class Principal:
 
     Attributes:
         name: the user's name, for people and for per-user limits; several credentials may share it.
-        userid: what its messages are stamped with; never 0xFFFFFFFF, which an owner link would fill in.
+        userid: what its messages are stamped with; never 0xFFFFFFFF, which an owner link would fill in. Whoever has
+            none to itself is nobody, to whom nothing belongs anywhere: that is all that services see of it.
         roles: RFC 12 role bits of its messages; never 0, which an owner link would turn into OWNER; never LOCAL.
         kind: how it proved itself: ``token``, ``jwt``, ``tls`` or ``cookie``.
         credential: names the credential for revocation: token id, ``jti``, session id, certificate fingerprint; never
             the secret.
         expires: wall clock seconds since 1970; None never ends.
-        shared: several people share this userid, or it is the instance owner's: without the role owner, nobody with it
-            receives private events.
         login: what the login of a cookie came from: ``link``, the credential of a token or JWT, ``oidc:NAME``; else "".
         certificates: of its entry in ``[[users]]``; None for who has none, as users of claims and login links.
     """
@@ -55,7 +54,6 @@ class Principal:
     kind: str
     credential: str
     expires: float | None = None
-    shared: bool = False
     login: str = ""
     certificates: tuple[str, ...] | None = None
 
@@ -74,6 +72,11 @@ class Principal:
     def owner(self) -> bool:
         """True when the OWNER bit is set."""
         return bool(self.roles & Role.OWNER)
+
+    @property
+    def nobody(self) -> bool:
+        """True for who has no userid to itself, and so owns nothing."""
+        return self.userid == NOBODY and not self.owner
 
     @property
     def role_names(self) -> list[str]:

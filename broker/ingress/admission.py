@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.identity import USERID_UNKNOWN, Credentials, PeerInfo, Role
+from broker.identity import NOBODY, USERID_UNKNOWN, Credentials, PeerInfo, Role
 from broker.ingress.stamping import StampPolicy
 
 
@@ -25,7 +25,7 @@ class Access:
         admin_uids: guests that carry the ADMIN role.
         admin_gids: groups whose members carry it.
         overflow_uid: uid that stands for several principals in this user namespace; None where the map is full.
-        allow_overflow: admit that uid all the same (never with private events).
+        allow_overflow: admit that uid, and nobody's, all the same; both are stamped as nobody's, who owns nothing.
         groups_of: uid -> its group ids.
     """
 
@@ -47,7 +47,6 @@ class Admission(NamedTuple):
     policy: StampPolicy
     reason: str = ""
     """For the log line of a refusal."""
-    shared_uid: bool = False
 
 
 def admit(peer: PeerInfo, access: Access) -> Admission:
@@ -73,13 +72,14 @@ def _guest(peer: PeerInfo, uid: int, access: Access) -> Admission:
         return _refused(access, f"{peer.address} has no userid")
     if not access.allow_guest:
         return _refused(access, f"uid {uid} is a guest and guests are not allowed")
-    shared = uid == access.overflow_uid
-    if shared and not access.allow_overflow:
-        return _refused(access, f"uid {uid} stands for every user this user namespace does not map")
-    roles = Role.USER | (Role.ADMIN if not shared and _admin(uid, access) else Role.NONE)
-    return Admission(
-        0, StampPolicy(Credentials(uid, roles), pass_through=False, local=peer.local), "", shared
-    )
+    if uid in (NOBODY, access.overflow_uid):
+        if not access.allow_overflow:
+            unmapped = "every user this user namespace does not map"
+            whom = unmapped if uid == access.overflow_uid else "nobody, whom several programs run as"
+            return _refused(access, f"uid {uid} stands for {whom}")
+        return Admission(0, StampPolicy(Credentials(NOBODY, Role.USER), pass_through=False, local=peer.local))
+    roles = Role.USER | (Role.ADMIN if _admin(uid, access) else Role.NONE)
+    return Admission(0, StampPolicy(Credentials(uid, roles), pass_through=False, local=peer.local))
 
 
 def _admin(uid: int, access: Access) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from broker.identity import USERID_UNKNOWN, Role
+from broker.identity import NOBODY, USERID_UNKNOWN, Role
 
 
 class Standing(StrEnum):
@@ -20,7 +20,10 @@ class Standing(StrEnum):
 
 
 class Principal(NamedTuple):
-    """``holder`` is what jobs and results belong to: ``uid:1000``, ``key:Z85...`` or, without CURVE, ``peer:NAME``."""
+    """``holder`` is what jobs and results belong to: ``uid:1000``, ``key:Z85...`` or, without CURVE, ``peer:NAME``.
+
+    What is held as ``uid:65534`` belongs to nobody: several people have that userid (``broker.identity.NOBODY``).
+    """
 
     holder: str
     standing: Standing = Standing.USER
@@ -35,14 +38,28 @@ class Principal(NamedTuple):
         """True for owners."""
         return self.standing is Standing.OWNER
 
+    @property
+    def nobody(self) -> bool:
+        """True for who shares a userid with others: nothing is theirs but what they wait for."""
+        return self.userid == NOBODY
+
+    def holds(self, holder: str) -> bool:
+        """True when this is whose job it is."""
+        return self.holder == holder and not self.nobody
+
     def may_see(self, holder: str) -> bool:
         """True when this is whose job it is, or an owner."""
-        return self.standing is Standing.OWNER or self.holder == holder
+        return self.standing is Standing.OWNER or self.holds(holder)
 
 
 def told_userid(userid: int) -> int | None:
     """As people and dashboards are told it: None where it is not known, since a key belongs to none."""
     return None if userid == USERID_UNKNOWN else userid
+
+
+def recipient(userid: int) -> int | None:
+    """Who besides owners is told of a job that was submitted with this userid; None: nobody else."""
+    return None if userid in (USERID_UNKNOWN, NOBODY) else userid
 
 
 def of_flux(userid: int, rolemask: int) -> Principal:

@@ -117,7 +117,6 @@ class ClientAdmission:
         )
         if not policy.cred.owner:
             link.outbox.charge_to(policy.cred.userid, self._user_bytes)
-        port.shared_uid = admission.shared_uid
         port.cmb1 = self._cmb1
         port.strict = self._strict
         self._broker.router.tally.connects += 1

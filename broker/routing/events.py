@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.identity import USERID_UNKNOWN, Role
+from broker.identity import NOBODY, USERID_UNKNOWN, Role
 from broker.routing.event_stats import EventStats
 from broker.routing.flow import Flow
 from broker.routing.held_events import HeldEvents
@@ -379,9 +379,9 @@ class Events:
 
 
 def may_see(port: Port, userid: int) -> bool:
-    """A private event reaches the owner and its sender's userid only (RFC 12, "Event Privacy")."""
+    """A private event reaches the owner and its sender's userid only (RFC 12, "Event Privacy"); nobody's the owner."""
     return (
         port.owner
         or port.kind == OWN
-        or (port.kind == CLIENT and port.cred.userid == userid and not port.shared_uid)
+        or (port.kind == CLIENT and port.cred.userid == userid and userid != NOBODY)
     )

@@ -181,7 +181,6 @@ class Port:
         "send",
         "serial",
         "services",
-        "shared_uid",
         "stamps",
         "strict",
         "subscriptions",
@@ -223,7 +222,6 @@ class Port:
         """The peer speaks an older dialect: its own request to any rank skips itself."""
         self.strict: bool = False
         """The peer asked for what its text says, also where deployed software does otherwise (``PROTOCOL.md``)."""
-        self.shared_uid: bool = False
         """Several principals share this uid: it never receives private events."""
         self.live: bool = True
         self.busy: bool = False  # its outbox is above high water

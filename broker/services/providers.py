@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.errors import ProtocolError, RpcError
-from broker.identity import Role
+from broker.identity import NOBODY, Role
 from broker.services.attachment import settle
 from broker.services.context import Call, Context, Sender
 from broker.services.groups import COMING, PRESENT
@@ -193,11 +193,12 @@ def check_name(name: str, userid: int, rolemask: int) -> None:
     """Accept ``name`` as one that this user may register.
 
     Raises:
-        RpcError: EINVAL, unfit for a service; EPERM, a guest's name must begin with its userid and a dash.
+        RpcError: EINVAL, unfit for a service; EPERM, a guest's name must begin with its userid and a dash, and who is
+            nobody has none.
     """
     try:
         check_service(name)
     except ProtocolError as error:
         raise RpcError(errno.EINVAL) from error
-    if not rolemask & Role.OWNER and not name.startswith(f"{userid}-"):
+    if not rolemask & Role.OWNER and (userid == NOBODY or not name.startswith(f"{userid}-")):
         raise RpcError(errno.EPERM)

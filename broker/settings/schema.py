@@ -223,8 +223,9 @@ class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Groups, by name or gid, whose members get the role *admin*. Default none."""
 
     allow_overflow_uid: bool = False
-    """Accept peers whose uid the kernel shows as the overflow uid, because their own is not mapped here.
-    Default false: several people may hide behind it. Even then it receives no private events."""
+    """Accept peers that run as nobody (65534), or whose uid the kernel shows as the overflow uid, because their own is
+    not mapped here. Default false: several people may hide behind it. Even then it owns nothing: no jobs, no services,
+    no private events."""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

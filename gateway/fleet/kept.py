@@ -3,6 +3,7 @@
     .login.ID   a login (``identity.shared``), until it ends
     .revoked    credentials that count no more, ended logins among them, and until when that counts
     .spent      answers of identity providers that were used, by hash, until none so old counts any more
+    .userids    userids that people of providers have: userid -> who, for good
     .key        what seals logins that were begun, so that any gateway can finish them
 
 Each gateway has a copy of the first two, which counts while Redis is away. Who comes back takes what was revoked first,
@@ -117,6 +118,13 @@ class Kept:
     async def restore(self, credentials: Sequence[str]) -> None:
         """Forget that these were revoked."""
         await self._redis.zrem(f"{self._name}.revoked", *credentials)
+
+    async def take_userid(self, userid: int, who: str) -> bool:
+        """Whether a userid is ``who``'s; it is from now on, if it was nobody's."""
+        async with self._redis.pipeline() as pipe:
+            pipe.hsetnx(f"{self._name}.userids", str(userid), who)
+            pipe.hget(f"{self._name}.userids", str(userid))
+            return bool((await pipe.execute())[1] == who.encode())
 
     async def spend(self, answer: bytes, until: float) -> bool:
         """Whether this is the first use of an answer, anywhere; it is remembered until then, wall clock seconds."""

@@ -76,6 +76,10 @@ class SharedLogins:
         """Whether an answer of a provider was used nowhere before; False, too, when Redis does not say so."""
         return bool(await self._answered(self._kept.spend(answer, until)))
 
+    async def take_userid(self, userid: int, who: str) -> bool | None:
+        """Whether a userid is ``who``'s at all gateways from now on; None when Redis does not say so."""
+        return None if self._away() else await self._answered(self._kept.take_userid(userid, who))
+
     async def take_up(self) -> set[str]:
         """Read what Redis keeps, and return what is revoked there; `catch_up` gives it the logins it does not.
 

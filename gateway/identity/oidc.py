@@ -37,6 +37,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
+from broker.identity import NOBODY
 from gateway.identity.jwt import NAME_CHARS
 from gateway.identity.provider import Metadata, Provider, check_secret
 from gateway.identity.proxies import UNKNOWN, Client, group_of
@@ -79,6 +80,15 @@ class Account(NamedTuple):
     """Prefix and name."""
     claims: dict[str, Any]
     """The groups that the settings know, and the userid, if it counts."""
+
+
+class Person(NamedTuple):
+    """Who somebody is whom the settings do not name."""
+
+    claims: dict[str, Any]
+    """The roles, and a userid where the provider says which."""
+    own: int | None
+    """The userid that was given to it here, or nobody's; None: the claims have it."""
 
 
 class Providers:
@@ -233,8 +243,8 @@ class Providers:
 
     # ------------------------------------------------------------ who that is by the settings
 
-    def claims_of(self, source: str, claims: dict[str, Any]) -> dict[str, Any]:
-        """Userid and roles that the settings of now make of a login's claims.
+    def person_of(self, source: str, claims: dict[str, Any]) -> Person:
+        """Who the settings of now make of a login's claims.
 
         Raises:
             Denied: its provider is not among them any more (403).
@@ -244,8 +254,10 @@ class Providers:
             raise refused(f"{source} is no provider here any more", "credential refused", 403)
         entry, groups = provider.entry, claims.get("groups", [])
         given = [role for each in entry.groups if each.group in groups for role in each.roles]
-        userid = entry.userid if entry.userid_claim is None else claims.get("userid", entry.userid)
-        return {"userid": userid, "roles": [*entry.roles, *given]}
+        roles = [*entry.roles, *given]
+        if entry.userid_claim is not None and "userid" in claims:
+            return Person({"userid": claims["userid"], "roles": roles}, None)
+        return Person({"roles": roles}, claims.get("own", NOBODY) if entry.userid is None else NOBODY)
 
 
 def _seal(key: bytes) -> Fernet:
@@ -260,7 +272,6 @@ def account_of(provider: Provider, claims: dict[str, Any]) -> Account:
     """
     entry = provider.entry
     name = claim(claims, entry.user_claim)
-    prefix = f"{entry.name}:" if entry.user_prefix is None else entry.user_prefix
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS or not name.isprintable():
         raise provider.wrong(f"the claim {entry.user_claim} names no user")
     if entry.user_claim == "email" and claims.get("email_verified") is not True:
@@ -270,7 +281,7 @@ def account_of(provider: Provider, claims: dict[str, Any]) -> Account:
     counts: dict[str, Any] = {"groups": sorted({each.group for each in entry.groups if each.group in listed})}
     if entry.userid_claim is not None and (userid := claim(claims, entry.userid_claim)) is not None:
         counts["userid"] = userid
-    return Account(prefix + name, counts)
+    return Account(entry.prefix + name, counts)
 
 
 def claim(claims: dict[str, Any], name: str) -> Any:

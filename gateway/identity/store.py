@@ -9,6 +9,7 @@ What is in it, and which file of this room knows the table:
     links        one-time login links, by hash                           ``login``
     logins       web logins, by the hash of their cookie                 ``login``, ``shared``
     spent        logins at providers that have come back, by hash        ``oidc``
+    userids      people of providers, and the userid that each has       ``userids``
     workers      worker processes and when they were last seen           ``leases``
     counts       connections of each user in each worker                 ``leases``
 
@@ -71,12 +72,13 @@ CREATE TABLE logins
      expires REAL NOT NULL, source TEXT NOT NULL, user TEXT NOT NULL, claims BLOB NOT NULL, made REAL NOT NULL)
     WITHOUT ROWID;
 CREATE TABLE spent (hash BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE userids (who TEXT PRIMARY KEY, userid INTEGER NOT NULL UNIQUE) WITHOUT ROWID;
 CREATE TABLE workers (id TEXT PRIMARY KEY, seen REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE counts
     (user TEXT, worker TEXT, connections INTEGER NOT NULL, PRIMARY KEY (user, worker)) WITHOUT ROWID;
 """
-VERSION: Final = 3
-"""Of these tables; once a release has written such files, ``_set_up`` brings those of the last release to the next."""
+VERSION: Final = 4
+"""Of these tables; ``_set_up`` brings those of the last release, 3, to this one: they had no userids."""
 
 _REVOKED: Final = "SELECT credential, until FROM revocations WHERE"
 _KNOWN: Final = f"{_REVOKED} credential = ? AND until >= ?"
@@ -319,16 +321,17 @@ def _make_private(path: Path) -> None:
 
 def _set_up(base: sqlite3.Connection, path: Path) -> None:
     found = base.execute("PRAGMA user_version").fetchone()[0]
-    if found not in (0, VERSION):
+    if found not in (0, VERSION - 1, VERSION):
         raise ConfigError(
             f"{path}: version {found}, expected {VERSION}: another version of Headgate wrote it. Run that one, or move"
             f" {path.name} away together with {path.name}-wal and {path.name}-shm: logins, keys and revocations are"
             " lost with it"
         )
     base.execute("PRAGMA journal_mode=WAL")
-    if found == 0:
+    if found != VERSION:
+        statements = list(filter(str.strip, _TABLES.split(";")))
         base.execute("BEGIN IMMEDIATE")
-        for statement in filter(str.strip, _TABLES.split(";")):
+        for statement in statements if found == 0 else [each for each in statements if " userids " in each]:
             base.execute(statement)
         base.execute(f"PRAGMA user_version={VERSION}")
         base.execute("COMMIT")

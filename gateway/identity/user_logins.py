@@ -12,10 +12,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.identity import NOBODY
 from gateway.closes import BUSY
 from gateway.identity.login import LoggedIn, Login, Logins
 from gateway.identity.oidc import SOURCE, Account, Providers
 from gateway.identity.store import Store
+from gateway.identity.userids import Userids
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal
 from gateway.rates import Buckets
@@ -55,6 +57,7 @@ class UserLogins:
     ) -> None:
         self.logins = Logins(store, settings.access, self.now)
         self.providers = Providers(settings.oidc, store, clock)
+        self._userids = Userids(store, settings.access.own_userids)
         self._trusted = settings.jwt.trust_claims
         self._users = users
         self._ended = ended
@@ -71,13 +74,24 @@ class UserLogins:
         claims = {} if known else {"userid": mine.userid, "roles": mine.role_names}
         return self._enter(mine.credential, mine.name, claims, mine.expires)
 
-    def by_provider(self, name: str, account: Account) -> LoggedIn:
-        """Log in whom the provider ``name`` has let in, if the settings do, too.
+    async def by_provider(self, name: str, account: Account) -> LoggedIn:
+        """Log in whom the provider ``name`` has let in, if the settings do, too; with a userid of its own.
 
         Raises:
             Denied: the user has no role here (403), or began too many (429), or the store cannot be written.
         """
-        return self._enter(f"{SOURCE}{name}", account.user, account.claims, None)
+        source, claims = f"{SOURCE}{name}", account.claims
+        self._principal(Login("", source, account.user, claims, "", False, 0.0, 0.0))  # who may not gets no userid
+        if not self._users().known(account.user):
+            wanted = claims.get("userid")
+            own = await self._userids.give(f"{source} {account.user}", wanted, self.providers.elsewhere)
+            if own != wanted:
+                claims = {key: value for key, value in claims.items() if key != "userid"} | {"own": own or NOBODY}
+            if own is None:
+                log.warning("%s has no userid to itself until it logs in again: Redis does not answer", account.user)
+            elif wanted not in (None, own):
+                log.warning("%s has userid %d: %s is another person's here", account.user, own, wanted)
+        return self._enter(source, account.user, claims, None)
 
     def _enter(self, source: str, user: str, claims: dict[str, Any], until: float | None) -> LoggedIn:
         self._principal(Login("", source, user, claims, "", False, 0.0, 0.0))  # who may not gets no login
@@ -108,21 +122,23 @@ class UserLogins:
         Raises:
             Denied: nobody (403).
         """
+        claims, own = self._person(login)
         return self._users().principal(
             login.user,
             kind="cookie",
             credential=login.credential,
             expires=login.expires,
             login=login.source,
-            claims=self._claims(login),
+            claims=claims,
+            own=own,
         )
 
-    def _claims(self, login: Login) -> dict[str, Any] | None:
+    def _person(self, login: Login) -> tuple[dict[str, Any] | None, int | None]:
         """Userid and roles for a user whom the settings do not name; None: they have to name it.
 
         Raises:
             Denied: its provider is not there any more (403).
         """
         if login.source.startswith(SOURCE):
-            return self.providers.claims_of(login.source, login.claims)
-        return login.claims if login.claims and self._trusted else None
+            return self.providers.person_of(login.source, login.claims)
+        return (login.claims if login.claims and self._trusted else None), None

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.identity import USERID_UNKNOWN, Role
+from broker.identity import NOBODY, USERID_UNKNOWN, Role
 from broker.settings.reading import check_by
 from gateway.closes import NO_ROLE
+from gateway.identity.jwt import CREDENTIAL as JWT
+from gateway.identity.oidc import SOURCE
 from gateway.principal import ROLE_NAMES, Denied, Principal
 from gateway.settings.credentials import UserEntry
 from gateway.settings.rules import users as faults
@@ -22,9 +24,6 @@ OWNER_NAME: Final = "owner"
 """The user of an owner's login link."""
 GUEST_NAME: Final = "guest"
 """The user of a plain login link."""
-GUEST_USERID: Final = 65534
-"""Userid of plain login links: nobody. All of them share it, so none receives another's private events. Never the
-userid of the gateway's own process: services would take its messages for the owner's."""
 
 
 class Users:
@@ -43,6 +42,9 @@ class Users:
             for name in user.certificates:
                 self._by_certificate.setdefault(normal_name(name), set()).add(user.name)
         self._shared: frozenset[int] = _shared(settings)
+        self._named: frozenset[int] = frozenset(user.userid for user in settings.users)
+        self._own_userids = settings.access.own_userids
+        self._prefixes = {f"{SOURCE}{entry.name}": entry.prefix for entry in settings.oidc if entry.prefix}
 
     def known(self, name: str) -> bool:
         """Whether ``[[users]]`` names this user."""
@@ -57,30 +59,51 @@ class Users:
         expires: float | None,
         login: str = "",
         claims: dict[str, Any] | None = None,
+        own: int | None = None,
     ) -> Principal:
         """The principal of a user: as the settings say where they name it, else as the claims of its JWT say.
+
+        Args:
+            name, kind, credential, expires, login: as `Principal` has them.
+            claims: what a JWT or a provider says of who is not in ``[[users]]``; None: nothing that counts.
+            own: the userid that it was given here (``userids``); None: the claims say which.
 
         Raises:
             Denied: there is no such user, or the claims give nothing (403, do not reconnect).
         """
+        self._check_name(name, kind, login)
         entry = self._by_name.get(name)
         if entry is None and claims is not None:
-            userid, roles = self._claimed(name, claims)
-            shared = self._of_others(name, userid)
-            return Principal(name, userid, roles, kind, credential, expires, shared, login)
+            userid = self._claimed_userid(name, claims) if own is None else self._own_userid(name, own)
+            if userid in self._named or name in (OWNER_NAME, GUEST_NAME):
+                raise _no_role(f"user {name[:64]!r} has the name, or userid {userid}, of another one")
+            return Principal(name, userid, self._claimed_roles(name, claims), kind, credential, expires, login)
         if entry is None:
             raise _no_role(f"user {name[:64]!r} is not in [[users]]")
+        roles = roles_of(entry.roles)
+        alone = entry.userid not in self._shared or bool(roles & Role.OWNER)
         return Principal(
             name=name,
-            userid=entry.userid,
-            roles=roles_of(entry.roles),
+            userid=entry.userid if alone else NOBODY,
+            roles=roles,
             kind=kind,
             credential=credential,
             expires=expires,
-            shared=entry.userid in self._shared,
             login=login,
             certificates=entry.certificates,
         )
+
+    def _check_name(self, name: str, kind: str, login: str) -> None:
+        """Names of one source never meet those of another.
+
+        Raises:
+            Denied: it begins as the names of another provider than it came from do (403).
+        """
+        if kind != "jwt" and not login.startswith((SOURCE, JWT)):
+            return  # the settings name it
+        for source, prefix in self._prefixes.items():
+            if source != login and name.startswith(prefix):
+                raise _no_role(f"user {name[:64]!r} is named as those of {source}")
 
     def again(self, mine: Principal) -> Principal | None:
         """Who somebody is now that other users let in; None when that is nobody, or another one."""
@@ -89,28 +112,25 @@ class Users:
             return mine
         if entry is None and mine.certificates is None:
             return self._of_claims_again(mine)
-        if entry is None or mine.certificates is None or entry.userid != mine.userid:
+        if entry is None or mine.certificates is None:
             return None
         if mine.kind == "tls" and entry.certificates != mine.certificates:
             return None  # whose it is now, its client shows when it comes again
-        return self.principal(
+        now = self.principal(
             mine.name, kind=mine.kind, credential=mine.credential, expires=mine.expires, login=mine.login
         )
+        return now if now.userid == mine.userid else None
 
     def _of_claims_again(self, mine: Principal) -> Principal | None:
-        """The same user of claims by what ``[access]`` and the other users are now; None when no role is left."""
+        """The same user of claims by what ``[access]`` and the other users are now; None when no role is left, or its
+        userid is another's.
+        """
         roles = self._let_in(mine.role_names)
-        return replace(mine, roles=roles, shared=self._of_others(mine.name, mine.userid)) if roles else None
+        return replace(mine, roles=roles) if roles and mine.userid not in self._named else None
 
     def _let_in(self, names: Iterable[str]) -> Role:
         """Roles of claims, without those that ``[access]`` does not let in over the web."""
         return roles_of(name for name in names if _allows(self._access, ROLE_NAMES[name]))
-
-    def _of_others(self, name: str, userid: int) -> bool:
-        """Whether a userid of claims is nobody's, the instance owner's, or another user's than ``name``."""
-        return userid in (os.geteuid(), GUEST_USERID) or any(
-            entry.userid == userid for other, entry in self._by_name.items() if other != name
-        )
 
     def by_certificate(self, names: Iterable[str]) -> str | None:
         """The user that a certificate with these names (``certificates.names``) is; None when it is nobody's.
@@ -128,19 +148,43 @@ class Users:
             )
         return next(iter(found), None)
 
-    def _claimed(self, name: str, claims: dict[str, Any]) -> tuple[int, Role]:
-        """The claims ``userid`` and ``roles``, without roles that ``[access]`` does not let in over the web.
+    def _claimed_userid(self, name: str, claims: dict[str, Any]) -> int:
+        """The claim ``userid``.
 
         Raises:
-            Denied: the userid is none, or no role is left (403).
+            Denied: it is none, root's, nobody's, the gateway's own, or of those that are given here (403).
         """
-        userid, claimed = claims.get("userid"), claims.get("roles")
+        userid = claims.get("userid")
         if type(userid) is not int or not 0 <= userid < USERID_UNKNOWN:
             raise _no_role(f"user {name[:64]!r}: the claim userid is no userid")
-        roles = self._let_in(each for each in _texts(claimed) if each in ROLE_NAMES)
+        if userid in (0, NOBODY, os.geteuid()) or self._is_own(userid):
+            raise _no_role(f"user {name[:64]!r}: no claim may say userid {userid}")
+        return userid
+
+    def _own_userid(self, name: str, own: object) -> int:
+        """The userid that was given here, or by another gateway.
+
+        Raises:
+            Denied: none is given that is so (403): the settings were others then.
+        """
+        if type(own) is not int or not (own == NOBODY or self._is_own(own)):
+            raise _no_role(f"user {name[:64]!r}: userid {own!r} is not of access.own_userids any more")
+        return own
+
+    def _is_own(self, userid: int) -> bool:
+        first, last = self._own_userids
+        return first <= userid <= last
+
+    def _claimed_roles(self, name: str, claims: dict[str, Any]) -> Role:
+        """The claim ``roles``, without those that ``[access]`` does not let in over the web.
+
+        Raises:
+            Denied: none is left (403).
+        """
+        roles = self._let_in(each for each in _texts(claims.get("roles")) if each in ROLE_NAMES)
         if not roles:
             raise _no_role(f"user {name[:64]!r}: no role that is let in")
-        return userid, roles
+        return roles
 
 
 def link_principal(role: str, *, credential: str, expires: float) -> Principal:
@@ -148,12 +192,11 @@ def link_principal(role: str, *, credential: str, expires: float) -> Principal:
     owner = role == "owner"
     return Principal(
         name=OWNER_NAME if owner else GUEST_NAME,
-        userid=os.geteuid() if owner else GUEST_USERID,
+        userid=os.geteuid() if owner else NOBODY,
         roles=Role.OWNER if owner else Role.USER,
         kind="cookie",
         credential=credential,
         expires=expires,
-        shared=not owner,
         login=LINK,
     )
 
@@ -194,8 +237,6 @@ def _allows(access: AccessSection, role: Role) -> bool:
 def _shared(settings: GatewaySettings) -> frozenset[int]:
     """Userids of more than one user; that of the process itself is the instance owner's, too."""
     counts = Counter([os.geteuid(), *(user.userid for user in settings.users)])
-    if settings.access.login_links == "user":
-        counts[GUEST_USERID] += 2
     return frozenset(userid for userid, users in counts.items() if users > 1)
 
 

@@ -119,6 +119,8 @@ def add(session: Session, message: Message, _decision: Decision) -> None:
         return
     if rights.misnamed(session, name):  # told first: no rule would help
         text = f"your services are called {session.principal.userid}-NAME"
+        if session.principal.nobody:
+            text = "you have no userid to yourself, and so no services"
         answers.deny(session, message, "register", name.encode(), text)
     elif not session.hub.access.allows(session.roles, "register", name):
         answers.deny(session, message, "register", name.encode())

@@ -76,8 +76,11 @@ def check_same_user(session: Session, principal: Principal) -> None:
 
 
 def misnamed(session: Session, name: str) -> bool:
-    """Whether a guest wants to provide a service that does not begin with its userid and a dash (RFC 12)."""
-    return not session.principal.owner and not name.startswith(f"{session.principal.userid}-")
+    """Whether a guest wants to provide a service that does not begin with its userid and a dash (RFC 12); who is
+    nobody has none.
+    """
+    mine = session.principal
+    return not mine.owner and (mine.nobody or not name.startswith(f"{mine.userid}-"))
 
 
 def give_up(session: Session) -> None:

@@ -46,7 +46,8 @@ class JwtSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     trust_claims: bool = False
     """Take `userid` and `roles` from the token for users that `users` does not name. Default false: only users that
-    are named here come in."""
+    are named here come in. Never taken are the userids that `userid_claim` of a provider may not say either, nor a
+    name that begins as those of a provider do."""
 
 
 class OidcGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,11 +105,14 @@ class OidcEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Roles of everybody whom the provider lets in. Default none: who is in no group of `groups` and not in `users`
     stays outside."""
 
-    userid: Userid = 65534
-    """Userid of users that `users` does not name. Default 65534, nobody, which receives no private events."""
+    userid: Literal[65534] | None = None
+    """65534, nobody: users that `users` does not name have no userid to themselves, and own nothing: no jobs, no
+    services, no private events. Default: each has one of `access.own_userids`."""
 
     userid_claim: Text | None = None
-    """The claim that holds their userid instead, a number. Default none: the provider chooses no userids."""
+    """The claim that holds their userid instead, a number. Default none: the provider chooses no userids. Never taken
+    are 0, the gateway's own, 65534, those of `users` and of `access.own_userids`; one that another person came with
+    before is not given twice."""
 
     algorithms: Annotated[tuple[Literal["EdDSA", "RS256", "ES256"], ...], Meta(min_length=1)] = (
         "EdDSA",
@@ -120,6 +124,11 @@ class OidcEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     leeway_s: Annotated[float, Meta(ge=0, le=300)] = 5.0
     """Difference of clocks that is forgiven. Default 5."""
 
+    @property
+    def prefix(self) -> str:
+        """What the names of its users begin with."""
+        return f"{self.name}:" if self.user_prefix is None else self.user_prefix
+
 
 class UserEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[users]]`: a user of the web, and as whom its messages are stamped."""
@@ -128,8 +137,8 @@ class UserEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The name credentials refer to."""
 
     userid: Userid
-    """The userid its messages carry. Without the role *owner* nobody who has that of the gateway's own process, or
-    that of another user, receives private events."""
+    """The userid its messages carry. Without the role *owner*, who has that of the gateway's own process, or that of
+    another user, is stamped as 65534, nobody: it owns nothing, and receives no private events."""
 
     roles: Annotated[tuple[RoleName, ...], Meta(min_length=1)] = ("user",)
     """Its roles. Default user: the least that may speak. `owner` and `admin` need `access.allow_owner` or

@@ -167,6 +167,10 @@ def _oidc(settings: GatewaySettings) -> Iterator[Problem]:
     for index, entry in enumerate(settings.oidc):
         if times[entry.name] > 1:
             yield _saw(("oidc", index, "name"), entry.name, "each provider once")
+        for other in settings.oidc[:index]:
+            if entry.prefix and other.prefix and _overlap(entry.prefix, other.prefix):
+                expected = f"one that does not meet {other.prefix!r} of {other.name}"
+                yield _saw(("oidc", index, "user_prefix"), entry.prefix, expected)
         for name in ("issuer", "url"):
             if not is_web_address(seen := getattr(entry, name)):
                 expected = "https://HOST, or http:// on this machine, without a query"
@@ -174,6 +178,10 @@ def _oidc(settings: GatewaySettings) -> Iterator[Problem]:
         yield from _roles(settings, ("oidc", index, "roles"), entry.roles)
         for at, group in enumerate(entry.groups):
             yield from _roles(settings, ("oidc", index, "groups", at, "roles"), group.roles)
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
 
 
 def _roles(settings: GatewaySettings, path: KeyPath, roles: Iterable[str]) -> Iterator[Problem]:
@@ -208,6 +216,10 @@ def users(settings: GatewaySettings) -> Iterator[Problem]:
         if user.name in names:
             yield _saw(("users", index, "name"), user.name, "each user once")
         names.add(user.name)
+        first, last = settings.access.own_userids
+        if first <= user.userid <= last:
+            expected = f"one below {first} or above {last}: access.own_userids are for people of providers"
+            yield _saw(("users", index, "userid"), user.userid, expected)
         yield from _roles(settings, ("users", index, "roles"), user.roles)
         for at, certificate in enumerate(user.certificates):
             holder = holders.setdefault(certificate, user.name)
@@ -217,6 +229,9 @@ def users(settings: GatewaySettings) -> Iterator[Problem]:
 
 
 def _access(settings: GatewaySettings) -> Iterator[Problem]:
+    first, last = settings.access.own_userids
+    if not 65534 < first <= last:
+        yield _saw(("access", "own_userids"), f"{first} to {last}", "two userids above 65534, the smaller first")
     for index, origin in enumerate(settings.access.allowed_origins):
         parts = urlsplit(origin)
         whole = f"{parts.scheme}://{parts.netloc}"

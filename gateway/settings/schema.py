@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta, Struct, field
 
-from broker.settings.ranges import Bytes, Count, Seconds, Text
+from broker.settings.ranges import Bytes, Count, Seconds, Text, Userid
 from gateway.settings.credentials import JwtSection, OidcEntry, RoleName, TokenSection, UserEntry
 
 Rate = Annotated[float, Meta(ge=0, le=1e9)]
@@ -193,6 +193,10 @@ class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     hook_cache_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
     """How long an answer counts for the same user, kind and topic. Default 30. 0 asks each time."""
+
+    own_userids: tuple[Userid, Userid] = (2**31, 2**32 - 3)
+    """From which userid to which people who log in at a provider have one of their own, each another one, for good.
+    Default 2147483648 to 4294967293, which no system has accounts in: keep them free of others."""
 
     client_crls: tuple[Text, ...] = ()
     """PEM files of revocation lists, signed by authorities of `client_ca`; read again when they change. Default none.

@@ -71,7 +71,7 @@ async def callback(request: web.Request) -> web.Response:
         with identity.counted(request) as client:
             cookie = BEGUN.of(request, client)
             account = await identity.user_logins.providers.finish(name, query, cookie, client)
-            logged_in = identity.user_logins.by_provider(name, account)
+            logged_in = await identity.user_logins.by_provider(name, account)
             await identity.share(logged_in)
     except Denied as denied:
         response = _refused(front, name, denied, HOME)

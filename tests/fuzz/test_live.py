@@ -18,7 +18,7 @@ SOAK_STREAMS = 200_000
 SEED = int(os.environ.get("HEADGATE_FUZZ_SEED", "0"))
 CHECK_EVERY = 100
 GROWTH_KIB = 24 << 10
-GUEST_UID = 65534
+GUEST_UID = 65533
 EXTRA = "[access]\nallow_guest_user = true\n[limits]\nguest_message_bytes = 1048576\nowner_message_bytes = 1048576\n"
 
 

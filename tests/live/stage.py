@@ -18,7 +18,7 @@ from tests.live.listeners import place
 from tests.live.oslo_nodes import oslo_node
 
 OWNER, USER, ADMIN, LOCAL = (int(role) for role in (Role.OWNER, Role.USER, Role.ADMIN, Role.LOCAL))
-GUEST_UID, ADMIN_UID = 65534, 4711
+GUEST_UID, ADMIN_UID = 65533, 4711
 CURVE_USERS = {"owner": (1000, OWNER), "user": (2001, USER), "admin": (2002, USER | ADMIN)}
 WEB_USERS = {"owner": ("ada", OWNER), "user": ("bob", USER), "admin": ("eve", USER | ADMIN)}
 WAYS = ["unix", "unix-below", "curve", "curve-below", "flux.v1", "flux.v1.json", "http"]

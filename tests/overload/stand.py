@@ -17,7 +17,7 @@ from tests.overload.ground import Place
 SIZE = 4
 FAR = 3
 """The rank two hops below rank 0."""
-GUEST_UID, CURVE_UID, VICTIM_UID = 65534, 2001, 4711
+GUEST_UID, CURVE_UID, VICTIM_UID = 65533, 2001, 4711
 CUT = "while its reading was paused"
 OTHER_RANKS_LOST = (
     "lost connection to rank",

@@ -17,7 +17,8 @@ without workers is waited for. The service "all" is deployed NorFab's: every wor
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
 from typing import Final, NamedTuple
 
@@ -159,7 +160,7 @@ class Requests:
     def _again(self, order: Order, peer: Peer, packet: Packet, now: float) -> None:
         """A job that is known: answered from its state when it is the same, by the same holder."""
         same = (
-            order.holder == peer.principal.holder
+            peer.principal.holds(order.holder)
             and order.service == packet.service
             and order.target == packet.target
             and order.has_body(packet.data)
@@ -259,14 +260,15 @@ class Requests:
     # -- GET, DELETE, PUT -----------------------------------------------------------------------
 
     def _find(self, peer: Peer, packet: Packet) -> Order | None:
-        order = self._state.orders.get(packet.uuid)
-        return order if order is not None and peer.principal.may_see(order.holder) else None
+        return self._seen(peer, packet, peer.principal.may_see)
 
     def _readable(self, peer: Peer, packet: Packet) -> Order | None:
+        return self._seen(peer, packet, partial(self._state.access.may_read, peer.principal))
+
+    def _seen(self, peer: Peer, packet: Packet, may: Callable[[str], bool]) -> Order | None:
+        """The job, for whom it is waiting for it by the connection that submitted it, and whoever else may see it."""
         order = self._state.orders.get(packet.uuid)
-        return (
-            order if order is not None and self._state.access.may_read(peer.principal, order.holder) else None
-        )
+        return order if order is not None and (order.client.peer is peer or may(order.holder)) else None
 
     def get(self, peer: Peer, packet: Packet, now: float) -> None:
         """GET: from the record. A job that only workers may know of is asked for there, for owners."""

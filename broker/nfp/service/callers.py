@@ -1,7 +1,8 @@
 """Who asks: a peer of the NFP broker for each caller, and its packets to whoever follows the job.
 
 All sessions of a userid with the same standing are one caller, so that a job belongs to the person and not to a
-connection. A caller nobody waits for is forgotten when ``IDLE_MAX`` others came after it.
+connection; who shares a userid with others is another one with each request. A caller nobody waits for is forgotten
+when ``IDLE_MAX`` others came after it.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Caller:
         bodies: what was submitted under each of these: service, target, body.
     """
 
-    def __init__(self, broker: NfpBroker, principal: Principal) -> None:
+    def __init__(self, broker: NfpBroker, principal: Principal, number: int) -> None:
         self.principal = principal
         self.streams: dict[str, list[JobStream]] = {}
         self.bodies: dict[str, tuple[str, Target, bytes]] = {}
-        self.name = f"flux:{principal.userid}:{principal.standing}"
+        self.name = f"flux:{principal.userid}:{principal.standing}{f':{number}' if number else ''}"
         self.peer = broker.local_peer(principal, self.name, self._received, FEATURES)
         self.peer.on_lost = self._lost
 
@@ -85,27 +86,31 @@ class Callers:
 
     def __init__(self, broker: NfpBroker) -> None:
         self._broker = broker
-        self._by_principal: dict[Principal, Caller] = {}
+        self._callers: dict[tuple[Principal, int], Caller] = {}
+        self._strangers = 0
 
     def __len__(self) -> int:
-        return len(self._by_principal)
+        return len(self._callers)
 
     def caller(self, principal: Principal) -> Caller:
         """The one of ``principal``."""
-        known = self._by_principal.pop(principal, None)
+        number = 0
+        if principal.nobody:
+            self._strangers = number = self._strangers + 1
+        known = self._callers.pop((principal, number), None)
         if known is None or not known.peer.alive:
-            known = Caller(self._broker, principal)
+            known = Caller(self._broker, principal, number)
             self._trim()
-        self._by_principal[principal] = known  # behind all others: the latest
+        self._callers[principal, number] = known  # behind all others: the latest
         return known
 
     def _trim(self) -> None:
-        idle = [who for who, caller in self._by_principal.items() if not caller.streams]
+        idle = [who for who, caller in self._callers.items() if not caller.streams]
         for who in idle[: max(0, len(idle) - IDLE_MAX)]:
-            self._by_principal.pop(who).peer.close()
+            self._callers.pop(who).peer.close()
 
     def close(self) -> None:
         """Forget everybody."""
-        for caller in self._by_principal.values():
+        for caller in self._callers.values():
             caller.peer.close()
-        self._by_principal.clear()
+        self._callers.clear()

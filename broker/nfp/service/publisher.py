@@ -1,7 +1,8 @@
 """What happens to jobs, as events ``nfp.job.UUID.KIND`` on the Flux broker.
 
 Each is private and stamped with the userid whose job it is, so that owners and that user receive it and nobody else
-(RFC 12, "Event Privacy"; an owner's link may pass such a stamp). A job of a key without userid is told to owners only.
+(RFC 12, "Event Privacy"; an owner's link may pass such a stamp). A job of a key without userid, or of nobody, is told to
+owners only.
 The payload is what subscribers on the NFP side read (``management.replay_buffer.told``). Streams and what is no
 job's are not published.
 
@@ -19,6 +20,7 @@ from broker.client import Handle
 from broker.identity import USERID_UNKNOWN, Role
 from broker.nfp.contract import JobEvent
 from broker.nfp.management.replay_buffer import numbered, told
+from broker.nfp.principal import recipient
 from broker.wire.message import PRIVATE, event
 from broker.wire.payload import encode_json
 
@@ -59,14 +61,14 @@ class EventPublisher:
         said: dict[str, Any] = told(numbered(sequence, happening, time.time()), self._epoch)
         if self._untold:
             said["lost"], self._untold = self._untold, 0
-        stamped = happening.userid != USERID_UNKNOWN  # else the link's own, the owner's, is filled in
+        userid = recipient(happening.userid)  # where that is None, the link's own, the owner's, is filled in
         handle.send(
             event(
                 topic_of(happening),
                 encode_json(said),
                 flags=PRIVATE,
-                userid=happening.userid,
-                rolemask=int(Role.USER) if stamped else 0,
+                userid=USERID_UNKNOWN if userid is None else userid,
+                rolemask=0 if userid is None else int(Role.USER),
             )
         )
         self.sent += 1

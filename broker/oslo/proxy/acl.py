@@ -13,7 +13,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from broker.identity import Credentials, Role
+from broker.identity import NOBODY, Credentials, Role
 from broker.oslo.node import NodeConfig, Rule
 from broker.transport.zeromq.origin import credentials
 
@@ -32,7 +32,8 @@ class AccessControl:
     Args:
         config: keys, rules.
         uid: whose proxy this is; None: this process's.
-        shared_uid: uid that stands for several users of other namespaces (the overflow uid); refused. None: none.
+        shared_uid: uid that stands for several users of other namespaces (the overflow uid); refused, as nobody's is
+            (65534). None: none.
 
     Attributes:
         denied: connections from the network that were refused.
@@ -73,7 +74,7 @@ class AccessControl:
             return None
         if uid in (self._uid, 0):
             return Credentials(uid, _OURS)
-        return None if uid == self._shared_uid else Credentials(uid, _OTHERS)
+        return None if uid in (NOBODY, self._shared_uid) else Credentials(uid, _OTHERS)
 
     def by_key(self, tag: str) -> Credentials | None:
         """Who a peer from the network is, by the user id that ``judge`` gave its connection; None: nobody."""

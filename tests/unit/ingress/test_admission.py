@@ -60,9 +60,17 @@ def test_the_table_of_uids(uid, guest, root, overflow):
     assert outcome(PeerInfo("x", uid=uid, local=False), rules) == away
 
 
-@for_each("uid", [ME, ROOT, GUEST, OVERFLOW])
-def test_only_the_overflow_uid_is_shared(uid):
-    assert admit(PeerInfo("x", uid=uid), access(True, False, True)).shared_uid is (uid == OVERFLOW)
+def test_nobody_is_refused_in_every_user_namespace():
+    """Several programs run as nobody, whether or not the kernel says so of strangers, too."""
+    nobody = PeerInfo("x", uid=65534, local=True)
+    assert outcome(nobody, Access(ME, allow_guest=True)) == REFUSED
+    assert outcome(nobody, Access(ME, allow_guest=True, admin_uids={65534}, allow_overflow=True)) == (65534, 6)
+    assert outcome(nobody, Access(65534)) == (65534, 5), "who runs as nobody owns the instance"
+
+
+def test_whoever_is_not_mapped_is_stamped_as_nobody():
+    rules = Access(ME, allow_guest=True, overflow_uid=99, allow_overflow=True)
+    assert outcome(PeerInfo("x", uid=99, local=True), rules) == (65534, 6)
 
 
 def test_where_the_owner_is_the_overflow_uid_nobody_is_taken_for_it():
@@ -72,7 +80,6 @@ def test_where_the_owner_is_the_overflow_uid_nobody_is_taken_for_it():
     assert outcome(peer, rules) == REFUSED
     shared = Access(OVERFLOW, allow_guest=True, overflow_uid=OVERFLOW, allow_overflow=True)
     assert outcome(peer, shared) == (OVERFLOW, 6)
-    assert admit(peer, shared).shared_uid
 
 
 @for_each(

@@ -38,7 +38,7 @@ def test_owner_and_guest_get_what_is_theirs():
         _, guest = come_in(desk, PeerInfo("g", uid=2000, local=True), access, cmb1=True)
         _, shared = come_in(desk, PeerInfo("s", uid=65534, local=True), access)
         assert (owner.owner, guest.owner, shared.owner) == (True, False, False)
-        assert (owner.shared_uid, guest.shared_uid, shared.shared_uid) == (False, False, True)
+        assert (owner.cred.userid, guest.cred.userid, shared.cred.userid) == (1000, 2000, 65534)
         assert (owner.cmb1, guest.cmb1) == (False, True)
         assert (door.max_bytes(owner.link.peer), door.max_bytes(guest.link.peer)) == (1000, 100)
         assert len({port.uuid for port in (owner, guest, shared)}) == 3

@@ -2,7 +2,7 @@
 
 import errno
 
-from broker.identity import Credentials, Role
+from broker.identity import NOBODY, Credentials, Role
 from broker.routing import held_events
 from broker.routing.events import PREFIXES_MAX
 from broker.routing.flow import WINDOW_BYTES
@@ -182,15 +182,22 @@ def test_remembered_topics_are_bounded():
 def test_private_events_reach_the_owner_and_their_sender(source, rank):
     tree = Tree()
     owner, same = tree.client(rank), subscriber(tree, rank, "")
-    other, shared = subscriber(tree, rank, "", cred=OTHER), subscriber(tree, rank, "")
-    shared.port.shared_uid = True
+    other = subscriber(tree, rank, "", cred=OTHER)
     tree[rank].router.events.subscribe(owner.port, b"s")
     mouth = tree.client(source, GUEST)
     mouth.publish("secret", PRIVATE, userid=3000)
     mouth.publish("secret.open")
     tree.settle()
-    assert [len(ear.events) for ear in (owner, same, other, shared)] == [2, 2, 1, 1]
+    assert [len(ear.events) for ear in (owner, same, other)] == [2, 2, 1]
     assert owner.events[0].userid == 2000, "a forged userid opens nothing"
+
+
+def test_a_private_event_of_nobody_is_the_owners_alone():
+    tree = Tree(1)
+    nobody = Credentials(NOBODY, Role.USER)
+    owner, same = subscriber(tree, cred=OWNER), subscriber(tree, cred=nobody)
+    tree.client(0, nobody).publish("secret", PRIVATE)
+    assert (len(owner.events), len(same.events)) == (1, 0)
 
 
 def test_the_owner_may_publish_in_the_name_of_a_user():

@@ -1,5 +1,6 @@
 """service.add and service.remove."""
 
+from broker.identity import Credentials, Role
 from broker.wire.message import NORESPONSE
 from tests.tables import for_each
 from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk
@@ -43,6 +44,12 @@ def test_a_guests_name_begins_with_its_userid():
         assert me.refused("service.add", {"service": name}) == (1, "")
     assert me.ask("service.add", {"service": "1234-mysvc"}).errnum == 0
     assert me.ask("service.remove", {"service": "1234-mysvc"}).errnum == 0
+
+
+def test_who_is_nobody_has_no_services():
+    """Several people are: a service of one would be the others', too."""
+    me = Desk().client(Credentials(65534, int(Role.USER)))
+    assert me.refused("service.add", {"service": "65534-mysvc"}) == (1, "")
 
 
 def test_without_response_only_what_a_connector_refuses_is_answered():

@@ -44,10 +44,10 @@ class PlainLink:
 class Subscriber:
     """``gateway.events.fanout.Subscriber``."""
 
-    def __init__(self, name="u", userid=1000, roles=Role.USER, *, denied=(), shared=False, link=None):
+    def __init__(self, name="u", userid=1000, roles=Role.USER, *, denied=(), link=None):
         self.link = link or RunLink(name)
         self.subscriptions = {}
-        self.principal = Principal(name, userid, roles, "token", name, None, shared)
+        self.principal = Principal(name, userid, roles, "token", name, None)
         self.denied = denied
         self.asked = 0
 

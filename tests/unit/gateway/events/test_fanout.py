@@ -2,7 +2,7 @@ import errno
 import logging
 
 from broker.errors import LinkBroken
-from broker.identity import Role
+from broker.identity import NOBODY, Role
 from broker.wire import audience
 from broker.wire.audience import PREFIX_MAX_BYTES, TOPIC_MAX_BYTES
 from gateway.events.fanout import Fanout, may_see_private
@@ -130,12 +130,14 @@ def test_private_events_reach_the_owner_and_their_userid_only():
     admin = subscribed(fanout, b"", userid=5, roles=Role.ADMIN)
     sender = subscribed(fanout, b"", userid=1000)
     other = subscribed(fanout, b"", userid=1001)
-    shared = subscribed(fanout, b"", userid=1000, shared=True)
+    nobody = subscribed(fanout, b"", userid=NOBODY)
     secret = event(2, private=True, userid=1000)
     fanout.publish([event(1), secret, event(3)])
+    guests = event(4, private=True, userid=NOBODY)
+    assert [may_see_private(one.principal, guests) for one in (owner, nobody)] == [True, False]
     assert owner.link.sequences() == sender.link.sequences() == [1, 2, 3]
-    assert admin.link.sequences() == other.link.sequences() == shared.link.sequences() == [1, 3]
-    for one, sees in ((owner, True), (admin, False), (sender, True), (other, False), (shared, False)):
+    assert admin.link.sequences() == other.link.sequences() == nobody.link.sequences() == [1, 3]
+    for one, sees in ((owner, True), (admin, False), (sender, True), (other, False), (nobody, False)):
         assert may_see_private(one.principal, secret) is sees
 
 

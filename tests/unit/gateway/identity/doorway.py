@@ -77,7 +77,7 @@ class Doorway:
         said["remote"] = request.remote
         if found is not None:
             said.update(name=found.name, userid=found.userid, roles=found.role_names, kind=found.kind)
-            said.update(credential=found.credential, shared=found.shared)
+            said.update(credential=found.credential, nobody=found.nobody)
         return web.json_response(said)
 
 

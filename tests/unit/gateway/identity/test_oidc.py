@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 
 from broker.errors import ConfigError
+from broker.identity import NOBODY
 from gateway.identity import oidc, provider
 from gateway.identity.fetching import ANSWER_BYTES
 from gateway.identity.oidc import BEGUN_S
@@ -59,7 +60,7 @@ async def test_somebody_comes_in(corp, idp):
     account = await log_in(corp, idp)
     assert account.user == "corp:alice"
     assert account.claims == {"groups": ["ops"]}
-    assert corp.claims_of("oidc:corp", account.claims) == {"userid": 65534, "roles": ["admin"]}
+    assert corp.person_of("oidc:corp", account.claims) == ({"roles": ["admin"]}, NOBODY)
 
 
 async def test_the_address_asks_for_what_the_settings_say(corp, idp):
@@ -131,14 +132,15 @@ async def test_names_that_are_none(store, wall, idp, settings, claims):
 async def test_groups(corp, idp, groups, roles):
     idp.claims = {"groups": groups}
     account = await log_in(corp, idp)
-    assert corp.claims_of("oidc:corp", account.claims)["roles"] == roles
+    assert corp.person_of("oidc:corp", account.claims).claims["roles"] == roles
 
 
 async def test_a_userid_counts_only_if_the_settings_say_so(store, wall, idp):
     idp.claims = {"uid": 1234}
-    for claim, userid in ((None, 65534), ("uid", 1234)):
+    for claim, userid, own in ((None, None, NOBODY), ("uid", 1234, None)):
         made = providers_of(store, wall, idp.entry(userid_claim=claim))
-        assert made.claims_of("oidc:corp", (await log_in(made, idp)).claims)["userid"] == userid
+        found = made.person_of("oidc:corp", (await log_in(made, idp)).claims)
+        assert (found.claims.get("userid"), found.own) == (userid, own)
 
 
 async def test_claims_that_stand_in_userinfo_only(corp, idp):

@@ -54,7 +54,20 @@ def test_a_symbolic_link_is_refused(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_a_store_of_the_last_release_is_taken_over(tmp_path):
+    store = Store(tmp_path)
+    store.revoke("token:1", 1e12)
+    store.close()
+    base = sqlite3.connect(tmp_path / FILE)
+    base.execute("DROP TABLE userids")
+    base.execute(f"PRAGMA user_version={VERSION - 1}")
+    base.close()
+    store = Store(tmp_path)
+    assert (list(store.revocations()), store.reading("SELECT * FROM userids")) == (["token:1"], [])
+    store.close()
+
+
+@pytest.mark.parametrize("version", [VERSION - 2, VERSION + 1])
 def test_another_version_is_refused_untouched_and_its_file_named(tmp_path, version):
     Store(tmp_path).close()
     base = sqlite3.connect(tmp_path / FILE)

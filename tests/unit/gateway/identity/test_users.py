@@ -5,11 +5,11 @@ import os
 import pytest
 
 from broker.errors import ConfigError
-from broker.identity import Role
+from broker.identity import NOBODY, Role
 from gateway import closes
-from gateway.identity.users import GUEST_USERID, Users, link_principal
+from gateway.identity.users import Users, link_principal
 from gateway.principal import Denied
-from gateway.settings.credentials import UserEntry
+from gateway.settings.credentials import OidcEntry, UserEntry
 from gateway.settings.schema import AccessSection, GatewaySettings
 from tests.tables import for_each
 
@@ -30,7 +30,7 @@ def test_a_user_is_stamped_as_configured():
     )
     assert (principal(made, "a").userid, principal(made, "a").roles) == (7, Role.USER)
     assert principal(made, "b").roles == Role.USER | Role.ADMIN
-    assert not principal(made, "a").shared
+    assert not principal(made, "a").nobody
 
 
 def test_an_unknown_user_has_no_role():
@@ -53,22 +53,23 @@ def test_a_name_stands_once():
         Users(settings)
 
 
-def test_a_userid_of_two_users_is_shared():
+def test_who_shares_a_userid_is_nobody():
     made = users(*(UserEntry(name=name, userid=uid) for name, uid in (("a", 7), ("b", 7), ("c", 8))))
-    assert [principal(made, name).shared for name in "abc"] == [True, True, False]
+    assert [principal(made, name).userid for name in "abc"] == [NOBODY, NOBODY, 8]
+    assert principal(made, "a").nobody
 
 
 @for_each("links", ["off", "user", "owner"])
 def test_the_own_userid_is_the_owners_too(links):
     made = users(UserEntry(name="a", userid=os.geteuid()), UserEntry(name="b", userid=7), login_links=links)
-    assert [principal(made, name).shared for name in "ab"] == [True, False]
+    assert [principal(made, name).userid for name in "ab"] == [NOBODY, 7]
 
 
 def test_links():
     owner = link_principal("owner", credential="login:1", expires=5.0)
-    assert (owner.userid, owner.roles, owner.shared) == (os.geteuid(), Role.OWNER, False)
+    assert (owner.userid, owner.roles, owner.nobody) == (os.geteuid(), Role.OWNER, False)
     guest = link_principal("user", credential="login:2", expires=5.0)
-    assert (guest.userid, guest.roles, guest.shared) == (GUEST_USERID, Role.USER, True)
+    assert (guest.userid, guest.roles, guest.nobody) == (NOBODY, Role.USER, True)
 
 
 def test_certificates():
@@ -121,18 +122,47 @@ def test_claimed_roles_are_cut_to_what_is_allowed():
         {"userid": 9.0, "roles": ["user"]},
         {"userid": True, "roles": ["user"]},
         {"userid": "9", "roles": ["user"]},
+        {"userid": 0, "roles": ["user"]},
+        {"userid": os.geteuid(), "roles": ["user"]},
+        {"userid": NOBODY, "roles": ["user"]},
+        {"userid": 7, "roles": ["user"]},
+        {"userid": 2**31, "roles": ["user"]},
+        {"userid": 2**32 - 3, "roles": ["user"]},
     ],
 )
-def test_claims_without_a_role_or_a_userid_are_refused(claims):
+def test_claims_without_a_role_or_a_userid_that_they_may_say_are_refused(claims):
     with pytest.raises(Denied) as denied:
         of_claims(claims)
     assert denied.value.close == closes.NO_ROLE
 
 
-def test_a_claimed_userid_of_somebody_else_is_shared():
-    assert of_claims({"userid": 7, "roles": ["user"]}).shared
-    assert of_claims({"userid": os.geteuid(), "roles": ["user"]}).shared
-    assert not of_claims({"userid": 9, "roles": ["user"]}).shared
+@for_each(
+    ("name", "kind", "login", "taken"),
+    [
+        ("corp:alice", "jwt", "", False),
+        ("corp:alice", "cookie", "jwt:1", False),
+        ("corp:listed", "jwt", "", False),
+        ("corp:alice", "cookie", "oidc:lab", False),
+        ("corp:alice", "cookie", "oidc:corp", True),
+        ("corp:listed", "token", "", True),
+        ("corp", "jwt", "", True),
+        ("owner", "jwt", "", False),
+        ("guest", "cookie", "oidc:lab", False),
+        ("lab:x", "cookie", "oidc:lab", True),
+    ],
+)
+def test_names_of_one_source_never_meet_those_of_another(name, kind, login, taken):
+    corp, lab = (
+        OidcEntry(name=name, issuer="https://id", client_id="x", url="https://gate", user_prefix=prefix)
+        for name, prefix in (("corp", None), ("lab", ""))
+    )
+    made = Users(GatewaySettings(users=(UserEntry(name="corp:listed", userid=7),), oidc=(corp, lab)))
+    claims = {"userid": 9, "roles": ["user"]}
+    try:
+        found = made.principal(name, kind=kind, login=login, claims=claims, credential="x:1", expires=None).name
+    except Denied as denied:
+        found = denied.status
+    assert found == (name if taken else 403)
 
 
 # ---------------------------------------------------------------- other users, read again
@@ -148,17 +178,13 @@ def test_claims_lose_the_roles_that_are_not_let_in_any_more():
     mine = claimed("admin")
     assert users(allow_admin=True).again(mine) == mine
     left = users().again(mine)
-    assert (left.roles, left.expires, left.shared) == (Role.USER, 9.0, False)
+    assert (left.roles, left.expires, left.nobody) == (Role.USER, 9.0, False)
     mine = claimed("owner")
     assert users(allow_admin=True).again(mine) is None
 
 
-def test_claims_share_their_userid_once_another_user_has_it():
-    mine = claimed("user")
-    made = users(UserEntry(name="a", userid=9))
-    shared = made.again(mine)
-    assert (mine.shared, shared.shared) == (False, True)
-    assert users().again(shared) == mine
+def test_claims_end_once_another_user_has_their_userid():
+    assert users(UserEntry(name="a", userid=9)).again(claimed("user")) is None
 
 
 def test_claims_end_once_the_name_is_a_configured_users():
@@ -183,8 +209,11 @@ def test_a_login_by_a_token_or_at_a_provider_is_judged_again_as_others_are():
     more = users(UserEntry(name="a", userid=1, roles=("admin",)), allow_admin=True).again(mine)
     assert (more.role_names, more.login, more.expires) == (["user", "admin"], "token:1", 9.0)
     assert users().again(mine) is None
-    claims = {"userid": GUEST_USERID, "roles": ["admin", "user"]}
-    theirs = users(allow_admin=True).principal("corp:b", claims=claims, **kept | {"login": "oidc:corp"})
-    assert (theirs.role_names, theirs.shared) == (["user", "admin"], True)
+    claims, kept = {"roles": ["admin", "user"]}, kept | {"login": "oidc:corp"}
+    theirs = users(allow_admin=True).principal("corp:b", claims=claims, own=2**31 + 5, **kept)
+    assert (theirs.role_names, theirs.userid) == (["user", "admin"], 2**31 + 5)
+    for own in (0, 9, 2**32 - 2, "x"):
+        with pytest.raises(Denied, match="own_userids"):
+            users(allow_admin=True).principal("corp:b", claims=claims, own=own, **kept)
     less = users().again(theirs)
     assert (less.role_names, less.login) == (["user"], "oidc:corp")

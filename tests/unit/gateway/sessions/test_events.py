@@ -3,6 +3,7 @@
 import asyncio
 import errno
 
+from broker.identity import NOBODY
 from broker.wire import message as wire
 from gateway.access import Access
 from gateway.settings.schema import RuleEntry
@@ -75,17 +76,20 @@ def test_a_wide_prefix_never_overrides_a_deny_below_it():
 def test_private_events_reach_their_senders_user_and_the_owner_alone():
     async def script(desk):
         same, other = desk.client(), desk.client(principal("bob", 1002, credential="token:2"))
-        shared = desk.client(principal("all", 1001, shared=True, credential="token:3"))
+        nobody = desk.client(principal("all", NOBODY, credential="token:3"))
         owner, admin = desk.owner(), desk.client(principal("eve", 1003, ("admin",)))
-        for client in (same, other, shared, owner, admin):
+        for client in (same, other, nobody, owner, admin):
             await client.rpc("event.subscribe", {"topic": "news."})
         writer = desk.client()
         writer.say(wire.event("news.mine", flags=wire.PRIVATE))
+        nobody.say(wire.event("news.guests", flags=wire.PRIVATE))
+        await desk.settled()
         writer.say(wire.event("news.all"))
         await desk.settled()
         await until(lambda: admin.topics == ["news.all"])
-        assert same.topics == owner.topics == ["news.mine", "news.all"]
-        assert other.topics == shared.topics == ["news.all"]
+        assert same.topics == ["news.mine", "news.all"]
+        assert owner.topics == ["news.mine", "news.guests", "news.all"]
+        assert other.topics == nobody.topics == ["news.all"]
 
     run(script, rules=[NEWS])
 

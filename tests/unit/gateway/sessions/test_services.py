@@ -4,7 +4,7 @@ import errno
 
 from broker.client import LATER
 from broker.errors import RpcError
-from broker.identity import Role
+from broker.identity import NOBODY, Role
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json, encode_json
 from gateway.access import Access
@@ -60,6 +60,15 @@ def test_one_web_client_calls_another():
         assert desk.hub.counters.forged == 1
 
     run(script, rules=[GUEST])
+
+
+def test_who_is_nobody_has_no_services():
+    async def script(desk):
+        guest = desk.client(principal("guest", NOBODY))
+        errnum, text = await guest.refused("service.add", {"service": f"{NOBODY}-calc"})
+        assert (errnum, "no userid to yourself" in text) == (errno.EPERM, True)
+
+    run(script, rules=[rule(["user"], [""], ["register"])])
 
 
 def test_names_need_the_right_and_a_guests_its_userid():

@@ -457,3 +457,32 @@ def test_results_of_others_by_the_rule_and_nothing_else(rule):
             assert isinstance(got, dict) == (rule == "user" and topic in ("show", "result"))
 
     with_face(script)
+
+
+# ---------------------------------------------------------------- who shares a userid
+
+
+def test_nobody_owns_no_job_and_gets_the_answer_to_its_own_call():
+    """All that log in by a link, and whatever runs as nobody, have one userid: none is shown another's job."""
+
+    async def script(peer, broker):
+        nobody = {"userid": 65534, "rolemask": GUEST}
+        peer.call("nfp.lab.go", {"target": "any", "uuid": "job-1"}, **nobody)
+        caller, packet = await broker.next()
+        peer.call("nfp.lab.go", {"target": "any", "uuid": "job-1"}, sender=(b"other",), **nobody)
+        other, again = await broker.next()
+        assert (again.command, again.uuid) == (Command.POST, "job-1"), "no answer of the first is passed on"
+        assert other.name != caller.name
+        respond(other, again, 400, {"error": "the uuid is in use", "status": "FAILED"})
+        assert (await record(peer))[0]
+        broker.known["job-1"] = job_view("job-1", ("w1", "running"), holder="uid:65534", userid=65534)
+        for method in ("show", "result", "attach", "cancel"):
+            peer.call(f"nfp.jobs.{method}", {"uuid": "job-1"}, **nobody)
+            assert (await record(peer))[0] == errno.ENOENT, method
+        peer.call("nfp.jobs.list", {}, **nobody)
+        assert (await record(peer))["jobs"] == []
+        respond(caller, packet, 202, {"workers": ["w1"]})
+        respond(caller, packet, 200, {"w1": {"result": 1}})
+        assert (await record(peer))["results"] == {"w1": {"result": 1}}
+
+    with_face(script)
