@@ -15,6 +15,7 @@
 ``oidc``          OpenID Connect: to a provider and back
 ``provider``      one provider: metadata, keys, the exchange of codes
 ``users``         name -> userid and roles
+``userids``       a userid of its own for each person of a provider
 
 ``hook``          the authorisation hook: who may do what, asked over HTTP
 

@@ -81,14 +81,20 @@ class UserLogins:
             Denied: the user has no role here (403), or began too many (429), or the store cannot be written.
         """
         source, claims = f"{SOURCE}{name}", account.claims
-        self._principal(Login("", source, account.user, claims, "", False, 0.0, 0.0))  # who may not gets no userid
+        self._principal(
+            Login("", source, account.user, claims, "", False, 0.0, 0.0)
+        )  # who may not gets no userid
         if not self._users().known(account.user):
             wanted = claims.get("userid")
             own = await self._userids.give(f"{source} {account.user}", wanted, self.providers.elsewhere)
             if own != wanted:
-                claims = {key: value for key, value in claims.items() if key != "userid"} | {"own": own or NOBODY}
+                claims = {key: value for key, value in claims.items() if key != "userid"} | {
+                    "own": own or NOBODY
+                }
             if own is None:
-                log.warning("%s has no userid to itself until it logs in again: Redis does not answer", account.user)
+                log.warning(
+                    "%s has no userid to itself until it logs in again: Redis does not answer", account.user
+                )
             elif wanted not in (None, own):
                 log.warning("%s has userid %d: %s is another person's here", account.user, own, wanted)
         return self._enter(source, account.user, claims, None)

@@ -75,7 +75,10 @@ class Userids:
         holder = self._store.reading("SELECT who FROM userids WHERE userid = ?", userid)
         if not holder:
             with self._store.writing(durable=True) as base:
-                base.execute("INSERT OR REPLACE INTO userids SELECT ?, ? WHERE NOT EXISTS "
-                             "(SELECT 1 FROM userids WHERE userid = ?)", (who, userid, userid))
+                base.execute(
+                    "INSERT OR REPLACE INTO userids SELECT ?, ? WHERE NOT EXISTS "
+                    "(SELECT 1 FROM userids WHERE userid = ?)",
+                    (who, userid, userid),
+                )
             holder = self._store.reading("SELECT who FROM userids WHERE userid = ?", userid)
         return bool(holder) and bool(holder[0][0] == who)

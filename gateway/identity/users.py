@@ -64,7 +64,11 @@ class Users:
         """The principal of a user: as the settings say where they name it, else as the claims of its JWT say.
 
         Args:
-            name, kind, credential, expires, login: as `Principal` has them.
+            name: what its credential proved.
+            kind: how it did.
+            credential: names that for revocation.
+            expires: wall clock seconds, or None.
+            login: what the login of a cookie came from, else "".
             claims: what a JWT or a provider says of who is not in ``[[users]]``; None: nothing that counts.
             own: the userid that it was given here (``userids``); None: the claims say which.
 
@@ -77,7 +81,9 @@ class Users:
             userid = self._claimed_userid(name, claims) if own is None else self._own_userid(name, own)
             if userid in self._named or name in (OWNER_NAME, GUEST_NAME):
                 raise _no_role(f"user {name[:64]!r} has the name, or userid {userid}, of another one")
-            return Principal(name, userid, self._claimed_roles(name, claims), kind, credential, expires, login)
+            return Principal(
+                name, userid, self._claimed_roles(name, claims), kind, credential, expires, login
+            )
         if entry is None:
             raise _no_role(f"user {name[:64]!r} is not in [[users]]")
         roles = roles_of(entry.roles)

@@ -231,7 +231,9 @@ def users(settings: GatewaySettings) -> Iterator[Problem]:
 def _access(settings: GatewaySettings) -> Iterator[Problem]:
     first, last = settings.access.own_userids
     if not 65534 < first <= last:
-        yield _saw(("access", "own_userids"), f"{first} to {last}", "two userids above 65534, the smaller first")
+        yield _saw(
+            ("access", "own_userids"), f"{first} to {last}", "two userids above 65534, the smaller first"
+        )
     for index, origin in enumerate(settings.access.allowed_origins):
         parts = urlsplit(origin)
         whole = f"{parts.scheme}://{parts.netloc}"

@@ -233,7 +233,7 @@ def test_logging_out_everywhere_ends_every_browser_and_nobody_elses(place):
     dialog = pages[0].locator("#account-dialog")
     dialog.locator("tr:has-text('this browser')").wait_for()
     assert dialog.locator("tbody tr").count() >= 3
-    assert "corp:ada (userid 65534)" in dialog.text_content()
+    assert "corp:ada (userid 3650425891)" in dialog.text_content()
     assert dialog.locator("tr:has-text('corp:bob')").count() == 0
     button = dialog.get_by_label("Log out everywhere")
     button.click()

@@ -15,7 +15,7 @@ SIZE = 4
 @pytest.fixture(scope="module")
 def headgate(module_rundir):
     """The URI of rank 0 of four; guests may connect."""
-    extra = "[access]\nallow_guest_user = true\nallow_overflow_uid = true\n"
+    extra = "[access]\nallow_guest_user = true\n"
     with tree(module_rundir, SIZE, extra) as running:
         module_rundir.chmod(0o711)
         yield running.ranks[0].uri

@@ -7,12 +7,11 @@ import pytest
 from broker.wire.message import EVENT, RESPONSE, STREAMING, Message
 from tests.conftest import OPTIONAL
 from tests.live.speaker import FENCE, Speaker
-from tests.replay.comparison import check
+from tests.replay.comparison import GUEST_UID, check
 from tests.replay.dialogues import Dialogue, Turn, dialogues
 from tests.tables import for_each
 from tests.vectors import excluded
 
-GUEST_UID = 65534
 ANSWER_S = 5.0
 SILENCE_S = 0.5
 """How long an answer is waited for that must not be the captured one: silence is one of the differences."""

@@ -61,7 +61,9 @@ class Peer:
     def event(self, topic, payload=None, sequence=1, flags=0):
         self.link.send(wire.event(topic, payload, sequence=sequence, flags=flags, userid=7, rolemask=OWNER))
 
-    def call(self, topic, payload=None, *, tag=1, sender=(b"hop", b"client"), flags=0, rolemask=OWNER, userid=7):
+    def call(
+        self, topic, payload=None, *, tag=1, sender=(b"hop", b"client"), flags=0, rolemask=OWNER, userid=7
+    ):
         """A request as a provider sees it: routes below the broker's, credentials stamped."""
         message = wire.request(
             topic, encode_json(payload) if isinstance(payload, dict) else payload,

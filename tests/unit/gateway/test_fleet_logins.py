@@ -69,7 +69,9 @@ class Member:
 
     async def enter(self, user="ada"):
         """A login of ``user``, which counts elsewhere when this returns."""
-        logged_in = await self.user_logins.by_provider("x", Account(user, {})) if user != "ada" else self._ada()
+        logged_in = (
+            await self.user_logins.by_provider("x", Account(user, {})) if user != "ada" else self._ada()
+        )
         await self.identity.share(logged_in)
         return logged_in
 

@@ -64,7 +64,10 @@ def test_nobody_is_refused_in_every_user_namespace():
     """Several programs run as nobody, whether or not the kernel says so of strangers, too."""
     nobody = PeerInfo("x", uid=65534, local=True)
     assert outcome(nobody, Access(ME, allow_guest=True)) == REFUSED
-    assert outcome(nobody, Access(ME, allow_guest=True, admin_uids={65534}, allow_overflow=True)) == (65534, 6)
+    assert outcome(nobody, Access(ME, allow_guest=True, admin_uids={65534}, allow_overflow=True)) == (
+        65534,
+        6,
+    )
     assert outcome(nobody, Access(65534)) == (65534, 5), "who runs as nobody owns the instance"
 
 

@@ -54,7 +54,9 @@ def test_nor_at_several_gateways(stores):
     elsewhere = Elsewhere()
     found = [given(stores[at % 2], f"oidc:corp corp:{at}", elsewhere=elsewhere) for at in range(4)]
     assert len({*found}) == 4
-    assert [given(stores[1 - at % 2], f"oidc:corp corp:{at}", elsewhere=elsewhere) for at in range(4)] == found
+    assert [
+        given(stores[1 - at % 2], f"oidc:corp corp:{at}", elsewhere=elsewhere) for at in range(4)
+    ] == found
 
 
 def test_while_redis_is_away_who_has_none_gets_none(stores):

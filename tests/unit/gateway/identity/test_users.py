@@ -159,7 +159,9 @@ def test_names_of_one_source_never_meet_those_of_another(name, kind, login, take
     made = Users(GatewaySettings(users=(UserEntry(name="corp:listed", userid=7),), oidc=(corp, lab)))
     claims = {"userid": 9, "roles": ["user"]}
     try:
-        found = made.principal(name, kind=kind, login=login, claims=claims, credential="x:1", expires=None).name
+        found = made.principal(
+            name, kind=kind, login=login, claims=claims, credential="x:1", expires=None
+        ).name
     except Denied as denied:
         found = denied.status
     assert found == (name if taken else 403)
