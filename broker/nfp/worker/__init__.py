@@ -41,7 +41,8 @@ How a job goes through the room::
     delivery       what goes to the broker; results until they are safe
     heartbeat      READY, KEEPALIVE, the broker's silence
 
-    tasks          the functions, their input models and schemas
+    tasks          the functions and their schemas
+    models         their input models
     context        JobContext, ThreadContext: what a task sees of its job
     results        Result: what a task brings, in NorFab's form
     fetched_files  files that arguments name: one path for each content

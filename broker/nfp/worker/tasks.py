@@ -1,27 +1,26 @@
 """The functions a worker offers as tasks: how they are called, what input they take, how ``list_tasks`` shows them.
 
 A task with an input model, a msgspec ``Struct``, a dataclass or a pydantic model, is entered only with input that the
-model accepts; the function gets the model's fields as arguments of these names. pydantic is used where a model is one
-of its own, and not needed otherwise.
+model accepts (``models``).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from broker.errors import ConfigError, HeadgateError
+from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX
+from broker.nfp.worker.models import JOB, InvalidInput, checked, is_model
+from broker.nfp.worker.models import schema as model_schema
 
 Function = Callable[..., Any] | Callable[..., Awaitable[Any]]
+__all__ = ["InvalidInput", "Task", "TaskOptions", "make", "marked", "task"]
 F = TypeVar("F", bound=Callable[..., Any])
-JOB: Final = "job"
-"""A parameter of this name gets the JobContext."""
 _OPTIONS: Final = "_headgate_task"
 
 
@@ -41,12 +40,6 @@ class TaskOptions(TypedDict, total=False):
     idempotent: bool
     nf_text: Sequence[str]
     description: str | None
-
-
-class InvalidInput(HeadgateError):
-    """The input of a job is none that its task takes; the text names each field and what was expected."""
-
-    fault = "caller"
 
 
 def task(**options: Unpack[TaskOptions]) -> Callable[[F], F]:
@@ -90,7 +83,7 @@ class Task(NamedTuple):
             InvalidInput: its model does not accept the arguments.
         """
         if self.input is not None:
-            args, kwargs = [], _checked(self.function, self.input, args, kwargs)
+            args, kwargs = [], checked(self.function, self.input, args, kwargs)
         if self.job == "first":
             return self.function(context, *args, **kwargs)
         if self.job:
@@ -102,7 +95,7 @@ class Task(NamedTuple):
         return {
             "name": self.name,
             "description": self.description,
-            "inputSchema": _arguments(self.function) if self.input is None else _model_schema(self.input),
+            "inputSchema": _arguments(self.function) if self.input is None else model_schema(self.input),
             "outputSchema": {"type": "object"},
             "fastapi": {},
             "mcp": {},
@@ -123,7 +116,7 @@ def make(function: Function, **options: Unpack[TaskOptions]) -> Task:
     if not 0 < len(name.encode()) <= NAME_BYTES_MAX or not name.isprintable():
         raise ConfigError(f"task {name[:64]!r}: expected a printable name of 1 to {NAME_BYTES_MAX} bytes")
     model = options.get("input")
-    if model is not None and not _is_model(model):
+    if model is not None and not is_model(model):
         raise ConfigError(
             f"task {name!r}: input {model!r}, expected a Struct, a dataclass or a pydantic model"
         )
@@ -143,91 +136,7 @@ def make(function: Function, **options: Unpack[TaskOptions]) -> Task:
     return Task(name, function, options.get("idempotent", True), asynchronous, job, text, nf_text, model)
 
 
-# -- input models ---------------------------------------------------------------------------------
-
-
-def _is_model(model: Any) -> bool:
-    if not isinstance(model, type):
-        return False
-    return issubclass(model, msgspec.Struct) or dataclasses.is_dataclass(model) or _is_pydantic(model)
-
-
-def _is_pydantic(model: type) -> bool:
-    return hasattr(model, "model_validate")
-
-
-def _checked(function: Function, model: type, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments for ``function``, each a field that ``model`` accepts, converted as it says.
-
-    A field that was not given has the model's default where the function names it, else it is left out.
-    """
-    parameters = inspect.signature(function).parameters
-    given = _named(parameters, args, kwargs)
-    rest = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    fields = _fields(model)
-    unknown = [name for name in given if name not in fields and name not in fields.values()]
-    if unknown and not rest:
-        raise InvalidInput(f"{', '.join(unknown)}: no such field, expected {', '.join(fields) or 'none'}")
-    valid = _validated(model, {fields.get(name, name): value for name, value in given.items()})
-    passed = {name: given[name] for name in unknown}
-    for name, alias in fields.items():
-        if name in given or alias in given or name in parameters:
-            passed[name] = getattr(valid, name)
-    return passed
-
-
-def _named(
-    parameters: Mapping[str, inspect.Parameter], args: list[Any], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    names = [
-        each.name
-        for each in parameters.values()
-        if each.name != JOB and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    if len(args) > len(names):
-        raise InvalidInput(f"{len(args)} positional arguments, expected at most {len(names)}")
-    twice = [name for name in names[: len(args)] if name in kwargs]
-    if twice:
-        raise InvalidInput(f"{', '.join(twice)}: given twice, expected once")
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _fields(model: Any) -> dict[str, str]:
-    """The fields of ``model``: by the name of the attribute, what the input calls it."""
-    if _is_pydantic(model):
-        return {name: field.alias or name for name, field in model.model_fields.items()}
-    if issubclass(model, msgspec.Struct):
-        return {field.name: field.encode_name for field in msgspec.structs.fields(model)}
-    return {field.name: field.name for field in dataclasses.fields(model)}
-
-
-def _validated(model: Any, given: dict[str, Any]) -> Any:
-    if not _is_pydantic(model):
-        try:
-            return msgspec.convert(given, model)
-        except msgspec.ValidationError as error:
-            raise InvalidInput(str(error).replace("`$.", "`")) from error
-    try:
-        return model.model_validate(given)
-    except ValueError as error:
-        errors = getattr(error, "errors", None)
-        if errors is None:
-            raise InvalidInput(str(error)) from error
-        each = (f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in errors())
-        raise InvalidInput("; ".join(each)) from error
-
-
 # -- schemas --------------------------------------------------------------------------------------
-
-
-def _model_schema(model: Any) -> dict[str, Any]:
-    """The JSON schema of ``model``, its properties at the top as pydantic writes them."""
-    if _is_pydantic(model):
-        found: dict[str, Any] = model.model_json_schema()
-        return found
-    (top,), parts = msgspec.json.schema_components([model])
-    schema: dict[str, Any] = parts.pop(top["$ref"].rpartition("/")[2])
-    return {**schema, "$defs": parts} if parts else schema
 
 
 def _arguments(function: Function) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pydantic
+import pydantic.alias_generators
+import pydantic.dataclasses
 import pytest
 
 from broker.errors import ConfigError
@@ -108,6 +110,137 @@ def test_fields_under_another_name_are_found_under_both():
         assert made.call("JOB", [], {"dry-run": True}) is True
         assert made.call("JOB", [], {"dry_run": True}) is True
         assert list(made.schema()["inputSchema"]["properties"]) == ["dry-run"]
+
+
+class Renames(pydantic.BaseModel):
+    name: str = pydantic.Field(validation_alias="hostName")
+    port: int = pydantic.Field(22, alias="P", validation_alias=pydantic.AliasChoices("tcp", "portNumber"))
+    first: int = pydantic.Field(0, validation_alias=pydantic.AliasPath("list", 0))
+
+
+class Old(pydantic.BaseModel):
+    name: str
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def take_the_old_name(cls, data):
+        return {"name": data["hostName"], **data} if "hostName" in data else data
+
+
+class Generated(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(alias_generator=pydantic.alias_generators.to_camel)
+    host_name: str
+
+
+class Open(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    name: str
+
+
+class Careless(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="ignore")
+    name: str
+
+
+class Names(pydantic.RootModel[list[str]]):
+    pass
+
+
+class Ports(pydantic.RootModel[dict[str, int]]):
+    pass
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    count: int = pydantic.Field(ge=1, alias="Count")
+
+
+class Tagged(msgspec.Struct, tag="t", tag_field="kind"):
+    name: str
+
+
+def everything(**more):
+    return more
+
+
+@for_each(
+    ("model", "given", "entered"),
+    [
+        (Renames, {"hostName": "r1"}, {"name": "r1"}),
+        (Renames, {"name": "r1", "tcp": "5"}, {"name": "r1", "port": 5}),
+        (Renames, {"hostName": "r1", "portNumber": 5}, {"name": "r1", "port": 5}),
+        (Renames, {"hostName": "r1", "list": [7]}, {"name": "r1", "first": 7}),
+        (Renames, {"hostName": "r1", "first": 7, "x": 1}, {"name": "r1", "first": 7, "x": 1}),
+        (Old, {"hostName": "r1"}, {"name": "r1"}),
+        (Generated, {"hostName": "r1"}, {"host_name": "r1"}),
+        (Open, {"name": "r1", "x": 1}, {"name": "r1", "x": 1}),
+        (Ports, {"a": "1", "b": 2}, {"a": 1, "b": 2}),
+        (Ports, {"root": {"a": 1}}, {"a": 1}),
+        (Ports, {"root": 1}, {"root": 1}),
+        (Names, {"root": ["a"]}, {"root": ["a"]}),
+        (Checked, {"Count": "2"}, {"count": 2}),
+        (Tagged, {"kind": "t", "name": "r1"}, {"name": "r1"}),
+    ],
+)
+def test_what_a_model_takes_enters_and_nothing_raw_beside_it(model, given, entered):
+    assert make(everything, input=model).call("JOB", [], given) == entered
+
+
+@for_each("model", [Renames, Old])
+def test_a_function_of_the_fields_is_entered_with_other_names(model):
+    assert make(lambda name: name, input=model).call("JOB", [], {"hostName": "r1"}) == "r1"
+    assert make(lambda name: name, input=model).call("JOB", ["r1"], {}) == "r1"
+
+
+def test_names_that_the_model_leaves_alone_do_not_reach_a_function_that_does_not_take_them():
+    assert make(lambda name: name, input=Careless).call("JOB", [], {"name": "r1", "x": 1}) == "r1"
+    assert make(lambda name: name, input=Open).call("JOB", [], {"name": "r1", "x": 1}) == "r1"
+    with pytest.raises(InvalidInput, match="x: no such field, expected hostName, tcp, list"):
+        make(lambda name: name, input=Renames).call("JOB", [], {"hostName": "r1", "x": 1})
+
+
+def test_a_root_model_is_the_sole_argument():
+    assert make(lambda names: names, input=Names).call("JOB", [["a", "b"]], {}) == ["a", "b"]
+    assert make(lambda root: root, input=Names).call("JOB", [], {"root": ["a"]}) == ["a"]
+    assert make(lambda ports: ports, input=Ports).call("JOB", [], {"a": 1}) == {"a": 1}
+    with pytest.raises(InvalidInput, match="0: Input should be a valid string"):
+        make(lambda names: names, input=Names).call("JOB", [[5]], {})
+
+
+class Broken(pydantic.BaseModel):
+    name: str
+    count: int = 1
+
+    @pydantic.field_validator("count")
+    @classmethod
+    def add(cls, count):
+        return count + None
+
+
+class BrokenStruct(msgspec.Struct):
+    name: str
+
+    def __post_init__(self):
+        raise KeyError("no such name")
+
+
+def test_a_validator_that_fails_in_a_way_of_its_own_is_a_refusal_too():
+    with pytest.raises(InvalidInput, match="count: TypeError: unsupported"):
+        make(everything, input=Broken).call("JOB", [], {"name": "r1", "count": 2})
+    with pytest.raises(InvalidInput, match="KeyError: 'no such name'"):
+        make(everything, input=BrokenStruct).call("JOB", [], {"name": "r1"})
+
+
+@for_each("model", [Renames, Old, Generated, Open, Names, Ports, Checked, Tagged])
+def test_what_is_announced_is_taken(model):
+    schema = make(everything, input=model).schema()["inputSchema"]
+    assert schema["type"] == "object"
+    usual = {"string": "r1", "integer": 5, "array": ["r1"]}
+    given = {
+        name: about.get("enum", [usual.get(about.get("type"))])[0]
+        for name, about in schema.get("properties", {}).items()
+    }
+    assert make(everything, input=model).call("JOB", [], given) is not None
 
 
 @for_each("model", MODELS)
