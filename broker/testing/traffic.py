@@ -25,6 +25,7 @@ from broker.wire.message import (
     STREAMING,
     UPSTREAM,
     USER1,
+    Message,
     control,
     event,
     request,
@@ -34,6 +35,8 @@ from broker.wire.message import (
 STALL_MSGS = 6000
 STALL_BYTES = 16 << 10
 """94 MiB in all: more than any transport and its kernel hold for a reader that does not read."""
+STALLED_BYTES = 40 << 20
+"""So much is not in the outbox of a link because its transport had no time yet to take it off."""
 PART_SIZES = (0, 1, 254, 255, 256, 65535, 65536, 1 << 20)
 
 
@@ -134,22 +137,30 @@ async def check_message_may_be_patched_after_send(harness: Harness) -> None:
 # -- pressure -------------------------------------------------------------------------------------
 
 
+async def send_until_stalled(link: Link) -> list[Message]:
+    """Send until much more waits here than the transport will take off it; returns what was sent."""
+    sent: list[Message] = []
+    while len(sent) < STALL_MSGS and link.outbox.queued_bytes < STALLED_BYTES:
+        more = [event(f"n.{len(sent) + number}", bytes(STALL_BYTES)) for number in range(100)]
+        send_all(link, more)
+        sent += more
+        await asyncio.sleep(0)
+    return sent
+
+
 async def check_stalled_reader(harness: Harness) -> None:
     """A reader that pauses makes the sender's outbox fill and say so; afterwards everything arrives, in order."""
     limits = OutboxLimits(cap_bytes=256 << 20, event_bytes=256 << 20)
     async with connected(harness, harness.listening(limits=limits)) as pair:
         pair.near.pause()
         await asyncio.sleep(0)
-        messages = numbered(STALL_MSGS, STALL_BYTES)
-        for start in range(0, STALL_MSGS, 100):
-            send_all(pair.far, messages[start : start + 100])
-            await asyncio.sleep(0)
+        messages = await send_until_stalled(pair.far)
         await pair.far_in.until(lambda seen: seen.choked)
         assert pair.far_in.choked[0] is True
         assert pair.far.outbox.queued_bytes > limits.high_bytes
         assert not pair.near_in.messages
         pair.near.resume()
-        assert topics(await pair.near_in.count(STALL_MSGS)) == topics(messages)
+        assert topics(await pair.near_in.count(len(messages))) == topics(messages)
         await pair.far_in.until(lambda seen: seen.choked[-1] is False)
         assert pair.far.outbox.queue is None
         assert pair.far.outbox.queued_bytes == 0
@@ -165,9 +176,7 @@ async def check_stall_costs_nobody_else(harness: Harness) -> None:
     stalled = await dial_pair(harness, listener, accepting, harness.dialling())
     lively = await dial_pair(harness, listener, accepting, harness.dialling())
     stalled.near.pause()
-    messages = numbered(STALL_MSGS, STALL_BYTES)
-    for start in range(0, STALL_MSGS, 100):
-        send_all(stalled.far, messages[start : start + 100])
+    await send_until_stalled(stalled.far)
     await stalled.far_in.until(lambda seen: seen.choked)
     for number in range(200):
         send_all(lively.far, [event(f"n.{number}")])
