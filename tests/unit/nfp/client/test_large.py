@@ -65,7 +65,7 @@ def test_a_request(live, rundir):
         with pytest.raises(JobFailed, match=rf"the request has \d+ bytes, the broker takes {MOST}"):
             await client.run("lab", "big", kwargs={"n": 1, "more": "x" * MOST})
         with pytest.raises((RequestFailed, TimeoutError)):
-            await client.mmi("show_workers", kwargs={"service": "x" * MOST}, timeout_s=0.3)
+            await client.mmi("show_workers", kwargs={"service": "x" * MOST}, timeout_s=0.15)
 
     _, connections = tried(live, rundir, work)
     assert connections == (1, 1)

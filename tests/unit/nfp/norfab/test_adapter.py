@@ -100,7 +100,7 @@ def test_markdown(client):
     text = client.run_job("dummy", "ping", kwargs={"n": 3}, markdown=True)
     assert text.startswith("# dummy ping\n")
     assert "## w1\n\n- status: completed\n- failed: False\n\n```json\n3\n```" in text
-    assert client.run_job("dummy", "never", timeout=1.0, markdown=True).count("- status: timeout") == 2
+    assert client.run_job("dummy", "never", timeout=0.3, markdown=True).count("- status: timeout") == 2
 
 
 def test_mmi(client):

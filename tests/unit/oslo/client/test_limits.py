@@ -64,7 +64,7 @@ def test_a_reply_that_is_too_large_is_counted_and_ends_nothing(limited):
     answers = []
     limited.start_call(WHERE, b"slow", answers.append, timeout_s=PATIENCE_S)
     slow = inbox.get(PATIENCE_S)
-    limited.start_call(WHERE, b"", answers.append, timeout_s=0.1)
+    limited.start_call(WHERE, b"", answers.append, timeout_s=0.3)
     item = inbox.get(PATIENCE_S)
     assert item.reply_bytes_max == LIMIT
     item.reply(bytes(LIMIT + 1))

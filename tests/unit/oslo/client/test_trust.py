@@ -107,7 +107,7 @@ def certificate(tmp_path):
 def test_with_a_certificate_no_directory_is_asked_in_plaintext(node, rundir, open_session, certificate):
     port = open_session(folder=rundir / "none", directories=(door_of(node),), curve_cert=certificate)
     with pytest.raises(CallTimeout, match="not known whether anybody listens"):
-        port.call(WHERE, b"", timeout_s=0.5)
+        port.call(WHERE, b"", timeout_s=0.2)
     assert not port._client.routes.synced
 
 
