@@ -52,7 +52,8 @@ class Session:
         return asyncio.run(self._run(work))
 
     async def _run(self, work: Work) -> int:
-        options = address.link_options(self.uri, connect_timeout_s=self.timeout_s or CONNECT_S)
+        patience_s = self.timeout_s or CONNECT_S
+        options = address.link_options(self.uri, connect_timeout_s=patience_s, waits_for_peer=False)
         async with connect(self.uri, options=options) as handle:
             try:
                 code = await work(handle)

@@ -42,10 +42,12 @@ _PAGE: Final = """<!doctype html>
 
 
 async def list_providers(request: web.Request) -> web.Response:
-    """How people can log in here, besides links and tokens."""
-    providers = request.app[FRONT].identity.user_logins.providers.by_name.values()
+    """How people can log in here, besides tokens."""
+    front = request.app[FRONT]
+    providers = front.identity.user_logins.providers.by_name.values()
     rows = [{"name": each.entry.name, "title": each.title} for each in providers]
-    return web.Response(body=msgspec.json.encode({"oidc": rows}), content_type=bodies.JSON)
+    links = front.hub.settings.access.login_links != "off"
+    return web.Response(body=msgspec.json.encode({"oidc": rows, "links": links}), content_type=bodies.JSON)
 
 
 async def begin(request: web.Request) -> web.Response:

@@ -52,7 +52,7 @@ def test_without_a_login_it_says_how_to_get_one(look):
     page = look.page()
     page.goto(look.url)
     page.wait_for_selector("#login:not([hidden])")
-    assert "headgate login link" in page.text_content("#login")
+    page.wait_for_selector("#login .command:has-text('headgate login link')")
     assert page.locator("#board").is_hidden()
     page.fill("#token", "hgt_wrong")
     page.click("#login button[type=submit]")

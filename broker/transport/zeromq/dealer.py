@@ -217,6 +217,8 @@ async def dial(uri: str, options: Options) -> DealerLink:
             last: LinkError = error
             hangups += 1
         except LinkBroken as error:
+            if error.errno == errno.ECONNREFUSED and not options.waits_for_peer:
+                raise
             last, hangups = error, 0
         if hangups == _HANGUPS * len(keys):
             raise LinkRefused(

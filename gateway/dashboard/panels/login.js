@@ -14,14 +14,17 @@ export class Login {
     this.parent = parent;
     this.why = h('p', { class: 'wrong', role: 'alert' });
     this.ways = h('div', { class: 'ways', hidden: true });
+    this.links = h('div', { hidden: true },
+      h('p', {}, 'On the host of the gateway, print a one-time link and open it; ', h('code', { text: '--config FILE' }),
+        ' names its configuration, if it has one:'),
+      h('pre', { class: 'command', text: 'headgate login link' }),
+      h('p', {}, 'A gateway that was started by ', h('code', { text: 'make run' }), ' or ', h('code', { text: 'headgate up' }),
+        ' printed one when it started.'));
     this.token = h('input', { id: 'token', type: 'password', autocomplete: 'off', spellcheck: 'false', required: true });
     this.keep = h('input', { id: 'keep', type: 'checkbox', checked: true });
     parent.append(
       h('h2', { id: 'login-title', text: 'Log in' }), this.why, this.ways,
-      h('p', {}, 'This browser is not logged in here. On the host of the gateway, print a one-time link and open it:'),
-      h('pre', { class: 'command', text: 'headgate login link' }),
-      h('p', {}, 'A gateway that was started by ', h('code', { text: 'make run' }), ' or ', h('code', { text: 'headgate up' }),
-        ' printed one when it started.'),
+      h('p', {}, 'This browser is not logged in here.'), this.links,
       h('form', { onsubmit: (event) => this.#enter(event, ontoken) },
         h('label', { for: 'token', class: 'field' }, h('span', { text: 'Or enter a token' }), this.token),
         h('label', { class: 'check' }, this.keep, 'Stay logged in in this browser'),
@@ -48,10 +51,11 @@ export class Login {
     this.#offer();
   }
 
-  /** A button for each identity provider. */
+  /** A button for each identity provider; how to come by a link, where the gateway takes them. */
   async #offer() {
     const answer = await fetch('v1/login').catch(() => null); // the gateway is away: the page says so elsewhere
-    const { oidc } = answer?.ok ? await answer.json() : { oidc: [] };
+    const { oidc, links } = answer?.ok ? await answer.json() : { oidc: [], links: false };
+    this.links.hidden = !links;
     this.ways.hidden = !oidc.length;
     this.ways.replaceChildren(...oidc.map(({ name, title }) => (
       h('a', { href: `v1/login/oidc/${name}`, text: `Log in with ${title}` }))));

@@ -488,3 +488,12 @@ async def test_sockets_are_closed_at_the_end_of_the_process_too_when_no_thread_c
     shared.close(sock, 0)
     assert sock.closed
     assert hub.hub() is not shared
+
+
+async def test_who_does_not_wait_for_a_peer_is_told_at_once_that_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = Options(connect_timeout_s=0, waits_for_peer=False)  # 0: for ever, if it waited
+    with pytest.raises(LinkBroken, match="refused") as caught:
+        await zeromq.transport.dial(f"tcp://127.0.0.1:{port}", options)
+    assert caught.value.errno == errno.ECONNREFUSED

@@ -81,9 +81,9 @@ FIRST_OF_ALICE = 4090580080
 
 async def test_the_page_can_know_the_ways(corp):
     answer = await corp.get("/v1/login", None)
-    assert await answer.json() == {"oidc": [{"name": "corp", "title": "Example <Corp>"}]}
+    assert await answer.json() == {"oidc": [{"name": "corp", "title": "Example <Corp>"}], "links": False}
     corp.gateway.identity.user_logins.providers.by_name.clear()
-    assert await (await corp.get("/v1/login", None)).json() == {"oidc": []}
+    assert await (await corp.get("/v1/login", None)).json() == {"oidc": [], "links": False}
 
 
 async def test_who_comes_from_a_provider_has_the_roles_of_its_groups(corp, idp):
