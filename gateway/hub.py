@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
+_TOLD: Final = int(Role.OWNER | Role.ADMIN)
+"""Roles that are told why the broker is away."""
 NOT_THERE: Final = errno.ENOSYS.to_bytes(4, "big")
 """The errnum of a response, as it stands in its header."""
 Reload = Callable[[], "Mapping[str, Any] | Awaitable[Mapping[str, Any]]"]
@@ -245,13 +247,13 @@ class Hub:
         if self.deadlines.resumptions:
             self.deadlines.arrived(messages)
 
-    def fail_calls(self, front: bytes, reason: str) -> None:
+    def fail_calls(self, front: bytes) -> None:
         """The link that carried the calls of one session ended: they are answered; ``front`` is its route stack."""
         session = self.fronts.get(front)
         if self.elsewhere is not None:
             self.elsewhere.forget(front)
         if isinstance(session, Session):
-            session.fail_calls(f"upstream lost: {reason}")
+            session.fail_calls("upstream lost: the link that carried this call has ended")
 
     def upstream_lost(self, reason: str) -> None:
         """The upstream is gone: every open call is answered, every client is told."""
@@ -297,8 +299,8 @@ class Hub:
 
     @property
     def unreachable(self) -> str:
-        """What a client is told while the upstream is away."""
-        return f"upstream lost: {self.upstream.reason or 'it is away'}"
+        """What a client is told while the upstream is away; why, and which address it has, is for owners and admins."""
+        return "upstream lost: the gateway has no broker now"
 
     def upstream_state(self) -> dict[str, Any]:
         """The upstream as welcomes and statistics show it."""
@@ -314,8 +316,9 @@ class Hub:
             "reason": up.reason,
             "lost": lost,
         }
+        others = said | {"reason": "the broker is away"} if up.reason else said
         for session in list(self.sessions.values()):
-            session.tell(said)
+            session.tell(said if int(session.roles) & _TOLD else others)
 
     # -- pressure ------------------------------------------------------------------------------
 

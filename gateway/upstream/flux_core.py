@@ -137,7 +137,7 @@ class FluxCoreAdapter:
             del self._links[own.front]
             if self._trunk.ended is None:
                 log.warning("upstream: the link of a session that streams ended: %s", error)
-                self._hub.fail_calls(own.front, str(error))
+                self._hub.fail_calls(own.front)
 
     def received(self, messages: list[Message]) -> None:
         """What a session's link brought."""

@@ -100,7 +100,7 @@ def test_a_frozen_broker_is_given_up_and_found_again(rundir, monkeypatch):
     with one_broker(rundir) as running:
 
         async def script(front):
-            ada = front.user()
+            ada, owner = front.user(), front.owner()
             tag = ada.send("groups.get", {"name": "broker.online"}, flags=wire.STREAMING)
             await ada.answer(tag)
             epoch = front.upstream.epoch
@@ -109,7 +109,8 @@ def test_a_frozen_broker_is_given_up_and_found_again(rundir, monkeypatch):
                 await until(lambda: ada.answers(tag)[-1].errnum == errno.EHOSTUNREACH)
             finally:
                 running.signal(signal.SIGCONT)
-            assert "no sign of life" in ada.told("upstream")[-1]["reason"]
+            assert "no sign of life" in owner.told("upstream")[-1]["reason"]
+            assert ada.told("upstream")[-1]["reason"] == "the broker is away"  # no address is for everybody
             assert await front.upstream.wait_joined(20)
             assert front.upstream.epoch == epoch
             await until(lambda: ada.told("upstream")[-1]["joined"])

@@ -23,7 +23,7 @@ class Cutting(Recorder):
         super().__init__()
         self.cuts = []
 
-    def fail_calls(self, front, reason):
+    def fail_calls(self, front):
         self.cuts.append(front)
 
 
