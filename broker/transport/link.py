@@ -135,7 +135,7 @@ class Options:
     """Allow plaintext off loopback."""
     connect_timeout_s: float = 30.0
     waits_for_peer: bool = True
-    """Dial again until ``connect_timeout_s`` where nobody listens yet. False where a person waits: it is told at once."""
+    """Dial again until ``connect_timeout_s`` where nobody listens yet; False is for a person, who is told at once."""
     keys: Mapping[str, Key] = field(default_factory=dict)
     """Whose keys a listener lets in, for transports that prove keys; looked up at each handshake: it changes."""
     tree: bool = False

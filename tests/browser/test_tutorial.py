@@ -12,6 +12,7 @@ from broker.client.blocking import connect
 from tests.live.brokers import eventually
 from tests.live.gateways import GatewayProcess
 from tests.live.pages import Page
+from tests.live.verbs import headgate
 
 pytestmark = pytest.mark.patient
 TUTORIAL = Page("tutorials/dashboard.md")
@@ -68,5 +69,7 @@ def test_the_page_shows_what_happens_and_may_do_no_more(browser, four, origin, w
             [there, wall.tokens["wall"]],
         )
         assert refused == "EPERM"
+        link = headgate("login", "link", "--config", tmp_path / "wall.toml")  # as step 4 says
+        assert (link.returncode, "/login" in link.stdout) == (0, True), link.stderr
     finally:
         context.close()
