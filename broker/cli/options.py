@@ -109,7 +109,7 @@ def run_app(
             raise
         if "--json" in argv:
             return report(UsageError(show()), as_json=True)
-        print_error(f"headgate {verb}: {show()}; see headgate {verb} --help")
+        print_error(f"headgate {verb}: {show().rstrip('.')}; see headgate {verb} --help")
     if any(word in _HELP for word in argv):
         print("\n".join(["", "Examples:", *(f"  {example}" for example in examples)]))
     return code if isinstance(code, int) else OK

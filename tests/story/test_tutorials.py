@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import loads
 from tests.live.brokers import one_broker
 from tests.live.gateways import GatewayProcess, config_in
 from tests.live.pages import Page
@@ -57,12 +56,11 @@ def test_a_test_cluster_with_faults(rundir: Path) -> None:
 
 @pytest.mark.patient
 def test_a_bridge(rundir: Path) -> None:
-    assert [user.name for user in loads(BRIDGE.block("toml", "[[users]]"), "bridge.md").users] == [
-        "thermometer"
-    ]
     if shutil.which("curl") is None:
         pytest.skip("optional: there is no curl")
-    call, refused, listen, device = (text for kind, text in BRIDGE.blocks if kind == "sh")
+    call, refused, listen, device, check, start, guest = (
+        text for kind, text in BRIDGE.blocks if kind == "sh"
+    )
     (rundir / "device.py").write_text(BRIDGE.block("python", "service.add"))
     with one_broker(rundir) as broker:
         gateway = GatewayProcess(config_in(rundir, broker.uri))
@@ -78,10 +76,27 @@ def test_a_bridge(rundir: Path) -> None:
             assert '"errno":38' in out.replace(" ", "")
             assert re.search(r"^data: .*22\.0", out, re.MULTILINE)
             out = run(rundir, device, **more)
-            assert "registered: True" in out
+            assert "registered: device" in out
             assert json.loads(next(line for line in out.splitlines() if line.startswith("{"))) == {
                 "celsius": 21.5
             }
+            assert "as it says" in out
+        finally:
+            gateway.kill()
+        assert start.split("#")[0].split() == ["headgate", "gateway", "--config", "gateway.toml"]
+        settings = BRIDGE.block("toml", "[[users]]").replace(":8290", ":0")
+        (rundir / "gateway.toml").write_text(
+            f'[gateway]\nupstream = "{broker.uri}"\nstatedir = "{rundir}/guest"\n{settings}'
+        )
+        more = {"FLUX_URI": broker.uri}
+        token = run(rundir, check, **more).split()[-1]
+        gateway = GatewayProcess(rundir / "gateway.toml")
+        try:
+            gateway.wait_ready()
+            guest = guest.replace("http://127.0.0.1:8290", gateway.urls[0].rstrip("/")).replace("...", token)
+            out = run(rundir, guest, **more)
+            assert "registered: 5002-device" in out
+            assert '"celsius"' in out
             assert "as it says" in out
         finally:
             gateway.kill()
