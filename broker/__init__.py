@@ -26,6 +26,7 @@ One message's journey, room by room::
     atomic       files that are written whole or not at all
     signals      blocked signals, taken one by one within a time
     memory       what a burst of messages took goes back to the system
+    outlet       stderr that nobody waits for: a full pipe costs lines, not traffic
     flood        how many lines of a kind a log takes, and how long they may be
     interpreter  this Python again, for a room in a process of its own
     extras       libraries that the base does not bring, and what to type for them

@@ -1,4 +1,7 @@
-"""The log on stderr, in the form that its reader can take apart: people, systemd's journal, or a program."""
+"""The log on stderr, in the form that its reader can take apart: people, systemd's journal, or a program.
+
+A reader that does not read holds up no process: what does not fit between the two is dropped and counted (``outlet``).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from broker.flood import LINE_CHARS, TRACE_CHARS, FloodGate, shortened
+from broker.outlet import Outlet, take_over
 
 LOG_FORMAT: Final = "HEADGATE_LOG_FORMAT"
 """Environment: ``json`` makes each line of the log a JSON object; unset or ``text`` leaves it to be read by people."""
@@ -28,23 +32,38 @@ def send_to_stderr(log: logging.Logger, name: str, level: str | int) -> None:
         level: the least severe that counts: ``debug`` to ``critical``, or a number of ``logging``.
     """
     form, gate = formatter(name), FloodGate()
-    log.handlers = [_Stderr(form)]
+    take_over("stdout")  # what is said there once we serve, such as where, waits for nobody either
+    log.handlers = [Stderr(form)]
     log.filters = [gate]
     log.setLevel(level.upper() if isinstance(level, str) else level)
     log.propagate = False
     # what the loop reports, such as an exception that nobody waited for, would else come in a form of its own
-    libraries = _Stderr(form)
+    libraries = Stderr(form)
     libraries.addFilter(gate)
     root = logging.getLogger()
-    root.handlers = [*(each for each in root.handlers if not isinstance(each, _Stderr)), libraries]
+    root.handlers = [*(each for each in root.handlers if not isinstance(each, Stderr)), libraries]
 
 
-class _Stderr(logging.StreamHandler[TextIO]):
-    """A handler of ours, which the next call replaces."""
+class Stderr(logging.StreamHandler[Any]):
+    """A handler that writes to stderr and never waits for who reads it.
+
+    Args:
+        form: of its lines.
+    """
 
     def __init__(self, form: logging.Formatter) -> None:
-        super().__init__(sys.stderr)
+        super().__init__(take_over("stderr", lambda lines: f"{form.format(_dropped(lines))}\n"))
         self.setFormatter(form)
+
+    def flush(self) -> None:
+        """After each line, as handlers do; what is written later is left to the end of the process."""
+        if not isinstance(self.stream, Outlet):
+            super().flush()
+
+
+def _dropped(lines: int) -> logging.LogRecord:
+    text = "%d lines were dropped here: nobody read this log"
+    return logging.LogRecord("headgate", logging.WARNING, __file__, 0, text, (lines,), None)
 
 
 def formatter(name: str) -> logging.Formatter:

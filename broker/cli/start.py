@@ -25,6 +25,7 @@ from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.node.local_tree import LocalTree, plan
+from broker.outlet import take_over
 from broker.settings import NfpSection, OsloSection, Settings
 from broker.signals import take
 
@@ -112,6 +113,8 @@ def main(argv: list[str]) -> int:
         raise exits.UsageError(f"saw --wait and the command {words[0]!r}, expected one of them")
     base = settings_for(given)
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
+    take_over("stdout")
+    take_over("stderr")  # a terminal that stands still must not keep us from looking after the ranks
     rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
     try:
         instance = LocalTree(

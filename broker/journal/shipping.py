@@ -25,6 +25,7 @@ from broker.journal.layout import HEADER_BYTES
 from broker.journal.options import SHIP_TO
 from broker.journal.reading.segments import listing, live_writers
 from broker.journal.stores import Store, shown
+from broker.loglines import Stderr
 
 log = logging.getLogger("headgate")
 
@@ -218,7 +219,9 @@ def main(argv: list[str]) -> int:
 
     Where to stands in the environment, as ``SHIP_TO``.
     """
-    logging.basicConfig(level=logging.INFO, format="headgate %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, handlers=[Stderr(logging.Formatter("headgate %(levelname)s %(message)s"))]
+    )
     directory, writer = argv
     url = os.environ[SHIP_TO]
     shipper = Shipper(directory, url, writer=writer)

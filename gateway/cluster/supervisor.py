@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from broker.errors import ConfigError, HeadgateError
 from broker.interpreter import command
+from broker.loglines import Stderr
 from gateway.cluster import control, state
 from gateway.cluster.members import Process
 from gateway.cluster.relays import Relays
@@ -226,7 +227,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(folder: Path, listening: Callable[[], object]) -> int:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, handlers=[Stderr(form)])
     for name in _INHERITED:
         os.environ.pop(name, None)
     try:

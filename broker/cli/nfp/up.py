@@ -8,11 +8,8 @@ import contextlib
 import json
 import logging
 import os
-import queue
 import signal
-import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
@@ -30,6 +27,7 @@ from broker.errors import ConfigError
 from broker.nfp.inventory import Datastore, Topology, TopologyWorker, load_environment, read_topology
 from broker.nfp.inventory.topology import ENDPOINT
 from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key
+from broker.outlet import take_over
 from broker.settings import NfpSection
 from broker.transport.zeromq.address import contact, parse
 
@@ -40,10 +38,6 @@ SPARE_S: Final = 10.0
 """How much longer than its running jobs a process may take to end before it is killed."""
 LOG_BYTES_MAX: Final = 16 << 20
 """Of one file; an older one is kept beside it."""
-WAITING_MAX: Final = 10_000
-"""Lines that wait for the terminal."""
-LAST_LINES_S: Final = 1.0
-"""How long they may take at the end."""
 
 _EPILOG: Final = """\
 Examples:
@@ -131,6 +125,7 @@ def main(argv: list[str]) -> int:
         parser.error("--no-broker and --no-workers: expected one of them")
     if not given.no_env:
         load_environment(os.path.dirname(os.path.abspath(given.inventory)))
+    take_over("stderr")
     datastore = Datastore(given.inventory)
     datastore.load()
     topology = wanted(given, read_topology(datastore))
@@ -283,8 +278,7 @@ class Commands:
 class OutputPrinter:
     """Tells what happens: on the terminal, and what a process prints in a file of its own.
 
-    A thread writes to the terminal: one that stands still must not hold up those who print. Beyond ``WAITING_MAX``
-    lines that wait for it, lines are in the files only.
+    A terminal that stands still does not hold up those who print (``outlet``): what it does not take is in the files.
 
     Args:
         folder: of the files, made when it is not there. as_json: objects, one a line. quiet: no lines of processes.
@@ -302,9 +296,7 @@ class OutputPrinter:
         self._as_json = as_json
         self._quiet = quiet
         self._files: dict[str, _File] = {}
-        self._waiting: queue.Queue[str] = queue.Queue(WAITING_MAX)
-        self._writer = threading.Thread(target=self._write, name="terminal", daemon=True)
-        self._writer.start()
+        self._screen = take_over("stdout")
 
     def __call__(self, name: str, event: str, text: str) -> None:
         """See ``processes.Tell``."""
@@ -317,14 +309,13 @@ class OutputPrinter:
             line = json.dumps({"time": now, "name": name, "event": event, "text": text})
         else:
             line = f"{name} {'|' if event == 'line' else '-'} {text}" if name else text
-        with contextlib.suppress(queue.Full):
-            self._waiting.put_nowait(f"{line}\n")
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            self._screen.write(f"{line}\n")
 
     def close(self) -> None:
         """Let what waits be written, if the terminal takes it."""
-        with contextlib.suppress(queue.Full):
-            self._waiting.put_nowait("")
-        self._writer.join(LAST_LINES_S)
+        with contextlib.suppress(OSError, ValueError):
+            self._screen.flush()
         for file in self._files.values():
             file.close()
 
@@ -334,13 +325,6 @@ class OutputPrinter:
             path = self._folder / f"{quote(name, safe=' ')}.log"
             file = self._files[name] = _File(path, maxBytes=LOG_BYTES_MAX, backupCount=1)
         file.emit(logging.makeLogRecord({"msg": line}))
-
-    def _write(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            while line := self._waiting.get():
-                sys.stdout.write(line)
-                if self._waiting.empty():
-                    sys.stdout.flush()
 
 
 class _File(RotatingFileHandler):

@@ -20,9 +20,11 @@ from broker import supervision
 from broker.cli.exits import FAILED, OK, UsageError
 from broker.cli.parsing import Parser
 from broker.errors import ConfigError
+from broker.loglines import Stderr
 from broker.nfp.peer.keys import PLAINTEXT, check_name
 from broker.nfp.worker import Worker
 from broker.nfp.worker.worker import check_service
+from broker.outlet import take_over
 
 log = logging.getLogger("headgate")
 _FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
@@ -101,8 +103,9 @@ def main(argv: list[str]) -> int:
     worker = find(given.worker)
     settle(worker, given)
     logging.basicConfig(
-        level=logging.WARNING if given.quiet else logging.INFO, format=_FORMAT, stream=sys.stderr
+        level=logging.WARNING if given.quiet else logging.INFO, handlers=[Stderr(logging.Formatter(_FORMAT))]
     )
+    take_over("stdout")
     worker.take_name()
     if not given.quiet:
         print("\n".join([*worker.summary(), "Ctrl-C ends it"]), flush=True)

@@ -1,10 +1,7 @@
 """``headgate nfp up``: what is started for an inventory and options, what is refused, what is told and kept."""
 
-import io
 import json
 import os
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -223,29 +220,6 @@ def test_objects_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = json.loads(capsys.readouterr().out)
     assert (said["name"], said["event"], said["text"]) == ("w", "left", "has left")
     assert "text" in (tmp_path / "w.log").read_text()
-
-
-def test_a_terminal_that_stands_still_holds_up_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go_on = threading.Event()
-
-    class Still(io.StringIO):
-        def write(self, text: str) -> int:
-            go_on.wait()
-            return super().write(text)
-
-    screen = Still()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(up, "WAITING_MAX", 10)
-    monkeypatch.setattr(up, "LAST_LINES_S", 0.1)
-    told = up.OutputPrinter(tmp_path, as_json=False, quiet=False)
-    for number in range(100):
-        told("w", "line", str(number))
-    go_on.set()
-    told.close()
-    assert len((tmp_path / "w.log").read_text().splitlines()) == 100
-    assert screen.getvalue().startswith("w | 0\n")
 
 
 def test_a_folder_that_cannot_be_made(

@@ -1,0 +1,129 @@
+"""A standard error that nobody reads."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from broker.outlet import FLUSH_S, QUEUE_BYTES, Outlet
+
+PIPE_BYTES = 4096
+
+
+class Piped:
+    """An outlet into a pipe of one page."""
+
+    def __init__(self) -> None:
+        self.read, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self.out = Outlet(os.fdopen(write, "w"))
+
+    def lines(self) -> list[str]:
+        """What there is to read, until the outlet has nothing more."""
+        os.set_blocking(self.read, False)
+        data, until = b"", time.monotonic() + 10
+        while self.out._busy or not data.endswith(b"\n"):
+            assert time.monotonic() < until
+            try:
+                data += os.read(self.read, 1 << 16)
+            except BlockingIOError:
+                time.sleep(0.001)
+        try:
+            data += os.read(self.read, 1 << 16)
+        except BlockingIOError:
+            pass
+        return data.decode().splitlines()
+
+
+def test_lines_come_in_order_and_what_was_dropped_is_told_once():
+    piped = Piped()
+    number = 0
+    while not piped.out._dropped:
+        print(f"{number:06d}", "x" * 1000, file=piped.out)
+        number += 1
+    print("and one more", file=piped.out)
+    assert number * 1008 > QUEUE_BYTES
+    *came, told = [line[:6] if line[:6].isdecimal() else line for line in piped.lines()]
+    assert came == [f"{each:06d}" for each in range(number - 1)]
+    assert told == "2 lines were dropped here: nobody read them"
+    print("later", file=piped.out)
+    assert piped.lines() == ["later"]
+
+
+def test_a_flush_waits_for_a_reader_once():
+    piped = Piped()
+    piped.out.write("x" * 3 * PIPE_BYTES)
+    began = time.monotonic()
+    piped.out.flush()
+    first = time.monotonic()
+    for _ in range(50):
+        piped.out.flush()
+    assert first - began >= FLUSH_S
+    assert time.monotonic() - first < FLUSH_S
+    os.close(piped.read)
+
+
+def test_a_reader_that_is_gone_is_no_fault():
+    piped = Piped()
+    os.close(piped.read)
+    for _ in range(3):
+        print("nobody", file=piped.out)
+        piped.out.flush()
+    assert piped.out._dropped == 3
+
+
+PROCESS = """
+import logging, os, sys, threading
+from broker import loglines, supervision
+log = logging.getLogger("headgate")
+loglines.send_to_stderr(log, "x", "info")
+log.info("first")
+print("said by", "print", file=sys.stderr)
+sys.stderr.write("half a ")
+sys.stderr.write("line\\n")
+if (child := os.fork()) == 0:
+    log.info("of a child")
+    sys.stderr.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1 or "again" in sys.argv
+if "again" not in sys.argv:
+    sys.orig_argv.append("again")
+    sys.argv.append("again")
+    log.info("starts again")
+    supervision.start_again()
+log.info("the last")
+raise ValueError("at the end")
+"""
+
+
+def test_nothing_is_lost_at_an_end_a_fork_and_a_new_start():
+    """In the order in which it was written, whoever wrote it, and tracebacks as well."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS], capture_output=True, text=True, timeout=20, check=False
+    )
+    said = [line.rpartition("INFO ")[2] for line in done.stderr.splitlines()]
+    life = ["first", "said by print", "half a line", "of a child"]
+    assert said[: 2 * len(life) + 2] == [*life, "starts again", *life, "the last"]
+    assert said[-1] == "ValueError: at the end"
+    assert done.returncode == 1
+
+
+def test_signals_are_taken_by_others():
+    """A signal that the process waits for is never taken by the thread that writes."""
+    piped = Piped()
+    piped.out.write("x" * 3 * PIPE_BYTES + "\n")
+    piped.out.flush()
+    (thread,) = (
+        each for each in os.listdir("/proc/self/task") if _state(each, "wchan").startswith("anon_pipe")
+    )
+    (blocked,) = (line.split()[1] for line in _state(thread, "status").splitlines() if line[:6] == "SigBlk")
+    assert int(blocked, 16) & 1 << signal.SIGTERM - 1
+    os.close(piped.read)
+
+
+def _state(thread: str, name: str) -> str:
+    with open(f"/proc/self/task/{thread}/{name}") as file:
+        return file.read()
