@@ -50,14 +50,14 @@ settings.register_profile(
 )
 
 
-WORKERS_PER_CORE = {"auto": 1, "logical": 2}
-"""What `--numprocesses` says: `auto` for tests that compute, `logical` for those that wait, of which a second one fills
-the pauses of the first."""
+WORKERS_PER_CORE = {"auto": 1.5, "logical": 2}
+"""What `--numprocesses` says: `auto` for tests that wait a third of their time, `logical` for those that mostly wait:
+another worker fills the pauses of the first."""
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there are no workers
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    return min(WORKERS_PER_CORE[config.option.numprocesses] * len(os.sched_getaffinity(0)), 16)
+    return min(int(WORKERS_PER_CORE[config.option.numprocesses] * len(os.sched_getaffinity(0))), 16)
 
 
 TABLES = ("cli", "cluster", "ingest", "readme", "tables")

@@ -7,7 +7,7 @@ import { h } from '../lib/dom.js';
 
 export const SHORTCUTS = [
   ['?', 'this list'],
-  ['1 … 8', 'events, services, log, call, sessions, denied, history, and jobs where there are any'],
+  ['1 … 9', 'the views, in the order of their tabs'],
   ['o', 'go to the overlay tree'],
   ['/', 'go to the filter of the console'],
   ['p', 'pause or resume the console'],
