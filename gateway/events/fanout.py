@@ -23,7 +23,7 @@ from broker.identity import Role
 from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefixes
 from broker.wire.message import PRIVATE
 from broker.wire.parts import part_data
-from gateway.events.run import Run, SendRun, sender
+from gateway.events.run import Run, SendRun
 
 if TYPE_CHECKING:
     from broker.transport.link import Link
@@ -55,6 +55,10 @@ class Subscriber(Protocol):
     def roles(self) -> int:
         """Its role bits: who has the same sees the same topics. A change is followed by ``Fanout.changed``."""
 
+    @property
+    def send_run(self) -> SendRun:
+        """What takes its events; the same for its whole life."""
+
     def sees_topic(self, topic: bytes) -> bool:
         """Whether the access rules let it see events of exactly this topic."""
 
@@ -65,7 +69,7 @@ class Receiver:
     __slots__ = ("roles", "send", "subscriber", "userid")
 
     def __init__(self, subscriber: Subscriber) -> None:
-        self.send: SendRun = sender(subscriber.link)
+        self.send: SendRun = subscriber.send_run
         self.subscriber = subscriber
         self.userid = subscriber.principal.userid
         self.roles = subscriber.roles

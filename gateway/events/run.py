@@ -64,8 +64,3 @@ def sender(link: Link) -> SendRun:
             send(message)
 
     return send_each
-
-
-def send_run(link: Link, run: Run) -> None:
-    """Queue ``run`` on ``link``, whether or not it knows runs."""
-    sender(link)(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import ssl
 from collections.abc import Mapping
@@ -39,7 +40,14 @@ class Reply(NamedTuple):
             raise ValueError(f"expected a JSON object: {error}") from error
         if not isinstance(found, dict):
             raise ValueError("expected a JSON object")
+        json.loads(self.body, object_pairs_hook=_each_once)
         return found
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse an object in which a key stands twice: readers differ in which one they take."""
+    if len({key for key, _value in pairs}) != len(pairs):
+        raise ValueError("expected each key once in a JSON object")
 
 
 @functools.lru_cache(maxsize=4)

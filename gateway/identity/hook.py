@@ -4,7 +4,8 @@ One question is one ``POST`` of JSON, ``{"user", "userid", "roles", "kind", "top
 ``access.KINDS``; the answer is 200 with ``{"allow": true}`` or ``{"allow": false, "text": WHY}``. It can take away
 only: what the rules deny is not asked for. Answers are remembered for ``access.hook_cache_s``. Whatever else comes, or
 nothing in time, is a no for ``AWAY_S``: to everybody where nobody answered, so that nobody waits for a hook that is
-away; to the same question where the answer was none.
+away; to the same question where the answer was none, or where others were answered meanwhile. Its slots are shared by
+the users who ask, in turns, and what a question waits for its own is not the hook's silence.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections import Counter, OrderedDict
+import math
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -26,6 +28,8 @@ REMEMBERED: Final = 16384
 """Answers that are kept; of more the oldest are forgotten."""
 ASKED: Final = 64
 """Questions under way at a time, in one process."""
+ASKED_EACH: Final = 16
+"""Those of one user."""
 AWAY_S: Final = 1.0
 """How long a hook that failed is not asked again."""
 TOPIC_BYTES: Final = 1024
@@ -55,6 +59,56 @@ class _Said(msgspec.Struct):
 _Key = tuple[str, int, int, str, bytes]
 
 
+class Slots:
+    """Places that users share: who waits for one gets it in turns, user by user.
+
+    Args:
+        total: places. each: those that one user may have at a time.
+    """
+
+    def __init__(self, total: int, each: int) -> None:
+        self._free = total
+        self._each = each
+        self._held: Counter[str] = Counter()
+        self._rows: dict[str, deque[asyncio.Future[None]]] = {}  # who is first has the next turn
+
+    async def take(self, user: str) -> None:
+        """Wait for a place; give it back with `give`."""
+        place = asyncio.get_running_loop().create_future()
+        self._rows.setdefault(user, deque()).append(place)
+        self._turn()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if not place.cancelled():
+                self.give(user)
+            raise
+
+    def give(self, user: str) -> None:
+        """A place is free again."""
+        self._free += 1
+        self._held[user] -= 1
+        if not self._held[user]:
+            del self._held[user]
+        self._turn()
+
+    def _turn(self) -> None:
+        rows, self._rows = self._rows, {}
+        behind: dict[str, deque[asyncio.Future[None]]] = {}
+        for user, row in rows.items():
+            while row and row[0].done():  # who waited for it is gone
+                row.popleft()
+            left = self._rows
+            if row and self._free and self._held[user] < self._each:
+                self._free -= 1
+                self._held[user] += 1
+                row.popleft().set_result(None)
+                left = behind
+            if row:
+                left[user] = row
+        self._rows |= behind
+
+
 class AuthorizationHook:
     """The hook of ``access.hook_url``.
 
@@ -72,7 +126,8 @@ class AuthorizationHook:
         self._limit_s = access.hook_s
         self._cache_s = access.hook_cache_s
         self._clock = clock
-        self._slots = asyncio.Semaphore(ASKED)
+        self._slots = Slots(ASKED, ASKED_EACH)
+        self._answered_at = -math.inf
         self._known: OrderedDict[_Key, tuple[Verdict, float]] = OrderedDict()
         self._asking: dict[_Key, asyncio.Task[Verdict]] = {}
         self._away_until = 0.0
@@ -106,18 +161,24 @@ class AuthorizationHook:
             task.cancel()
 
     async def _ask(self, key: _Key, mine: Principal) -> Verdict:
+        await self._slots.take(mine.name)
+        began = self._clock()
         try:
             said = await self._post(key, mine)
         except FAULTS as error:
             self.outcomes["failed"] += 1
             log.warning("authorisation hook %s: %s; it counts as a no", self._url, told(error))
             verdict = Verdict(False, AWAY, errno.EHOSTUNREACH)
-            if isinstance(error, ValueError) and not isinstance(error, OSError):
+            answers = isinstance(error, ValueError) and not isinstance(error, OSError)
+            if answers or (isinstance(error, TimeoutError) and self._answered_at > began):
                 # it answers, if not this: whoever asked must not shut others out. A bad certificate is both errors,
                 # and nobody's question
                 return self._remember(key, verdict, AWAY_S)
             self._away_until = self._clock() + AWAY_S
             return verdict
+        finally:
+            self._slots.give(mine.name)
+        self._answered_at = self._clock()
         self.outcomes["allowed" if said.allow else "denied"] += 1
         verdict = Verdict(said.allow, said.text[:TEXT_CHARS] or "the authorisation hook does not allow it")
         return self._remember(key, verdict, self._cache_s)
@@ -144,7 +205,7 @@ class AuthorizationHook:
             "topic": topic.decode(),
         }
         body = msgspec.json.encode(question)
-        async with asyncio.timeout(self._limit_s), self._slots:
+        async with asyncio.timeout(self._limit_s):
             reply = await fetch(self._url, body=body, headers={"Content-Type": "application/json"})
         if reply.status != 200:
             raise ValueError(f"status {reply.status}, expected 200")

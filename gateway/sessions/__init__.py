@@ -8,6 +8,7 @@
 ``provider``             requests it was delivered as a service, and what it may answer
 ``rights``               what a session may, asked again when its roles or the rules change
 ``authorization_filter`` in front of it: what the authorisation hook is asked
+``delivery_filter`` behind it: which events it gets, as the hook says
 ``registrations``        which session serves which name, as the upstream knows it
 ``resume``               a client that comes back: what it missed, then live
 ``replays``              turns and allowances of those who come back

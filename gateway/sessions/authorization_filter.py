@@ -3,8 +3,9 @@
 What is known passes at once. For what is not, the link is read no further until the answer is there, so that all of a
 client's messages stay in order; it has one question under way then, whatever it sends. What has come with them waits,
 within bounds for each client and for all (``Hub.waiting_bytes``). Answers of services, ends of calls and what the
-gateway answers itself (``gateway.*``) pass unasked: a hook that is away keeps no owner from it. What ``gateway.latest``
-and ``gateway.presence`` tell of a topic is for those who may subscribe to it, and is asked for so.
+gateway answers itself (``gateway.*``) pass unasked: a hook that is away keeps no owner from it. What
+``gateway.presence`` tells of a topic is for those who may subscribe to it, and is asked for so; ``gateway.latest`` asks
+for each topic itself (``topics``), and so does each event that is delivered (``delivery_filter``).
 """
 
 from __future__ import annotations
@@ -33,13 +34,11 @@ if TYPE_CHECKING:
 Question = tuple[str, bytes]
 """Kind and topic."""
 Item = Message | dict[str, Any]
-LATEST: Final = b"gateway.latest"
 INSIDE: Final = {
     b"event.subscribe": ("subscribe", "topic"),
     b"event.publish": ("publish", "topic"),
     b"service.add": ("register", "service"),
     b"gateway.presence": ("subscribe", "topic"),
-    LATEST: ("subscribe", "topic"),
 }
 """Requests whose payload says what is wanted."""
 UNASKED: Final = frozenset((b"event.unsubscribe", b"service.remove"))
@@ -182,8 +181,6 @@ def questions_of(session: Session, item: Item) -> list[Question]:
     if isinstance(item, Message):
         topic = bytes(part_data(item.topic_part) or b"")
         found = _question(session, item, topic)
-        if topic == LATEST:
-            return found  # the rules are asked for each event below the prefix, whatever they say of the prefix itself
     else:
         found = [("subscribe", _encoded(each)) for each in _prefixes(session, item)]
     return [each for each in found if session.hub.access.allows(session.roles, *each)]

@@ -27,7 +27,7 @@ from broker.wire.audience import Prefixes
 from broker.wire.parts import part_data
 from gateway.events.fanout import may_see
 from gateway.events.history import AHEAD, distance
-from gateway.events.run import Run, send_run
+from gateway.events.run import Run
 
 if TYPE_CHECKING:
     from broker.wire.message import Message
@@ -133,8 +133,8 @@ class Resumption:
         self._go_on(self._replay)
 
     def _go_on(self, replay: Callable[[], None]) -> None:
-        history = self._hub.history
-        if self._over:
+        history, asked = self._hub.history, self.session.delivery_filter
+        if self._over or (asked is not None and asked.when_empty(lambda: self._go_on(replay))):
             return
         if not self._hub.upstream.joined or self._is_behind():
             if self._hub.clock() >= self._until:
@@ -182,7 +182,7 @@ class Resumption:
             return
         mine = [message for message in portion[:granted] if self._wants(message)]
         if mine:
-            send_run(session.link, Run(mine))
+            session.send_run(Run(mine))
             self._replayed += len(mine)
         self.cursor = portion[granted - 1].sequence
         self._go_on(self._queue)
@@ -218,6 +218,8 @@ class Resumption:
             prefix = self._names[text]
             if not self._may(prefix) or hub.fanout.subscribe(session, prefix):
                 self._denied.append(text)
-        history = hub.history
-        self._done(Resumed(recovered, history.epoch, history.last, self._replayed, self._denied))
+        history, asked, replayed = hub.history, session.delivery_filter, self._replayed
+        if asked is not None:
+            recovered, replayed = recovered and not asked.lost, asked.passed
+        self._done(Resumed(recovered, history.epoch, history.last, replayed, self._denied))
         hub.deadlines.go_live(session)

@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING, Any
 from broker.wire.message import DELIMITER, EVENT, REQUEST, RESPONSE, Message
 from broker.wire.parts import encode_part, part_data
 from gateway.closes import FLOOD
+from gateway.events.run import sender
 from gateway.rates import Bucket
 from gateway.sessions import answers, controls, decisions, listing, rights
 from gateway.sessions.calls import NO_TAG, Calls
+from gateway.sessions.delivery_filter import DeliveryFilter
 from gateway.sessions.provider import Provider
 from gateway.sessions.resume import Resumption
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from broker.errors import LinkError
     from broker.transport.link import Link
+    from gateway.events.run import SendRun
     from gateway.hub import Hub
     from gateway.principal import Principal
     from gateway.sessions.decisions import Decision
@@ -55,6 +58,7 @@ class Session:
         principal: who it is at present; see ``set_principal``. roles, stamp: made from it.
         link, kind, address, opened_at: its connection, what it speaks, from where, since when (wall clock).
         subscriptions: prefix -> how often; the fan-out's.
+        send_run: takes its events: ``delivery_filter`` where there is one, else its link.
         calls: its open calls. provider: its services.
         busy: it reads slowly. ended: it has ended.
         resumption: on its way back to live, or None. resumed: it was, or is. refreshing: a fresh credential is checked.
@@ -71,6 +75,7 @@ class Session:
         "answered_msgs",
         "busy",
         "calls",
+        "delivery_filter",
         "denied_msgs",
         "dropped",
         "ended",
@@ -87,6 +92,7 @@ class Session:
         "resumed",
         "resumption",
         "roles",
+        "send_run",
         "stamp",
         "subscriptions",
     )
@@ -101,6 +107,8 @@ class Session:
         self.opened_at = hub.wall()
         self.subscriptions: dict[bytes, int] = {}
         self.calls = Calls(hub.settings.limits.in_flight)
+        self.delivery_filter = None if hub.hook is None else DeliveryFilter(self, hub.hook)
+        self.send_run: SendRun = sender(link) if self.delivery_filter is None else self.delivery_filter.send
         self.provider = Provider(self)
         self.resumption: Resumption | None = None
         self.busy = False
@@ -407,6 +415,8 @@ class Session:
         if self.resumption is not None:
             self.resumption.cancel()
             self.resumption = None
+        if self.delivery_filter is not None:
+            self.delivery_filter.clear()
         hub.registrations.remove_session(self)
         self.provider.answer_all("the provider is gone")
         for notice in self.calls.notices(self.front):

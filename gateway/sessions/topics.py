@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,30 +18,56 @@ from gateway.events.fanout import may_see
 if TYPE_CHECKING:
     from broker.wire.message import Message
     from gateway.hub import Hub
-    from gateway.sessions.service import Caller
+    from gateway.identity.hook import AuthorizationHook
+    from gateway.principal import Principal
+    from gateway.sessions.service import Answer, Caller
 
 EVENTS_MAX: Final = 100
 BYTES_MAX: Final = 256 << 10
 """Of one answer, so that it stays below every limit of a message."""
+ASKED_MAX: Final = 1024
+"""Topics of one answer that the authorisation hook is asked for: as many as are kept by default."""
 USERS_MAX: Final = 1000
 _TRUSTED: Final = int(Role.OWNER | Role.ADMIN)
 
 
-def latest(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def latest(hub: Hub, caller: Caller, arguments: Mapping[str, Any]) -> Answer:
     """``gateway.latest {"topic": PREFIX}``: the newest event of each topic below it that the caller may see.
 
     Raises:
-        RpcError: ENOSYS, none are kept here. ProtocolError: no topic.
+        RpcError: ENOSYS, none are kept here; EHOSTUNREACH, the authorisation hook does not answer. ProtocolError: no
+            topic.
     """
     prefix = _topic(arguments).encode()
     if hub.latest is None:
         raise RpcError(errno.ENOSYS, "gateway.latest names no topics whose newest event is kept")
+    session = caller.session
+    found = [
+        (topic, message)
+        for topic, message in hub.latest.under(prefix)
+        if session is None or (session.sees_topic(topic) and may_see(session.principal, message))
+    ]
+    if hub.hook is not None and session is not None:
+        return _latest_asked(hub, hub.hook, session.principal, found[:ASKED_MAX])
+    return _latest(hub, [message for _topic, message in found])
+
+
+async def _latest_asked(
+    hub: Hub, hook: AuthorizationHook, mine: Principal, found: Sequence[tuple[bytes, Message]]
+) -> Mapping[str, Any]:
+    """What of it the hook lets ``mine`` see."""
+    verdicts = await asyncio.gather(*(hook.ask(mine, "subscribe", topic) for topic, _message in found))
+    for each in verdicts:
+        if not each.allowed and each.errnum != errno.EPERM:
+            raise RpcError(each.errnum, each.text)
+    allowed = zip(found, verdicts, strict=True)
+    return _latest(hub, [message for (_topic, message), verdict in allowed if verdict.allowed])
+
+
+def _latest(hub: Hub, found: Sequence[Message]) -> Mapping[str, Any]:
     events: list[dict[str, Any]] = []
     size = more = 0
-    for topic, message in hub.latest.under(prefix):
-        session = caller.session
-        if session is not None and not (session.sees_topic(topic) and may_see(session.principal, message)):
-            continue
+    for message in found:
         size += message.size
         if len(events) < EVENTS_MAX and size <= BYTES_MAX:
             events.append(_row(message))

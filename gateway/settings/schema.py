@@ -192,7 +192,8 @@ class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How long its answer may take. Default 2."""
 
     hook_cache_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
-    """How long an answer counts for the same user, kind and topic. Default 30. 0 asks each time."""
+    """How long an answer counts for the same user, kind and topic, events that are delivered among them. Default 30. 0
+    asks each time, for each event, too."""
 
     own_userids: tuple[Userid, Userid] = (2**31, 2**32 - 3)
     """From which userid to which people who log in at a provider have one of their own, each another one, for good.

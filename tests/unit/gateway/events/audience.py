@@ -3,6 +3,7 @@
 from broker.identity import PeerInfo, Role
 from broker.wire import message as wire
 from gateway.events.fanout import may_see
+from gateway.events.run import sender
 from gateway.principal import Principal
 
 
@@ -50,6 +51,10 @@ class Subscriber:
         self.principal = Principal(name, userid, roles, "token", name, None)
         self.denied = denied
         self.asked = 0
+
+    @property
+    def send_run(self):
+        return sender(self.link)
 
     @property
     def roles(self):

@@ -1,4 +1,4 @@
-from gateway.events.run import Run, send_run, sender
+from gateway.events.run import Run, sender
 from tests.unit.gateway.events.audience import PlainLink, RunLink, event
 
 
@@ -11,12 +11,12 @@ def test_a_run_tells_its_ends_and_its_length():
 
 def test_a_run_goes_whole_to_a_link_that_takes_runs():
     link, run = RunLink(), Run([event(1), event(2)])
-    send_run(link, run)
+    sender(link)(run)
     assert link.runs == [run]
     assert sender(link) == link.send_run
 
 
 def test_a_run_goes_in_single_events_to_any_other_link():
     link = PlainLink()
-    send_run(link, Run([event(1), event(2)]))
+    sender(link)(Run([event(1), event(2)]))
     assert link.sequences() == [1, 2]

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import ssl
 import time
+from collections import Counter
 
 import pytest
 from aiohttp import web
@@ -124,6 +125,8 @@ async def test_memory_is_bounded(program, clock, monkeypatch):
         {"body": b'{"allow": 1}'},
         {"body": b'{"allowed": true}'},
         {"body": b'{"allow": true}' + b" " * 300_000},
+        {"body": b'{"allow": false, "allow": true}'},
+        {"body": b'{"allow": true, "more": {"a": 1, "a": 2}}'},
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -165,6 +168,79 @@ async def test_a_hook_that_is_slow_is_waited_for_once_and_asked_again_in_a_momen
     hook._limit_s = 5.0
     clock[0] += AWAY_S
     assert (await hook.ask(ADA, "call", b"a")).allowed
+
+
+async def test_a_question_that_it_is_slow_with_shuts_nobody_else_out(clock):
+    hook = AuthorizationHook(AccessSection(hook_url="http://127.0.0.1:1/", hook_s=0.05), lambda: clock[0])
+    stuck = asyncio.Event()
+
+    async def post(key, _mine):
+        if key[4] != b"slow":
+            return hooks._Said(True)
+        await stuck.wait()
+        clock[0] += 1
+        raise TimeoutError
+
+    hook._post = post
+    slow = asyncio.get_running_loop().create_task(hook.ask(ADA, "call", b"slow"), name="asks")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    clock[0] += 0.5
+    assert (await hook.ask(ADA, "call", b"a")).allowed
+    stuck.set()
+    assert (await slow).errnum == errno.EHOSTUNREACH
+    assert (await hook.ask(ADA, "call", b"b")).allowed, "it answers others"
+
+
+async def test_users_get_its_slots_in_turns_and_none_all_of_them():
+    slots, got = hooks.Slots(4, 2), []
+
+    async def ask(user):
+        await slots.take(user)
+        got.append(user)
+
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(ask(user), name=user) for user in "aaaaabbbb"]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sorted(got) == ["a", "a", "b", "b"]
+    tasks.append(loop.create_task(ask("c"), name="c"))
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    for user in "abab":
+        slots.give(user)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert got[4] == "a"
+    assert "c" in got[:7], "before those who have many more to ask"
+    for user in ("c", *"ab" * 5):
+        if slots._held[user]:
+            slots.give(user)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+    assert Counter(got) == {"a": 4, "b": 4, "c": 1}
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert slots._free + sum(slots._held.values()) == 4
+
+
+async def test_time_in_our_queue_is_not_its_silence(program, clock):
+    hook = hook_of(program, clock, hook_s=0.3)
+    hook._slots = hooks.Slots(1, 1)
+    program.gate.clear()
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(hook.ask(ADA, "call", topic), name="asks") for topic in (b"a", b"b", b"c")]
+
+    async def open_slowly():
+        for number in range(3):
+            while len(program.asked) <= number:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.15)
+            program.gate.set()
+            await asyncio.sleep(0)
+            program.gate.clear()
+
+    await open_slowly()
+    assert [each.allowed for each in await asyncio.gather(*tasks)] == [True] * 3
 
 
 async def test_what_it_said_before_counts_while_it_is_away(program, clock):

@@ -7,7 +7,7 @@ import pytest
 
 from broker.wire import message as wire
 from broker.wire.payload import any_text, encode_json
-from gateway.closes import FLOOD
+from gateway.closes import BUSY, FLOOD
 from gateway.identity.hook import AWAY, Verdict
 from gateway.sessions import answers, authorization_filter, service
 from tests.tables import for_each
@@ -52,7 +52,7 @@ def with_hook(script, *denied, **options):
         desk.hub.hook = Hook(*(each.encode() for each in denied), verdict=options.get("verdict", NO))
         await script(desk, desk.hub.hook)
 
-    run(hooked, rules=ALL, limits=options.get("limits"))
+    run(hooked, rules=ALL, limits=options.get("limits"), gateway=options.get("gateway"))
 
 
 def test_what_it_allows_passes_and_is_asked_for_once():
@@ -143,8 +143,6 @@ def test_a_denial_comes_behind_what_was_sent_before_it():
         ("event.subscribe", {"topic": "news."}, ("subscribe", b"news.")),
         ("event.publish", {"topic": "news.a", "flags": 0}, ("publish", b"news.a")),
         ("service.add", {"service": "1001-x"}, ("register", b"1001-x")),
-        ("gateway.latest", {"topic": "news."}, ("subscribe", b"news.")),
-        ("gateway.latest", {"topic": "secret."}, ("subscribe", b"secret.")),
         ("gateway.presence", {"topic": "news."}, ("subscribe", b"news.")),
     ],
 )
@@ -451,3 +449,113 @@ def test_who_floods_while_it_waits_is_closed_and_nothing_of_it_stays(monkeypatch
         assert not desk.hub.waiting_bytes
 
     with_hook(script, limits={"msgs_per_s": 0.001, "msgs_burst": 3})
+
+
+# ---------------------------------------------------------------- what is delivered
+
+
+async def published(desk, *topics):
+    async with desk.direct() as far:
+        for topic in topics:
+            await far.publish(topic)
+    await desk.settled()
+
+
+def test_each_event_is_asked_for_by_its_own_topic_and_all_stay_in_order():
+    async def script(desk, hook):
+        web = desk.client()
+        await web.rpc("event.subscribe", {"topic": "news."})
+        hook.open.clear()
+        await published(desk, "news.a", "news.private.x", "news.b", "secret.c", "news.a")
+        assert web.topics == [], "none overtakes one that is asked for"
+        hook.open.set()
+        await until(lambda: len(web.topics) == 3)
+        assert web.topics == ["news.a", "news.b", "news.a"]
+        asked = [topic for _user, kind, topic in hook.asked if kind == "subscribe"]
+        assert {*asked} == {b"news.", b"news.a", b"news.private.x", b"news.b"}
+        assert not desk.hub.waiting_bytes
+
+    with_hook(script, "news.private")
+
+
+def test_a_live_subscription_is_asked_for_again_once_the_answer_has_aged():
+    async def script(desk, hook):
+        web = desk.client()
+        await web.rpc("event.subscribe", {"topic": "news.a"})
+        await published(desk, "news.a")
+        await until(lambda: web.topics == ["news.a"])
+        hook.denied = (b"news.",)
+        await published(desk, "news.a")
+        await until(lambda: web.topics == ["news.a"] * 2)
+        hook.cached.clear()
+        hook.asked.clear()
+        await published(desk, "news.a", "news.a")
+        await until(lambda: hook.asked)
+        await desk.settled()
+        assert web.topics == ["news.a"] * 2
+
+    with_hook(script)
+
+
+def test_of_events_that_nobody_answers_for_the_client_is_told():
+    async def script(desk, hook):
+        web = desk.client()
+        hook.cached["ada", "subscribe", b"news."] = YES
+        await web.rpc("event.subscribe", {"topic": "news."})
+        await published(desk, "news.a", "news.b")
+        await until(lambda: web.told("gap"))
+        last = desk.hub.history.last
+        await until(lambda: web.told("gap")[-1]["to"] == last)
+        assert sum(each["lost"] for each in web.told("gap")) == 2
+        assert web.topics == []
+
+    with_hook(script, "news.", verdict=GONE)
+
+
+def test_more_events_than_may_wait_end_the_connection():
+    async def script(desk, hook):
+        web = desk.client()
+        await web.rpc("event.subscribe", {"topic": "news."})
+        hook.open.clear()
+        await published(desk, *["news.a"] * 100)
+        await until(lambda: web.code == BUSY)
+        assert not desk.hub.waiting_bytes
+        hook.open.set()
+
+    with_hook(script, limits={"outbox_bytes": 1024})
+
+
+def test_what_was_missed_is_asked_for_by_topic_before_the_client_is_live():
+    async def script(desk, hook):
+        old = desk.client()
+        token, where = old.session.welcome()["resume"], (desk.hub.history.epoch, desk.hub.history.last)
+        old.leave()
+        await published(desk, "news.a", "news.private.x", "news.b")
+        web = desk.client()
+        hook.cached["ada", "subscribe", b"news."] = YES
+        hook.open.clear()
+        said = {"type": "resume", "token": token, "epoch": where[0], "sequence": where[1]}
+        web.session.control(said | {"subscriptions": ["news."]})
+        await until(lambda: len(hook.asked) == 3)
+        assert not web.told("resumed")
+        hook.open.set()
+        await until(lambda: web.told("resumed"))
+        assert web.topics == ["news.a", "news.b"]
+        assert [web.told("resumed")[0][each] for each in ("recovered", "replayed")] == [True, 2]
+
+    with_hook(script, "news.private")
+
+
+def test_the_newest_events_are_asked_for_by_topic_whatever_prefix_is_named():
+    async def script(desk, hook):
+        await published(desk, "news.a", "news.private.x", "secret.b")
+        for prefix in ("", "n", "news."):
+            told = await desk.client().rpc("gateway.latest", {"topic": prefix})
+            assert [each["topic"] for each in told["events"]] == ["news.a"], prefix
+            assert told["more"] == 0
+        assert {topic for _user, _kind, topic in hook.asked} == {b"news.a", b"news.private.x"}
+        hook.cached.clear()
+        hook.verdict = GONE
+        assert await desk.client().refused("gateway.latest", {"topic": "n"}) == (errno.EHOSTUNREACH, AWAY)
+
+    with_hook(script, "news.private", gateway={"latest": [""]})

@@ -589,6 +589,7 @@ def test_runs_are_what_links_with_runs_get():
                 got.append(run)
 
         web.near.__class__ = Taking
+        web.session.send_run = web.near.send_run
         resume(web, old, *where)
         await resumed(web)
         assert [type(run) for run in got] == [Run]
