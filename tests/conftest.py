@@ -60,7 +60,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(int(WORKERS_PER_CORE[config.option.numprocesses] * len(os.sched_getaffinity(0))), 16)
 
 
-TABLES = ("cli", "cluster", "ingest", "readme", "tables")
+TABLES = ("batch", "cli", "cluster", "ingest", "readme", "store")
 """Tests of Spark: about half of their time."""
 
 

@@ -29,7 +29,7 @@ def test_looking_at_the_dashboard_is_no_denied_access(look):
     assert look.rpc("gateway.denied")["total"] == before
 
 
-@pytest.mark.smoke
+@pytest.mark.patient
 def test_a_refused_call_names_the_role_and_the_owner_sees_it(look):
     owner = look.dashboard("denied", hurried=True)
     page = look.guest()

@@ -261,6 +261,7 @@ def test_an_authorisation_hook_that_is_away():
     run(script)
 
 
+@pytest.mark.patient
 def test_a_fleet_whose_redis_is_away():
     alert = "HeadgateFleetAway"
 

@@ -55,6 +55,7 @@ async def until_refused(http, running):
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.patient
 def test_a_limit_counts_over_both_and_an_admin_ends_sessions_at_either(rundir, broker):
     async def work():
         async with asyncio.timeout(50), aiohttp.ClientSession() as http, contextlib.AsyncExitStack() as stack:

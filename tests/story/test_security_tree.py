@@ -314,6 +314,7 @@ PLAIN = {
 
 
 @for_each("port", ["tree", "clients"])
+@pytest.mark.patient
 def test_whoever_speaks_no_curve_is_not_heard(there, port):
     uri = getattr(there, port)
     host, _, number = uri.removeprefix("tcp://").rpartition(":")

@@ -56,6 +56,7 @@ def flood(publisher: Speaker, count: int) -> None:
             assert publisher.ping() == 0
 
 
+@pytest.mark.patient
 def test_a_subscriber_that_does_not_read_is_disconnected(broker):
     reader = Subscriber(broker.uri, "flood")
     with Speaker(broker.uri) as publisher, Speaker(broker.uri) as deaf:

@@ -145,6 +145,7 @@ def test_two_traces_of_each_other_come_to_rest(running):
         eventually(grown)
 
 
+@pytest.mark.patient
 def test_a_trace_that_is_not_read_misses_messages_and_costs_no_memory(running):
     """Each ping is four records of 20 KiB here, 78 MiB in all; what is kept is the high water mark of one link."""
     rank = running.ranks[0]
@@ -219,6 +220,7 @@ def test_calls_are_watched_at_all_brokers_each_where_it_enters(running):
     assert all(0 < call["ms"] < 30_000 for call in calls)
 
 
+@pytest.mark.patient
 def test_a_broker_that_does_not_look_on_is_named(running):
     root = running.ranks[0].uri
     os.kill(running.ranks[3].process.pid, signal.SIGSTOP)

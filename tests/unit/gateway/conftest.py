@@ -49,6 +49,16 @@ def rich(tmp_path_factory):
     return warehouse.rich(tmp_path_factory.mktemp("rich"))
 
 
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory):
+    """A warehouse with all its tables and nothing in them, to be copied: to make them takes longer than most tests."""
+    from gateway.pipeline.warehouse import Warehouse  # loads deltalake
+
+    made = Warehouse(tmp_path_factory.mktemp("bare") / "w")
+    made.ready()
+    return made.root
+
+
 @pytest.fixture
 def short_grace(monkeypatch):
     """A stranger has less time for its first word."""

@@ -38,7 +38,7 @@ def quiet():
 @pytest.mark.parametrize(
     ("user", "examples"),
     [
-        ("ada", 5),
+        ("ada", 3),
         (None, 2),
         pytest.param("ada", 20, marks=pytest.mark.patient),
         pytest.param(None, 10, marks=pytest.mark.patient),

@@ -1,5 +1,6 @@
 """Gold behind a stream: a step takes in what bronze got, however much that is."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,8 @@ CALL = [("request", 1, 1, "job.b", 0), ("response", 1, 1, "job.b", 0), ("event",
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path) -> Warehouse:
-    made = Warehouse(tmp_path / "warehouse")
-    made.ready()
+def warehouse(bare: Path, tmp_path: Path) -> Warehouse:
+    made = Warehouse(shutil.copytree(bare, tmp_path / "warehouse"))
     made.claim("stream")
     return made
 

@@ -1,6 +1,7 @@
 """A warehouse is for whoever made it; a commit is there whole or not at all, and nothing is there twice."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,10 +22,8 @@ DAY = "2026-03-02"
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path) -> Warehouse:
-    made = Warehouse(tmp_path / "warehouse")
-    made.ready()
-    return made
+def warehouse(bare: Path, tmp_path: Path) -> Warehouse:
+    return Warehouse(shutil.copytree(bare, tmp_path / "warehouse"))
 
 
 def rows(count: int, rank: int = 0):
@@ -41,7 +40,9 @@ def count(warehouse: Warehouse) -> int:
     return warehouse.scan("messages", ["seq"]).num_rows
 
 
-def test_nobody_else_may_enter(warehouse: Warehouse) -> None:
+def test_nobody_else_may_enter(tmp_path: Path) -> None:
+    warehouse = Warehouse(tmp_path / "warehouse")
+    warehouse.ready()
     assert warehouse.root.stat().st_mode & 0o777 == 0o700
 
 
