@@ -17,7 +17,7 @@ from broker.services.context import Context, Sender
 from broker.services.dispatch import failure_of
 from broker.serving.request import LATER, Later, Request
 from broker.wire.message import STREAMING
-from broker.wire.payload import encode_text
+from broker.wire.payload import encode_reason
 
 CLIENT: Final = 0
 """``Sender.kind`` of clients."""
@@ -61,5 +61,5 @@ def settle(
     sender = context.sender_of(message)
     as_deployed = sender is not None and sender.kind == CLIENT and not sender.strict
     always = as_deployed and (always_answered is None or errnum in always_answered)
-    context.respond(message, encode_text(text) if text else None, errnum, always)
+    context.respond(message, encode_reason(text), errnum, always)
     return LATER

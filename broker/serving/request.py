@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -9,7 +10,7 @@ from broker.errors import ProtocolError
 from broker.identity import Role
 from broker.serving.received import Received
 from broker.wire.message import STREAMING, Message
-from broker.wire.payload import Payload, encode, encode_text
+from broker.wire.payload import Payload, encode, encode_reason
 
 if TYPE_CHECKING:
     import asyncio
@@ -105,13 +106,13 @@ class Request(RequestMessage):
         self._respond(self.message, data, 0)
 
     def respond_error(self, errnum: int, text: str = "") -> None:
-        """Send the last response: POSIX ``errnum``, not 0, and a short text for people."""
+        """Send the last response: POSIX ``errnum``, not 0 (EIO for what is no such number), and a text for people."""
         if errnum == 0:
             raise ValueError("errnum 0 is success: use respond()")
         if self.done:
             return
         self.done = True
-        self._respond(self.message, encode_text(text) if text else None, errnum)
+        self._respond(self.message, encode_reason(text), errnum if 0 < errnum < 2**32 else errno.EIO)
 
     def drop(self) -> None:
         """The sender is gone: say nothing more and stop the handler (RFC 6, "Disconnection")."""

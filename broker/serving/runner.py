@@ -106,7 +106,7 @@ class Runner(ABC):
     def fail(self, request: Request, error: Exception) -> None:
         """Answer with an error: what the handler raised."""
         errnum, text = self.failure(request, error)
-        request.respond_error(errnum, text.replace("\0", ""))
+        request.respond_error(errnum, text)
 
     def _finish(self, request: Request, result: Any) -> None:
         if result is LATER or request.done:

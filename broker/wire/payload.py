@@ -115,6 +115,18 @@ def encode_text(text: str) -> bytes:
     return data + b"\0"
 
 
+def encode_reason(text: str) -> bytes | None:
+    r"""The payload of an error answer: what ``text`` says, whatever is in it; None when that is nothing.
+
+    Never raises: who waits for an answer gets one. A NUL is left out, half of a character becomes a ``?``.
+
+    >>> encode_reason("no\0 \ud83d"), encode_reason("")
+    (b'no ?\x00', None)
+    """
+    data = text.replace("\0", "").encode("utf-8", "replace")
+    return data + b"\0" if data else None
+
+
 def decode_text(payload: bytes | None) -> str:
     """The string of a NUL-terminated payload; bytes that are not UTF-8 become surrogate escapes.
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.wire.message import Message
     from gateway.events.run import Run
 
@@ -17,6 +19,18 @@ Control: TypeAlias = dict[str, Any]
 
 RUN_BYTES: Final = 256 << 10
 """Events of a run are joined into one WebSocket message up to this size; precedent: batches between brokers."""
+
+
+class Refused:
+    """A request that is none, of a client that is told so: its type and matchtag could be read, and ``text`` says what
+    is wrong with it.
+    """
+
+    __slots__ = ("message", "text")
+
+    def __init__(self, message: Message, text: str) -> None:
+        self.message = message
+        self.text = text
 
 
 class Codec(Protocol):
@@ -30,7 +44,7 @@ class Codec(Protocol):
     name: str
     greeting: bytes
 
-    def decode(self, data: bytes, text: bool) -> list[Message | Control]:
+    def decode(self, data: bytes, text: bool) -> Sequence[Message | Control | Refused]:
         """The messages and control objects of one WebSocket message, in order; ``text`` tells its opcode.
 
         May be empty where the subprotocol has WebSocket messages that carry no Flux message (ZWS2.0).

@@ -7,13 +7,14 @@ is checked here, type by type; unknown fields are refused, so that a misspelt on
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from broker.errors import DecodeError
-from broker.nesting import decoder
+from broker.nesting import NESTED_MAX, decoder
 from gateway.closes import MEANINGS
 
 Sequence = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -64,7 +65,7 @@ def decode(data: bytes) -> dict[str, Any]:
     try:
         return plain(_read(data))
     except ValueError as error:
-        raise DecodeError(f"not a control object: {reason_of(error)}") from error
+        raise DecodeError(f"not a control object: {reason_of(error, data)}") from error
 
 
 def plain(obj: ClientControl) -> dict[str, Any]:
@@ -76,9 +77,54 @@ def plain(obj: ClientControl) -> dict[str, Any]:
     return found
 
 
-def reason_of(error: Exception) -> str:
-    """What msgspec says of input it refused, short enough for a close reason or a log line."""
-    return str(error)[:_TEXT_CHARS]
+def reason_of(error: Exception, data: bytes = b"") -> str:
+    """What is wrong with ``data``, where a reader has refused it: short enough for a close reason or a log line, and in
+    the words of PROTOCOL.md, whatever reader it was.
+
+    >>> reason_of(msgspec.ValidationError("Expected `int`, got `str` - at `$.matchtag`"))
+    '$.matchtag: saw a text, expected a whole number'
+    """
+    if isinstance(error, msgspec.ValidationError):
+        text, mark, place = str(error).rpartition(" - at `")
+        return _wrong(text if mark else str(error), f"{place.rstrip('`')}: " if mark else "")[:_TEXT_CHARS]
+    if isinstance(error, UnicodeDecodeError):
+        return "no UTF-8"
+    if str(error).startswith("nested"):
+        return f"JSON that is nested deeper than {NESTED_MAX}"
+    pairs = _PAIR.sub(b"", data.replace(b"\\\\", b""))
+    if _HALF.search(pairs):  # which readers take for all kinds of things
+        return "half of a character (a surrogate without its other one)"
+    return "truncated JSON" if "truncated" in str(error) else "no JSON"
+
+
+def _wrong(text: str, where: str) -> str:
+    """What a ``ValidationError`` says, in other words."""
+    if found := _EXPECTED.fullmatch(text):
+        types, saw, rest = found.groups()
+        expected = " or ".join(_WORDS.get(each, each) for each in types.split(" | "))
+        if saw:
+            return f"{where}saw {_WORDS.get(saw, saw)}, expected {expected}"
+        return f"{where}expected {expected}{rest if rest[:3] in (' >=', ' <=') else ' of another form'}"
+    if found := _FIELD.fullmatch(text):
+        return f'field "{found[2]}" is {"missing" if found[1] == "missing required" else "unknown here"}'
+    if found := _VALUE.fullmatch(text):
+        return f"{where}{found[1]} is unknown here"
+    return f"{where}expected base64" if "base64" in text else f"{where}not what is expected there"
+
+
+_EXPECTED: Final = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?(.*)", re.DOTALL)
+_FIELD: Final = re.compile(r"Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
+_VALUE: Final = re.compile(r"Invalid (?:enum )?value (.*)", re.DOTALL)
+_WORDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_PAIR: Final = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..", re.DOTALL)
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def encode(obj: dict[str, Any]) -> bytes:

@@ -10,10 +10,16 @@ of these forms, chosen by its bytes::
     "payload"  a JSON object and one NUL; embedded as it came, never parsed and written again
     "text"     UTF-8 and one NUL; "error" in a response with errnum
     "data"     anything else: base64
+
+What is no message ends the connection, but for requests and responses whose type and matchtag can be read: the first
+are answered EPROTO, and instead of the second whoever waits for them gets EPROTO.
 """
 
 from __future__ import annotations
 
+import errno
+import json
+import re
 from base64 import b64encode
 from functools import lru_cache
 from struct import Struct
@@ -28,12 +34,14 @@ from broker.nesting import NESTED_MAX, check
 from broker.wire import message as wire
 from broker.wire.message import CONTROL, DELIMITER, EVENT, NODEID_ANY, REQUEST, RESPONSE, Message
 from broker.wire.parts import encode_part, part_data
-from broker.wire.payload import encode_text, is_json_object
+from broker.wire.payload import encode_reason, encode_text, is_json_object
 from gateway.codecs import control
-from gateway.codecs.contract import RUN_BYTES, Control
+from gateway.codecs.contract import RUN_BYTES, Control, Refused
 from gateway.websocket.frames import TEXT, frame
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gateway.events.run import Run
 
 NAME: Final = "flux.v1.json"
@@ -121,11 +129,14 @@ class JsonCodec:
         self.name: str = NAME
         self.greeting: bytes = b""
 
-    def decode(self, data: bytes, text: bool) -> list[Message | Control]:
+    def decode(self, data: bytes, text: bool) -> Sequence[Message | Control | Refused]:
         """See ``Codec.decode``: one object, or an array of them."""
         if not text:
             raise DecodeError(f"{NAME}: WebSocket messages are text, this one is binary")
-        return decode(data)
+        try:
+            return decode(data)
+        except DecodeError as wrong:
+            return _one_by_one(data, wrong)
 
     def encode(self, message: Message) -> bytes:
         """See ``Codec.encode``."""
@@ -146,25 +157,29 @@ class JsonCodec:
 # -- JSON to messages ----------------------------------------------------------------------------
 
 
-def decode(data: bytes) -> list[Message | Control]:
+def decode(data: bytes) -> Sequence[Message | Control]:
     """The messages and control objects of one JSON text, in order; at least one.
 
     Raises:
         DecodeError: the text says which field, and what was expected there.
     """
     try:
-        if not data.isascii():
-            data.decode()  # embedded JSON is skipped, not decoded: it might hold anything
-        if len(data) > NESTED_MAX:
-            check(data, NESTED_MAX + 1 + data.lstrip().startswith(b"["))  # of a payload, inside its message
-        found = _decoder.decode(data)
+        found = _read(data, data.lstrip().startswith(b"["))
     except ValueError as error:
-        raise DecodeError(f"{NAME}: {control.reason_of(error)}") from error
+        raise DecodeError(f"{NAME}: {control.reason_of(error, data)}") from error
     if not isinstance(found, list):
         return [_made(found)]
     if not found:
         raise DecodeError(f"{NAME}: an empty array holds no message")
     return [_made(each) for each in found]
+
+
+def _read(data: bytes, array: bool) -> Any:
+    if not data.isascii():
+        data.decode()  # embedded JSON is skipped, not decoded: it might hold anything
+    if len(data) > NESTED_MAX:
+        check(data, NESTED_MAX + 1 + array)  # of a payload, inside its message
+    return _decoder.decode(data)
 
 
 def _made(obj: Any) -> Message | Control:
@@ -175,6 +190,103 @@ def _made(obj: Any) -> Message | Control:
     except ProtocolError as error:
         kind = type(obj).__struct_config__.tag
         raise DecodeError(f"{NAME}: {kind}: {error}") from error
+
+
+def _one_by_one(data: bytes, wrong: DecodeError) -> list[Message | Control | Refused]:
+    """What ``data`` holds, with at least one thing in it that is no message.
+
+    Raises:
+        DecodeError: nobody could be told so.
+    """
+    text = data.decode("utf-8", "replace").strip()
+    if not text.startswith("["):
+        return [_refused(_front_of(text), wrong)]
+    parts = _split(text)
+    if not all(part.startswith("{") for part in parts) or not parts:
+        raise wrong
+    items: list[Message | Control | Refused] = []
+    for part in parts:
+        try:
+            items += decode(part.encode("utf-8", "replace"))
+        except DecodeError as error:
+            items.append(_refused(_front_of(part), error))
+    return items
+
+
+def _split(text: str) -> list[str]:
+    """The texts of what a JSON array holds; none where that cannot be told, or where they are many."""
+    found: list[str] = []
+    begin = 1
+    try:
+        while len(found) < SPLIT:
+            begin = _end_of_space(text, begin)
+            end = _scanner.raw_decode(text, begin)[1]
+            found.append(text[begin:end])
+            begin = _end_of_space(text, end) + 1
+            if text[begin - 1] != ",":
+                return found if text[begin - 1 :] == "]" else []
+    except (ValueError, RecursionError, IndexError):
+        pass
+    return []
+
+
+def _end_of_space(text: str, at: int) -> int:
+    return at + len(text[at:]) - len(text[at:].lstrip()) if text[at : at + 1].isspace() else at
+
+
+def _front_of(text: str) -> dict[str, Any]:
+    """What can be read of an object that is no message: all of it, or what is simple and in front of the rest."""
+    front = _SIMPLE.match(text)
+    for attempt in (text, front[0].rstrip(" \t\r\n,") + "}") if front is not None else ():
+        try:
+            found = _scanner.decode(attempt)
+        except (ValueError, RecursionError):
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _refused(front: dict[str, Any], wrong: DecodeError) -> Message | Refused:
+    """The refusal of a request; of a response the one that its caller gets instead.
+
+    Raises:
+        DecodeError: type or matchtag is not there.
+    """
+    head: dict[str, Any] = {
+        name: front[name] for name in ("type", "matchtag", "routes", "flags") if name in front
+    }
+    if head.get("type") == "request":
+        head.pop("routes", None)  # a client's are never used
+    topic = front.get("topic")
+    head["topic"] = _sendable(topic) if isinstance(topic, str) else ""
+    for kept in (head, {name: value for name, value in head.items() if name != "flags"}):
+        try:
+            obj = msgspec.convert(kept, Request | Response)
+            message = _message(obj)
+        except (ValueError, ProtocolError):
+            continue
+        if not message.aux2:
+            break
+        if isinstance(obj, Request):
+            return Refused(message, str(wrong))
+        return wire.response(message, encode_reason(str(wrong)), errnum=errno.EPROTO)
+    raise wrong
+
+
+def _sendable(topic: str) -> str:
+    """As much of a topic as any message could carry."""
+    return topic.partition("\0")[0].encode("utf-8", "replace").decode()
+
+
+SPLIT: Final = 64
+"""As many messages of one array are looked at one by one when one of them is none."""
+_scanner: Final = json.JSONDecoder(strict=False)
+"""Takes halves of characters, and what is nested deeper, within what Python can."""
+_STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_SIMPLE: Final = re.compile(
+    rf"\s*\{{(?:\s*{_STRING}\s*:\s*(?:{_STRING}|[-+.\w]++|\[[^\[\]{{}}]*+\])\s*(?:,|(?=\}})))*+", re.DOTALL
+)
+"""The beginning of an object, as far as the values of its members are no objects."""
 
 
 def _message(obj: _Flux) -> Message:

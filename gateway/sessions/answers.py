@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.wire.message import DELIMITER, EVENT, NORESPONSE, Message, response
 from broker.wire.parts import part_data
+from broker.wire.payload import encode_reason
 from gateway.access import rule_for
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ def respond(session: Session, message: Message, payload: bytes | None = None, *,
 def refuse(session: Session, message: Message, errnum: int, text: str) -> None:
     """Answer a request with an error and a text for people; "" has none."""
     session.hub.counters.refused += 1
-    data = text.encode("utf-8", "replace").replace(b"\0", b"") + b"\0" if text else None
-    respond(session, message, data, errnum=errnum)
+    respond(session, message, encode_reason(text), errnum=errnum)
 
 
 def deny(session: Session, message: Message, kind: str, topic: bytes, text: str = "") -> None:

@@ -66,6 +66,10 @@ class AuthorizationFilter:
         """A control object of the client."""
         self._take([obj])
 
+    def refused(self, message: Message, text: str) -> None:
+        """A request that is none: nobody is asked whether it may be, and nothing waits for its answer."""
+        self._session.refused(message, text)
+
     def link_ended(self, link: Link, error: LinkError) -> None:
         """The connection is gone."""
         self._take_waiting()

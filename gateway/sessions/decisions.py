@@ -84,7 +84,9 @@ def of_request(session: Session, message: Message) -> Decision | None:
     """The decision for one kind of request; None when it was answered or dropped."""
     topic = bytes(part_data(message.topic_part) or b"")
     if not topic:
-        session.drop("request without topic")
+        answers.refuse(
+            session, message, errno.ENOSYS, "a request without a topic: no service has an empty name"
+        )
         return None
     if len(topic) > NOTICE_MAX_BYTES:
         answers.refuse(session, message, errno.EPROTO, f"topic above {NOTICE_MAX_BYTES} bytes")

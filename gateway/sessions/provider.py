@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from broker.wire.message import NORESPONSE, PAYLOAD, ROUTE, STREAMING, TOPIC, Message, response
 from broker.wire.parts import part_data
-from broker.wire.payload import encode_text
+from broker.wire.payload import encode_reason
 from broker.wire.topic import path_of
 from gateway.sessions.calls import DISCONNECT, NO_ERROR
 
@@ -101,7 +101,7 @@ class Provider:
 
     def _answer(self, request: Message, errnum: int, text: str) -> None:
         session = self._session
-        answer = response(request, encode_text(text), errnum=errnum)
+        answer = response(request, encode_reason(text), errnum=errnum)
         answer.head = answer.head[:5] + session.stamp + answer.head[13:]
         session.hub.upstream.send(answer)
 

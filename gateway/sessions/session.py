@@ -195,6 +195,11 @@ class Session:
         if self._bucket is not None:
             self._bucket.forgive(self.hub.clock(), seconds)
 
+    def refused(self, message: Message, text: str) -> None:
+        """A request that is none: it is answered, and counts as any other."""
+        if not self.ended and self.charge(message):
+            answers.refuse(self, message, errno.EPROTO, text)
+
     def charge(self, message: Message) -> bool:
         """Count a message that is refused in front of the session; False: it was above the rate, which was said."""
         self.received_msgs += 1

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from gateway.codecs.control import reason_of
 from gateway.identity.cookies import LOGIN
 from gateway.identity.login import set_cookie
 from gateway.principal import Principal
@@ -32,7 +33,7 @@ async def login(request: web.Request) -> web.Response:
     try:
         shown = msgspec.json.decode(body[:-1], type=_Shown)
     except msgspec.ValidationError as error:
-        raise Refusal(400, str(error)[:200], errno.EPROTO) from None
+        raise Refusal(400, reason_of(error), errno.EPROTO) from None
     if (shown.once is None) is (shown.token is None):
         raise Refusal(400, "expected once or token, one of them", errno.EPROTO)
     if shown.token is not None:

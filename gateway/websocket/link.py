@@ -27,6 +27,7 @@ from broker.transport.link import Link, Options
 from broker.wire.message import EVENT, Message
 from gateway.closes import BAD_MESSAGE, INTERNAL, MEANINGS, NORMAL, SLOW, TOO_BIG
 from gateway.codecs import control
+from gateway.codecs.contract import Refused
 from gateway.websocket import frames
 from gateway.websocket.deflate import Deflated
 from gateway.websocket.outbox import WebOutbox
@@ -34,7 +35,7 @@ from gateway.websocket.reader import Reader
 from gateway.websocket.receiving import WebReceiver, shared_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from broker.identity import PeerInfo
     from gateway.codecs.contract import Codec
@@ -229,20 +230,25 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         if failure is not None:
             self.close_with(*failure, error=LinkBroken(f"{self.peer.address}: {failure[1]}", errno.EPROTO))
 
-    def replay(self, items: list[Message | dict[str, Any]]) -> None:
+    def replay(self, items: Sequence[Message | dict[str, Any] | Refused]) -> None:
         """Hand over what came while nobody could take it."""
         self._hand_over(self._sort(items, []))
 
-    def _sort(self, items: list[Message | dict[str, Any]], batch: list[Message]) -> list[Message]:
-        """Add messages to ``batch``; a control object is handed over at once, what came before it first."""
+    def _sort(
+        self, items: Sequence[Message | dict[str, Any] | Refused], batch: list[Message]
+    ) -> list[Message]:
+        """Add messages to ``batch``; anything else is handed over at once, what came before it first."""
         for item in items:
-            if isinstance(item, dict):
-                self._hand_over(batch)
-                batch = []
-                if self.ended is None and self.receiver is not None:
-                    self.receiver.control(item)
-            else:
+            if isinstance(item, Message):
                 batch.append(item)
+                continue
+            self._hand_over(batch)
+            batch = []
+            if self.ended is None and self.receiver is not None:
+                if isinstance(item, Refused):
+                    self.receiver.refused(item.message, item.text)
+                else:
+                    self.receiver.control(item)
         return batch
 
     def _hand_over(self, batch: list[Message]) -> None:

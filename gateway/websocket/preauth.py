@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 from broker.awake import Deadline
 from broker.errors import LinkClosed
 from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, BUSY, INTERNAL
+from gateway.codecs.contract import Refused
 from gateway.principal import Denied
 from gateway.web.admission import Slot
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.errors import LinkError
     from broker.transport.link import Link
     from broker.wire.message import Message
@@ -41,7 +44,7 @@ class PreAuthReceiver:
     def __init__(self, endpoint: Endpoint, link: WebSocketLink, address: str) -> None:
         self._endpoint = endpoint
         self._address = address
-        self._held: list[Message | dict[str, Any]] = []
+        self._held: list[Message | dict[str, Any] | Refused] = []
         self.link = link
         loop, limit_s = asyncio.get_running_loop(), endpoint.hub.settings.limits.handshake_s
         self._deadline = Deadline(loop, loop.time() + limit_s, limit_s, self._late)
@@ -53,8 +56,15 @@ class PreAuthReceiver:
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """Messages may only follow the auth object."""
+        self._hold(messages)
+
+    def refused(self, message: Message, text: str) -> None:
+        """What is no message may follow it as messages may."""
+        self._hold([Refused(message, text)])
+
+    def _hold(self, items: Sequence[Message | Refused]) -> None:
         if self.check is not None:
-            self._held += messages
+            self._held += items
         else:
             self.link.close_with(BAD_CREDENTIAL, "the first message must be an auth object")
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from broker.transport.link import Receiver
 
 if TYPE_CHECKING:
+    from broker.wire.message import Message
     from gateway.websocket.link import WebSocketLink
 
 READ_BYTES: Final = 128 << 10
@@ -27,6 +28,9 @@ class WebReceiver(Receiver, Protocol):
 
     def control(self, obj: dict[str, Any]) -> None:
         """A control object of the client, in order with its messages."""
+
+    def refused(self, message: Message, text: str) -> None:
+        """A request of the client that is none, in order with its messages: what could be read of it, and why not."""
 
 
 class ReadBuffer:

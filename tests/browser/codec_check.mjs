@@ -3,17 +3,51 @@ import { readFileSync } from 'node:fs';
 import { pathToFileURL } from 'node:url';
 
 const load = (name) => import(pathToFileURL(`${process.argv[2]}/${name}`));
-const [message, wire, jsonview, closes, hostlist] = await Promise.all(
-  ['client/message.js', 'client/wire.js', 'client/jsonview.js', 'client/closes.js', 'lib/hostlist.js'].map(load));
+const [message, wire, jsonview, closes, hostlist, errors] = await Promise.all(
+  ['client/message.js', 'client/wire.js', 'client/jsonview.js', 'client/closes.js', 'lib/hostlist.js', 'client/errors.js'].map(load));
 const hex = (bytes) => Buffer.from(bytes).toString('hex');
 const unhex = (text) => new Uint8Array(Buffer.from(text, 'hex'));
 const attempt = (work) => {
   try {
     return work();
   } catch (error) {
-    return { error: error.constructor.name };
+    return { error: error.constructor.name, ...(error.errno && { errno: error.errno }) };
   }
 };
+
+const PAYLOADS = {
+  halfText: 'cut \ud83d',
+  nulText: 'a\0b',
+  half: { text: 'cut \ud83d' },
+  halfKey: { '\udc00': 1 },
+  lowFirst: { text: '\ude00\ud83d' },
+  date: new Date(0),
+  invalidDate: new Date(NaN),
+  asText: { toJSON: () => '{"a":1}' },
+  asList: { toJSON: () => [1] },
+  asNothing: { toJSON: () => undefined },
+  boxed: Object('a text'),
+  deep: nested(513),
+  tooDeepToWrite: nested(20_000),
+  circular: (() => { const it = {}; it.it = it; return it; })(),
+  big: { n: 1n },
+  throws: { toJSON() { throw new Error('not me'); } },
+  deepest: nested(512),
+  pair: { text: '\ud83d\ude00', escaped: '\\ud83d', brackets: '[{'.repeat(600) },
+  shape: { toJSON: () => ({ a: 1 }) },
+};
+
+function nested(depth) {
+  let found = {};
+  for (let level = 1; level < depth; level += 1) found = { a: found };
+  return found;
+}
+
+const THROWN = [
+  new errors.FluxError(1, 'no \ud83d\0'), new errors.FluxError(0, 'zero'), new errors.FluxError(2 ** 32, 'large'),
+  new errors.FluxError(1.5, 'half'), new errors.FluxError(undefined), null, undefined, 'a text', Object.create(null), Symbol('s'),
+  { text: { toString() { throw new Error('worse'); } } }, new Error('x'.repeat(100_000)),
+];
 
 const shown = (each) => ({
   type: each.type, topic: each.topic, flags: each.flags, userid: each.userid, rolemask: each.rolemask, aux1: each.aux1,
@@ -28,6 +62,17 @@ const doings = {
   answer: ({ data, payload, errnum }) => hex(wire.encode(message.response(wire.decode(unhex(data))[0], payload, errnum))),
   view: ({ data }) => wire.decode(unhex(data)).map((each) => jsonview.encode(each)),
   unview: ({ object }) => shown(jsonview.decode(object)),
+  send: ({ topic = 'a.b', payload, codec }) => {
+    const asked = message.request(topic, PAYLOADS[payload], { matchtag: 7 });
+    return typeof { wire, jsonview }[codec].toSocket(asked);
+  },
+  frame: ({ payload }) => JSON.parse(jsonview.toSocket(message.request('a.b', PAYLOADS[payload], { matchtag: 7 }))),
+  value: ({ data }) => message.Payload.fromBytes(unhex(data)).value,
+  thrown: ({ data }) => THROWN.map((error) => {
+    const answer = message.failed(wire.decode(unhex(data))[0], error);
+    jsonview.toSocket(answer);
+    return [answer.errnum, answer.payload.text.length, answer.payload.text.slice(0, 20)];
+  }),
   closes: ({ code }) => closes.closeMeaning(code),
   hosts: ({ text }) => hostlist.expand(text),
 };

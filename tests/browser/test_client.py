@@ -83,6 +83,52 @@ def test_errors_carry_number_and_text(look, page):
     assert caught(page, "flux.rpc('attr.get', 5)")[1] == "TypeError"
 
 
+CUT = "'cut \\ud83d'"
+UNSENDABLE = [
+    f"flux.rpc('attr.get', {CUT})",
+    f"flux.rpc('attr.get', {{name: {CUT}}})",
+    "flux.rpc('attr.get', new Date())",
+    "flux.rpc('attr.get', 'a\\0b')",
+    "flux.rpc('attr\\0.get')",
+    f"flux.rpc({CUT})",
+    f"flux.publish('client.cut', {{text: {CUT}}})",
+    f"flux.publish({CUT})",
+    "flux.publish('a\\0b')",
+    f"flux.subscribe({CUT})",
+    f"flux.register({CUT}, {{}})",
+    f"(async () => {{ for await (const each of flux.stream('log.dmesg', {{text: {CUT}}})) void each; }})()",
+    "(async () => { for await (const each of flux.stream('log\\0.dmesg')) void each; })()",
+    "flux.rpc('odd.text')",
+    "flux.rpc('odd.object')",
+    "flux.rpc('odd.date')",
+    "(async () => { for await (const each of flux.stream('odd.stream')) void each; })()",
+]
+
+
+@in_both
+def test_what_cannot_be_sent_fails_that_call_and_no_other(look, page):
+    page.evaluate(
+        f"""flux.register('odd', {{
+            text: () => {CUT},
+            object: () => ({{text: {CUT}}}),
+            date: () => new Date(),
+            async *stream() {{ yield {{}}; yield {{text: {CUT}}}; }},
+            bad: () => {{ throw new client.FluxError(0, {CUT}); }},
+            none: () => {{ throw null; }},
+        }})"""
+    )
+    for work in UNSENDABLE:
+        is_flux, name, *_ = caught(page, work)
+        assert (is_flux, name) == (True, "EPROTO"), work
+    assert caught(page, "flux.rpc('odd.bad')")[:2] == [True, "EIO"]
+    assert caught(page, "flux.rpc('odd.none')")[:2] == [True, "EIO"]
+    assert caught(page, "flux.rpc('')")[:2] == [True, "ENOSYS"]
+    assert caught(page, "flux.rpc(undefined)")[1] == "TypeError"
+    assert page.evaluate("flux.rpc('attr.get', {name: 'size'})")["value"] == "4"
+    assert page.evaluate("told.filter(([name]) => name !== 'open').length") == 0
+    assert page.evaluate("flux.inFlight") == 0
+
+
 def test_a_call_can_be_given_up(look, page):
     page.evaluate("flux.register('lazy', {wait: () => new Promise(() => {})})")
     assert caught(page, "flux.rpc('lazy.wait', null, {timeoutMs: 50})")[1:3] == ["ETIMEDOUT", 110]

@@ -14,6 +14,8 @@ from broker.wire.framing import Splitter, frame
 from broker.wire.message import Message
 from broker.wire.payload import encode_json, encode_text
 from gateway import closes
+from gateway.codecs import jsonview
+from gateway.web.bodies import form_of
 from tests import vectors
 
 NO_RANKS = (wire.NODEID_UPSTREAM, 1 << 32, -1, 1.5, "1")
@@ -127,7 +129,6 @@ def test_requests_and_answers(node):
         {"doing": "answer", "data": frame(asked).hex(), "payload": {"x": 1}, "errnum": 0},
         {"doing": "answer", "data": frame(asked).hex(), "payload": "no", "errnum": 1},
         {"doing": "request", "topic": "a.b", "payload": [1]},
-        {"doing": "request", "topic": "a.b", "payload": "with \0"},
         *({"doing": "request", "topic": "a.b", "options": {"nodeid": nodeid}} for nodeid in NO_RANKS),
     )
     assert found == [
@@ -138,9 +139,94 @@ def test_requests_and_answers(node):
         frame(wire.response(asked, encode_json({"x": 1}))).hex(),
         frame(wire.response(asked, encode_text("no"), errnum=1)).hex(),
         {"error": "TypeError"},
-        {"error": "TypeError"},
         *({"error": "RangeError"} for _ in NO_RANKS),
     ]
+
+
+EPROTO = {"error": "FluxError", "errno": 71}
+
+
+def test_what_cannot_be_sent_fails_that_call_in_both_subprotocols_alike(node):
+    bad = [
+        "halfText",
+        "nulText",
+        "half",
+        "halfKey",
+        "lowFirst",
+        "date",
+        "invalidDate",
+        "asText",
+        "asList",
+        "asNothing",
+    ]
+    bad += ["boxed", "deep", "tooDeepToWrite", "circular", "big", "throws"]
+    asked = [{"payload": each} for each in bad]
+    asked += [{"topic": each} for each in ("a\0b", "\ud83d", "a.\ud83d", "\0")]
+    asked += [{"payload": each} for each in ("deepest", "pair", "shape")]
+    codecs = {"wire": "object", "jsonview": "string"}
+    found = run(
+        node,
+        *({"doing": "send", "codec": codec, **each} for codec in codecs for each in asked),
+        {"doing": "frame", "payload": "shape"},
+        *({"doing": "request", "topic": topic} for topic in (5, None, ["a"])),
+    )
+    for sent in codecs.values():
+        assert found[: len(asked)] == [EPROTO] * (len(asked) - 3) + [sent] * 3, sent
+        del found[: len(asked)]
+    assert found[0]["payload"] == {"a": 1}
+    assert found[1:] == [{"error": "TypeError"}] * 3
+
+
+def test_whatever_a_handler_throws_is_answered(node):
+    asked = wire.request("svc.method", b"{}\0", matchtag=9)
+    (found,) = run(node, {"doing": "thrown", "data": frame(asked).hex()})
+    assert [errnum for errnum, _size, _text in found] == [1, *[5] * (len(found) - 1)]
+    assert found[0][2] == "no \ufffd"
+    assert all(0 < size <= 8192 for _errnum, size, _text in found)
+
+
+SHAPES = [
+    b'{"a":1}',
+    b'{ "a" : 1 } ',
+    b'{"a":"\\ud83d"}',
+    b'{"a":"\\ud83d\\ude00"}',
+    b'{"a":"\\uD83D\\u0041"}',
+    b'{"a":"\\\\ud83d"}',
+    b'{"a":"\\\\\\ud83d"}',
+    b'{"\\udc00":1}',
+    b'{"a":01}',
+    b'{"a":1e999}',
+    b'{"a":NaN}',
+    b'{"a":1,"a":2}',
+    b'{"a":"\t"}',
+    b'{"a":"\xff"}',
+    b'{"a":"\xed\xa0\x80"}',
+    b'{"a":1}x',
+    b"{",
+    b"[1]",
+    b'\xef\xbb\xbf{"a":1}',
+    b'{"a":' * 512 + b"1" + b"}" * 512,
+    b'{"a":' * 513 + b"1" + b"}" * 513,
+    b'{"a":"' + b"[{" * 600 + b'"}',
+    b'{"a":"\\"' + b"[{" * 600 + b'"}',
+]
+"""Texts that one reader or another takes for a JSON object."""
+
+
+def test_a_payload_has_the_same_shape_for_everybody(node):
+    """The gateway's JSON, and so HTTP and server-sent events, and what client.js makes of the bytes themselves."""
+    found = run(node, *({"doing": "value", "data": (each + b"\0").hex()} for each in SHAPES))
+    kinds = {dict: "payload", str: "text"}
+    for text, value in zip(SHAPES, found, strict=True):
+        (form,) = form_of(text + b"\0")
+        told = json.loads(jsonview.encode(wire.event("t", text + b"\0")))
+        shape = (
+            "data"
+            if isinstance(value, dict) and "0" in value and len(value) == len(text) + 1
+            else kinds[type(value)]
+        )
+        assert form in told
+        assert shape == form, text[:40]
 
 
 def test_what_is_no_message_is_refused(node):

@@ -25,7 +25,7 @@ from broker.identity import Role
 from broker.node.overlay.status import Status, read
 from broker.wire.message import REQUEST, RESPONSE, Message, request, response
 from broker.wire.parts import encode_part
-from broker.wire.payload import any_text, decode_json, encode_json, encode_text
+from broker.wire.payload import any_text, decode_json, encode_json, encode_reason
 
 TOPIC: Final = "overlay.hello"
 _TOPIC_PART: Final = encode_part(TOPIC.encode())
@@ -211,7 +211,7 @@ def admit(message: Message, uuid: str, ours: HeadgateHello) -> Message:
 
 def refuse(message: Message, errnum: int, text: str = "") -> Message:
     """The answer that refuses the child."""
-    return response(message, encode_text(text) if text else None, errnum=errnum)
+    return response(message, encode_reason(text), errnum=errnum)
 
 
 # -- payloads --------------------------------------------------------------------------------------

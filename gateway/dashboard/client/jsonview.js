@@ -70,8 +70,12 @@ function payloadOf(object) {
 const toHex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
 const fromHex = (text) => Uint8Array.from(text.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16));
 
-/** What goes into one WebSocket message. @param {Message} message @returns {string} */
-export const toSocket = (message) => JSON.stringify(encode(message));
+/** What goes into one WebSocket message; a payload as it was when it was checked. @param {Message} message @returns {string} */
+export function toSocket(message) {
+  const { payload, ...rest } = encode(message);
+  const text = JSON.stringify(rest);
+  return payload === undefined ? text : `${text.slice(0, -1)},"payload":${message.payload.text}}`;
+}
 
 /**
  * What one WebSocket message holds: messages and control objects, in order.

@@ -1,7 +1,12 @@
 /**
  * Messages (RFC 3) as the client handles them, and the norms of their payloads.
+ *
+ * What cannot be sent is refused here, whatever the subprotocol: a payload or nodeid of another type with a TypeError
+ * or RangeError, and text or JSON that nobody could read with a FluxError, EPROTO.
  * @module
  */
+
+import { ERRNO, FluxError } from './errors.js';
 
 export const REQUEST = 1;
 export const RESPONSE = 2;
@@ -17,6 +22,11 @@ export const FLAG = Object.freeze({
 /** Nodeid of a request that any rank may answer: the nearest one towards the root that has the service. */
 export const NODEID_ANY = 0xffffffff;
 export const USERID_UNKNOWN = 0xffffffff;
+
+/** Arrays and objects in each other that JSON has at most, here as at the gateway. */
+const NESTED_MAX = 512;
+/** Longest text of an error that is answered. */
+const REASON_CHARS = 8192;
 
 const encoder = new TextEncoder();
 const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
@@ -40,24 +50,80 @@ export function fromBase64(text) {
   return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
 }
 
+const HALF = /\p{Surrogate}/u;
+const HALVES = /\p{Surrogate}/gu;
+
+/** A text that can be sent, of any. */
+const sendable = (text) => text.replaceAll('\0', '').replace(HALVES, '\ufffd');
+
+/** @param {string} text @param {string} what @returns {string} the text @throws {FluxError} EPROTO */
+function checked(text, what) {
+  if (text.includes('\0')) throw new FluxError(ERRNO.EPROTO, `${what} cannot hold a NUL`);
+  if (HALF.test(text)) throw new FluxError(ERRNO.EPROTO, `${what} cannot hold half of a character`);
+  return text;
+}
+
+/** The JSON of an object to send. @param {object} value @returns {string} @throws {FluxError} EPROTO */
+function jsonOf(value) {
+  let text;
+  try {
+    text = JSON.stringify(value);
+  } catch (error) {
+    throw new FluxError(ERRNO.EPROTO, `cannot be written as JSON: ${error?.message}`);
+  }
+  const wrong = text?.startsWith('{') ? flawOf(text) : 'it is no object';
+  if (wrong) throw new FluxError(ERRNO.EPROTO, `cannot be written as JSON: ${wrong}`);
+  return text;
+}
+
+/**
+ * Why a text that JSON.parse would take is no JSON payload for anybody else; `""` when it is one.
+ * @param {string} text
+ * @returns {string}
+ */
+function flawOf(text) {
+  if (/\\ud/i.test(text)) {
+    const rest = text.replaceAll('\\\\', '').replace(/\\ud[89ab]..\\ud[c-f]../gi, '');
+    if (/\\ud[89a-f]/i.test(rest)) return 'it holds half of a character';
+  }
+  return text.length > NESTED_MAX && depth(text) > NESTED_MAX ? `it is nested deeper than ${NESTED_MAX}` : '';
+}
+
+function depth(text) {
+  let level = 0;
+  let deepest = 0;
+  let inString = false;
+  for (let at = 0; at < text.length; at += 1) {
+    const each = text[at];
+    if (each === '"') inString = !inString;
+    else if (inString) at += each === '\\' ? 1 : 0;
+    else if (each === '{' || each === '[') deepest = Math.max(deepest, level += 1);
+    else if (each === '}' || each === ']') level -= 1;
+  }
+  return deepest;
+}
+
 /**
  * The payload of a message: nothing, a JSON object, a text or bytes. Decoded when somebody looks.
  */
 export class Payload {
   #bytes;
   #value;
+  #text;
 
-  /** Use `Payload.of` and `Payload.fromBytes`. */
-  constructor(bytes, value) {
+  /** Use `Payload.of` and `Payload.fromBytes`. @param {string} [text]  of a value that is given */
+  constructor(bytes, value, text) {
     this.#bytes = bytes;
     this.#value = value;
+    this.#text = text;
   }
 
   /**
    * A payload to send: an object becomes JSON, a string a NUL-terminated text, bytes stay as they are.
    * @param {object | string | Uint8Array | ArrayBuffer | null | undefined} value
    * @returns {Payload}
-   * @throws {TypeError} a number, boolean, array or function; or a text that holds a NUL
+   * @throws {TypeError} a number, boolean, array or function
+   * @throws {FluxError} EPROTO: a NUL in a text, half of a character, what JSON makes no object of, too deep an object
    */
   static of(value) {
     if (value === undefined || value === null) return NO_PAYLOAD;
@@ -65,11 +131,8 @@ export class Payload {
     if (ArrayBuffer.isView(value)) {
       return new Payload(new Uint8Array(value.buffer, value.byteOffset, value.byteLength), undefined);
     }
-    if (typeof value === 'string') {
-      if (value.includes('\0')) throw new TypeError('a text payload cannot hold a NUL');
-      return new Payload(undefined, value);
-    }
-    if (typeof value === 'object' && !Array.isArray(value)) return new Payload(undefined, value);
+    if (typeof value === 'string') return new Payload(undefined, value, checked(value, 'a text payload'));
+    if (typeof value === 'object' && !Array.isArray(value)) return new Payload(undefined, value, jsonOf(value));
     throw new TypeError('a payload is an object, a string, bytes or null');
   }
 
@@ -80,10 +143,7 @@ export class Payload {
 
   /** The payload as it travels; null when there is none. @returns {Uint8Array | null} */
   get bytes() {
-    if (this.#bytes === undefined) {
-      const text = typeof this.#value === 'string' ? this.#value : JSON.stringify(this.#value);
-      this.#bytes = encoder.encode(`${text}\0`);
-    }
+    if (this.#bytes === undefined) this.#bytes = encoder.encode(`${this.text}\0`);
     return this.#bytes;
   }
 
@@ -96,14 +156,10 @@ export class Payload {
     return this.#value;
   }
 
-  /** For people: the text of an error answer or of a log line, with or without NUL. @returns {string} */
+  /** The text, or the JSON, that it is; of an error answer or a log line, with or without NUL. @returns {string} */
   get text() {
-    if (this.#bytes === undefined) {
-      return typeof this.#value === 'string' ? this.#value : JSON.stringify(this.#value);
-    }
-    if (this.#bytes === null) return '';
-    const end = this.#bytes.indexOf(0);
-    return lenient.decode(end < 0 ? this.#bytes : this.#bytes.subarray(0, end));
+    if (this.#text === undefined) this.#text = this.#bytes === undefined ? JSON.stringify(this.#value) : shown(this.#bytes);
+    return this.#text;
   }
 
   /** Bytes it takes. @returns {number} */
@@ -114,6 +170,12 @@ export class Payload {
 
 const NO_PAYLOAD = new Payload(null, null);
 
+function shown(bytes) {
+  if (bytes === null) return '';
+  const end = bytes.indexOf(0);
+  return lenient.decode(end < 0 ? bytes : bytes.subarray(0, end));
+}
+
 function readable(bytes) {
   if (bytes.length === 0 || bytes.indexOf(0) !== bytes.length - 1) return bytes;
   let text;
@@ -122,7 +184,7 @@ function readable(bytes) {
   } catch {
     return bytes; // not UTF-8: it is what it is
   }
-  if (!text.startsWith('{')) return text;
+  if (!text.startsWith('{') || flawOf(text)) return text;
   try {
     return JSON.parse(text);
   } catch {
@@ -182,10 +244,13 @@ export class Message {
  * @param {{nodeid?: number, matchtag?: number, flags?: number}} [options]
  * @returns {Message}
  * @throws {RangeError} nodeid is neither a rank nor NODEID_ANY; 0xfffffffe is never encoded
+ * @throws {TypeError | FluxError} a topic that is no string; EPROTO: one that holds a NUL or half of a character
  */
 export function request(topic, payload, { nodeid = NODEID_ANY, matchtag = 0, flags = 0 } = {}) {
   const rank = Number.isInteger(nodeid) && nodeid >= 0 && nodeid < NODEID_ANY - 1;
   if (!rank && nodeid !== NODEID_ANY) throw new RangeError(`nodeid ${nodeid} is no rank`);
+  if (typeof topic !== 'string') throw new TypeError('a topic is a string');
+  checked(topic, 'a topic');
   return new Message({ type: REQUEST, topic, payload: Payload.of(payload), flags, aux1: nodeid, aux2: matchtag });
 }
 
@@ -201,4 +266,23 @@ export function response(to, payload, errnum = 0) {
     type: RESPONSE, topic: to.topic, payload: Payload.of(payload), flags: to.flags & ~FLAG.PAYLOAD, aux1: errnum,
     aux2: to.aux2, routes: to.routes,
   });
+}
+
+/**
+ * The response that tells of an error, whatever was thrown: who waits for an answer gets one.
+ * @param {Message} to
+ * @param {any} error  a FluxError's errno and text; EIO and the message of any other
+ * @returns {Message}
+ */
+export function failed(to, error) {
+  let text = 'the handler failed';
+  /** @type {number} */
+  let errnum = ERRNO.EIO;
+  try {
+    if (error instanceof FluxError && error.errno > 0 && error.errno >>> 0 === error.errno) errnum = error.errno;
+    text = String(error?.text ?? error?.message ?? error);
+  } catch {
+    // what was thrown cannot be read
+  }
+  return response(to, sendable(text.slice(0, REASON_CHARS)), errnum);
 }

@@ -4,7 +4,7 @@
  */
 
 import { ERRNO, FluxError } from './errors.js';
-import { FLAG, response } from './message.js';
+import { FLAG, failed, response } from './message.js';
 
 /**
  * A request as a handler sees it.
@@ -114,8 +114,7 @@ export class Provider {
       if (answer?.[Symbol.asyncIterator]) await this.#stream(message, answer[Symbol.asyncIterator]());
       else this.#respond(message, answer);
     } catch (error) {
-      const errno = error instanceof FluxError ? error.errno : ERRNO.EIO;
-      this.#respond(message, error.text ?? String(error.message ?? error), errno);
+      this.#failed(message, error);
     }
   }
 
@@ -135,5 +134,14 @@ export class Provider {
   #respond(message, payload, errnum = 0) {
     if (message.flags & FLAG.NORESPONSE) return;
     this.#send(response(message, payload, errnum));
+  }
+
+  #failed(message, error) {
+    if (message.flags & FLAG.NORESPONSE) return;
+    try {
+      this.#send(failed(message, error));
+    } catch {
+      // the client is closed: nobody can be answered
+    }
   }
 }

@@ -17,8 +17,10 @@ from cryptography.utils import CryptographyDeprecationWarning
 
 from broker.errors import ConfigError, DecodeError, MessageTooLarge, ProtocolError
 from broker.transport.websocket import address
-from broker.wire.message import EVENT, Message, event, request, response
+from broker.wire.message import EVENT, REQUEST, Message, event, request, response
+from broker.wire.payload import encode_reason
 from gateway.codecs import binary, control, jsonview, new_codec, zws
+from gateway.codecs.contract import Refused
 from gateway.events.run import Run
 from gateway.identity import certificates, keys, tokens
 from gateway.identity.jwt import Verifier, is_jwt
@@ -85,6 +87,9 @@ def _written_back(name: str, data: bytes, text: bool) -> bool:
         if isinstance(one, Message):
             again = _read_back(name, codec.encode(one))
             assert [new_codec(name).encode(each) for each in again] == [codec.encode(one)]
+        elif isinstance(one, Refused):
+            assert (one.message.type, bool(one.message.matchtag), bool(one.text)) == (REQUEST, True, True)
+            _read_back(name, codec.encode(response(one.message, encode_reason(one.text), errnum=71)))
         elif one["type"] not in ("auth", "refresh", "resume", "ping"):
             raise AssertionError(f"a control object of type {one['type']!r} came through")
     events = [one for one in found if isinstance(one, Message) and one.type == EVENT]

@@ -1,8 +1,10 @@
 """Bytes on the left of each check are written by hand from RFC 3, not by the code under test."""
 
+import errno
+
 import pytest
 
-from broker.errors import DecodeError
+from broker.errors import DecodeError, ProtocolError
 from broker.wire import message as m
 from broker.wire.decoding import decode, from_parts
 from broker.wire.message import Message
@@ -135,6 +137,14 @@ def test_repr_shows_no_payload() -> None:
     text = repr(m.request("kvs.put", b"secret"))
     assert "kvs.put" in text
     assert "secret" not in text
+
+
+@for_each("topic", ["a\0b", "a\0", b"\0a", "\ud83d", "a.\ud83d"])
+def test_topic_that_no_message_holds(topic: str | bytes) -> None:
+    for make in (m.request, m.event):
+        with pytest.raises(ProtocolError) as caught:
+            make(topic)
+        assert caught.value.errno == errno.EPROTO
 
 
 def test_topic_that_is_not_utf8_is_kept() -> None:

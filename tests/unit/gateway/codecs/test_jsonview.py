@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 
 import pytest
 
@@ -226,6 +227,65 @@ def test_what_is_refused_is_named(obj, said):
 def test_text_that_is_no_json_is_refused(text):
     with pytest.raises(DecodeError):
         jsonview.decode(text)
+
+
+def read(text: bytes) -> list:
+    return new_codec("flux.v1.json").decode(text, text=True)
+
+
+CALL = '{"type":"request","topic":"a.b","matchtag":7'
+EMOJI = '{"text":"\\ud83d"}'
+
+
+@for_each(
+    ("text", "said"),
+    [
+        (f'{CALL},"payload":{EMOJI}}}', "half of a character"),
+        (f'{{"payload":{EMOJI},"flags":["streaming"],"matchtag":7,"topic":"a.b","type":"request"}}', "half"),
+        (f'{CALL},"payload":"2026-01-01"}}', '"payload" is a JSON object'),
+        (f'{CALL},"payload":[1]}}', '"payload" is a JSON object'),
+        (f'{CALL},"payload":{{"a":01}}}}', "no JSON"),
+        (f'{CALL},"payload":' + '{"a":' * 513 + "1" + "}" * 514, "nested deeper than 512"),
+        (f'{CALL},"payload":' + '{"a":' * 100_000, "nested deeper than 512"),
+        (f'{CALL},"text":"a\\u0000"}}', "NUL"),
+        (f'{CALL},"text":5}}', r"\$.text: saw a whole number, expected a text"),
+        (f'{CALL},"matchTag":1}}', 'field "matchTag" is unknown here'),
+        (f'{CALL},"nodeid":4294967294}}', "nodeid 4294967294 is no rank"),
+        (f'{CALL},"routes":["zz"]}}', r"\$.routes\[0\]: expected a text of another form"),
+        (f'{CALL},"data":"YQ"}}', r"\$.data: expected base64"),
+        (f'{CALL},"flags":["strange"]}}', "'strange' is unknown here"),
+        ('{"type":"request","matchtag":7}', 'field "topic" is missing'),
+        ('{"type":"request","topic":"a.b\\u0000c","matchtag":7}', '"topic" holds a NUL'),
+    ],
+)
+def test_a_request_that_is_none_is_told_apart_from_what_nobody_could_answer(text, said):
+    (refused,) = read(text.encode())
+    assert (refused.message.type, refused.message.matchtag) == (wire.REQUEST, 7)
+    assert refused.message.topic == ("" if "missing" in said else "a.b")
+    assert re.search(said, refused.text)
+    assert "`" not in refused.text
+
+
+def test_what_comes_in_one_array_with_a_request_that_is_none_goes_its_way():
+    before, refused, after = read(f'[{{"type":"ping"}} , {CALL},"payload":{EMOJI}}},\n{CALL}}} ]'.encode())
+    assert (before, after) == ({"type": "ping"}, request("a.b", matchtag=7))
+    assert "half of a character" in refused.text
+
+
+def test_whoever_waits_for_an_answer_that_is_none_hears_of_it():
+    text = '{"type":"response","topic":"a.b","matchtag":7,"routes":["61"],"text":"\\ud83d"}'
+    (answer,) = read(text.encode())
+    assert (answer.type, answer.matchtag, answer.errnum, answer.routes) == (wire.RESPONSE, 7, 71, [b"a"])
+    assert b"half of a character" in answer.payload
+    with pytest.raises(DecodeError, match="routes"):
+        read(text.replace('"61"', '"zz"').encode())
+
+
+def test_many_that_are_none_in_one_array_are_not_looked_at():
+    bad = f'{CALL},"strange":1}}'
+    assert len(read(f"[{','.join([bad] * jsonview.SPLIT)}]".encode())) == jsonview.SPLIT
+    with pytest.raises(DecodeError):
+        read(f"[{','.join([bad] * (jsonview.SPLIT + 1))}]".encode())
 
 
 def test_binary_is_refused():

@@ -148,10 +148,12 @@ def test_a_topic_that_no_notice_could_be_made_from_is_answered():
     async def script(desk):
         owner = desk.owner()
         assert (await owner.refused("x" * 256))[0] == errno.EPROTO
+        assert (await owner.refused(""))[0] == errno.ENOSYS
         nameless = wire.request("", matchtag=9)
+        nameless.topic_part = b""
+        nameless.set_flags(nameless.flags & ~wire.TOPIC)
         owner.say(nameless)
-        await owner.settled()
-        assert desk.hub.counters.dropped["request without topic"] == 1
+        assert (await owner.answer(9)).errnum == errno.ENOSYS
 
     run(script)
 

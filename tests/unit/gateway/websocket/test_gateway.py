@@ -87,6 +87,34 @@ async def test_the_welcome_says_who_the_client_is(gateway, first_message):
     assert gateway.identity.connections.own("alice") == 0
 
 
+@pytest.mark.parametrize("first_message", [False, True])
+async def test_a_request_that_is_none_is_answered_and_the_connection_goes_on(gateway, first_message):
+    peer = await gateway.raw()
+    peer.write(request_head("flux.v1.json", Authorization="" if first_message else f"Bearer {gateway.token}"))
+    assert (await peer.head()).startswith(b"HTTP/1.1 101 ")
+    if first_message:
+        peer.write(masked(TEXT, msgspec.json.encode({"type": "auth", "token": gateway.token})))
+    asked = '{"type":"request","topic":"gateway.session","matchtag":%d,"payload":{"a":"%s"}}'
+    for tag, said in ((5, "\\ud83d"), (6, "whole")):
+        peer.write(masked(TEXT, (asked % (tag, said)).encode()))
+    assert (await peer.control())["type"] == "welcome"
+    refused, answer = await peer.control(), await peer.control()
+    assert (refused["matchtag"], refused["errnum"], refused["topic"]) == (5, errno.EPROTO, "gateway.session")
+    assert "half of a character" in refused["error"]
+    assert (answer["matchtag"], answer["payload"]["user"]) == (6, "alice")
+
+
+async def test_requests_that_are_none_count_as_others_do(open_gateway):
+    gateway = await open_gateway(msgs_per_s=1, msgs_burst=1)
+    peer = await gateway.raw()
+    peer.write(request_head("flux.v1.json", Authorization=f"Bearer {gateway.token}"))
+    await peer.head()
+    await peer.control()
+    for tag in (1, 2):
+        peer.write(masked(TEXT, b'{"type":"request","topic":"a.b","matchtag":%d,"strange":1}' % tag))
+    assert [(await peer.control())["errnum"] for _ in (1, 2)] == [errno.EPROTO, errno.EAGAIN]
+
+
 async def test_a_page_of_another_site_gets_no_websocket(gateway):
     for first_message in (False, True):
         _, status = await enter(gateway, origin="https://evil.example", first_message=first_message)
