@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from broker.errors import ConfigError
+from broker.schemes import listening_host
 
 log = logging.getLogger("headgate")
 
@@ -109,8 +110,9 @@ class PageListener:
                 os.chmod(rest, 0o600)
             else:
                 host, _, port = rest.rstrip("/").rpartition(":")
+                host = listening_host(host.strip("[]"))
                 self._server = await asyncio.start_server(
-                    self._serve, host.strip("[]"), int(port), limit=REQUEST_MAX_BYTES
+                    self._serve, None if host == "*" else host, int(port), limit=REQUEST_MAX_BYTES
                 )
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self._setting} {self._place}: {error}") from error

@@ -89,6 +89,27 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def listening_host(host: str) -> str:
+    """The host to bind for an address with ``host``: "*", all interfaces, for a name.
+
+    What a name resolves to on the machine that it names says nothing about where others look for it: Debian writes
+    ``127.0.1.1 NAME`` into /etc/hosts, and a name may have an address for each network. Whoever means one address gives
+    it in numbers. Only ``localhost`` stays on this machine.
+
+    >>> listening_host("node0"), listening_host("192.0.2.1"), listening_host("localhost")
+    ('*', '192.0.2.1', '127.0.0.1')
+    """
+    import ipaddress  # late, as above
+
+    if host == "localhost":
+        return "127.0.0.1"
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return "*"
+    return host
+
+
 def host_of(uri: str) -> str:
     """The host of ``SCHEME://HOST:PORT``, without brackets.
 

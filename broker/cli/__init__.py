@@ -13,7 +13,7 @@
     content        payloads as given and as shown; ``arguments`` values and KEY=VALUE words
     screen         terminal, plain text, JSON lines; ``redraw`` the same picture again and again, ``bar`` progress
     tree           shape and health of an instance, ``hostlist`` the names of its hosts
-    diagnosis      the steps that ``doctor`` tries; ``greeting`` asks a parent for its version
+    diagnosis      the steps that ``doctor`` tries; ``greeting`` a parent's version, ``reach`` where we listen
     probing        what ``health`` asks brokers, gateways and wings
     tracedcalls    calls from what brokers tell of messages, for ``trace``
     callrates      how calls fare, for ``stats --services``

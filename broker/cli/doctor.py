@@ -14,6 +14,7 @@ from broker.cli import address, diagnosis, options, tree
 from broker.cli.build import build
 from broker.cli.diagnosis import WAIT_S, Finding, ok
 from broker.cli.exits import CONFIG, NO_CONNECTION, OK
+from broker.cli.reach import reach
 from broker.cli.screen import Screen
 from broker.client import Handle, connect
 from broker.errors import ConfigError, HeadgateError, LinkRefused, RpcError
@@ -211,7 +212,7 @@ async def _converse(report: Report, uri: str, extra: dict[str, Any]) -> None:
 
 def _this_host(report: Report, settings: Settings) -> bool:
     """The configuration, then the way to the parent; returns whether the configuration fits this host."""
-    if not report.walk(diagnosis.configuration(settings)):
+    if not (report.walk(diagnosis.configuration(settings)) and report.walk(reach(settings))):
         return False
     parent = _parent(settings)
     if parent is None:

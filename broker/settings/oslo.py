@@ -120,8 +120,8 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Name of this node, unlike those of all others. Default: this machine's host name."""
 
     host: str = "127.0.0.1"
-    """Address that the ports are bound to; `*`, `0.0.0.0` or `::` is all of them, "" opens none. Default: this machine
-    only, since plaintext goes no further."""
+    """Address that the ports are bound to; `*`, `0.0.0.0`, `::` or a name is all of them, "" opens none. Default: this
+    machine only, since plaintext goes no further."""
 
     advertise: Text | None = None
     """Host name or address that other nodes dial. Default: `host`, or `node` where that is all addresses."""

@@ -144,7 +144,9 @@ class HostEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     brokers. A name is resolved at each connect."""
 
     bind: Text | None = None
-    """Where it listens, if that is not its address, such as `tcp://*:PORT`. Default: its address."""
+    """Where it listens, if that is not its address. Default: its address, with a name its port on all interfaces: what
+    a name resolves to on its own machine is often the loopback. A number or the name of an interface, such as
+    `tcp://eth0:PORT`, listens there alone."""
 
     public_key: Text | None = None
     """The key that its handshake proves. With `tree.curve_cert` that is its CURVE public key, 40 characters of Z85;
@@ -166,7 +168,8 @@ class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """`[[listen]]`: one more place where clients connect."""
 
     uri: Text
-    """`local://PATH`, `ipc://PATH`, `tcp://HOST:PORT` or a scheme that another package registers."""
+    """`local://PATH`, `ipc://PATH`, `tcp://HOST:PORT` or a scheme that another package registers. A name other than
+    `localhost` listens on all interfaces."""
 
     dialect: Literal["flux1", "cmb1", "cmb1rev"] = "flux1"
     """How peers encode messages: RFC 3 (`flux1`), the first CMB1, or its revision. Default flux1. Bytes

@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
 from broker.errors import ConfigError
+from broker.schemes import listening_host
 from gateway.identity.proxies import Networks
 from gateway.settings.places import Place, place_of
 from gateway.web.acceptor import Acceptor
@@ -69,11 +70,16 @@ def bind(place: Place, *, shared: bool = False) -> socket.socket:
 
 
 def _bind_tcp(place: Place, shared: bool) -> socket.socket:
+    host = listening_host(place.host)
+    if host == "*":  # all interfaces, of both families where there are two
+        host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - a name was given
     family, kind, proto, _name, address = socket.getaddrinfo(
-        place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     sock = socket.socket(family, kind, proto)
     try:
+        if family == socket.AF_INET6 and place.host != host:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

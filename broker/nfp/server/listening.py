@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.errors import ConfigError, LinkBroken
 from broker.nfp.names import Sender
 from broker.nfp.server.router import EVERYBODY, NfpRouter, Tuning
 from broker.transport.curve import CurveServer
-from broker.transport.zeromq.address import check_free, check_secrecy, parse, resolve
+from broker.transport.zeromq.binding import listening_at
 from broker.transport.zeromq.hub import hub
 
 if TYPE_CHECKING:
@@ -30,13 +29,7 @@ async def listen(broker: NfpBroker) -> None:
         # workers have requests, too: for inventory, files, others
         places = [(settings.endpoint, frozenset({Sender.CLIENT})), (settings.worker_endpoint, EVERYBODY)]
     for uri, senders in places:
-        try:
-            endpoint = (await resolve(parse(uri), passive=True))[0]
-        except LinkBroken as error:
-            raise ConfigError(str(error), error.errno) from error
-        check_secrecy([endpoint], curve, settings.insecure)
-        if endpoint.scheme == "ipc":
-            check_free(endpoint)
+        endpoint = listening_at(uri, curve, settings.insecure)
         broker.routers.append(
             NfpRouter(hub(), endpoint, uri, broker.ingress, broker.flusher, tuning, senders, broker.recording)
         )

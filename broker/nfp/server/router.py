@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import zmq
 
-from broker.errors import ConfigError
 from broker.journal.layout import CURVE, PLAIN, UNIX
 from broker.nfp import opening
 from broker.nfp.frames import Body, InvalidPacket, Packet, decode, encode
@@ -27,7 +26,8 @@ from broker.nfp.server.outbox import QueueLimits
 from broker.nfp.server.peers import RouterPeer, name_of
 from broker.nfp.server.recording import Recording
 from broker.transport.curve import CurveServer
-from broker.transport.zeromq.address import Endpoint, bound, contact, parse, remove_socket
+from broker.transport.zeromq.address import Endpoint, contact, parse, remove_socket
+from broker.transport.zeromq.binding import bind
 from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub
@@ -146,25 +146,21 @@ class NfpRouter:
         self.settle = self._monitor.drain
         self._domain = hub.guard(sock, self.authenticator)
         try:
-            self._bind(sock, endpoint, tuning)
+            place = self._bind(sock, endpoint, tuning)
         except BaseException:
             self.close()
             raise
-        self.endpoint = bound(sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")).text
-        self.contact = self._failures.where = contact(bound(self.endpoint), parse(asked).host)
+        self.endpoint = place.text
+        self.contact = self._failures.where = contact(place, parse(asked).host)
 
-    def _bind(self, sock: zmq.Socket[bytes], endpoint: Endpoint, tuning: Tuning) -> None:
+    def _bind(self, sock: zmq.Socket[bytes], endpoint: Endpoint, tuning: Tuning) -> Endpoint:
         tune(sock, tuning.message_bytes)
         serve_curve(sock, tuning.curve)
         sock.set(zmq.ROUTER_MANDATORY, 1)
         sock.set(zmq.BACKLOG, BACKLOG)
         probe(sock, tuning.probe_s, tuning.probe_s, PROBES)
         sock.set(zmq.TCP_MAXRT, tuning.hold_ms)
-        sock.set(zmq.IPV6, int(endpoint.ipv6))
-        try:
-            sock.bind(endpoint.text)
-        except zmq.ZMQError as error:
-            raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
+        return bind(sock, endpoint)
 
     def peers(self) -> Iterable[RouterPeer]:
         """Connections that have spoken."""

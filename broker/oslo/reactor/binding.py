@@ -14,8 +14,9 @@ import zmq
 from broker.errors import ConfigError
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.turned_away import Denying, LoggedPolicy
+from broker.schemes import listening_host
 from broker.transport.curve import Certificate, CurveServer
-from broker.transport.zeromq.address import Endpoint, bound, check_free, numeric, parse
+from broker.transport.zeromq.address import Endpoint, bound, check_free, parse
 from broker.transport.zeromq.handover import ReusedPort
 from broker.transport.zeromq.tuning import serve_curve
 from broker.transport.zeromq.zap import Zap
@@ -77,20 +78,14 @@ def group_id(group: str) -> int:
 
 
 def resolved(host: str, port: int) -> Endpoint:
-    """Where ``host`` and ``port`` are bound; names are looked up here, once, when a proxy starts.
+    """Where ``host`` and ``port`` are bound: see ``schemes.listening_host``.
 
     Raises:
-        ConfigError: the name has no address, or there is no such port.
+        ConfigError: there is no such port.
     """
     if not 0 <= port <= PORT_MAX:  # libzmq takes what is left of it in 16 bits
         raise ConfigError(f"port of {host[:64]!r}: saw {port}, expected 0 to {PORT_MAX}")
-    if host == "*" or numeric(host) is not None:
-        return Endpoint("tcp", host, port)
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigError(f"host {host!r}: saw no address for it: {error.strerror}", error.errno) from error
-    return Endpoint("tcp", str(found[0][4][0]), port)
+    return Endpoint("tcp", listening_host(host), port)
 
 
 class TcpPort:

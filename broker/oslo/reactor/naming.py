@@ -37,9 +37,12 @@ HOSTS_MAX: Final = 4096
 """Names whose addresses are kept; beyond it those that nobody waits for are forgotten."""
 FRESH_S: Final = 10.0
 """Addresses are used for so long without asking again: all pipelines of a node are connected to in one go."""
-PAUSE_FIRST_S: Final = 1.0
+PAUSE_FIRST_S: Final = 0.25
+PAUSE_SOON_S: Final = 1.0
 PAUSE_LAST_S: Final = 60.0
-"""Between two attempts at a name that cannot be resolved; doubled from the one to the other."""
+"""Between two attempts at a name that cannot be resolved: the first, the longest during the first ``LONG_S``, when the
+peer is probably just being started, and the longest later; doubled from the one to the other."""
+LONG_S: Final = 60.0
 QUIET_S: Final = 5.0
 """Between two lines in the log, whatever name they are about: without a name server all fail at once."""
 LOST_FIRST_S: Final = 15.0
@@ -90,12 +93,22 @@ class _Host:
         asked: it waits for a thread, or one is at it.
     """
 
-    __slots__ = ("addresses", "asked", "backoff", "fresh_until_s", "said", "timer", "waiting")
+    __slots__ = (
+        "addresses",
+        "asked",
+        "backoff",
+        "failing_since_s",
+        "fresh_until_s",
+        "said",
+        "timer",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.addresses: Addresses = ()
         self.fresh_until_s = 0.0
-        self.backoff = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S)
+        self.backoff = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S, spread=False)
+        self.failing_since_s = 0.0
         self.waiting: dict[Connection, None] = {}
         self.asked = self.said = False
         self.timer: Timer | None = None
@@ -174,7 +187,13 @@ class Names:
         return self._threads > 0
 
     def _later(self, host: str, each: _Host) -> None:
-        each.timer = self._reactor.call_later(each.backoff.after(), self._again, host, each)
+        now = self._reactor.now()
+        if not each.backoff.failures:
+            each.failing_since_s = now
+        longest_s = PAUSE_SOON_S if now - each.failing_since_s < LONG_S else None
+        each.timer = self._reactor.call_later(
+            each.backoff.after(longest_s=longest_s), self._again, host, each
+        )
 
     def _again(self, host: str, each: _Host) -> None:
         each.timer = None

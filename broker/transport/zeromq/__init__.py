@@ -13,6 +13,7 @@
     origin      who an ipc peer is, from its address
     hub         one context and one ZAP handler per event loop
     address     endpoints, name resolution, what is loopback
+    binding     where a socket listens
     connection  one connection by its descriptor: still the same, cut it, how long it has been silent
     tuning      the socket options and their reasons
 

@@ -90,16 +90,14 @@ def is_local(endpoint: Endpoint) -> bool:
     return endpoint.scheme == "ipc" or (address is not None and address.is_loopback)
 
 
-async def resolve(endpoint: Endpoint, *, passive: bool = False) -> list[Endpoint]:
-    """``endpoint`` with its host as numbers, every address the name has; names of interfaces are left to libzmq.
+async def resolve(endpoint: Endpoint) -> list[Endpoint]:
+    """``endpoint`` with its host as numbers, every address the name has.
 
     Raises:
         LinkBroken: the name has no address (EHOSTUNREACH).
     """
     host = endpoint.host
     if endpoint.scheme == "ipc" or host == "*" or numeric(host) is not None:
-        return [endpoint]
-    if passive and host in {name for _index, name in socket.if_nameindex()}:
         return [endpoint]
     try:
         found = await _looked_up(host, endpoint.port)
@@ -155,8 +153,8 @@ def contact(endpoint: Endpoint, asked_host: str) -> str:
     return endpoint._replace(host=socket.gethostname() if wildcard else asked_host).text
 
 
-def check_secrecy(endpoints: list[Endpoint], curve: object, insecure: bool) -> None:
-    """Refuse to speak in plaintext where other machines can listen.
+def check_secrecy(endpoints: list[Endpoint], curve: object, insecure: bool, uri: str = "") -> None:
+    """Refuse to speak in plaintext where other machines can listen; ``uri``: the address as it was given.
 
     Raises:
         ConfigError: no CURVE, not ``insecure``, and one of ``endpoints`` is not loopback.
@@ -165,7 +163,7 @@ def check_secrecy(endpoints: list[Endpoint], curve: object, insecure: bool) -> N
         for endpoint in endpoints:
             if not is_local(endpoint):
                 raise ConfigError(
-                    f"{endpoint.text}: plaintext off loopback; configure CURVE, or set insecure = true"
+                    f"{uri or endpoint.text}: plaintext off loopback; configure CURVE, or set insecure = true"
                 )
 
 

@@ -20,20 +20,13 @@ from typing import Any, Final
 
 import zmq
 
-from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError
+from broker.errors import ConfigError, LinkEnded, LinkError
 from broker.identity import PeerInfo
 from broker.transport.link import Accept, Listener, Options
 from broker.transport.zeromq.accepted import ConnectionState, RouterLink
-from broker.transport.zeromq.address import (
-    Endpoint,
-    bound,
-    check_free,
-    check_secrecy,
-    contact,
-    parse,
-    resolve,
-)
+from broker.transport.zeromq.address import Endpoint, contact, parse
 from broker.transport.zeromq.batching import data_of
+from broker.transport.zeromq.binding import bind, listening_at
 from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.handover import SharedAddress, shared_address
@@ -124,36 +117,34 @@ class ZeromqListener(Listener):
             raise
         try:
             self._domain = the_hub.guard(sock, self._gate)
-            self._bind(sock)
+            place = self._bind(sock)
         except BaseException:
             self._successor = predecessor  # the address stays its own
             self._close()
             raise
         self._bound = sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         if predecessor is None:
-            place = bound(self._bound)
             self.address, self.contact_address = place.text, contact(place, parse(uri).host)
         else:
             self.contact_address = predecessor.contact_address
 
-    def _bind(self, sock: zmq.Socket[bytes]) -> None:
-        text = self._endpoint.text
+    def _bind(self, sock: zmq.Socket[bytes]) -> Endpoint:
         tune(sock, self._gate.largest_bytes())
         serve_curve(sock, self._options.extra.get("curve"))
         sock.set(zmq.ROUTER_MANDATORY, 1)
-        sock.set(zmq.IPV6, int(self._endpoint.ipv6))
         made = self._shared.open()
         if made is not None:
             sock.set(zmq.USE_FD, made)
             self._listening = made
         try:
-            sock.bind(text)
-        except zmq.ZMQError as error:
+            place = bind(sock, self._endpoint)
+        except ConfigError:
             if made is not None:
                 os.close(made)
-            raise ConfigError(f"cannot listen at {text}: {error.strerror}", error.errno) from error
+            raise
         self._monitor.drain()  # libzmq says which socket it made
         self._shared.take(self._listening)
+        return place
 
     def renew(self, extra: Mapping[str, Any]) -> ZeromqListener:
         """See ``Listener.renew``. Connections stay, those in their handshake, too, and take this socket along."""
@@ -388,11 +379,5 @@ class ZeromqListener(Listener):
 async def listen(uri: str, accept: Accept, options: Options) -> ZeromqListener:
     """See ``ZeromqTransport.listen``."""
     dialect(options.dialect, options.strict_rfc3)  # says so now if there is none
-    try:
-        endpoint = (await resolve(parse(uri), passive=True))[0]
-    except LinkBroken as error:
-        raise ConfigError(str(error), error.errno) from error
-    check_secrecy([endpoint], options.extra.get("curve"), options.insecure)
-    if endpoint.scheme == "ipc":
-        check_free(endpoint)
+    endpoint = listening_at(uri, options.extra.get("curve"), options.insecure)
     return ZeromqListener(hub(), endpoint, uri, accept, options)

@@ -8,11 +8,14 @@ import threading
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
 from broker.cli import diagnosis, exits
 from broker.cli.main import main
+from broker.cli.reach import reach
+from broker.settings import Settings
 from broker.transport import curve
 
 LOOKED_AT = cache(diagnosis.packages), cache(curve.box_speed)
@@ -228,6 +231,37 @@ def test_config_whose_certificate_everyone_may_read(rundir, capsys):
     file = configuration(rundir, f"ipc://{rundir}/p", curve.generate().public_key, own.public_key)
     assert main(["doctor", "--config", file, "--rank", "1", "--json"]) == exits.CONFIG
     assert "0644" in failure(capsys)["text"]
+
+
+def reached(**own: str) -> list[str]:
+    hosts = [
+        {"rank": 0, "hostname": "node0", **own},
+        {"rank": 1, "hostname": "node1", "address": "tcp://node1:1"},
+    ]
+    settings = msgspec.convert({"hosts": hosts, "tree": {"insecure": True}}, Settings)
+    return [f"{found.level} {found.text}; {found.advice}" for found in reach(settings)]
+
+
+def test_the_listening_side_sees_that_others_cannot_reach_it(monkeypatch):
+    cannot = "fail .* listens at {}.*others cannot reach this address; hosts.bind"
+    for_all = {
+        ("tcp://node0:8050", "tcp://127.0.0.1:8050"): cannot.format("tcp://127.0.0.1:8050"),
+        ("tcp://192.0.2.1:8050", "tcp://localhost:8050"): cannot.format("tcp://localhost:8050"),
+        ("tcp://127.0.0.1:8050", None): cannot.format("tcp://127.0.0.1:8050"),
+        (
+            "tcp://node0.invalid:8050",
+            None,
+        ): "ok rank 0 listens on all interfaces, its children dial tcp://node0",
+        ("tcp://192.0.2.1:8050", None): "ok rank 0 listens on 192.0.2.1",
+        ("ipc:///run/tree", None): None,
+    }
+    for (address, bind), expected in for_all.items():
+        told = reached(address=address, **({"bind": bind} if bind else {}))
+        assert len(told) == (expected is not None), (address, bind)
+        assert expected is None or re.match(expected, told[0]), told
+    with socket.create_server(("127.0.1.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert "at 127.0.1.1 alone: others cannot reach" in reached(address=f"tcp://node0:{port}")[0]
 
 
 def test_config_reaches_its_parent(broker, rundir, capsys):

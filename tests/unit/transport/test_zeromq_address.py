@@ -8,6 +8,7 @@ import pytest
 
 from broker.errors import ConfigError, LinkBroken
 from broker.transport.zeromq.address import Endpoint, bound, check_secrecy, contact, is_local, parse, resolve
+from broker.transport.zeromq.binding import listening_at
 from tests.tables import for_each
 
 
@@ -82,12 +83,27 @@ def test_names_are_resolved_and_numbers_left_alone():
     async def check():
         assert await resolve(parse("tcp://*:1")) == [Endpoint("tcp", "*", 1)]
         assert await resolve(parse("tcp://[::1]:1")) == [Endpoint("tcp", "::1", 1)]
-        assert await resolve(parse("tcp://lo:1"), passive=True) == [Endpoint("tcp", "lo", 1)]
         assert all(is_local(endpoint) for endpoint in await resolve(parse("tcp://localhost:1")))
         with pytest.raises(LinkBroken, match="cannot resolve"):
             await resolve(parse("tcp://no-such-host.invalid:1"))
 
     asyncio.run(check())
+
+
+def test_a_name_listens_on_all_interfaces_and_what_is_exact_stays_so(monkeypatch):
+    """Debian's /etc/hosts has ``127.0.1.1 NAME``: where others never look for NAME. Nobody is asked."""
+    monkeypatch.setattr(socket, "getaddrinfo", None)
+    places = {
+        "tcp://node0:1": Endpoint("tcp", "*", 1),
+        "tcp://*:1": Endpoint("tcp", "*", 1),
+        "tcp://localhost:1": Endpoint("tcp", "127.0.0.1", 1),
+        "tcp://[fd77::1%lo]:1": Endpoint("tcp", "fd77::1%lo", 1),
+        "tcp://127.0.1.1:1": Endpoint("tcp", "127.0.1.1", 1),
+        "tcp://lo:1": Endpoint("tcp", "lo", 1),
+    }
+    assert {uri: listening_at(uri, object(), False) for uri in places} == places
+    with pytest.raises(ConfigError, match="tcp://node0:1: plaintext off loopback"):
+        listening_at("tcp://node0:1", None, False)
 
 
 def test_who_leaves_waits_for_no_name_server(monkeypatch):

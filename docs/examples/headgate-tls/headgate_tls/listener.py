@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.errors import ConfigError, LinkRefused
 from broker.identity import PeerInfo
-from broker.schemes import host_of
+from broker.schemes import host_of, listening_host
 from broker.transport.link import Accept, Listener, Options
 from headgate_tls.certificates import peer_of, server_context
 from headgate_tls.link import SHUTDOWN_S, TlsLink
@@ -28,8 +28,8 @@ REST_S: Final = 0.25
 
 
 def place_of(uri: str) -> tuple[str, int]:
-    """Host ("" for all) and port (0 for a free one) of ``uri``."""
-    host, port = host_of(uri), uri.rpartition(":")[2]
+    """Host to bind ("" for all) and port (0 for a free one) of ``uri``."""
+    host, port = listening_host(host_of(uri)), uri.rpartition(":")[2]
     return "" if host == "*" else host, 0 if port == "*" else int(port)
 
 
@@ -47,9 +47,9 @@ class TlsListener(Listener):
         self._loop = asyncio.get_running_loop()
         self._sock = _bound(uri)
         self._handshakes: dict[asyncio.Task[None], None] = {}
-        host, port = place_of(uri)[0], self._sock.getsockname()[1]
-        self.address = f"tls://{_bracketed(host or '*')}:{port}"
-        self.contact_address = f"tls://{_bracketed(host or socket.gethostname())}:{port}"
+        asked, port = host_of(uri), self._sock.getsockname()[1]
+        self.address = f"tls://{_bracketed(place_of(uri)[0] or '*')}:{port}"
+        self.contact_address = f"tls://{_bracketed(socket.gethostname() if asked == '*' else asked)}:{port}"
         self._task = self._loop.create_task(self._listen(), name=f"listen {self.address}")
 
     def renew(self, extra: Mapping[str, Any]) -> Listener:
