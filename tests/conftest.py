@@ -25,6 +25,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.live import guard
 from tests.live.own_log import own_log
@@ -93,6 +94,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def pytest_configure(config: pytest.Config) -> None:
     guard.begin()
     keep_out_of_the_home()
+    draw_no_constants_of_modules()
     if os.environ.get("HEADGATE_SOAK") == "1":
         settings.load_profile("soak")
     else:
@@ -132,6 +134,16 @@ def keep_out_of_the_home() -> None:
     """Let what a test keeps by default, such as the jobs of a named client, be this run's: nothing of its user's."""
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="headgate-state-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+
+def draw_no_constants_of_modules() -> None:
+    """Let hypothesis draw what a test says, and not the constants of whatever modules are loaded beside it.
+
+    To find those it reads all our files, four seconds of each worker in a fresh clone; and a test that runs alone would
+    have other examples than in a whole run.
+    """
+    if hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 def skips_fail() -> bool:
