@@ -171,9 +171,9 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bytes that unfinished jobs may take in memory, counted as of results_max_bytes; beyond it 500. Default 512
     MiB."""
 
-    attempts_max: Count = 16
-    """Workers that may be lost over one job before it ends with 500. Default 16: a job that kills workers does not go
-    through all of them."""
+    attempts_max: Count = 3
+    """Workers that may be lost over one job before it ends with 500. Default 3: a job that kills workers does not go
+    through all of them, and ends before a supervisor leaves one that ends again and again."""
 
     invalid_max: Count = 16
     """Invalid messages after which a peer is cut. Default 16: a peer of another version is seen, not served."""

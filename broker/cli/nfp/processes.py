@@ -2,9 +2,10 @@
 
 Theory of operation. Each program has a task that runs it in lives: a process with a pipe for what it prints and a
 socket for its word that it is ready (sd_notify(3)). A life that ends by itself is followed by another after a pause
-that grows (``backoff``). Who ends with code 0, or says that its options or configuration are wrong, is left,
-and so is who has ended ``ENDS_MAX`` times in a row without having lasted. Processes have sessions of their own, so that
-a Ctrl-C at the terminal is the supervisor's to deal with, and they end when it does, however it ends.
+that grows (``backoff``) up to ``LONGEST_PAUSE_S``, for as long as it takes: what ends workers may pass. Who ends with
+code 0, or says that its options or configuration are wrong, is left; so is who has ended ``ENDS_MAX`` times in a row
+and was never ready, and the one without which there are no others: with it all end. Processes have sessions of their
+own, so that a Ctrl-C at the terminal is the supervisor's to deal with, and they end when it does, however it ends.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ LONGEST_PAUSE_S: Final = 30.0
 LASTED_S: Final = 10.0
 """Who lived so long was well: its next pause is the first again."""
 ENDS_MAX: Final = 5
-"""Ends in a row after which a program is left."""
+"""Ends in a row after which a program that was never ready, or that all others need, is left. A job that ends workers
+is given up before a worker has ended so often (``attempts_max`` of the broker)."""
 LINE_BYTES_MAX: Final = 64 << 10
 """Of what a process prints; a longer line is told in pieces."""
 LATE_S: Final = 1.0
@@ -62,15 +64,16 @@ class Process:
     """One program through its lives.
 
     Args:
-        program: it. tell: see ``Tell``. place: path of a socket to be made.
+        program: it. tell: see ``Tell``. place: path of a socket to be made. needed: all end when it is left.
 
     Attributes:
         ready: set while it runs and has said so. left: set once it is not started again. settled: set once either was.
         code: its last exit code, -N after signal N.
     """
 
-    def __init__(self, program: Program, tell: Tell, place: str) -> None:
+    def __init__(self, program: Program, tell: Tell, place: str, *, needed: bool = False) -> None:
         self.program = program
+        self._needed = needed
         self.ready = asyncio.Event()
         self.left = asyncio.Event()
         self.settled = asyncio.Event()
@@ -121,19 +124,23 @@ class Process:
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
         pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, LASTED_S, spread=False)
+        was_ready = False
         while not self._leaving.is_set():
             began = clock()
             self.code = await self._live()
+            was_ready = was_ready or self.settled.is_set()
             pause_s = pauses.after(clock() - began)
             if self._leaving.is_set() or self.code == OK:
                 self._tell("left", "has left")
                 return
             ended = f"ended with {_code(self.code)} ({self._last_line[:LAST_LINE_CHARS] or 'without a word'})"
-            if self.code in (CONFIG, USAGE) or pauses.failures >= ENDS_MAX:
-                times = f" {pauses.failures} times in a row" if pauses.failures > 1 else ""
+            times = f" {pauses.failures} times in a row" if pauses.failures > 1 else ""
+            if self.code in (CONFIG, USAGE) or (
+                pauses.failures >= ENDS_MAX and (self._needed or not was_ready)
+            ):
                 self._tell("left", f"{ended}{times}, is not started again")
                 return
-            self._tell("ended", f"{ended}, is started again in {pause_s:g} s")
+            self._tell("ended", f"{ended}{times}, is started again in {pause_s:g} s")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), pause_s)
 
@@ -223,7 +230,8 @@ class Supervisor:
         patience_s: float = KILL_S,
     ) -> None:
         self._processes = {
-            each.name: Process(each, tell, os.path.join(folder, str(at))) for at, each in enumerate(programs)
+            each.name: Process(each, tell, os.path.join(folder, str(at)), needed=each.name == first)
+            for at, each in enumerate(programs)
         }
         self._first = self._processes.get(first)
         self._tell = tell

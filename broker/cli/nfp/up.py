@@ -62,8 +62,8 @@ inventory.yaml:
 
 Everything else below `workers` reaches the worker as its inventory. NAME=VALUE lines of a file .env beside the
 inventory go before what the environment says, as in NorFab. Who ends is started again, after a pause that
-grows; who ends five times in a row, or cannot be configured, is left. SIGTERM and Ctrl-C: workers finish what they
-run, then the broker leaves; a second one ends all at once.
+grows to half a minute; who cannot be configured, or ends five times in a row without ever having been ready, is left.
+SIGTERM and Ctrl-C: workers finish what they run, then the broker leaves; a second one ends all at once.
 Exit codes: 0 told to leave, 1 the broker or the last worker failed, 2 wrong options, 78 wrong configuration
 """
 

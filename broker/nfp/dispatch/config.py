@@ -38,7 +38,8 @@ class DispatchConfig:
         slots_max: workers that open jobs may be for in all: names of workers are as free.
         open_max_bytes: what open jobs may cost in memory.
         probe_s: a worker that does not push results and was silent about a job for that long is asked (GET).
-        attempts_max: a job that outlived so many workers is a bad job, and is not given to another one.
+        attempts_max: a job over which so many workers were lost is a bad job, and is not given to another one; before
+            a supervisor gives up its workers (``cli.nfp.processes.ENDS_MAX``).
         relay_s: how long an answer to a relayed request is waited for.
         idempotent: what the settings declare for (service, task), None for nothing; None itself: ask Access.
     """
@@ -64,7 +65,7 @@ class DispatchConfig:
     slots_max: int = 200_000
     open_max_bytes: int = 512 * 1024 * 1024
     probe_s: float = 10.0
-    attempts_max: int = 16
+    attempts_max: int = 3
     relay_s: float = 10.0
     idempotent: Callable[[str, str], bool | None] | None = None
 

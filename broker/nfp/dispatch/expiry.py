@@ -85,4 +85,6 @@ class Expiry:
 
     def _expire_part(self, part: Part, error: str, now: float) -> None:
         self._scheduler.withdraw(part)
+        if part.lost:
+            error += f"; while workers had it these were lost: {part.losses}"
         self._results.fail(part, 408, error, now)

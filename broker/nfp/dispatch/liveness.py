@@ -43,6 +43,10 @@ TOLD_S: Final = 1.0
 TOLD_MAX: Final = 1024
 """Names remembered for that; when there are more, old ones are dropped."""
 _GOODBYE: Final = "said goodbye"
+_LOST: Final = "was lost"
+_SILENT: Final = "was silent too long"
+_LOSSES: Final = frozenset({_LOST, _SILENT})
+"""Why a worker is dead that may have been ended by what it ran."""
 GRID_S: Final = 1 / 16
 """Workers are looked at at multiples of this: what is due waits so long at most for the others."""
 
@@ -190,6 +194,7 @@ class Liveness:
         connection = worker.connection
         assert connection is not None
         self._foreign.clear(worker)
+        missing: list[Run] = []
         for uuid, run in list(worker.runs.items()):
             run.heard = now
             run.asked = 0.0
@@ -198,7 +203,8 @@ class Liveness:
             elif not connection.lists:
                 self._progress.ask(run, now)
             elif uuid not in offer.jobs:
-                self._scheduler.give_back(run, "came back without the job", now)
+                missing.append(run)
+        self._scheduler.give_back_lost(missing, "came back without the job", now)
         if connection.lists:
             may_begin = [
                 uuid for uuid, held in offer.jobs.items() if self._holds(worker, connection, uuid, held, now)
@@ -283,12 +289,12 @@ class Liveness:
         worker.timer = None
         config, connection = self._state.config, worker.connection
         if connection is None:
-            self.declare_dead(worker, "was lost", now)
+            self.declare_dead(worker, _LOST, now)
             return
         # sums, as the timer was set with: the difference may be less than an interval that is over, by rounding
         if now >= worker.heard + config.hold_s:
             self._dismiss(connection, f"nothing heard for {now - worker.heard:.1f} s", now)
-            self.declare_dead(worker, "was silent too long", now)
+            self.declare_dead(worker, _SILENT, now)
             return
         if now >= worker.sent + config.keepalive_s:
             worker.tx += connection.keepalive()
@@ -373,10 +379,14 @@ class Liveness:
         if why != _GOODBYE:
             state.counts.died += 1
         for run in list(worker.runs.values()):
-            if run.part.run is run:
-                self._scheduler.give_back(run, why, now)
-            else:
+            if run.part.run is not run:
                 self._results.release(run)
+        held = list(worker.runs.values())
+        if why in _LOSSES:
+            self._scheduler.give_back_lost(held, why, now)
+        else:
+            for run in held:
+                self._scheduler.give_back(run, why, now)
         self._foreign.clear(worker)
         state.registry.remove(worker, now)
         state.journal.put(WorkerLeft(worker.name))

@@ -155,6 +155,7 @@ class Part:
         run: who has it at present.
         given: every worker it was ever given to, with the latest attempt there: each may still bring the result.
         strangers: those of ``given`` that said since that they do not know the job.
+        lost: the workers that were lost while they had it, as often as that was.
         attempt: of the latest dispatch, 0 before the first.
         repeat: whether it may be run again when the worker that has accepted it is lost.
         since: when it began to wait.
@@ -172,6 +173,7 @@ class Part:
         self.run: Run | None = None
         self.given: dict[str, int] = {}
         self.strangers: frozenset[str] = frozenset()
+        self.lost: tuple[str, ...] = ()
         self.attempt = 0
         self.repeat = True
         self.since = now
@@ -182,6 +184,13 @@ class Part:
         self.body = b""
         self.ended = ""
         self.after = 0
+
+    @property
+    def losses(self) -> str:
+        """Who was lost over it, for people."""
+        names = dict.fromkeys(self.lost)
+        counts = {name: self.lost.count(name) for name in names}
+        return ", ".join(f"{name} {times} times" if times > 1 else name for name, times in counts.items())
 
     def settle(self, worker: str, status: int, body: bytes) -> None:
         """Record its one result; ``worker`` is "" when the broker made it."""

@@ -23,6 +23,8 @@ from broker.nfp.dispatch.translation import is_object
 from broker.nfp.names import Command
 from broker.nfp.records import Dispatched, PartAdded, Returned
 
+ATTEMPTS_MAX: Final = 16
+"""Attempts at a part in all, also those of workers that gave it back or did not know it."""
 OTHERS_TRIED: Final = 8
 """Idle workers looked at for one that has not had the part before."""
 
@@ -258,7 +260,7 @@ class Scheduler:
 
     def _unfit(self, part: Part, worker: WorkerEntry) -> tuple[int, str] | None:
         order = part.order
-        if part.attempt >= self._state.config.attempts_max:
+        if part.attempt >= max(ATTEMPTS_MAX, self._state.config.attempts_max):
             return 500, f"given up after {part.attempt} attempts, none of which brought a result"
         service = worker.service.name
         allowed = order.service == EVERY_SERVICE and (
@@ -315,8 +317,23 @@ class Scheduler:
 
     # -- parts that come back -------------------------------------------------------------------
 
-    def give_back(self, run: Run, why: str, now: float, *, untouched: bool = False) -> None:
-        """The worker of a current ``run`` is lost or does not know the job: to another one, where that is allowed."""
+    def give_back_lost(self, runs: list[Run], why: str, now: float) -> None:
+        """The worker of these current ``runs`` was lost with them.
+
+        What was lost most often before may have ended it; the others only happened to be there, so that it does not
+        count for them.
+        """
+        most = max((len(run.part.lost) for run in runs), default=0)
+        for run in runs:
+            self.give_back(run, why, now, suspect=len(run.part.lost) == most)
+
+    def give_back(
+        self, run: Run, why: str, now: float, *, untouched: bool = False, suspect: bool = False
+    ) -> None:
+        """The worker of a current ``run`` is lost or does not know the job: to another one, where that is allowed.
+
+        A ``suspect`` may be why the worker was lost: over one job no more than ``attempts_max`` are.
+        """
         part, state = run.part, self._state
         order = part.order
         begun = self.may_have_begun(run) and not (untouched and part.state == DISPATCHED)
@@ -335,6 +352,13 @@ class Scheduler:
         state.counts.returned += 1
         state.journal.put(Returned(order.uuid, part.name))
         state.tell("returned", order, run.worker.name, run.attempt)
+        if suspect:
+            part.lost = (*part.lost, run.worker.name)
+        if suspect and len(part.lost) >= state.config.attempts_max:
+            times = len(part.lost)
+            error = f"given up: {times} workers were lost while they had it ({part.losses}); it may have ended them"
+            self._results.fail(part, 500, error, now, lost=run.worker.name)
+            return
         state.returned.append(part)
 
     def may_have_begun(self, run: Run) -> bool:

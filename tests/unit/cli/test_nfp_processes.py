@@ -132,6 +132,19 @@ def test_who_fails_is_started_again_and_left_after_a_while(stage: Stage) -> None
     assert stage.texts("left") == ["ended with code 3 (oh no) 3 times in a row, is not started again"]
 
 
+def test_who_was_ready_is_started_again_however_often_it_ends(stage: Stage) -> None:
+    async def story() -> int:
+        supervisor = stage.supervisor(program("w", f"{READY}ready()\nos.kill(os.getpid(), signal.SIGKILL)"))
+        running = started(supervisor)
+        await stage.until(lambda: len(stage.texts("ended")) > processes.ENDS_MAX)
+        supervisor.leave()
+        return await running
+
+    assert asyncio.run(story()) == OK
+    wanted = "ended with signal 9 (SIGKILL) (without a word) 4 times in a row, is started again in 0.02 s"
+    assert stage.texts("ended")[processes.ENDS_MAX] == wanted
+
+
 def test_an_end_by_a_signal_without_a_name_is_one_like_others(stage: Stage) -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 1)"
     assert asyncio.run(left(stage.supervisor(program("w", code)))) == FAILED

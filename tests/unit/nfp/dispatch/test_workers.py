@@ -1,7 +1,10 @@
 """Workers come, fall silent, die, come back, lie; what becomes of their jobs."""
 
+import json
+
 import pytest
 
+from broker.cli.nfp.processes import ENDS_MAX
 from broker.nfp.access import Access, Key, TaskRule
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch.liveness import GRID_S
@@ -481,6 +484,51 @@ def test_a_job_that_outlives_too_many_workers_is_given_up():
         bench.pass_time(2.1)
     assert bench.dispatcher.results(uuid)[0].status == 500
     assert len(bench.journal.of(Dispatched)) == len(bench.journal.of(Returned)) == 3
+
+
+def test_a_job_that_ends_its_workers_ends_as_failed_at_once_and_names_them():
+    bench = Bench(DispatchConfig(queue_ttl_s=900))
+    assert bench.config.attempts_max <= ENDS_MAX
+    client = bench.own_client()
+    uuid = bench.post(client, timeout=900)
+    for name, away_s in (("w1", 0.5), ("w1", 2.1), ("w2", 2.1)):
+        assert not bench.dispatcher.results(uuid)
+        worker = bench.register(name, ours=True)
+        assert [packet.uuid for packet in posts(worker)] == [uuid]
+        bench.lose(worker)
+        bench.pass_time(away_s)
+    (ended,) = bench.dispatcher.results(uuid)
+    assert (ended.status, json.loads(ended.body)["error"]) == (
+        500,
+        "given up: 3 workers were lost while they had it (w1 2 times, w2); it may have ended them",
+    )
+
+
+def test_who_was_only_there_when_a_worker_was_lost_is_not_blamed_for_it():
+    bench = Bench(DispatchConfig(queue_ttl_s=900))
+    client = bench.own_client()
+    bad = bench.post(client, timeout=900)
+    others = []
+    for attempt in range(3):
+        others.append(bench.post(client, timeout=900))
+        worker = bench.register(f"w{attempt}", ours=True, limit=5)
+        assert len(posts(worker)) == attempt + 2
+        bench.lose(worker)
+        bench.pass_time(2.1)
+    assert bench.dispatcher.results(bad)[0].status == 500
+    assert not bench.dispatcher.results(others[1])
+    assert not bench.dispatcher.results(others[2])
+
+
+def test_a_job_that_waits_for_workers_in_vain_says_who_was_lost_over_it():
+    bench = Bench(DispatchConfig(queue_ttl_s=60))
+    client = bench.own_client()
+    uuid = bench.post(client, timeout=900)
+    bench.lose(bench.register("w1", ours=True))
+    bench.pass_time(70)
+    error = json.loads(bench.dispatcher.results(uuid)[0].body)["error"]
+    assert error.startswith("service net had no workers for")
+    assert error.endswith("while workers had it these were lost: w1")
 
 
 # -- who wins -------------------------------------------------------------------------------------
