@@ -5,16 +5,15 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.identity import Role
+from broker.identity import NOBODY, Role
 from gateway.events.fanout import Fanout
 from tests.unit.gateway.events.audience import Subscriber, event, wants
 
 WORDS = st.text("ab.", max_size=4)
 WHO = st.builds(
     Subscriber,
-    userid=st.sampled_from([1, 2]),
+    userid=st.sampled_from([1, 2, NOBODY]),
     roles=st.sampled_from([Role.USER, Role.OWNER]),
-    shared=st.booleans(),
     denied=st.lists(WORDS.map(str.encode), max_size=1).map(lambda denied: tuple(filter(None, denied))),
 )
 ACTS = st.one_of(
@@ -24,7 +23,7 @@ ACTS = st.one_of(
     st.tuples(st.just("become"), st.integers(0, 3), st.sampled_from([Role.USER, Role.OWNER])),
     st.tuples(
         st.just("publish"),
-        st.lists(st.tuples(WORDS, st.booleans(), st.sampled_from([1, 2])), min_size=1, max_size=5),
+        st.lists(st.tuples(WORDS, st.booleans(), st.sampled_from([1, 2, NOBODY])), min_size=1, max_size=5),
         st.just(""),
     ),
 )
