@@ -136,6 +136,8 @@ class Options:
     connect_timeout_s: float = 30.0
     waits_for_peer: bool = True
     """Dial again until ``connect_timeout_s`` where nobody listens yet; False is for a person, who is told at once."""
+    failing: Callable[[LinkError], object] = lambda _error: None
+    """Told of each failed attempt of a ``dial`` that dials again."""
     keys: Mapping[str, Key] = field(default_factory=dict)
     """Whose keys a listener lets in, for transports that prove keys; looked up at each handshake: it changes."""
     tree: bool = False

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.awake import absent_s
 from broker.backoff import Backoff
 from broker.client.received import Response
-from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkRefused, RpcError
+from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkError, LinkRefused, RpcError
 from broker.identity import Role
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.client.nearby import Nearby
-    from broker.errors import LinkError
     from broker.wire.message import Message
     from gateway.hub import Hub
 
@@ -192,7 +191,8 @@ class Upstream:
             try:
                 await self._live()
             except HeadgateError as error:
-                self._failed(str(error))
+                told = isinstance(error, LinkBroken) and isinstance(error.__cause__, LinkError)
+                self._failed(str(error.__cause__ if told else error))
             except Exception as error:  # whatever an odd upstream made of us: it is tried again all the same
                 log.error("upstream: %s", self.uri, exc_info=error)
                 self._failed(f"{self.uri}: {error!r}")
@@ -204,7 +204,8 @@ class Upstream:
         Raises:
             ConfigError: one of them is wrong.
         """
-        return self._options if self._keys is None else replace(self._options, extra=self._keys())
+        options = replace(self._options, failing=lambda error: self._failed(str(error)))
+        return options if self._keys is None else replace(options, extra=self._keys())
 
     async def _live(self) -> None:
         """One link, from dialling to its end, whose reason is raised."""

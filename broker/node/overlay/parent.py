@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from broker.backoff import Backoff
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError, LinkRefused, ProtocolError
@@ -27,6 +28,9 @@ from broker.transport.link import Link
 from broker.wire.message import CONTROL, UPSTREAM, Message
 
 log = logging.getLogger("headgate")
+
+REASONS_MAX: Final = 16
+"""Different reasons that are said before we have joined: two may take turns, new ones must not go on."""
 
 
 class Parent:
@@ -62,6 +66,7 @@ class Parent:
         self._greeted: Link | None = None
         self._backoff = Backoff(config.backoff_s, config.backoff_max_s)
         self._since = 0.0
+        self._said: set[str] = set()
         self.port: Port | None = None
 
     # -- joining -------------------------------------------------------------------------------
@@ -113,7 +118,7 @@ class Parent:
     async def _attempt(self) -> None:
         config = self._config
         extra = {**config.dial.extra, "identity": self._broker.router.uuid.encode(), "batch": config.batch}
-        options = replace(config.dial, extra=extra)
+        options = replace(config.dial, extra=extra, failing=self._failing)
         link = await registry.dial(config.parent_uri or "", options)
         if config.dial.extra.get("curve") is not extra.get("curve"):  # whom we reached may be revoked by now
             link.close()
@@ -139,6 +144,13 @@ class Parent:
             if not self._is_joined(link):
                 link.close()
 
+    def _failing(self, error: LinkError) -> None:
+        """Say at once what the first attempt failed of, and each other reason once until we have joined."""
+        text = str(error)
+        if text not in self._said and len(self._said) < REASONS_MAX:
+            self._said.add(text)
+            log.warning("cannot join the parent at %s yet: %s", self._config.parent_uri, text)
+
     def _is_joined(self, link: Link) -> bool:
         return self.port is not None and self.port.link is link
 
@@ -157,6 +169,7 @@ class Parent:
             link.enable_batch()
         link.receiver = self._broker.receiver
         self.port = port
+        self._said.clear()
         now = self._since = self._clock()
         self._keepalive = KeepaliveTimer(link.outbox.sent, now)
         self._silence = SilenceTimer(port.received, self._watch.look(now))

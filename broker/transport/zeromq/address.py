@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import logging
 import os
 import socket
 import stat
@@ -20,6 +21,11 @@ from broker.errors import ConfigError, LinkBroken
 
 _IPC_PATH_BYTES: Final = 107
 """What a UNIX socket address holds."""
+LOOK_AGAIN_S: Final = 1.0
+"""A look-up that takes longer is begun once more beside the first."""
+LOOKS_MAX: Final = 32
+"""Look-ups of one name beside each other: each is a thread that waits."""
+log = logging.getLogger("headgate")
 
 
 class Endpoint(NamedTuple):
@@ -111,8 +117,9 @@ async def resolve(endpoint: Endpoint) -> list[Endpoint]:
 async def _looked_up(host: str, port: int) -> list[str]:
     """The addresses of ``host``.
 
-    In a thread that nobody waits for: a name server that is away takes 10 s and more not to answer, and a process that
-    leaves would wait for what ``loop.getaddrinfo`` has begun.
+    In threads that nobody waits for: a name server that is away takes 10 s and more not to answer, and a process that
+    leaves would wait for what ``loop.getaddrinfo`` has begun. Meanwhile it is asked again every ``LOOK_AGAIN_S``, since
+    what the resolver waits for may be the answer to a question that was lost; the first answer counts.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[list[str]] = loop.create_future()
@@ -134,8 +141,19 @@ async def _looked_up(host: str, port: int) -> list[str]:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, found, failed)
 
-    threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
-    return await done
+    try:
+        for number in range(LOOKS_MAX):
+            threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
+            await asyncio.wait([done], timeout=LOOK_AGAIN_S)
+            if done.done():
+                break
+            if not number:
+                log.warning(
+                    "no name server has answered yet where %s is; it is asked again every second", host
+                )
+        return await done
+    finally:
+        done.cancel()
 
 
 def bound(last_endpoint: str) -> Endpoint:

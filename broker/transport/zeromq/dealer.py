@@ -51,7 +51,10 @@ _EVENTS: Final = (
 )
 BACKOFF_S: Final = 0.05
 """Bound of the first wait between two attempts; doubles up to ``BACKOFF_MAX_S``."""
-BACKOFF_MAX_S: Final = 5.0
+BACKOFF_MAX_S: Final = 1.0
+"""A peer, or its name, that is there a moment later is noticed within this time."""
+ADDRESS_S: Final = 5.0
+"""Where a name has several addresses, one that does not answer keeps us from the next one no longer."""
 _HANGUPS: Final = 3
 """A peer that so often in a row hangs up in the middle of the handshake refuses us: it does not know its own key as
 ours says, or it speaks something else. Once may be a restart."""
@@ -225,6 +228,7 @@ async def dial(uri: str, options: Options) -> DealerLink:
                 f"{last}: its key is not the one we expect, "
                 "only one side speaks CURVE, or it does not speak ZeroMQ"
             ) from last
+        options.failing(last)
         pause = backoff.after()
         if loop.time() + pause >= deadline:
             raise LinkBroken(f"nobody answered within {patience:g} s: {last}", last.errno) from last
@@ -246,21 +250,31 @@ async def _attempt(target: Endpoint, uri: str, options: Options, deadline: float
     Raises:
         LinkRefused, LinkBroken, LinkEnded: what became of the last one.
     """
-    endpoints = await resolve(target)
+    try:
+        async with _until(deadline):
+            endpoints = await resolve(target)
+    except TimeoutError as error:
+        raise LinkBroken(f"{uri}: no answer of a name server in time", errno.ETIMEDOUT) from error
     check_secrecy(endpoints, options.extra.get("curve"), options.insecure)
     failure: LinkError = LinkBroken(f"{uri}: the name has no address")
-    for endpoint in endpoints:
+    now = asyncio.get_running_loop().time
+    for index, endpoint in enumerate(endpoints):
+        last = index == len(endpoints) - 1
         try:
-            return await _open(endpoint, uri, options, deadline)
+            return await _open(endpoint, uri, options, deadline if last else min(deadline, now() + ADDRESS_S))
         except LinkBroken as error:
             failure = error
     raise failure
 
 
+def _until(deadline: float) -> asyncio.Timeout:
+    return asyncio.timeout_at(None if deadline == float("inf") else deadline)
+
+
 async def _open(endpoint: Endpoint, uri: str, options: Options, deadline: float) -> DealerLink:
     link = DealerLink(hub(), endpoint, uri, options)
     try:
-        async with asyncio.timeout_at(None if deadline == float("inf") else deadline):
+        async with _until(deadline):
             await link.opened
     except BaseException as error:
         link.ended = LinkClosed("never opened")

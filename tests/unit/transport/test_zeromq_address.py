@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from broker.errors import ConfigError, LinkBroken
+from broker.transport.zeromq import address
 from broker.transport.zeromq.address import Endpoint, bound, check_secrecy, contact, is_local, parse, resolve
 from broker.transport.zeromq.binding import listening_at
 from tests.tables import for_each
@@ -104,6 +105,25 @@ def test_a_name_listens_on_all_interfaces_and_what_is_exact_stays_so(monkeypatch
     assert {uri: listening_at(uri, object(), False) for uri in places} == places
     with pytest.raises(ConfigError, match="tcp://node0:1: plaintext off loopback"):
         listening_at("tcp://node0:1", None, False)
+
+
+def test_a_name_that_appears_while_a_name_server_keeps_silent_is_found(monkeypatch, caplog):
+    end, asked = threading.Event(), []
+
+    def late(*_wanted, **_more):
+        asked.append(1)
+        if len(asked) == 1:
+            end.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("192.0.2.1", 1))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    monkeypatch.setattr(address, "LOOK_AGAIN_S", 0.01)
+    try:
+        assert asyncio.run(resolve(parse("tcp://broker-1:1"))) == [Endpoint("tcp", "192.0.2.1", 1)]
+    finally:
+        end.set()
+    assert "no name server has answered yet where broker-1 is" in caplog.text
 
 
 def test_who_leaves_waits_for_no_name_server(monkeypatch):

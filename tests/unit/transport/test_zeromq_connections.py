@@ -21,7 +21,7 @@ from broker.transport import curve, zeromq
 from broker.transport.link import Link, Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.reserve import DescriptorReserve
-from broker.transport.zeromq import hub, tuning
+from broker.transport.zeromq import dealer, hub, tuning
 from broker.transport.zeromq import link as link_module
 from broker.wire.message import Message, control, event
 from tests.unit.transport.raw import (
@@ -497,3 +497,17 @@ async def test_who_does_not_wait_for_a_peer_is_told_at_once_that_nobody_listens(
     with pytest.raises(LinkBroken, match="refused") as caught:
         await zeromq.transport.dial(f"tcp://127.0.0.1:{port}", options)
     assert caught.value.errno == errno.ECONNREFUSED
+
+
+async def test_every_address_of_a_name_is_tried_though_the_first_one_keeps_silent(monkeypatch):
+    said = []
+    async with listener(Options(insecure=True), "tcp://127.0.0.1:*") as (address, _accepting):
+        port = int(address.rpartition(":")[2])
+        with socket.create_server(("127.0.0.2", port)):  # takes connections and says nothing
+            found = [(0, 0, 0, "", (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_wanted, **_more: found)
+            monkeypatch.setattr(dealer, "ADDRESS_S", 0.05)
+            options = Options(connect_timeout_s=PATIENCE_S, failing=said.append)
+            link = await zeromq.transport.dial(f"tcp://node0:{port}", options)
+            link.close()
+    assert not said

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, LinkBroken
 from broker.node.overlay import control, hello, parent
 from broker.node.overlay.hello import HeadgateHello
 from broker.routing.topology import Topology
@@ -137,6 +137,28 @@ def test_a_file_that_cannot_be_read_when_joining_again_is_tried_again(monkeypatc
         await until(lambda: len(story.links) == 2 and story.child.overlay.joined())
         assert len(tries) == 3
         assert [told[0] for told in story.child.told] == ["joined", "parent_lost", "joined"]
+
+    run(tell)
+
+
+def test_what_the_first_attempts_fail_of_is_said_at_once_and_each_reason_once(monkeypatch, caplog):
+    dial = registry.dial
+
+    async def patient(uri, options):
+        for reason in ("cannot resolve 'node0'", "connection refused", "cannot resolve 'node0'"):
+            options.failing(LinkBroken(reason))
+        return await dial(uri, options)
+
+    async def tell(story):
+        monkeypatch.setattr(registry, "dial", patient)
+        for links in (2, 3):
+            lose_by_closing(story)
+            await until(lambda: len(story.links) == links and story.child.overlay.joined())  # noqa: B023
+        said = [record.getMessage() for record in caplog.records if "yet: " in record.getMessage()]
+        assert [line.partition("yet: ")[2] for line in said] == 2 * [
+            "cannot resolve 'node0'",
+            "connection refused",
+        ]
 
     run(tell)
 
