@@ -114,7 +114,7 @@ class Gateway:
         limits = fitted(settings.limits, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self.settings = settings = replace(settings, limits=limits)
         self.admission = Admission(limits)
-        self.store = Store(settings.gateway.statedir)
+        self.store = Store(settings.gateway.statedir, login_s=settings.access.cookie_s)
         try:
             self._set_up(upstream, sockets, worker)
         except BaseException:

@@ -24,7 +24,7 @@ from broker.errors import ConfigError
 from broker.extras import install
 from gateway.identity import shared
 from gateway.identity.leases import HEARTBEAT_S
-from gateway.identity.store import KEY_BYTES, LOGIN, Store
+from gateway.identity.store import KEY_BYTES, LOGIN, LONGEST_S, Store
 
 SPENT: Final = 16384
 """Used answers that are remembered; of more the earliest are forgotten."""
@@ -86,7 +86,8 @@ class Kept:
             part = items[at : at + AT_ONCE]
             async with self._redis.pipeline(transaction=False) as pipe:
                 for name, (row, until) in part:
-                    left_ms = max(1, int((until - self._store.wall()) * 1000))
+                    left_s = min(until - self._store.wall(), LONGEST_S)
+                    left_ms = max(1, int(left_s * 1000))
                     pipe.set(f"{self._name}.login.{name}", row, nx=True, px=left_ms)
                 added += [row for (_, (row, _)), new in zip(part, await pipe.execute(), strict=True) if new]
         return added

@@ -6,6 +6,9 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+Short = Annotated[str, msgspec.Meta(max_length=64)]
+Name = Annotated[str, msgspec.Meta(max_length=1024)]
+
 
 class Counts(msgspec.Struct, tag="counts"):
     """Connections of users in one process.
@@ -14,9 +17,9 @@ class Counts(msgspec.Struct, tag="counts"):
     tell theirs. ``host``: where it runs, for people.
     """
 
-    gateway: str
-    name: str
-    users: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
+    gateway: Short
+    name: Short
+    users: dict[Name, Annotated[int, msgspec.Meta(ge=0, le=2**32)]]
     full: bool = False
     more: bool = False
     hello: bool = False
@@ -26,21 +29,21 @@ class Counts(msgspec.Struct, tag="counts"):
 class Bye(msgspec.Struct, tag="bye"):
     """A process ends."""
 
-    name: str
+    name: Short
 
 
 class Revoked(msgspec.Struct, tag="revoked"):
     """Credentials that count no more, and until when that has to be remembered."""
 
-    gateway: str
+    gateway: Short
     credentials: dict[str, float]
 
 
 class Question(msgspec.Struct, tag="question"):
     """What one process asks those of other gateways (``service.answered``)."""
 
-    gateway: str
-    name: str
+    gateway: Short
+    name: Short
     number: int
     body: bytes
 
@@ -48,7 +51,7 @@ class Question(msgspec.Struct, tag="question"):
 class Reply(msgspec.Struct, tag="reply"):
     """What it is told."""
 
-    name: str
+    name: Short
     number: int
     body: bytes
 
@@ -56,7 +59,7 @@ class Reply(msgspec.Struct, tag="reply"):
 class Entered(msgspec.Struct, tag="entered"):
     """Logins that were made (``identity.shared``)."""
 
-    gateway: str
+    gateway: Short
     rows: list[bytes]
 
 

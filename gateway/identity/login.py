@@ -26,7 +26,7 @@ from aiohttp import web
 from gateway.closes import NO_ROLE
 from gateway.identity import cookies
 from gateway.identity.proxies import Client
-from gateway.identity.store import FLEET, KEY_BYTES, LOGIN, Store, count_change, hash_of
+from gateway.identity.store import FLEET, KEY_BYTES, LATEST, LOGIN, LONGEST_S, Store, count_change, hash_of
 from gateway.identity.users import GUEST_NAME, LINK, OWNER_NAME, link_principal
 from gateway.principal import Denied, Principal, refused
 from gateway.settings.schema import AccessSection
@@ -217,8 +217,10 @@ class Logins:
             count_change(base)
 
     def _read(self, where: str, *values: Any) -> list[Login]:
-        query = f"SELECT {_COLUMNS} FROM logins WHERE {where} AND expires > ? ORDER BY made DESC, id"  # noqa: S608
-        rows = self._store.reading(query, *values, self._store.wall())
+        where = f"{where} AND expires > ? AND expires <= ?"
+        query = f"SELECT {_COLUMNS} FROM logins WHERE {where} ORDER BY made DESC, id"  # noqa: S608
+        now = self._store.wall()
+        rows = self._store.reading(query, *values, now, now + LONGEST_S)
         return [
             Login(*row)._replace(claims=msgspec.json.decode(row[3]), loopback=bool(row[5])) for row in rows
         ]
@@ -281,7 +283,7 @@ def _owned(mine: Principal) -> tuple[str, ...]:
 
 def _begin(base: sqlite3.Connection, cookie: str, login: Login) -> None:
     """Write a new login, for which the oldest end where there are too many."""
-    base.execute("DELETE FROM logins WHERE expires <= ?", (login.made,))
+    base.execute("DELETE FROM logins WHERE expires <= ? OR expires > ?", (login.made, login.made + LONGEST_S))
     base.execute("DELETE FROM revocations WHERE until < ?", (login.made,))
     if trim(base, login.user, room=1):
         count_change(base)
@@ -315,8 +317,9 @@ def trim_all(base: sqlite3.Connection) -> int:
 
 def _end(base: sqlite3.Connection, where: str, *values: Any) -> int:
     """End logins; in a fleet, which alone has that key, what may be known elsewhere is remembered as revoked."""
+    told = f"SELECT '{LOGIN}' || id, min(expires, {LATEST}), number + 1 FROM logins, change"  # noqa: S608 - ours
     base.execute(
-        f"INSERT OR IGNORE INTO revocations SELECT '{LOGIN}' || id, expires, number + 1 FROM logins, change "  # noqa: S608 - ours
+        f"INSERT OR IGNORE INTO revocations {told} "  # noqa: S608 - ours
         f"WHERE {where} AND NOT loopback AND EXISTS (SELECT 1 FROM keys WHERE name = '{FLEET}')",
         values,
     )

@@ -252,7 +252,7 @@ class Providers:
         provider = self.by_name.get(source.removeprefix(SOURCE))
         if provider is None:
             raise refused(f"{source} is no provider here any more", "credential refused", 403)
-        entry, groups = provider.entry, claims.get("groups", [])
+        entry, groups = provider.entry, claims.get("groups") or []
         given = [role for each in entry.groups if each.group in groups for role in each.roles]
         roles = [*entry.roles, *given]
         if entry.userid_claim is not None and "userid" in claims:

@@ -29,6 +29,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
+import math
 import os
 import secrets
 import sqlite3
@@ -49,12 +51,20 @@ BUSY_S: Final = 0.1
 """Longest wait for another process that is writing: longer than any transaction here takes."""
 FOREVER: Final = 32503680000.0
 """The year 3000: the end of a revoked credential that has none of its own."""
+LATEST: Final = 2.0**53
+"""The latest end that is remembered, wall clock seconds."""
+LONGEST_S: Final = 366 * 86400.0
+"""How long a login lasts at the most (``access.cookie_s``)."""
+CREDENTIAL_CHARS: Final = 1024
+"""Longest name of a credential."""
 LOGIN: Final = "login:"
 """What stands before a login's id where credentials of all kinds are named."""
 FLEET: Final = "fleet"
 """The key that only a gateway among several has (``gateway.fleet``)."""
 KEY_BYTES: Final = 32
 """256 bits, for keys and for the secrets that links and cookies carry."""
+
+log = logging.getLogger("headgate")
 
 _TABLES: Final = """
 CREATE TABLE keys (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -99,13 +109,21 @@ class Store:
     Args:
         statedir: the directory of the file; made with mode 0700 when it is missing.
         wall: the wall clock, seconds since 1970.
+        login_s: how long a login lasts; one of another gateway that would last longer is not taken.
 
     Raises:
         ConfigError: the directory or the file cannot be used, is writable by others, or is of another version.
     """
 
-    def __init__(self, statedir: str | os.PathLike[str], *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        statedir: str | os.PathLike[str],
+        *,
+        wall: Callable[[], float] = time.time,
+        login_s: float = LONGEST_S,
+    ) -> None:
         self.wall = wall
+        self.login_s = login_s
         self.statedir: Path = prepare(statedir)
         self.path: Path = self.statedir / FILE
         self._pid: int = os.getpid()
@@ -219,9 +237,13 @@ class Store:
     def revoke_all(self, credentials: Mapping[str, float]) -> None:
         """The same of several, by name, in one transaction; of a login nothing else is left. One that is revoked for so
         long already is no change, and for such alone nobody has to wait: all is looked up before the write lock.
+
+        What is no name, or no time, is left out with a line of the log: other gateways say these, too.
         """
         credentials = {
-            name: until for name, until in credentials.items() if not self.reading(_KNOWN, name, until)
+            name: until
+            for name, until in _bounded(credentials).items()
+            if not self.reading(_KNOWN, name, until)
         }
         if not credentials:
             return
@@ -261,6 +283,18 @@ class Store:
         queries = (_SINCE,) if logins else (_BELOW_LOGINS, _ABOVE_LOGINS)
         rows = [row for query in queries for row in self.reading(query, since, self.wall())]
         return dict(sorted(rows))
+
+
+def _bounded(credentials: Mapping[str, float]) -> dict[str, float]:
+    """Those that can be kept, none for longer than ``LATEST``."""
+    found = {
+        name: min(until, LATEST)
+        for name, until in credentials.items()
+        if 0 < len(name) <= CREDENTIAL_CHARS and not math.isnan(until)
+    }
+    if left_out := len(credentials) - len(found):
+        log.warning("%d revocations were left out: no name of a credential, or no time", left_out)
+    return found
 
 
 def count_change(base: sqlite3.Connection) -> None:

@@ -18,12 +18,13 @@ from gateway.fleet.messages import Entered, Revoked, decode, encode
 from gateway.identity import login, shared, user_logins
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.oidc import Account
-from gateway.identity.store import Store
+from gateway.identity.store import LATEST, Store
 from gateway.principal import Denied
 from gateway.settings.credentials import UserEntry
 from gateway.settings.schema import AccessSection, GatewaySection, GatewaySettings
 from tests.live.ports import free_port
 from tests.live.redis_server import redis_server
+from tests.tables import for_each
 from tests.unit.gateway.identity.idp import HERE, Idp, log_in
 from tests.unit.gateway.sessions.desk import until
 
@@ -267,6 +268,100 @@ async def test_what_no_login_is_keeps_back_no_other(redis, tmp_path, caplog):
         async with members(tmp_path, redis, "b") as (other,):
             assert await other.who(cookie) == "ada"
     assert "a login of another gateway was left out" in caplog.text
+
+
+@pytest.fixture
+def alone(tmp_path):
+    with contextlib.closing(Store(tmp_path / "alone", login_s=30 * 86400.0)) as store:
+        yield store
+
+
+@for_each(
+    "odd",
+    [
+        {7: float("inf")},
+        {7: 1e308},
+        {7: float("nan")},
+        {7: "soon"},
+        {6: float("nan")},
+        {6: -1.0},
+        {2: "oidc:\n"},
+        {3: "x" * 2000},
+        {3: "a\nb"},
+        {4: {"groups": 7}},
+        {4: {"groups": [7]}},
+        {4: {"roles": "owner"}},
+        {4: {"userid": -1}},
+        {4: {"own": 2**32}},
+        {4: []},
+        {5: "owner"},
+        {0: b"short"},
+        {1: "../x"},
+        {7: 60 * 86400.0},
+    ],
+)
+def test_a_row_of_another_gateway_is_bounded_in_every_field(odd, caplog, alone):
+    """Whoever writes there once must not keep the others from hearing of revocations for good."""
+    now = time.time()
+    good = [
+        secrets.token_bytes(32),
+        secrets.token_hex(8),
+        "oidc:x",
+        "u",
+        {"groups": ["a"]},
+        "",
+        now,
+        now + 1000,
+    ]
+    row = list(good)
+    for at, value in odd.items():
+        row[at] = now + value if value == 60 * 86400.0 else value
+    caplog.clear()
+    shared.take(alone, [msgspec.msgpack.encode(row), msgspec.msgpack.encode(good)])
+    assert [*shared.rows(alone)] == [good[1]]
+    alone.revoke(f"login:{good[1]}", now + 1000)
+    assert "a login of another gateway was left out" in caplog.text
+
+
+async def test_what_was_kept_of_an_odd_row_is_passed_over(redis, tmp_path):
+    """It was taken by the last release, and ended the link to Redis again and again, by every gateway."""
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        with one.store.writing() as base:
+            row = (
+                secrets.token_bytes(32),
+                "0" * 16,
+                "oidc:x",
+                "u",
+                b"{}",
+                "",
+                False,
+                time.time(),
+                float("inf"),
+            )
+            base.execute(
+                "INSERT INTO logins (hash, id, source, user, claims, role, loopback, made, expires) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row,
+            )  # fmt: skip
+        one.fleet.logins._behind = True
+        cookie, _ = await one.enter()
+        assert await other.who(cookie) == "ada"
+        one.store.revoke("jwt:1", time.time() + 1000)
+        await until(lambda: "jwt:1" in other.store.revocations())
+        assert "0" * 16 not in (*one.ids(), *other.ids())
+
+
+async def test_odd_revocations_are_left_out_or_bounded(redis, tmp_path, caplog):
+    client, name = Redis.from_url(redis), f"t.{tmp_path.name}"
+    client.zadd(
+        f"{name}.revoked", {"jwt:good": time.time() + 1000, "jwt:long": float("inf"), "x" * 2000: 1e300}
+    )
+    async with members(tmp_path, redis, "a", "b") as (one, other):
+        said = {"jwt:nan": float("nan"), "jwt:told": 1e300}
+        client.publish(f"{name}.all", encode(Revoked("zz", said)))
+        await until(lambda: "jwt:told" in other.store.revocations())
+        assert {*one.store.revocations()} == {"jwt:good", "jwt:long", "jwt:told"}
+        assert max(one.store.revocations().values()) == LATEST
+    assert "revocations were left out" in caplog.text
 
 
 async def test_rows_that_are_over_or_ended_are_not_taken(tmp_path):
