@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -276,13 +275,14 @@ def test_a_listener_is_forgotten_for_its_silence_and_only_for_that(reactor, tmp_
     assert (len(listening), listening.counts["silent"]) == (0, 1)
 
 
-def test_a_directory_that_was_stopped_forgets_nobody_for_it(reactor, tmp_path, closing):
+def test_a_directory_that_was_stopped_forgets_nobody_for_it(reactor, tmp_path, closing, monkeypatch):
     settings = config(tmp_path, lease_s=0.1, beat_s=0.025)
     listening = open_room(reactor, settings, closing)._sockets[0]
     raw = Raw(reactor, settings.path("directory.ctl"), closing)
     raw.tell(DirectoryKind.HELLO, Hello(want=True))
     raw.until(DirectoryKind.WELCOME)
-    time.sleep((subscribers.SILENT_LEASES + 1) * 0.1)
+    clock = reactor.now
+    monkeypatch.setattr(reactor, "now", lambda: clock() + (subscribers.SILENT_LEASES + 1) * 0.1)
     for _ in range(3):
         reactor.turn()
     assert (len(listening), listening.counts["silent"]) == (1, 0)
