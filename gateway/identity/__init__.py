@@ -3,6 +3,7 @@
 ``authenticate``  the one door: a request or a token -> a `Principal` or a refusal
 ``tokens``        bearer tokens: a file of hashes
 ``jwt``           JSON Web Tokens of an identity provider
+``claims``        what a JWT or a provider says of a user, read alike       (pure)
 ``keys``          the public keys for them: PEM files, JWKS documents, rotation
 ``fetching``      what providers answer over HTTP, bounded
 ``certificates``  the names that a client certificate proves

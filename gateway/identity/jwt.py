@@ -1,7 +1,8 @@
-"""JSON Web Tokens of an identity provider (RFC 7519), signed with EdDSA, RS256 or ES256."""
+"""JSON Web Tokens of an identity provider (RFC 7519), signed with Ed25519 (EdDSA, by its old name), RS256 or ES256."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
@@ -11,24 +12,30 @@ from typing import Any, Final, NamedTuple
 import jwt
 
 from gateway.closes import BAD_CREDENTIAL
+from gateway.identity.claims import NAME_CHARS, name_of
 from gateway.identity.keys import JwtKeys, Key
 from gateway.principal import Denied, refused
 from gateway.settings.credentials import JwtSection
 
 TOKEN_CHARS: Final = 8192
-"""Longest token that is looked at; headers of servers end there, too."""
+"""Longest token that is looked at, wherever it comes; headers of proxies end there, too."""
 TRIED: Final = 16
 """Keys that are tried for one token."""
 OPTIONS: Final[Any] = {
-    "require": ["exp", "iss", "aud", "sub"],
     "strict_aud": False,
+    "verify_sub": False,  # what counts of these two is looked at below
+    "verify_jti": False,
     "verify_exp": False,  # times are compared below, with the clock of whoever asks
     "verify_nbf": False,
     "verify_iat": False,
 }
-NAME_CHARS: Final = 256
+REQUIRED: Final = ("exp", "iss", "aud")
 CREDENTIAL: Final = "jwt:"
 """What stands before its name where credentials of all kinds are named."""
+
+
+with contextlib.suppress(ValueError):  # a PyJWT that knows it by itself
+    jwt.register_algorithm("Ed25519", jwt.algorithms.OKPAlgorithm())
 
 
 class Verified(NamedTuple):
@@ -80,7 +87,7 @@ class Verifier:
         keys = self._jwt_keys.find(algorithm, kid)
         if not keys:
             raise refused(f"no key for algorithm {algorithm} and kid {str(kid)[:64]!r}")
-        claims = self._claims(text, keys[:TRIED])
+        claims = self._claims(text, algorithm, keys[:TRIED])
         expires = _moment(claims, "exp")
         self._check_times(claims, expires)
         return Verified(self._name(claims), claims, credential_of(text, claims), expires)
@@ -106,17 +113,18 @@ class Verifier:
             raise refused("a kid that is no text")
         return algorithm, kid
 
-    def _claims(self, text: str, keys: list[Key]) -> dict[str, Any]:
+    def _claims(self, text: str, algorithm: str, keys: list[Key]) -> dict[str, Any]:
         wrong: Exception | None = None
+        required = [*REQUIRED, *(("sub",) if self._settings.user_claim == "sub" else ())]
         for key in keys:
             try:
                 return jwt.decode(
                     text,
                     key.public,
-                    algorithms=[key.algorithm],
+                    algorithms=[algorithm],
                     audience=self._settings.audience,
                     issuer=self._settings.issuer,
-                    options=OPTIONS,
+                    options={**OPTIONS, "require": required},
                 )
             except jwt.InvalidSignatureError as error:
                 wrong = error  # another key may fit
@@ -135,10 +143,10 @@ class Verifier:
             raise Untimely(f"a JWT was refused: it counts from {ahead:.0f} s after now on", issued)
 
     def _name(self, claims: dict[str, Any]) -> str:
-        name = claims.get(self._settings.user_claim)
-        if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS or not name.isprintable():
-            raise refused(f"the claim {self._settings.user_claim} names no user")
-        return name
+        try:
+            return name_of(claims, self._settings.user_claim, verified=False)
+        except ValueError as error:
+            raise refused(f"a JWT was refused: {error}") from error
 
 
 def credential_of(text: str, claims: dict[str, Any]) -> str:

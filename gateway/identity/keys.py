@@ -1,7 +1,7 @@
 """Public keys that JWTs are checked with: from PEM files and from JWKS documents (RFC 7517).
 
-Each key is bound to the one algorithm its type has here (RSA: RS256, P-256: ES256, Ed25519: EdDSA); a token cannot
-choose another, so no public key is ever used as a secret and no signature is left out.
+Each key is bound to the one algorithm its type has here (RSA: RS256, P-256: ES256, Ed25519: EdDSA, which RFC 9864 calls
+Ed25519); a token cannot choose another, so no public key is ever used as a secret and no signature is left out.
 
 Documents are read again every ``refresh_s``, and at once when a token names an unknown ``kid``, but then at most every
 ``UNKNOWN_KID_S``: somebody who invents key names must not make us ask the provider all day. A source that cannot be
@@ -14,7 +14,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -38,6 +38,10 @@ DOCUMENT_KEYS: Final = 64
 """Keys of one document that are used; providers publish two to ten."""
 UNKNOWN_KID_S: Final = 10.0
 """Shortest pause between two readings that an unknown ``kid`` causes."""
+NAMES: Final = {"RS256": ("RS256",), "ES256": ("ES256",), "EdDSA": ("EdDSA", "Ed25519")}
+"""What tokens and documents call the algorithm of a key."""
+LEFT_OUT: Final = 256
+"""As many keys that are left out are told of, each once."""
 RSA_BITS: Final = 2048
 """Shortest RSA key (RFC 7518, section 3.3)."""
 
@@ -74,6 +78,7 @@ class JwtKeys:
         self._clock = clock
         self._keys: dict[str, list[Key]] = {address: [] for address in settings.keys}
         self._asked: float | None = None
+        self._left_out: set[str] = set()  # what was logged
         self._reading = asyncio.Lock()
         self._caused: asyncio.Task[list[Problem]] | None = None  # the last reading that a token caused
 
@@ -83,7 +88,7 @@ class JwtKeys:
             key
             for keys in self._keys.values()
             for key in keys
-            if key.algorithm == algorithm and (kid is None or key.kid is None or key.kid == kid)
+            if algorithm in NAMES[key.algorithm] and (kid is None or key.kid is None or key.kid == kid)
         ]
 
     def knows(self, kid: str) -> bool:
@@ -142,8 +147,14 @@ class JwtKeys:
             reply = await fetch(address, headers=accept)
             if reply.status != 200:
                 raise ValueError(f"status {reply.status}, expected 200")
-            return parse_document(reply.body)
-        return await asyncio.to_thread(read_file, address)
+            return parse_document(reply.body, self._tell)
+        return await asyncio.to_thread(read_file, address, self._tell)
+
+    def _tell(self, reason: str) -> None:
+        """A key of a document is left out: the log has the reason once, however often the document is read."""
+        if reason not in self._left_out and len(self._left_out) < LEFT_OUT:
+            self._left_out.add(reason)
+            log.warning("keys of JWTs: %s is left out", reason)
 
 
 class Problem(NamedTuple):
@@ -153,8 +164,13 @@ class Problem(NamedTuple):
     text: str
 
 
-def read_file(address: str) -> list[Key]:
-    """The keys of a PEM file or of a JWKS document (``file://`` or a path): what it is, its first byte tells.
+def _ignore(_reason: str) -> None:
+    """Nobody wants to know."""
+
+
+def read_file(address: str, left_out: Callable[[str], None] = _ignore) -> list[Key]:
+    """The keys of a PEM file or of a JWKS document (``file://`` or a path): what it is, its first byte tells;
+    ``left_out`` as for `parse_document`.
 
     Raises:
         OSError: it cannot be read.
@@ -165,7 +181,7 @@ def read_file(address: str) -> list[Key]:
         text = file.read(ANSWER_BYTES + 1)
     if len(text) > ANSWER_BYTES:
         raise ValueError(f"more than {ANSWER_BYTES} bytes, expected keys")
-    return parse_document(text) if text.lstrip().startswith(b"{") else parse_pem(text)
+    return parse_document(text, left_out) if text.lstrip().startswith(b"{") else parse_pem(text)
 
 
 def parse_pem(text: bytes) -> list[Key]:
@@ -191,8 +207,9 @@ def _pem_key(label: bytes, block: bytes) -> Key:
         raise ValueError(f"a {label.decode()} that cannot be used: {error}") from error
 
 
-def parse_document(text: bytes) -> list[Key]:
-    """The keys of a JWKS document that can check signatures here; others are left out, as RFC 7517 (5) wants it.
+def parse_document(text: bytes, left_out: Callable[[str], None] = _ignore) -> list[Key]:
+    """The keys of a JWKS document that can check signatures here; others are left out, as RFC 7517 (5) wants it, and
+    ``left_out`` is told which, and why.
 
     Raises:
         ValueError: it is no JWKS document, or none of its keys can be used.
@@ -204,27 +221,46 @@ def parse_document(text: bytes) -> list[Key]:
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise ValueError('not a JWKS document: expected {"keys": [...]}')
-    keys = list(_usable(entries[:DOCUMENT_KEYS]))
+    keys = []
+    for number, entry in enumerate(entries[:DOCUMENT_KEYS]):
+        try:
+            keys.append(_usable(entry))
+        except (ValueError, TypeError, KeyError, jwt.PyJWTError) as error:
+            kid = entry.get("kid") if isinstance(entry, dict) else None
+            left_out(f"key {kid[:64] if isinstance(kid, str) else number!r}: {_shown(error)}")
+    if len(entries) > DOCUMENT_KEYS:
+        left_out(f"every key behind the first {DOCUMENT_KEYS}")
     if not keys:
-        raise ValueError("the JWKS document holds no key for RS256, ES256 or EdDSA")
+        raise ValueError("the JWKS document holds no key for RS256, ES256 or Ed25519 (EdDSA)")
     return keys
 
 
-def _usable(entries: Iterable[Any]) -> Iterable[Key]:
-    for entry in entries:
-        if not isinstance(entry, dict) or entry.get("use", "sig") != "sig" or "d" in entry:
-            continue
-        operations = entry.get("key_ops", ["verify"])
-        if not isinstance(operations, list) or "verify" not in operations:
-            continue
-        kid = entry.get("kid")
-        try:
-            key = _bound(_jwk_key(entry), kid if isinstance(kid, str) else None)
-        except (ValueError, TypeError, KeyError, jwt.PyJWTError) as error:
-            log.debug("a key of a JWKS document is left out: %s", error)
-            continue
-        if entry.get("alg", key.algorithm) == key.algorithm:
-            yield key
+def _usable(entry: Any) -> Key:
+    """The key of an entry.
+
+    Raises:
+        ValueError, TypeError, KeyError, jwt.PyJWTError: none that can be used here; the text says why.
+    """
+    if not isinstance(entry, dict):
+        raise ValueError("it is no object")
+    if (use := entry.get("use", "sig")) != "sig":
+        raise ValueError(f"use {str(use)[:16]!r}, expected sig")
+    operations = entry.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or "verify" not in operations:
+        raise ValueError("key_ops without verify")
+    if "d" in entry:
+        raise ValueError("a private key, which stays with who signs")
+    kid = entry.get("kid")
+    key = _bound(_jwk_key(entry), kid if isinstance(kid, str) else None)
+    if (said := entry.get("alg", key.algorithm)) not in NAMES[key.algorithm]:
+        raise ValueError(f"alg {str(said)[:16]!r}, expected {' or '.join(NAMES[key.algorithm])} for its type")
+    return key
+
+
+def _shown(error: Exception) -> str:
+    """Why a key is none, without anything of the key."""
+    missing = isinstance(error, KeyError)
+    return f"{str(error)[:32]} is missing" if missing else str(error)[:128] or type(error).__name__
 
 
 def _jwk_key(entry: dict[str, Any]) -> Any:

@@ -38,7 +38,7 @@ import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
 from broker.identity import NOBODY
-from gateway.identity.jwt import NAME_CHARS
+from gateway.identity.claims import claim, name_of, texts_of, userid_of
 from gateway.identity.provider import Metadata, Provider, check_secret
 from gateway.identity.proxies import UNKNOWN, Client, group_of
 from gateway.identity.store import KEY_BYTES, Store, hash_of
@@ -60,8 +60,6 @@ EXCHANGES_EACH: Final = 8
 """Those of one address: behind it may be a whole house, but not all of the world."""
 CHARS: Final = 2048
 """Longest code, state or sealed cookie that is looked at."""
-CLAIMED_GROUPS: Final = 1024
-"""Groups of one user that are looked at."""
 
 
 class PendingLogin(msgspec.Struct, frozen=True):
@@ -271,30 +269,17 @@ def account_of(provider: Provider, claims: dict[str, Any]) -> Account:
         Denied: they name nobody (401).
     """
     entry = provider.entry
-    name = claim(claims, entry.user_claim)
-    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS or not name.isprintable():
-        raise provider.wrong(f"the claim {entry.user_claim} names no user")
-    if entry.user_claim == "email" and claims.get("email_verified") is not True:
-        raise provider.wrong(f"the address {name!r} was not verified by the provider")
-    said = claim(claims, entry.groups_claim)
-    listed = said[:CLAIMED_GROUPS] if isinstance(said, list) else [said]
+    try:
+        name = name_of(claims, entry.user_claim, verified=True)
+    except ValueError as error:
+        raise provider.wrong(str(error)) from error
+    listed = texts_of(claim(claims, entry.groups_claim))
     counts: dict[str, Any] = {"groups": sorted({each.group for each in entry.groups if each.group in listed})}
-    if entry.userid_claim is not None and (userid := claim(claims, entry.userid_claim)) is not None:
-        counts["userid"] = userid
+    if entry.userid_claim is not None and (said := claim(claims, entry.userid_claim)) is not None:
+        counts["userid"] = (
+            said if (userid := userid_of(said)) is None else userid
+        )  # the users say what is wrong with it
     return Account(entry.prefix + name, counts)
-
-
-def claim(claims: dict[str, Any], name: str) -> Any:
-    """A claim by its name, or by a path to it; None where there is none.
-
-    >>> claim({"a.b": 1}, "a.b"), claim({"a": {"b": 2}}, "a.b"), claim({"a": 3}, "a.b")
-    (1, 2, None)
-    """
-    if name in claims:
-        return claims[name]
-    first, dot, rest = name.partition(".")
-    inner = claims.get(first)
-    return claim(inner, rest) if dot and isinstance(inner, dict) else None
 
 
 def redirect_of(entry: OidcEntry) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.identity import NOBODY, USERID_UNKNOWN, Role
+from broker.identity import NOBODY, Role
 from broker.settings.reading import check_by
 from gateway.closes import NO_ROLE
+from gateway.identity.claims import texts_of, userid_of
 from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.oidc import SOURCE
 from gateway.principal import ROLE_NAMES, Denied, Principal
@@ -160,8 +161,8 @@ class Users:
         Raises:
             Denied: it is none, root's, nobody's, the gateway's own, or of those that are given here (403).
         """
-        userid = claims.get("userid")
-        if type(userid) is not int or not 0 <= userid < USERID_UNKNOWN:
+        userid = userid_of(claims.get("userid"))
+        if userid is None:
             raise _no_role(f"user {name[:64]!r}: the claim userid is no userid")
         if userid in (0, NOBODY, os.geteuid()) or self._is_own(userid):
             raise _no_role(f"user {name[:64]!r}: no claim may say userid {userid}")
@@ -187,7 +188,7 @@ class Users:
         Raises:
             Denied: none is left (403).
         """
-        roles = self._let_in(each for each in _texts(claims.get("roles")) if each in ROLE_NAMES)
+        roles = self._let_in(each for each in texts_of(claims.get("roles")) if each in ROLE_NAMES)
         if not roles:
             raise _no_role(f"user {name[:64]!r}: no role that is let in")
         return roles
@@ -244,8 +245,3 @@ def _shared(settings: GatewaySettings) -> frozenset[int]:
     """Userids of more than one user; that of the process itself is the instance owner's, too."""
     counts = Counter([os.geteuid(), *(user.userid for user in settings.users)])
     return frozenset(userid for userid, users in counts.items() if users > 1)
-
-
-def _texts(value: object) -> list[str]:
-    """The texts of a list from outside."""
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

@@ -10,6 +10,8 @@ from msgspec import Meta, Struct
 from broker.settings.ranges import Text, Userid
 
 RoleName = Literal["owner", "user", "admin"]
+Algorithm = Literal["Ed25519", "EdDSA", "RS256", "ES256"]
+ALGORITHMS: tuple[Algorithm, ...] = ("Ed25519", "EdDSA", "RS256", "ES256")
 
 
 class TokenSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,8 +28,9 @@ class JwtSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """PEM files of public keys, or `https://` / `file://` addresses of JWKS documents. Default none: no JWT is
     accepted. All keys are tried that fit `kid` and algorithm, so a new one may stand beside the old one."""
 
-    algorithms: tuple[Literal["EdDSA", "RS256", "ES256"], ...] = ("EdDSA", "RS256", "ES256")
-    """Algorithms that are accepted. Never HS256 or none: a public key must not become a secret."""
+    algorithms: tuple[Algorithm, ...] = ALGORITHMS
+    """Algorithms that are accepted; `Ed25519` and `EdDSA` are two names of one. Never HS256 or none: a public key must
+    not become a secret."""
 
     issuer: Text | None = None
     """What `iss` must be. Needed with `keys`."""
@@ -42,7 +45,8 @@ class JwtSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often JWKS documents are read again. Default 300; an unknown `kid` reads at once, at most every 10 s."""
 
     user_claim: Text = "sub"
-    """The claim that names the user. Default `sub`. It is looked up in `users`."""
+    """The claim that names the user, or a path to it: `a.b` is b in the object a. Default `sub`. It is looked up in
+    `users`. `email` does not count where `email_verified` says that it was not verified."""
 
     trust_claims: bool = False
     """Take `userid` and `roles` from the token for users that `users` does not name. Default false: only users that
@@ -114,11 +118,7 @@ class OidcEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     are 0, the gateway's own, 65534, those of `users` and of `access.own_userids`; one that another person came with
     before is not given twice."""
 
-    algorithms: Annotated[tuple[Literal["EdDSA", "RS256", "ES256"], ...], Meta(min_length=1)] = (
-        "EdDSA",
-        "RS256",
-        "ES256",
-    )
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ALGORITHMS
     """Algorithms of its signatures that are accepted."""
 
     leeway_s: Annotated[float, Meta(ge=0, le=300)] = 5.0

@@ -244,8 +244,9 @@ class LimitsSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     handshake_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     """Seconds from connect to a complete HTTP request head, and from the upgrade to a credential. Default 10."""
 
-    preauth_bytes: Bytes = 4096
-    """Largest frame before authentication. Default 4 KiB: a JWT fits."""
+    preauth_bytes: Bytes = 2**14
+    """Largest frame before authentication, and largest body of a login. Default 16 KiB: a token fits, which has at most
+    8192 characters wherever it is shown."""
 
     message_bytes: Bytes = 2**20
     """Largest WebSocket message or HTTP body after authentication, announced in the welcome. Default 1 MiB."""

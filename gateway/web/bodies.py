@@ -31,13 +31,15 @@ BODY_S: Final = 30.0
 """How long a whole request body may take."""
 
 
-async def payload_of(request: web.Request, max_bytes: int) -> bytes | None:
-    """The payload that the body of ``request`` stands for.
+async def payload_of(
+    request: web.Request, max_bytes: int, setting: str = "limits.message_bytes"
+) -> bytes | None:
+    """The payload that the body of ``request`` stands for; ``setting`` says how many bytes it may have.
 
     Raises:
         Refusal: 400 not what its content type says, 408 too slow, 413 larger than ``max_bytes``, 415 another type.
     """
-    body = await _read(request, max_bytes)
+    body = await _read(request, max_bytes, setting)
     if not body:
         return None
     kind = request.content_type
@@ -53,16 +55,16 @@ async def payload_of(request: web.Request, max_bytes: int) -> bytes | None:
     raise Refusal(415, f"saw content type {kind!r}, expected {JSON}, {TEXT} or {BYTES}", errno.EPROTO)
 
 
-async def _read(request: web.Request, max_bytes: int) -> bytes:
+async def _read(request: web.Request, max_bytes: int, setting: str) -> bytes:
     if (request.content_length or 0) > max_bytes:
-        raise _too_large(max_bytes)
+        raise _too_large(max_bytes, setting)
     found = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for chunk in request.content.iter_any():
                 found += chunk
                 if len(found) > max_bytes:
-                    raise _too_large(max_bytes)
+                    raise _too_large(max_bytes, setting)
     except TimeoutError:
         raise Refusal(408, f"the body took longer than {BODY_S:g} s", errno.ETIMEDOUT) from None
     except (web.RequestPayloadError, ValueError) as error:
@@ -70,8 +72,8 @@ async def _read(request: web.Request, max_bytes: int) -> bytes:
     return bytes(found)
 
 
-def _too_large(max_bytes: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {max_bytes} bytes", errno.EMSGSIZE)
+def _too_large(max_bytes: int, setting: str) -> Refusal:
+    return Refusal(413, f"the body is larger than {max_bytes} bytes ({setting})", errno.EMSGSIZE)
 
 
 def _json(body: bytes) -> bytes:

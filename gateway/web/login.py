@@ -27,7 +27,7 @@ class _Shown(msgspec.Struct, forbid_unknown_fields=True):
 async def login(request: web.Request) -> web.Response:
     """Exchange the secret of a one-time link, or a token, for a cookie."""
     front = request.app[FRONT]
-    body = await bodies.payload_of(request, front.settings.limits.preauth_bytes)
+    body = await bodies.payload_of(request, front.settings.limits.preauth_bytes, "limits.preauth_bytes")
     if request.content_type != bodies.JSON or body is None:
         raise Refusal(415, f"expected a body of {bodies.JSON}", errno.EPROTO)
     try:

@@ -155,6 +155,7 @@ class Endpoint:
         peer = PeerInfo(f"ws://{address}#{next(_numbers)}")
         most = self.hub.settings.limits.preauth_bytes
         link = WebSocketLink(transport, codec, peer, options, max_bytes=most, deflates=deflates)
+        link.reader.setting = "limits.preauth_bytes"
         link.lingers = functools.partial(self._count, self.admission.strangers, key_of(address))
         link.place = self.keepalive.add(link)
         return link
@@ -191,6 +192,7 @@ class Endpoint:
             return False
         link.lingers = functools.partial(self._count, self.admission.users, principal.name)
         link.reader.max_bytes = self.hub.settings.limits.message_bytes
+        link.reader.setting = "limits.message_bytes"
         link.receiver = self.hub.receiver(session)
         link.tell(session.welcome())
         return True

@@ -76,6 +76,7 @@ class Reader:
 
     Attributes:
         max_bytes: may be changed at any moment; it holds for every frame whose header is read after that.
+        setting: what says so, for whoever sends more.
         failure: None, or why reading ended.
         closed: True once a close frame was read.
         spare: bytes that may be inflated yet; see ``feed_some``.
@@ -100,11 +101,13 @@ class Reader:
         "failure",
         "max_bytes",
         "rest",
+        "setting",
         "spare",
     )
 
     def __init__(self, max_bytes: int, *, inflates: bool = False) -> None:
         self.max_bytes = max_bytes
+        self.setting = "limits.message_bytes"
         self.failure: Failure | None = None
         self.closed = False
         self._head = b""  # the beginning of a frame whose header is incomplete
@@ -265,7 +268,8 @@ class Reader:
             return
         total = size + len(self._message or b"")
         if total > self.max_bytes:
-            raise _Broken(TOO_BIG, f"a message of {total} bytes or more, the limit is {self.max_bytes}")
+            text = f"a message of {total} bytes or more, the limit is {self.max_bytes} ({self.setting})"
+            raise _Broken(TOO_BIG, text)
 
     def _fill(self, data: bytes, out: list[tuple[int, bytes]]) -> int:
         """Extend the incomplete frame; return how much of ``data`` it took."""
@@ -299,7 +303,7 @@ class Reader:
             whole = inflate(payload, self.max_bytes)
         except TooLarge:
             raise _Broken(
-                TOO_BIG, f"a message above the limit of {self.max_bytes} bytes, compressed"
+                TOO_BIG, f"a message above the limit of {self.max_bytes} bytes ({self.setting}), compressed"
             ) from None
         except ValueError as error:
             raise _Broken(PROTOCOL, str(error)) from None

@@ -152,7 +152,7 @@ def test_public_names_exist():
         ),
         (
             "[limits]\nmessage_bytes = 2048",
-            "f:1: limits.preauth_bytes: saw '4096', expected at most message_bytes",
+            "f:1: limits.preauth_bytes: saw '16384', expected at most message_bytes",
         ),
         (
             "[limits]\nmessage_bytes = 300000000",

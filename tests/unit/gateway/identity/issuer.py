@@ -1,6 +1,7 @@
 """An identity provider for tests: its keys, the tokens it signs, and what becomes of them here."""
 
 import asyncio
+import contextlib
 import json
 import time
 
@@ -35,7 +36,10 @@ def claims(**more):
 def signed(algorithm="EdDSA", key=None, headers=None, **more):
     """A token made by hand: a provider may say what a library would not."""
     body = json.dumps(claims(**more)).encode()
-    return jwt.PyJWS().encode(body, key or KEYS[algorithm], algorithm, headers=headers)
+    signing = jwt.PyJWS()
+    with contextlib.suppress(ValueError):
+        signing.register_algorithm("Ed25519", jwt.algorithms.OKPAlgorithm())
+    return signing.encode(body, key or KEYS[algorithm], algorithm, headers=headers)
 
 
 def jwk(key, algorithm, kid=None, **more):

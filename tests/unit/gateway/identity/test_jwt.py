@@ -54,6 +54,20 @@ def test_each_algorithm_with_another_key(pems, algorithm):
     assert "InvalidSignature" in refusal(section(*pems), signed(algorithm, other))
 
 
+def test_ed25519_is_eddsa_by_its_new_name(tmp_path):
+    """RFC 9864: in the token, in the document, in the settings."""
+    path = tmp_path / "keys.json"
+    for said in ({}, {"alg": "EdDSA"}, {"alg": "Ed25519"}):
+        path.write_text(json.dumps({"keys": [jwk(KEYS["EdDSA"], "EdDSA", "1", **said)]}))
+        settings, headers = section(path), {"kid": "1"}
+        texts = [signed(name, KEYS["EdDSA"], headers=headers) for name in ("EdDSA", "Ed25519")]
+        assert [found.name for found in verify(settings, *texts)] == ["alice", "alice"], said
+    new_only = section(path, algorithms=("Ed25519",))
+    assert verify(new_only, texts[1])[0].name == "alice"
+    assert "algorithm 'EdDSA', expected Ed25519" in refusal(new_only, texts[0])
+    refusal(settings, signed("Ed25519", ed25519.Ed25519PrivateKey.generate(), headers=headers))
+
+
 def test_algorithms_that_are_off(pems):
     settings = section(*pems, algorithms=("ES256",))
     assert "algorithm 'EdDSA'" in refusal(settings, signed("EdDSA"))
@@ -165,6 +179,34 @@ def test_the_user_may_be_another_claim(pems):
     (found,) = verify(settings, signed(email="alice@example.org"))
     assert found.name == "alice@example.org"
     assert "names no user" in refusal(settings, signed())
+    # who is named by another claim needs no subject, nor one that is a text
+    for sub in (None, 7):
+        (found,) = verify(settings, signed(email="alice@example.org", sub=sub, jti=7))
+        assert found.name == "alice@example.org"
+    (found,) = verify(section(*pems, user_claim="who.name"), signed(sub=None, who={"name": "alice"}))
+    assert found.name == "alice"
+
+
+@for_each(
+    ("said", "taken"),
+    [
+        ({}, True),
+        (True, True),
+        ("true", True),
+        ("True", True),
+        (False, False),
+        ("false", False),
+        (None, False),
+        (1, False),
+    ],
+)
+def test_an_address_that_was_not_verified_is_nobody(pems, said, taken):
+    settings = section(*pems, user_claim="email")
+    body = {"email": "a@b.c", **({} if said == {} else {"email_verified": said})}
+    if taken:
+        assert verify(settings, signed(**body))[0].name == "a@b.c"
+    elif said is not None:  # which a token of these tests leaves out
+        assert f"email_verified is {said!r}, expected true" in refusal(settings, signed(**body))
 
 
 def test_a_token_without_jti_is_named_by_the_hash_of_what_is_signed():

@@ -72,8 +72,54 @@ def test_documents_hold_what_can_be_used_and_the_rest_is_left_out():
         7,
         None,
     ]
-    found = parse_document(json.dumps({"keys": [*others, *good]}).encode())
-    assert [(key.kid, key.algorithm) for key in found] == [(algorithm, algorithm) for algorithm in KEYS]
+    good.append(jwk(KEYS["EdDSA"], "EdDSA", kid="new", alg="Ed25519"))  # RFC 9864
+    left_out = []
+    found = parse_document(json.dumps({"keys": [*others, *good]}).encode(), left_out.append)
+    assert [(key.kid, key.algorithm) for key in found] == [
+        *((algorithm, algorithm) for algorithm in KEYS),
+        ("new", "EdDSA"),
+    ]
+    assert len(left_out) == len(others)
+    for told, why in zip(
+        left_out,
+        [
+            "'oct': key type 'oct'",
+            "'enc': use 'enc'",
+            "'signs': key_ops",
+            "'ps': alg 'PS256', expected RS256 for",
+        ]
+        + [
+            "'hs': alg 'HS256'",
+            "'short': an RSA key of 1024 bits",
+            "'p384': ",
+            "key 7: a private key",
+            "key 8: ",
+        ]
+        + [
+            "key 9: ",
+            "key 10: key type",
+            "key 11: key type 'None'",
+            "key 12: it is no object",
+            "key 13: it is no",
+        ],
+        strict=True,
+    ):
+        assert why in told
+
+
+async def test_a_key_that_is_left_out_is_told_once(caplog):
+    async with provider() as made:
+        made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "1"), {"kty": "oct", "kid": "secret", "k": "c2VjcmV0"}]
+        ring = JwtKeys(section(made.address))
+        await ring.start()
+        await ring.refresh()
+        made.keys.append({"kty": "AKP", "kid": "pq", "alg": "ML-DSA-44"})
+        await ring.refresh()
+    told = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert told == [
+        "keys of JWTs: key 'secret': key type 'oct' is left out",
+        "keys of JWTs: key 'pq': key type 'AKP' is left out",
+    ]
 
 
 @for_each(

@@ -95,6 +95,7 @@ async def test_an_endpoint_with_a_query_keeps_it(corp, idp):
         ({}, {"sub": "x"}, "corp:x"),
         ({"user_prefix": ""}, {"sub": "x"}, "x"),
         ({"user_claim": "email"}, {"email": "a@b.c", "email_verified": True}, "corp:a@b.c"),
+        ({"user_claim": "email"}, {"email": "a@b.c", "email_verified": "true"}, "corp:a@b.c"),
         ({"user_claim": "a.b"}, {"a": {"b": "deep"}}, "corp:deep"),
     ],
 )
@@ -107,7 +108,8 @@ async def test_names(store, wall, idp, settings, claims, user):
     ("settings", "claims"),
     [
         ({"user_claim": "email"}, {"email": "a@b.c"}),
-        ({"user_claim": "email"}, {"email": "a@b.c", "email_verified": "true"}),
+        ({"user_claim": "email"}, {"email": "a@b.c", "email_verified": "false"}),
+        ({"user_claim": "email"}, {"email": "a@b.c", "email_verified": ["true"]}),
         ({"user_claim": "nick"}, {}),
         ({"user_claim": "nick"}, {"nick": 7}),
         ({"user_claim": "nick"}, {"nick": "a\nb"}),
@@ -136,8 +138,14 @@ async def test_groups(corp, idp, groups, roles):
 
 
 async def test_a_userid_counts_only_if_the_settings_say_so(store, wall, idp):
-    idp.claims = {"uid": 1234}
-    for claim, userid, own in ((None, None, NOBODY), ("uid", 1234, None)):
+    for said, claim, userid, own in (
+        (1234, None, None, NOBODY),
+        (1234, "uid", 1234, None),
+        ("1234", "uid", 1234, None),
+        (1234.0, "uid", 1234, None),
+        ("ops", "uid", "ops", None),  # the users refuse it
+    ):
+        idp.claims = {"uid": said}
         made = providers_of(store, wall, idp.entry(userid_claim=claim))
         found = made.person_of("oidc:corp", (await log_in(made, idp)).claims)
         assert (found.claims.get("userid"), found.own) == (userid, own)

@@ -99,6 +99,13 @@ def test_claims_are_taken():
     assert (found.name, found.userid, found.roles, found.expires) == ("new", 9, Role.USER, 9.0)
 
 
+@for_each("userid", [9, "9", 9.0])
+@for_each("roles", [["user"], "user"])
+def test_claims_are_taken_however_their_maker_writes_them(userid, roles):
+    found = of_claims({"userid": userid, "roles": roles})
+    assert (type(found.userid), found.userid, found.roles) == (int, 9, Role.USER)
+
+
 def test_claimed_roles_are_cut_to_what_is_allowed():
     claims = {"userid": 9, "roles": ["user", "owner", "admin", "local", 4, None]}
     assert of_claims(claims).roles == Role.USER
@@ -113,15 +120,18 @@ def test_claimed_roles_are_cut_to_what_is_allowed():
         {"roles": ["user"]},
         {"userid": 9},
         {"userid": 9, "roles": []},
-        {"userid": 9, "roles": "user"},
         {"userid": 9, "roles": {"user": 1}},
         {"userid": 9, "roles": ["owner"]},
         {"userid": 9, "roles": ["local"]},
         {"userid": 2**32 - 1, "roles": ["user"]},
         {"userid": -1, "roles": ["user"]},
-        {"userid": 9.0, "roles": ["user"]},
+        {"userid": 9.5, "roles": ["user"]},
         {"userid": True, "roles": ["user"]},
-        {"userid": "9", "roles": ["user"]},
+        {"userid": "09", "roles": ["user"]},
+        {"userid": "0", "roles": ["user"]},
+        {"userid": "7", "roles": ["user"]},
+        {"userid": "-9", "roles": ["user"]},
+        {"userid": "9", "roles": "user admin"},
         {"userid": 0, "roles": ["user"]},
         {"userid": os.geteuid(), "roles": ["user"]},
         {"userid": NOBODY, "roles": ["user"]},

@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 
 from gateway.identity.attempts import BURST
+from gateway.identity.jwt import TOKEN_CHARS
 from tests.tables import for_each
 from tests.unit.gateway.identity.authority import public_pem
 from tests.unit.gateway.identity.idp import Idp
@@ -332,6 +333,30 @@ async def test_a_jwt_becomes_a_cookie(open_site, tmp_path, trusted):
         assert said["expires"] < time.time() + 61
     answer = await exchanged(site, signed(sub="bob"))
     assert (await answer.json())["userid"] == 1002
+
+
+async def test_a_token_may_be_as_large_wherever_it_is_shown(open_site, tmp_path):
+    (tmp_path / "key.pem").write_bytes(public_pem(KEYS["EdDSA"]))
+    site = await open_site(
+        f'[jwt]\nkeys = ["{tmp_path}/key.pem"]\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\n'
+    )
+    largest = signed(sub="bob", groups="x" * 5800)
+    largest = signed(sub="bob", groups="x" * (5800 + (TOKEN_CHARS - len(largest)) * 3 // 4))
+    assert TOKEN_CHARS - 4 <= len(largest) <= TOKEN_CHARS
+    larger = signed(sub="bob", groups="x" * 6400)
+    assert TOKEN_CHARS < len(larger)
+    for token, status, said in ((largest, 200, "welcome"), (larger, 401, "error")):
+        headers = {"Authorization": f"Bearer {token}"}
+        assert (await exchanged(site, token)).status == status
+        assert (await site.get("/v1/session", None, headers=headers)).status == status
+        async with site.client.ws_connect(
+            "/v1/ws", protocols=["flux.v1"], headers={"Origin": site.url}
+        ) as socket:
+            await socket.send_json({"type": "auth", "token": token})
+            answer = await socket.receive_json()
+            assert (answer["type"], answer.get("code", 4500)) == (said, 4500)
+    answer = await exchanged(site, "x" * 2**14)
+    assert (answer.status, "limits.preauth_bytes" in (await answer.json())["text"]) == (413, True)
 
 
 # ---------------------------------------------------------------- where am I logged in
