@@ -115,7 +115,8 @@ class Verifier:
 
     def _claims(self, text: str, algorithm: str, keys: list[Key]) -> dict[str, Any]:
         wrong: Exception | None = None
-        required = [*REQUIRED, *(("sub",) if self._settings.user_claim == "sub" else ())]
+        named = ["sub"] if self._settings.user_claim == "sub" else []
+        options: Any = {**OPTIONS, "require": [*REQUIRED, *named]}
         for key in keys:
             try:
                 return jwt.decode(
@@ -124,7 +125,7 @@ class Verifier:
                     algorithms=[algorithm],
                     audience=self._settings.audience,
                     issuer=self._settings.issuer,
-                    options={**OPTIONS, "require": required},
+                    options=options,
                 )
             except jwt.InvalidSignatureError as error:
                 wrong = error  # another key may fit

@@ -87,20 +87,16 @@ def test_documents_hold_what_can_be_used_and_the_rest_is_left_out():
             "'enc': use 'enc'",
             "'signs': key_ops",
             "'ps': alg 'PS256', expected RS256 for",
-        ]
-        + [
             "'hs': alg 'HS256'",
             "'short': an RSA key of 1024 bits",
             "'p384': ",
             "key 7: a private key",
             "key 8: ",
-        ]
-        + [
             "key 9: ",
             "key 10: key type",
             "key 11: key type 'None'",
             "key 12: it is no object",
-            "key 13: it is no",
+            "key 13: it is no object",
         ],
         strict=True,
     ):

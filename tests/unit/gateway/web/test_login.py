@@ -340,15 +340,12 @@ async def test_a_token_may_be_as_large_wherever_it_is_shown(open_site, tmp_path)
     site = await open_site(
         f'[jwt]\nkeys = ["{tmp_path}/key.pem"]\nissuer = "{ISSUER}"\naudience = "{AUDIENCE}"\n'
     )
-    largest = signed(sub="bob", groups="x" * 5800)
-    largest = signed(sub="bob", groups="x" * (5800 + (TOKEN_CHARS - len(largest)) * 3 // 4))
-    assert TOKEN_CHARS - 4 <= len(largest) <= TOKEN_CHARS
-    larger = signed(sub="bob", groups="x" * 6400)
-    assert TOKEN_CHARS < len(larger)
+    room = TOKEN_CHARS - len(signed(sub="bob", groups=""))
+    largest, larger = (signed(sub="bob", groups="x" * (room * 3 // 4 + more)) for more in (-8, 8))
+    assert len(larger) > TOKEN_CHARS >= len(largest) > TOKEN_CHARS - 32
     for token, status, said in ((largest, 200, "welcome"), (larger, 401, "error")):
-        headers = {"Authorization": f"Bearer {token}"}
         assert (await exchanged(site, token)).status == status
-        assert (await site.get("/v1/session", None, headers=headers)).status == status
+        site.client.session.cookie_jar.clear()
         async with site.client.ws_connect(
             "/v1/ws", protocols=["flux.v1"], headers={"Origin": site.url}
         ) as socket:
