@@ -81,7 +81,7 @@ def test_a_token_made_by_the_command_is_taken(gateway, module_rundir):
         .replace("gateway.toml", str(module_rundir / "gateway.toml"))
         .splitlines()
     )
-    assert "1 user(s), 2 rule(s)" in run(gateway, sys.executable, "-m", "broker.cli.main", *check.split()[1:])
+    assert "1 user(s), 3 rule(s)" in run(gateway, sys.executable, "-m", "broker.cli.main", *check.split()[1:])
     words = line.partition("#")[0].split()
     made = run(gateway, sys.executable, "-m", "broker.cli.main", *words[1:], "--json")
     gateway.tokens["grafana"] = json.loads(made)["token"]
