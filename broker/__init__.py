@@ -23,6 +23,7 @@ One message's journey, room by room::
     exposition   counts as Prometheus reads them, and the small HTTP listener for who does
     awake        time in which this process was there: its own absence is nobody's silence
     backoff      pauses of whoever tries again: they double until something has lasted
+    secret       URLs that may hold a secret: a type whose text is masked; secrets in files
     atomic       files that are written whole or not at all
     signals      blocked signals, taken one by one within a time
     memory       what a burst of messages took goes back to the system
@@ -41,7 +42,7 @@ One message's journey, room by room::
 
 ``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
 The pure rooms do no input or output and read no clock. ``errors``, ``extras``, ``identity``, ``schemes``,
-``nesting`` and ``safe_text`` are what every room may use.
+``nesting``, ``safe_text`` and ``secret`` are what every room may use.
 """
 
 __version__ = "0.1.0"

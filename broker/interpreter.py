@@ -22,3 +22,24 @@ _BEGIN: Final = (
 def command(module: str) -> tuple[str, ...]:
     """The command line that runs one of our modules as a program; its arguments come behind it."""
     return (sys.executable, "-P", "-c", _BEGIN, HOME, module)
+
+
+def order(data: bytes) -> int:
+    """A file in memory with what a child is told, to be its standard input; the caller closes it.
+
+    Not its arguments nor its environment: everybody on this machine reads those, and there may be secrets in it.
+    """
+    file = os.memfd_create("order", os.MFD_CLOEXEC)
+    renew(file, data)
+    return file
+
+
+def renew(file: int, data: bytes) -> None:
+    """Replace what is in such a file; its reader's place is not moved."""
+    os.pwrite(file, data, 0)
+    os.ftruncate(file, len(data))
+
+
+def ordered() -> bytes:
+    """What this process was told by its input, as it is now; the place in it is not moved."""
+    return os.pread(0, os.fstat(0).st_size, 0)

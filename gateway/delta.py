@@ -17,7 +17,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from broker.errors import HeadgateError
 from broker.journal import stores
-from broker.journal.stores import is_url, shown
+from broker.journal.stores import is_url
+from broker.secret import masked
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -120,10 +121,10 @@ def opened(place: str) -> DeltaTable | None:
         found = None
     except DeltaError as error:
         with plain_errors(place):
-            why = _damaged(place) or f"{shown(place)}: {one_line(error)}"
+            why = _damaged(place) or f"{masked(place)}: {one_line(error)}"
         raise TableError(f"{why}; {_remedy(place)}") from None
     except OSError as error:
-        raise TableError(f"{shown(place)}: {one_line(error)}") from None
+        raise TableError(f"{masked(place)}: {one_line(error)}") from None
     version = -1 if found is None else found.version()
     if not is_url(place) and (empty := _empty(place, version)):
         raise TableError(f"{empty}: a commit that is lost: the file is empty; {_remedy(place)}")
@@ -176,13 +177,13 @@ def refuse_without_log(place: str) -> None:
         found = listed(system, folder)
     if any(each.base_name.startswith("dt=") for each in found):
         raise TableError(
-            f"{shown(stores.joined(place, LOG))}: missing, though the table has files; {_remedy(place)}"
+            f"{masked(stores.joined(place, LOG))}: missing, though the table has files; {_remedy(place)}"
         )
 
 
 def _remedy(place: str) -> str:
     """What is to be done about a log that is damaged."""
-    path, mark, query = shown(place).partition("?")
+    path, mark, query = masked(place).partition("?")
     root, _, name = path.rpartition("/")
     root = f"{root}{mark}{query}"
     if name == "messages":
@@ -215,5 +216,5 @@ def plain_errors(place: str) -> Iterator[None]:
         yield
     except (OSError, ArrowException) as error:
         raise TableError(
-            f"{shown(place)}: {one_line(error)}", getattr(error, "errno", None) or None
+            f"{masked(place)}: {one_line(error)}", getattr(error, "errno", None) or None
         ) from error

@@ -150,7 +150,8 @@ class Gateway:
         self._worker_peers = self._among(*worker) if worker else None
         self.fleet = self.hub.fleet = self._in_fleet() if settings.gateway.redis is not None else None
         self.hub.ask_others = self._ask_others if worker or self.fleet is not None else None
-        self.history = History(settings.history.warehouse, settings.history.max_days)
+        warehouse = settings.history.warehouse
+        self.history = History(None if warehouse is None else warehouse.reveal(), settings.history.max_days)
         self.front = AppContext(
             settings,
             self.hub,
@@ -308,6 +309,7 @@ class Gateway:
             self.identity.connections,
             functools.partial(service.answered, self.hub),
             self.hub.clock,
+            settings.redis_password_file,
         )
         self.identity.joined(fleet.logins)
         return fleet

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 
 from broker.cli import options, settings_text
 from broker.cli.exits import OK
 from broker.cli.overrides import read
 from broker.cli.screen import Screen
-from broker.settings import Settings, load
+from broker.settings import Settings, load, shown
+from broker.settings.showing import secrets
 
 EXAMPLES = (
     "headgate config check broker.toml               or gateway.toml: which it is, its sections say",
@@ -44,13 +46,28 @@ def check(
     Nothing is opened, resolved or connected: a file for another machine can be checked here.
     """
     screen = Screen(as_json)
+    settings: Any
     if is_gateways(file):
-        told, said = _gateway_facts(import_module("gateway.settings").load(file))
+        settings = import_module("gateway.settings").load(file)
+        told, said = _gateway_facts(settings)
     else:
         settings = load(file)
         told, said = facts(settings), summary(settings)
-    screen.record({"file": file, "ok": True, **told}, f"{file}: ok, {said}", "green")
+    warnings = [_open_to_others(file, name) for name in secrets(settings)] if _is_open(file) else []
+    screen.record({"file": file, "ok": True, "warnings": warnings, **told}, f"{file}: ok, {said}", "green")
+    for warning in () if as_json else warnings:
+        screen.line(warning, "yellow")
     return OK
+
+
+def _is_open(file: str) -> bool:
+    """Whether others than its owner may read a file."""
+    return bool(os.stat(file).st_mode & (stat.S_IRGRP | stat.S_IROTH))
+
+
+def _open_to_others(file: str, name: str) -> str:
+    mode = stat.S_IMODE(os.stat(file).st_mode)
+    return f"{file}: mode {mode:04o} shows the secret in {name} to others, expected 0600, or the secret in a file"
 
 
 def is_gateways(file: str) -> bool:
@@ -70,7 +87,7 @@ def _gateway_facts(settings: Any) -> tuple[dict[str, Any], str]:
     """What the configuration of a gateway (``gateway.settings``) is about: for programs, for people."""
     told = {
         "listeners": [entry.url for entry in settings.listen],
-        "upstream": settings.gateway.upstream,
+        "upstream": shown(settings.gateway.upstream),
         "users": len(settings.users),
         "rules": len(settings.rules),
         "jwt": bool(settings.jwt.keys),
@@ -126,7 +143,7 @@ def show(
         settings = read(file, assignments or [])
     screen = Screen(as_json)
     if as_json:
-        screen.value(msgspec.to_builtins(settings))
+        screen.value(shown(settings))
         return OK
     for line in settings_text.lines(settings, explain=not brief):
         screen.line(line, "dim" if line.startswith("#") else "bold" if line.startswith("[") else "")

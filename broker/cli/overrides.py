@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from broker.errors import ConfigError
+from broker.secret import decoded, masked_in, revealed
 from broker.settings import NfpSection, OsloSection, Settings, check, load, loads
 
 _TABLES = ("broker", "tree", "access", "limits", "journal", "nfp", "oslo")
@@ -20,7 +21,7 @@ _FILES = {
     ("tree", "curve_cert"),
     ("journal", "directory"),
     *(("nfp", name) for name in ("base_dir", "key_secret", "inventory", "files")),
-    *(("oslo", name) for name in ("ipc_dir", "curve_cert")),
+    *(("oslo", name) for name in ("ipc_dir", "curve_cert", "redis_password_file")),
 }
 """Settings that are paths: on the command line they start from where it was typed."""
 
@@ -41,18 +42,19 @@ def apply(settings: Settings, assignments: Sequence[str]) -> Settings:
     Raises:
         ConfigError: an unknown key, a value of the wrong type, or one that contradicts another setting.
     """
-    tables: dict[str, Any] = msgspec.to_builtins(settings)
+    tables: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=revealed)
     for name, section_type in (("nfp", NfpSection), ("oslo", OsloSection)):
         if tables[name] is None and any(each.lstrip().startswith(f"{name}.") for each in assignments):
-            tables[name] = msgspec.to_builtins(section_type())
+            tables[name] = msgspec.to_builtins(section_type(), enc_hook=revealed)
     for assignment in assignments:
         path, mark, text = assignment.partition("=")
         section, dot, key = path.strip().partition(".")
         if not mark or not dot:
-            raise ConfigError(f"--set: saw {assignment!r}, expected section.key=value")
-        _assign(tables, section, key, _value(text.strip()), assignment)
-        _typed(tables, assignment, section, key)
-    return check(msgspec.convert(tables, Settings))
+            raise ConfigError(f"--set: saw {masked_in(assignment)!r}, expected section.key=value")
+        shown = masked_in(assignment)
+        _assign(tables, section, key, _value(text.strip()), shown)
+        _typed(tables, shown, section, key)
+    return check(msgspec.convert(tables, Settings, dec_hook=decoded))
 
 
 def _assign(tables: dict[str, Any], section: str, key: str, value: Any, assignment: str) -> None:
@@ -90,7 +92,7 @@ def _typed(tables: dict[str, Any], assignment: str, section: str, key: str) -> N
         ConfigError: in the words that a file with this one setting would get.
     """
     try:
-        msgspec.convert(tables, Settings)
+        msgspec.convert(tables, Settings, dec_hook=decoded)
     except msgspec.ValidationError as error:
         said = str(error)
         try:

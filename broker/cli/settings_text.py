@@ -14,6 +14,8 @@ from typing import Any, get_args
 import msgspec
 from msgspec import NODEFAULT, Struct
 
+from broker.settings import shown
+
 WIDTH = 110
 
 
@@ -104,7 +106,7 @@ def _possible(struct: type[Struct]) -> Iterator[str]:
 
 def _section(struct: Struct, explain: bool) -> Iterator[str]:
     for field in msgspec.structs.fields(struct):
-        value = msgspec.to_builtins(getattr(struct, field.name))
+        value = shown(getattr(struct, field.name), field.name)
         if explain:
             yield from _explained(type(struct), field.name)
         if value is None:

@@ -7,12 +7,14 @@ can be watched like any other descriptor).
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import subprocess
 from collections.abc import Sequence
 from typing import Final
 
+from broker import interpreter
 from broker.journal.marks import REPORT
 
 SOCKET_BYTES: Final = 1 << 20
@@ -26,8 +28,8 @@ class Child:
     """One writer at a time. Belongs to one thread.
 
     Args:
-        command: what is started; behind it come the number of the child's end of the pair, its options, and the number
-            of the lock file that it inherits, if it does.
+        command: what is started; behind it come the number of the child's end of the pair, and that of the lock file
+            that it inherits, if it does. Its options are its input.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -59,22 +61,27 @@ class Child:
 
     # -- beginning and end ---------------------------------------------------------------------
 
-    def spawn(self, options: str, lock_fd: int = -1) -> None:
+    def spawn(self, options: bytes, lock_fd: int = -1) -> None:
         """Start one, which inherits the lock file ``lock_fd`` (-1: it takes the lock itself); the former one has been
         reaped.
 
         Raises:
             OSError: no descriptor, no memory, no process.
         """
-        ours, theirs = socket.socketpair()
         inherited = [fd for fd in (lock_fd,) if fd >= 0]
+        given = interpreter.order(options)
+        try:
+            ours, theirs = socket.socketpair()
+        except BaseException:
+            os.close(given)
+            raise
         try:
             ours.setblocking(False)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
             self._process = subprocess.Popen(
-                [*self._command, str(theirs.fileno()), options, *map(str, inherited)],
+                [*self._command, str(theirs.fileno()), *map(str, inherited)],
                 pass_fds=[theirs.fileno(), *inherited],
-                stdin=subprocess.DEVNULL,
+                stdin=given,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is ours to deal with: it ends when we do
             )
@@ -83,6 +90,7 @@ class Child:
             raise
         finally:
             theirs.close()
+            os.close(given)
         self._sock = ours
         self._heard = b""
         self._full = False

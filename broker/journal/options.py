@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import Struct
 
-SHIP_TO: Final = "HEADGATE_SHIP_TO"
-"""In the environment of the process that ships for a broker: where to."""
+from broker.secret import SecretPlace
 
 
 class JournalOptions(Struct, frozen=True, kw_only=True):
@@ -53,7 +52,7 @@ class JournalOptions(Struct, frozen=True, kw_only=True):
     keep_s: float = 0.0
     """Segments of this writer are deleted at this age; 0 keeps all."""
 
-    ship_to: str | None = None
+    ship_to: SecretPlace | None = None
     """URL of a store that sealed segments are sent to (``shipping``)."""
 
     block_records: int = 4096

@@ -339,8 +339,9 @@ class Recorder:
         """Start a writer, which inherits the lock if there is one already; one that takes over is told of all peers
         before anything else.
         """
-        options = msgspec.structs.replace(self.options, log_level=log.getEffectiveLevel())
-        self._child.spawn(msgspec.json.encode(options).decode(), lock_fd)
+        # another process ships, and no other has to know where to
+        options = msgspec.structs.replace(self.options, log_level=log.getEffectiveLevel(), ship_to=None)
+        self._child.spawn(msgspec.json.encode(options), lock_fd)
         self._ready = self._closing = False
         self._sent_before = self._number
         if self.introduce is not None and self._number:

@@ -5,20 +5,23 @@ It ends by itself: a pipe to it is all that holds it, and once that is closed it
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
 import subprocess
 import threading
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from broker import interpreter
-from broker.journal.options import SHIP_TO, JournalOptions
+from broker.journal.options import JournalOptions
+from broker.secret import revealed
 
 log = logging.getLogger("headgate")
 
 SHIPPER: Final = interpreter.command("broker.journal.shipping")
-"""The command; behind it come folder and writer. The URL, which may have a key in it, goes into the environment."""
+"""The command; its options, with the URL that may have a key in it, are the first line of its input."""
 RETRY_S: Final = 60.0
 """How long after its end another one is started."""
 
@@ -32,8 +35,8 @@ class Shipment:
     """
 
     def __init__(self, options: JournalOptions, command: Sequence[str] = SHIPPER) -> None:
-        self._command = [*command, options.directory, options.writer]
-        self._environ = {**os.environ, SHIP_TO: options.ship_to or ""}
+        self._command = command
+        self._told = msgspec.json.encode(options, enc_hook=revealed) + b"\n"
         self._leaving = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -45,6 +48,7 @@ class Shipment:
             try:
                 with self._lock:
                     self._process = self._spawn()
+                    self._tell(self._process)
                 code: int | str | None = self._process.wait()
                 self._hang_up()
             except OSError as error:
@@ -56,11 +60,16 @@ class Shipment:
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             self._command,
-            env=self._environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is not for it: what is left is shipped then
         )
+
+    def _tell(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended at once: its code is told
+            process.stdin.write(self._told)
+            process.stdin.flush()
 
     def close(self) -> None:
         """Let it ship what is left and end; does not wait for that."""

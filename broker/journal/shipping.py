@@ -22,10 +22,11 @@ import msgspec
 from broker.backoff import Backoff
 from broker.errors import ConfigError
 from broker.journal.layout import HEADER_BYTES
-from broker.journal.options import SHIP_TO
+from broker.journal.options import JournalOptions
 from broker.journal.reading.segments import listing, live_writers
-from broker.journal.stores import Store, shown
+from broker.journal.stores import Store
 from broker.loglines import Stderr
+from broker.secret import SecretPlace, decoded, masked
 
 log = logging.getLogger("headgate")
 
@@ -172,7 +173,7 @@ class Shipper:
             ours = file.read(HEADER_BYTES)
         if self._store.head(segment.name, HEADER_BYTES) != ours:
             raise ConfigError(
-                f"{shown(self._store.url)} has a {segment.name} of another journal: ship to another folder, or give "
+                f"{masked(self._store.url)} has a {segment.name} of another journal: ship to another folder, or give "
                 "the writer another name"
             )
 
@@ -203,27 +204,25 @@ class Shipper:
                 seconds = every_s
             except OSError as error:
                 self.counts.failures += 1
-                seconds = backoff.after()
-                log.warning("journal: %s: %s; again in %g s", shown(self._store.url), _line(error), seconds)
+                seconds, url = backoff.after(), self._store.url
+                log.warning("journal: %s: %s; again in %g s", masked(url), _line(error, url), seconds)
                 self._there = None  # what became of it is asked
             if wait(seconds):
                 return
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+def _line(error: Exception, url: str) -> str:
+    return " ".join(SecretPlace(url).masked_in(str(error)).split())[:300]
 
 
-def main(argv: list[str]) -> int:
-    """Ship as long as standard input is open, and then what the last writer leaves: DIRECTORY WRITER.
-
-    Where to stands in the environment, as ``SHIP_TO``.
-    """
+def main() -> int:
+    """Ship as long as standard input is open, and then what the last writer leaves; its first line are the options."""
     logging.basicConfig(
         level=logging.INFO, handlers=[Stderr(logging.Formatter("headgate %(levelname)s %(message)s"))]
     )
-    directory, writer = argv
-    url = os.environ[SHIP_TO]
+    options = msgspec.json.decode(sys.stdin.buffer.readline(), type=JournalOptions, dec_hook=decoded)
+    assert options.ship_to is not None
+    directory, writer, url = options.directory, options.writer, options.ship_to.reveal()
     shipper = Shipper(directory, url, writer=writer)
 
     def ended(seconds: float) -> bool:
@@ -236,10 +235,10 @@ def main(argv: list[str]) -> int:
             time.sleep(0.1)
         shipper.round()
     except (ConfigError, OSError) as error:
-        log.error("journal: shipping to %s ends: %s", shown(url), _line(error))
+        log.error("journal: shipping to %s ends: %s", masked(url), _line(error, url))
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -20,14 +20,13 @@ from typing import Any, Final
 
 from broker.errors import ConfigError
 from broker.extras import lacking
+from broker.secret import SecretPlace, masked
 
 AHEAD_BYTES: Final = 256 << 10
 """Read at once where less was asked for: a request takes tens of milliseconds, whatever its size."""
 COPY_BYTES: Final = 8 << 20
 """Sent or read back at once."""
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_KEY: Final = re.compile(r"(s3://)(?:[^/?]*@|[^/@?]*:[^?]*@)|(abfss?://[^:/@?]*):[^?]*(?=@)", re.IGNORECASE)
-"""In a URL, also in one that is wrong because the key in it has a slash."""
 _UNFINISHED: Final = ".part"
 """Behind the name of what is not whole yet."""
 
@@ -35,15 +34,6 @@ _UNFINISHED: Final = ".part"
 def is_url(place: str) -> bool:
     """Whether a place is a store rather than a folder of this machine."""
     return _URL.match(place) is not None
-
-
-def shown(place: str) -> str:
-    """A place, or a text with URLs in it, as it may be printed: without their keys.
-
-    >>> shown("s3://key:secret@b/j?scheme=http")
-    's3://b/j?scheme=http'
-    """
-    return _KEY.sub(r"\1\2", place)
 
 
 def joined(place: str, name: str) -> str:
@@ -68,11 +58,12 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         from pyarrow import fs
     except ModuleNotFoundError:
-        raise ConfigError(f"{shown(url)}: {lacking('pyarrow')}") from None
+        raise ConfigError(f"{masked(url)}: {lacking('pyarrow')}") from None
     try:
         opened: tuple[Any, str] = fs.FileSystem.from_uri(url)
     except (ValueError, OSError) as error:  # an unknown scheme, a host that is missing, no libhdfs
-        raise ConfigError(f"{shown(url)}: {shown(_line(error))}") from None
+        text = SecretPlace(url).masked_in(_line(error))
+        raise ConfigError(f"{masked(url)}: {text}") from None
     return opened
 
 
@@ -132,7 +123,7 @@ class Store:
         self._system, self._folder = filesystem(url)
         self._made = False
         if not self._folder:
-            raise ConfigError(f"{shown(url)}: a bucket or a folder is missing in it")
+            raise ConfigError(f"{masked(url)}: a bucket or a folder is missing in it")
 
     def _inner(self, name: str) -> str:
         return f"{self._folder.rstrip('/')}/{name}"
@@ -214,5 +205,5 @@ def size_of(path: str) -> int:
     system, inner = filesystem(path)
     size: int | None = system.get_file_info(inner).size
     if size is None:
-        raise FileNotFoundError(2, os.strerror(2), shown(path))
+        raise FileNotFoundError(2, os.strerror(2), masked(path))
     return size

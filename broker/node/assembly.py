@@ -19,7 +19,7 @@ from broker.exposition import PageListener, Sample, render
 from broker.identity import PeerInfo
 from broker.memory import Trim
 from broker.node import drain
-from broker.node.attributes import STDERR_SEVERITY, initial, shown
+from broker.node.attributes import STDERR_SEVERITY, configuration, initial
 from broker.node.broker import Broker
 from broker.node.client_admission import ClientAdmission, access_of
 from broker.node.context import context_of
@@ -111,7 +111,7 @@ class Node:
             self.overlay,
             self.lifecycle,
             owner=self.owner,
-            config=dict(shown(settings)),
+            config=dict(configuration(settings)),
             attributes=attributes,
             apply_attribute=self._apply,
             journal=self.capture,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 
 from broker import __version__
 from broker.routing.topology import NO_PARENT, Topology
-from broker.settings import Settings
+from broker.settings import Settings, shown
 
 IMMUTABLE = 1
 """Flag of an attribute that clients may remember."""
@@ -18,9 +17,6 @@ STDERR_SEVERITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 
 """``broker.log_level`` as the RFC 5424 severity that ``log-stderr-level`` shows."""
 SETTABLE = 2
 """Flag of an attribute that ``attr.set`` may change."""
-
-_LOGIN = re.compile(r"(?<=://)(?:[^/?]*|[^/@?]*:[^?]*)@")
-"""Name and password in a URL, also where a slash in the password makes it none."""
 
 Attributes = dict[str, tuple[str | Callable[[], str], int]]
 
@@ -94,20 +90,12 @@ def _next(digits: str) -> str:
     return str(int(digits) + 1).zfill(len(digits)) if digits else ""
 
 
-def shown(settings: Settings) -> Mapping[str, object]:
+def configuration(settings: Settings) -> Mapping[str, object]:
     """The configuration as ``config.get`` shows it: our sections, and flux-core's ``access`` and ``tbon``.
 
     Every guest may read it: without what opens a store or Redis.
     """
-    import msgspec
-
-    access, journal, oslo = settings.access, settings.journal, settings.oslo
-    if journal.ship_to is not None:
-        journal = msgspec.structs.replace(journal, ship_to=_LOGIN.sub("", journal.ship_to))
-    if oslo is not None:
-        oslo = msgspec.structs.replace(
-            oslo, redis=tuple(_LOGIN.sub("", url.partition("?")[0]) for url in oslo.redis)
-        )
+    access = settings.access
     return {
         "access": {
             "allow-guest-user": access.allow_guest_user,
@@ -115,5 +103,5 @@ def shown(settings: Settings) -> Mapping[str, object]:
             "private-mode": access.private_mode,
         },
         "tbon": {"topo": settings.tree.topology, "torpid_min": f"{settings.tree.torpid_min_s:g}s"},
-        "headgate": msgspec.to_builtins(msgspec.structs.replace(settings, journal=journal, oslo=oslo)),
+        "headgate": shown(settings),
     }

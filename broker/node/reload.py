@@ -22,9 +22,10 @@ import msgspec
 from broker.errors import ConfigError, LinkClosed
 from broker.identity import PeerInfo
 from broker.ingress.admission import Access, admit
-from broker.node.attributes import STDERR_SEVERITY, shown
+from broker.node.attributes import STDERR_SEVERITY, configuration
 from broker.node.client_admission import access_of
 from broker.routing.port import CLIENT, Port
+from broker.secret import revealed
 from broker.settings import OsloSection, Settings
 from broker.wire.payload import encode_json
 
@@ -153,7 +154,7 @@ class Reload:
             severity = str(STDERR_SEVERITY[plan.settings.broker.log_level])
             payload = encode_json({"name": "log-stderr-level", "value": severity})
             node.context.call("attr.set", payload, None, nodeid=node.rank)
-        node.context.config = dict(shown(plan.settings))
+        node.context.config = dict(configuration(plan.settings))
         for tell in node.reloaded:
             tell(plan.settings)
         left = f"; {ended} link{'s' * (ended != 1)} ended" if ended else ""
@@ -225,7 +226,7 @@ def differences(before: Settings, after: Settings) -> Iterator[Path]:
 
 
 def _tables(settings: Settings) -> dict[str, Any]:
-    tables: dict[str, Any] = msgspec.to_builtins(settings)
+    tables: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=revealed)
     tables["hosts"] = {str(host["rank"]): host for host in tables["hosts"]}
     tables["clients"] = {client["public_key"]: client for client in tables["clients"]}
     return tables

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from broker.errors import HeadgateError
 from broker.oslo.names import Reason
+from broker.secret import SecretUrl
 
 
 class Address(NamedTuple):
@@ -97,7 +98,7 @@ class Settings:
 
     ipc_dir: str
     directories: tuple[str, ...] = ()
-    redis: tuple[str, ...] = field(default=(), repr=False)
+    redis: tuple[SecretUrl, ...] = ()
     directory_key: str = ""
     curve_cert: str = ""
     keepalive: tuple[bool, int, int, int] = field(default=(True, 5, 3, 2))

@@ -12,6 +12,7 @@ from typing import Final
 
 from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.names import DIRECTORY_PORT, PORTS, Pipeline
+from broker.secret import SecretUrl
 
 DIRECTORY: Final = "directory"
 """The room beside the pipelines that a proxy may run."""
@@ -79,6 +80,7 @@ class NodeConfig:
         run: rooms that this process runs, of ``EVERYTHING``.
         directories: ``tcp://host:port`` of other directories to announce to and to read from; () none.
         redis: URLs of Redis servers (``redis://``, ``sentinel://HOST:PORT/SERVICE``) to share states by; () none.
+        redis_password_file: the password of those whose URL has none; "" they have none.
         curve_cert: path of the CURVE certificate; "" plaintext.
         directory_key: Z85 key of the other directories; "" is our own (all proxies share a certificate).
         insecure: allow plaintext off loopback.
@@ -105,7 +107,8 @@ class NodeConfig:
     directory_port: int = DIRECTORY_PORT
     run: frozenset[str] = EVERYTHING
     directories: tuple[str, ...] = ()
-    redis: tuple[str, ...] = ()
+    redis: tuple[SecretUrl, ...] = ()
+    redis_password_file: str = ""
     curve_cert: str = ""
     directory_key: str = ""
     insecure: bool = False

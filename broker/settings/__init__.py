@@ -13,6 +13,7 @@
     transport_options   the tables that only one transport knows
     rules     what types cannot say: ranks that cover the tree, parents, keys, plaintext; ``nfp_rules`` of `[nfp]`,
               ``oslo_rules`` of `[oslo]`, ``journal_rules`` of `[journal]`
+    showing   settings as they may be shown: without secrets
     reading   file -> text -> tables -> `Settings`, or one `ConfigError` that lists every problem by line
 
 Imported by the node and by the command line; the other rooms get plain values.
@@ -33,6 +34,7 @@ from broker.settings.schema import (
     Settings,
     TreeSection,
 )
+from broker.settings.showing import shown
 
 __all__ = [
     "AccessSection",
@@ -61,4 +63,5 @@ __all__ = [
     "load_nfp",
     "load_oslo",
     "loads",
+    "shown",
 ]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from broker.errors import ConfigError
 from broker.schemes import Capabilities, capabilities_of, nobody
+from broker.secret import masked
 from broker.settings.addresses import is_exposed, split_uri
 from broker.settings.lines import KeyPath
 
@@ -26,7 +27,7 @@ class Problem(NamedTuple):
 
 def saw(path: KeyPath, seen: object, expected: str) -> Problem:
     """The fault at ``path``: what was seen, cut to 64 characters, and what was expected."""
-    return Problem(path, f"saw {str(seen)[:64]!r}, expected {expected}")
+    return Problem(path, f"saw {masked(str(seen))[:64]!r}, expected {expected}")
 
 
 def check_key(path: KeyPath, key: str) -> Iterator[Problem]:
@@ -54,7 +55,7 @@ def check_uri(path: KeyPath, uri: str, schemes: tuple[str, ...]) -> Iterator[Pro
     try:
         scheme = split_uri(uri).scheme
     except ValueError as error:
-        yield Problem(path, f"saw {uri[:64]!r}, {error}")
+        yield Problem(path, f"saw {masked(uri)[:64]!r}, {error}")
         return
     if scheme not in schemes:
         yield saw(path, uri, f"one of the schemes {', '.join(schemes)}")
@@ -63,12 +64,12 @@ def check_uri(path: KeyPath, uri: str, schemes: tuple[str, ...]) -> Iterator[Pro
 def check_address(path: KeyPath, uri: str) -> Iterator[Problem]:
     """Check the form of an address, and that there is a transport for it."""
     if not all(uri.partition("://")):
-        yield Problem(path, f"saw {uri[:64]!r}, expected SCHEME://ADDRESS")
+        yield Problem(path, f"saw {masked(uri)[:64]!r}, expected SCHEME://ADDRESS")
         return
     try:
         expected = capabilities_of(uri).check_address(uri)
     except ConfigError as error:
-        yield Problem(path, f"saw {uri[:64]!r}, {error}")
+        yield Problem(path, f"saw {masked(uri)[:64]!r}, {error}")
     else:
         if expected:
             yield saw(path, uri, expected)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
+from broker.secret import SecretPlace
 from broker.settings.ranges import Seconds, Text
 
 SEGMENT_MIN_BYTES = 64 * 1024
@@ -66,7 +67,7 @@ class JournalSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep_s: Seconds = 0.0
     """Age at which segments are deleted. Default 0: never."""
 
-    ship_to: Text | None = None
+    ship_to: SecretPlace | None = None
     """URL of a store that ended segments are sent to as well, as `headgate journal ship` does it: `s3://`, `gs://`,
     `abfs://`, `hdfs://` or `file://`. Needs pyarrow. Default: they stay here."""
 

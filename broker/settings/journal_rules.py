@@ -18,7 +18,7 @@ def journal_problems(section: JournalSection) -> Iterator[Problem]:
         yield saw(
             ("journal", "keep_s"), section.keep_s, f"0 for all, or at least rotate_s, {section.rotate_s:g}"
         )
-    if section.ship_to and "://" not in section.ship_to:
+    if section.ship_to and "://" not in section.ship_to.reveal():
         yield saw(
             ("journal", "ship_to"), section.ship_to, "a URL such as s3://bucket/folder or file:///mnt/folder"
         )

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from broker.secret import SecretUrl
 from broker.settings.ranges import Bytes, Count, Text, Userid
 
 RoleName = Literal["owner", "user", "admin"]
@@ -166,9 +167,13 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     directory_key: Text | None = None
     """CURVE public key of those directories. Default: our own, as all proxies may share one certificate."""
 
-    redis: tuple[Text, ...] = ()
+    redis: tuple[SecretUrl, ...] = ()
     """Redis servers that share the directory: `redis://HOST:PORT/DB`, `rediss://` or `sentinel://HOST:PORT/SERVICE`.
     All are written to, all that answer are read. Default none. Needs the extra `redis`."""
+
+    redis_password_file: Text | None = None
+    """File (0600) with the password of these servers, which then stands in no URL; read when the directory starts.
+    Default none."""
 
     curve_cert: Text | None = None
     """Path of this node's CURVE certificate (`headgate keygen`), relative to the configuration file. Default none: the

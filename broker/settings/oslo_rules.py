@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from broker.schemes import UNIX_PATH_BYTES
+from broker.secret import masked
 from broker.settings.addresses import Address, is_exposed, split_uri
 from broker.settings.faults import Problem, check_key, check_metrics, saw
 from broker.settings.lines import KeyPath
@@ -81,14 +82,14 @@ def _directories(section: OsloSection) -> Iterator[Problem]:
         try:
             address = split_uri(uri)
         except ValueError as error:
-            yield Problem(path, f"saw {uri[:64]!r}, {error}")
+            yield Problem(path, f"saw {masked(uri)[:64]!r}, {error}")
             continue
         if address.scheme != "tcp" or address.port == "*":
             yield saw(path, uri, "tcp://HOST:PORT")
         elif is_exposed(address) and section.curve_cert is None and not section.insecure:
             yield saw(path, uri, "a loopback address, or oslo.curve_cert, or oslo.insecure = true")
     for index, url in enumerate(section.redis):
-        scheme, mark, rest = url.partition("://")
+        scheme, mark, rest = url.reveal().partition("://")
         if not mark or scheme not in _REDIS_SCHEMES or not rest:
             # what stands behind the scheme may hold a password: it is not repeated
             yield saw(

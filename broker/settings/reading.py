@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from broker.errors import ConfigError
+from broker.secret import decoded
 from broker.settings.journal import JournalSection
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import NfpSection
@@ -68,6 +69,9 @@ def rooted_oslo(section: OsloSection, folder: str) -> OsloSection:
     if section.backlog is not None and section.backlog.path is not None:
         path = os.path.join(folder, section.backlog.path)
         section = replace(section, backlog=replace(section.backlog, path=path))
+    if section.redis_password_file is not None:
+        path = os.path.join(folder, section.redis_password_file)
+        section = replace(section, redis_password_file=path)
     return section
 
 
@@ -156,7 +160,7 @@ def loads_as(struct: type[S], rules: Rules[S], text: str, name: str) -> S:
         raise ConfigError(_syntax_error(text, name, str(error))) from None
     if wrong := list(shape_problems(struct, tables, ())):
         _refuse(text, name, wrong)
-    settings = msgspec.convert(tables, struct)
+    settings = msgspec.convert(tables, struct, dec_hook=decoded)
     if wrong := list(rules(settings)):
         _refuse(text, name, wrong)
     return settings

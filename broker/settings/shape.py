@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Struct
 
+from broker.secret import HIDDEN, SecretUrl, decoded, masked_in
 from broker.settings.faults import Problem
 from broker.settings.lines import KeyPath
 
@@ -49,11 +50,11 @@ def _value(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
 
 def _leaf(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
     try:
-        msgspec.convert(value, kind)
+        msgspec.convert(value, kind, dec_hook=decoded)
         if value != value:  # not a number: TOML has it, and no range excludes it
             yield Problem(path, "saw nan, expected a number")
     except msgspec.ValidationError as error:
-        yield Problem(path, f"saw {_shown(value)}, expected {_expected(kind, str(error))}")
+        yield Problem(path, f"saw {_seen(kind, value)}, expected {_expected(kind, str(error))}")
 
 
 def _table_struct(kind: Any) -> type[Struct] | None:
@@ -105,6 +106,15 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"saw an unknown key, expected one of {', '.join(sorted(known))}{hint}"
 
 
+def _seen(kind: Any, value: object) -> str:
+    """A value that is of another type; nothing of it where a secret belongs."""
+    return HIDDEN if value and _is_secret(kind) else _shown(value)
+
+
+def _is_secret(kind: Any) -> bool:
+    return (isinstance(kind, type) and issubclass(kind, SecretUrl)) or any(map(_is_secret, get_args(kind)))
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = masked_in(repr(value))
     return text if len(text) <= SEEN_CHARS else text[: SEEN_CHARS - 3] + "..."

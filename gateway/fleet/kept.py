@@ -20,8 +20,10 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from broker import secret
 from broker.errors import ConfigError
 from broker.extras import install
+from broker.secret import SecretUrl
 from gateway.identity import shared
 from gateway.identity.leases import HEARTBEAT_S
 from gateway.identity.store import KEY_BYTES, LOGIN, LONGEST_S, Store
@@ -137,12 +139,17 @@ class Kept:
             return bool((await pipe.execute())[1])
 
 
-def client_of(url: str) -> Any:
+def client_of(url: SecretUrl, password_file: str | None = None) -> Any:
     """A client of redis-py, which connects when it is used.
 
+    Args:
+        url: of the server.
+        password_file: has the password where the URL has none.
+
     Raises:
-        ConfigError: redis-py is missing, or the URL is none.
+        ConfigError: redis-py is missing, the URL is none, or the password cannot be read.
     """
+    password = {} if password_file is None else {"password": secret.read_file(password_file)}
     try:
         asyncio_redis = importlib.import_module("redis.asyncio")
     except ImportError as error:
@@ -150,9 +157,11 @@ def client_of(url: str) -> Any:
         raise ConfigError(text) from None
     try:
         client = asyncio_redis.from_url(
-            url, socket_connect_timeout=CONNECT_S, health_check_interval=HEARTBEAT_S
+            url.reveal(), socket_connect_timeout=CONNECT_S, health_check_interval=HEARTBEAT_S, **password
         )
         client.connection_pool.make_connection()  # connects nowhere, but looks at the options
         return client
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"gateway.redis: {error}") from None
+        if str(error).startswith("Port"):  # it quotes what may be a part of a password
+            error = ValueError("a port that is none: special characters in a password are written as %XX")
+        raise ConfigError(f"gateway.redis: saw {str(url)!r}: {url.masked_in(str(error))}") from None

@@ -47,6 +47,7 @@ from gateway.identity.store import FLEET
 from gateway.principal import Denied
 
 if TYPE_CHECKING:
+    from broker.secret import SecretUrl
     from gateway.identity.leases import Connections
     from gateway.identity.store import Store
 
@@ -81,6 +82,7 @@ class Fleet:
         store: has what names this gateway, and revocations. connections: those of this process.
         answer: to what others ask (``service.answered``).
         clock: seconds, never going back.
+        password_file: has the password of the server where the URL has none.
 
     Attributes:
         away: Redis is not reached. label: what this gateway is called in answers for people.
@@ -93,12 +95,13 @@ class Fleet:
 
     def __init__(
         self,
-        url: str,
+        url: SecretUrl,
         channel: str,
         store: Store,
         connections: Connections,
         answer: Callable[[bytes], bytes],
         clock: Callable[[], float],
+        password_file: str | None = None,
     ) -> None:
         self.away = True
         self._gateway = store.key(FLEET).hex()[:16]
@@ -120,7 +123,7 @@ class Fleet:
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._questions = Questions()
         self._running: asyncio.Task[None] | None = None
-        self._redis = client_of(url)
+        self._redis = client_of(url, password_file)
         self._kept = Kept(self._redis, channel, store)
         self.logins = SharedLogins(self._kept, store, lambda: self.away, self._say_logins)
         self._reached = asyncio.Event()

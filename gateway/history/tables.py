@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from broker.errors import ConfigError
-from broker.journal.stores import is_url, joined, shown
+from broker.journal.stores import is_url, joined
+from broker.secret import masked
 from gateway import delta
 from gateway.history.files import (
     FILES_MAX,
@@ -60,7 +61,7 @@ class Warehouse:
         arrow()
         there = bool(self.tables()) if self._stored else os.path.isdir(self.directory)
         if not there:
-            place = shown(self.directory)
+            place = masked(self.directory)
             raise Absent(
                 f"there is no warehouse at {place} yet: "
                 f"headgate pipeline batch --journal DIR --warehouse {place} makes one"
@@ -238,7 +239,7 @@ def _folders(place: str) -> list[str]:
         system, folder = delta.filesystem(place)
         about = delta.listed(system, folder)
     except (OSError, ConfigError) as error:
-        raise Absent(f"{shown(place)}: {delta.one_line(error)}") from None
+        raise Absent(f"{masked(place)}: {delta.one_line(error)}") from None
     return [each.base_name for each in about if each.type is fs.FileType.Directory]
 
 

@@ -122,7 +122,7 @@ class AuthorizationHook:
 
     def __init__(self, access: AccessSection, clock: Callable[[], float]) -> None:
         assert access.hook_url is not None
-        self._url: str = access.hook_url
+        self._url = access.hook_url
         self._limit_s = access.hook_s
         self._cache_s = access.hook_cache_s
         self._clock = clock
@@ -206,7 +206,7 @@ class AuthorizationHook:
         }
         body = msgspec.json.encode(question)
         async with asyncio.timeout(self._limit_s):
-            reply = await fetch(self._url, body=body, headers={"Content-Type": "application/json"})
+            reply = await fetch(self._url.reveal(), body=body, headers={"Content-Type": "application/json"})
         if reply.status != 200:
             raise ValueError(f"status {reply.status}, expected 200")
         try:

@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from broker.errors import ConfigError
 from broker.nesting import read_json
+from broker.secret import masked, masked_in
 from gateway.identity.fetching import ANSWER_BYTES, FAULTS, fetch, told
 from gateway.identity.proxies import is_local_host
 from gateway.settings.credentials import JwtSection
@@ -72,11 +73,11 @@ class JwtKeys:
     """
 
     def __init__(self, settings: JwtSection, *, clock: Callable[[], float] = time.monotonic) -> None:
-        for address in settings.keys:
+        self._addresses = [key.reveal() for key in settings.keys]
+        for address in self._addresses:
             _check_address(address)
-        self._settings = settings
         self._clock = clock
-        self._keys: dict[str, list[Key]] = {address: [] for address in settings.keys}
+        self._keys: dict[str, list[Key]] = {address: [] for address in self._addresses}
         self._asked: float | None = None
         self._left_out: set[str] = set()  # what was logged
         self._reading = asyncio.Lock()
@@ -133,11 +134,11 @@ class JwtKeys:
     async def _read_all(self) -> list[Problem]:
         self._asked = self._clock()
         problems = []
-        for address in self._settings.keys:
+        for address in self._addresses:
             try:
                 self._keys[address] = await self._read(address)
             except FAULTS as error:
-                problems.append(Problem(address, f"{address}: {told(error)}"))
+                problems.append(Problem(address, f"{masked(address)}: {masked_in(told(error))}"))
                 log.warning("keys of JWTs: %s; the keys read before stay", problems[-1].text)
         return problems
 
@@ -299,7 +300,7 @@ def _check_address(address: str) -> None:
     parts = urlsplit(address)
     if parts.scheme == "http" and not is_local_host(parts.netloc):
         raise ConfigError(
-            f"jwt.keys: {address}: expected https, or http on this machine: who forges keys is anybody"
+            f"jwt.keys: {masked(address)}: expected https, or http on this machine: who forges keys is anybody"
         )
     if "://" in address and parts.scheme not in ("https", "http", "file"):
-        raise ConfigError(f"jwt.keys: {address}: expected a PEM file, https:// or file://")
+        raise ConfigError(f"jwt.keys: {masked(address)}: expected a PEM file, https:// or file://")

@@ -11,14 +11,14 @@ import asyncio
 import base64
 import hmac
 import logging
-import os
-import stat
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus
 
+from broker import secret
 from broker.errors import ConfigError
+from broker.secret import SecretPlace
 from gateway.identity.fetching import FAULTS, Reply, fetch, told
 from gateway.identity.jwt import Untimely, Verifier
 from gateway.identity.keys import JwtKeys
@@ -31,7 +31,6 @@ FRESH_S: Final = 600.0
 """How long metadata and keys are used before they are read again; an unknown key reads keys at once."""
 RETRY_S: Final = 5.0
 """How long a provider that did not answer is not asked again: many who want in at once must not all wait for it."""
-SECRET_BYTES: Final = 4096
 TEXT_CHARS: Final = 8192
 """Longest address or token that is taken from an answer."""
 
@@ -114,7 +113,7 @@ class Provider:
             return
         if self._jwt_keys is None or self._metadata is None or self._metadata.jwks != found.jwks:
             self.close()
-            self._jwt_keys = JwtKeys(JwtSection(keys=(found.jwks,)), clock=self._clock)
+            self._jwt_keys = JwtKeys(JwtSection(keys=(SecretPlace(found.jwks),)), clock=self._clock)
         await self._jwt_keys.refresh()
         self._asked, self._why, self._metadata = self._clock(), "", found
 
@@ -172,7 +171,7 @@ class Provider:
             if not any(self._jwt_keys.find(each, None) for each in entry.algorithms):
                 raise self.away("none of its keys could be read")
         section = JwtSection(
-            keys=(metadata.jwks,),
+            keys=(SecretPlace(metadata.jwks),),
             algorithms=entry.algorithms,
             issuer=entry.issuer,
             audience=entry.client_id,
@@ -267,17 +266,9 @@ def read_secret(path: str) -> str:
         Denied: it cannot be read or is empty, or others may read it (502): a person has to look after it.
     """
     try:
-        with open(path, "rb") as file:
-            mode = os.fstat(file.fileno())
-            text = file.read(SECRET_BYTES).decode().strip()
-    except (OSError, ValueError) as error:
-        raise refused(f"{path}: {told(error)}", "this gateway cannot read its own secret", 502) from error
-    if mode.st_uid == os.geteuid() and mode.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        why = f"{path}: mode {stat.S_IMODE(mode.st_mode):04o} shows the secret to others, expected 0600"
-        raise refused(why, "this gateway's own secret is open to others", 502)
-    if not text:
-        raise refused(f"{path}: empty, expected the secret", "this gateway cannot read its own secret", 502)
-    return text
+        return secret.read_file(path)
+    except ConfigError as error:
+        raise refused(str(error), "this gateway cannot read its own secret", 502) from error
 
 
 def check_secret(path: str) -> None:

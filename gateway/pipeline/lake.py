@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.journal.stores import is_url, shown
+from broker.journal.stores import is_url
+from broker.secret import masked
 from gateway import delta
 from gateway.pipeline import schema
 from gateway.pipeline.columns import PARTITION, VERSION_KEY, Column, Table
@@ -75,7 +76,7 @@ class Snapshot:
         self._delta = delta.opened(self.place)
         if self._delta is not None:
             known.refuse_foreign(
-                {key.encode(): str(v).encode() for key, v in self.settings.items()}, shown(self.place)
+                {key.encode(): str(v).encode() for key, v in self.settings.items()}, masked(self.place)
             )
 
     @property
@@ -86,7 +87,7 @@ class Snapshot:
             FileNotFoundError: there is none.
         """
         if self._delta is None:
-            raise FileNotFoundError(f"{shown(self.place)}: no table")
+            raise FileNotFoundError(f"{masked(self.place)}: no table")
         return self._delta
 
     @property
@@ -325,9 +326,9 @@ def _conflicts(place: str) -> Iterator[None]:
         with delta.plain_errors(place):
             yield
     except CommitFailedError as error:
-        raise Conflict(f"{shown(place)}: {delta.one_line(error)}") from None
+        raise Conflict(f"{masked(place)}: {delta.one_line(error)}") from None
     except DeltaError as error:
-        raise delta.TableError(f"{shown(place)}: {delta.one_line(error)}") from None
+        raise delta.TableError(f"{masked(place)}: {delta.one_line(error)}") from None
 
 
 def create(at: Snapshot) -> None:

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from broker.journal.stores import is_url, joined, shown
+from broker.journal.stores import is_url, joined
+from broker.secret import masked
 from gateway import delta
 from gateway.pipeline import lake, parts, schema
 from gateway.pipeline.errors import Busy, Conflict, PipelineError
@@ -57,7 +58,7 @@ class Warehouse:
 
     def __str__(self) -> str:
         """Where it is, for people."""
-        return shown(self.place)
+        return masked(self.place)
 
     @property
     def stored(self) -> bool:

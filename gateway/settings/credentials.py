@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from broker.secret import SecretPlace
 from broker.settings.ranges import Text, Userid
 
 RoleName = Literal["owner", "user", "admin"]
@@ -24,7 +25,7 @@ class TokenSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class JwtSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[jwt]`: JSON Web Tokens of an identity provider."""
 
-    keys: tuple[Text, ...] = ()
+    keys: tuple[SecretPlace, ...] = ()
     """PEM files of public keys, or `https://` / `file://` addresses of JWKS documents. Default none: no JWT is
     accepted. All keys are tried that fit `kid` and algorithm, so a new one may stand beside the old one."""
 

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from broker.errors import ConfigError
+from broker.secret import SecretPlace, decoded, masked_in, revealed
 from broker.settings.faults import check_key
 from broker.settings.reading import check_by, loads_as, text_of
 from broker.settings.transport_options import rooted_options
@@ -74,16 +75,22 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
     def listener(entry: ListenEntry) -> ListenEntry:
         return replace(entry, cert=file(entry.cert), key=file(entry.key), client_ca=file(entry.client_ca))
 
-    section, warehouse = settings.gateway, settings.history.warehouse
+    section = settings.gateway
     key = section.upstream_key
     section = replace(
         section,
         statedir=os.path.join(folder, section.statedir),
         upstream_cert=file(section.upstream_cert),
+        redis_password_file=file(section.redis_password_file),
         upstream_options=rooted_options(section.upstream_options, [section.upstream or ""], folder),
         upstream_key=file(key) if key and any(check_key(("upstream_key",), key)) else key,
     )
-    keys = tuple(key if "://" in key else os.path.join(folder, key) for key in settings.jwt.keys)
+
+    def place(given: SecretPlace | None) -> SecretPlace | None:
+        text = None if given is None else given.reveal()
+        return given if text is None or "://" in text else SecretPlace(os.path.join(folder, text))
+
+    keys = tuple(found for key in settings.jwt.keys if (found := place(key)))
     return replace(
         settings,
         gateway=section,
@@ -97,9 +104,7 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
         oidc=tuple(
             replace(entry, client_secret_file=file(entry.client_secret_file)) for entry in settings.oidc
         ),
-        history=replace(
-            settings.history, warehouse=warehouse if "://" in (warehouse or "") else file(warehouse)
-        ),
+        history=replace(settings.history, warehouse=place(settings.history.warehouse)),
     )
 
 
@@ -112,15 +117,16 @@ def apply(settings: GatewaySettings, assignments: Sequence[str]) -> GatewaySetti
     Raises:
         ConfigError: an unknown key, a value of the wrong type, or one that contradicts another setting.
     """
-    tables: dict[str, Any] = msgspec.to_builtins(settings)
+    tables: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=revealed)
     for assignment in assignments:
         path, mark, text = assignment.partition("=")
         section, dot, key = path.strip().partition(".")
         if not mark or not dot:
-            raise ConfigError(f"--set: saw {assignment!r}, expected section.key=value")
-        _check_key(tables, section, key, assignment)
-        tables[section][key] = _typed(section, key, text, assignment)
-    return check(msgspec.convert(tables, GatewaySettings))
+            raise ConfigError(f"--set: saw {masked_in(assignment)!r}, expected section.key=value")
+        shown = masked_in(assignment)
+        _check_key(tables, section, key, shown)
+        tables[section][key] = _typed(section, key, text, shown)
+    return check(msgspec.convert(tables, GatewaySettings, dec_hook=decoded))
 
 
 def _check_key(tables: dict[str, Any], section: str, key: str, assignment: str) -> None:

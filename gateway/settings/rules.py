@@ -13,7 +13,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from broker.schemes import capabilities_of
-from broker.settings.faults import check_address
+from broker.secret import masked
+from broker.settings.faults import check_address, saw
 from broker.settings.lines import KeyPath
 from broker.settings.rules import Problem
 from broker.settings.transport_options import option_problems
@@ -37,10 +38,6 @@ def problems(settings: GatewaySettings) -> Iterator[Problem]:
     yield from _limits(settings)
 
 
-def _saw(path: KeyPath, seen: object, expected: str) -> Problem:
-    return Problem(path, f"saw {str(seen)[:64]!r}, expected {expected}")
-
-
 # ---------------------------------------------------------------- [[rules]]
 
 
@@ -52,7 +49,7 @@ def _rules(settings: GatewaySettings) -> Iterator[Problem]:
         for at, prefix in enumerate(rule.prefixes):
             # roles decide who may call the gateway's own methods: such a rule would do nothing
             if "call" in rule.kinds and prefix.startswith("gateway.") and prefix not in ("gateway.", METRICS):
-                yield _saw((*path, at), prefix, f'{METRICS} alone; preset = "viewer" lets a role look')
+                yield saw((*path, at), prefix, f'{METRICS} alone; preset = "viewer" lets a role look')
 
 
 # ---------------------------------------------------------------- the upstream
@@ -83,12 +80,12 @@ def _listeners(settings: GatewaySettings) -> Iterator[Problem]:
         try:
             place = place_of(entry.url)
         except ValueError as error:
-            yield Problem(path, f"saw {entry.url[:64]!r}, {error}")
+            yield Problem(path, f"saw {masked(entry.url)[:64]!r}, {error}")
             continue
         if times[entry.url] > 1 and (place.port or place.path):
-            yield _saw(path, entry.url, "each URL once")
+            yield saw(path, entry.url, "each URL once")
         if place.scheme == "http" and not place.loopback and not entry.insecure:
-            yield _saw(path, entry.url, "https, or a loopback address, or insecure = true here")
+            yield saw(path, entry.url, "https, or a loopback address, or insecure = true here")
         yield from _tls(index, entry, place)
         yield from _proxies(index, entry)
 
@@ -98,22 +95,22 @@ def _tls(index: int, entry: ListenEntry, place: Place) -> Iterator[Problem]:
         if entry.cert is None:
             yield Problem(("listen", index, "cert"), "missing, expected a PEM file since the URL is https")
         if entry.client_cert != "off" and entry.client_ca is None:
-            yield _saw(("listen", index, "client_cert"), entry.client_cert, "client_ca beside it, or off")
+            yield saw(("listen", index, "client_cert"), entry.client_cert, "client_ca beside it, or off")
         if entry.client_cert == "off" and entry.client_ca is not None:
-            yield _saw(
+            yield saw(
                 ("listen", index, "client_ca"), entry.client_ca, 'client_cert = "optional" or "required"'
             )
         return
     for name in ("cert", "key", "client_ca"):
         if (seen := getattr(entry, name)) is not None:
-            yield _saw(("listen", index, name), seen, f"https: {place.scheme} has no certificates")
+            yield saw(("listen", index, name), seen, f"https: {place.scheme} has no certificates")
     if entry.client_cert != "off":
-        yield _saw(("listen", index, "client_cert"), entry.client_cert, f"https: {place.scheme} has none")
+        yield saw(("listen", index, "client_cert"), entry.client_cert, f"https: {place.scheme} has none")
 
 
 def _proxies(index: int, entry: ListenEntry) -> Iterator[Problem]:
     if entry.proxy_protocol and not entry.trusted_proxies:
-        yield _saw(
+        yield saw(
             ("listen", index, "proxy_protocol"), "true", "trusted_proxies: whose header is to be believed"
         )
     for at, network in enumerate(entry.trusted_proxies):
@@ -131,15 +128,15 @@ def _metrics(settings: GatewaySettings) -> Iterator[Problem]:
     try:
         place = place_of(url)
     except ValueError as error:
-        yield Problem(path, f"saw {url[:64]!r}, {error}")
+        yield Problem(path, f"saw {masked(url)[:64]!r}, {error}")
         return
     if place.scheme == "https":
-        yield _saw(path, url, "http or unix: it is served without TLS")
+        yield saw(path, url, "http or unix: it is served without TLS")
     elif not place.loopback and not settings.gateway.metrics_insecure:
         expected = (
             "a loopback address, or gateway.metrics_insecure = true: it is served without TLS and login"
         )
-        yield _saw(path, url, expected)
+        yield saw(path, url, expected)
 
 
 # ---------------------------------------------------------------- who may come in
@@ -148,16 +145,20 @@ def _metrics(settings: GatewaySettings) -> Iterator[Problem]:
 def _jwt(settings: GatewaySettings) -> Iterator[Problem]:
     jwt = settings.jwt
     for index, key in enumerate(jwt.keys):
-        scheme, mark, _rest = key.partition("://")
-        on_this_machine = scheme == "http" and urlsplit(key).hostname in ("localhost", "127.0.0.1", "::1")
+        scheme, mark, _rest = key.reveal().partition("://")
+        on_this_machine = scheme == "http" and urlsplit(key.reveal()).hostname in (
+            "localhost",
+            "127.0.0.1",
+            "::1",
+        )
         if mark and scheme not in ("https", "file") and not on_this_machine:
             expected = "a PEM file, https:// or file://, or http:// on this machine"
-            yield _saw(("jwt", "keys", index), key, expected)
+            yield saw(("jwt", "keys", index), key, expected)
     for name in ("issuer", "audience"):
         if jwt.keys and getattr(jwt, name) is None:
             yield Problem(("jwt", name), "missing, expected a text since jwt.keys is set")
     if jwt.trust_claims and not jwt.keys:
-        yield _saw(("jwt", "trust_claims"), "true", "jwt.keys: only a signed token has claims to trust")
+        yield saw(("jwt", "trust_claims"), "true", "jwt.keys: only a signed token has claims to trust")
     if not jwt.algorithms:
         yield Problem(("jwt", "algorithms"), "saw none, expected at least one")
 
@@ -166,15 +167,15 @@ def _oidc(settings: GatewaySettings) -> Iterator[Problem]:
     times = Counter(entry.name for entry in settings.oidc)
     for index, entry in enumerate(settings.oidc):
         if times[entry.name] > 1:
-            yield _saw(("oidc", index, "name"), entry.name, "each provider once")
+            yield saw(("oidc", index, "name"), entry.name, "each provider once")
         for other in settings.oidc[:index]:
             if entry.prefix and other.prefix and _overlap(entry.prefix, other.prefix):
                 expected = f"one that does not meet {other.prefix!r} of {other.name}"
-                yield _saw(("oidc", index, "user_prefix"), entry.prefix, expected)
+                yield saw(("oidc", index, "user_prefix"), entry.prefix, expected)
         for name in ("issuer", "url"):
             if not is_web_address(seen := getattr(entry, name)):
                 expected = "https://HOST, or http:// on this machine, without a query"
-                yield _saw(("oidc", index, name), seen, expected)
+                yield saw(("oidc", index, name), seen, expected)
         yield from _roles(settings, ("oidc", index, "roles"), entry.roles)
         for at, group in enumerate(entry.groups):
             yield from _roles(settings, ("oidc", index, "groups", at, "roles"), group.roles)
@@ -188,7 +189,7 @@ def _roles(settings: GatewaySettings, path: KeyPath, roles: Iterable[str]) -> It
     """Roles that ``[access]`` does not let in over the web."""
     for role in ("owner", "admin"):
         if role in roles and not getattr(settings.access, f"allow_{role}"):
-            yield _saw(path, role, f"access.allow_{role} = true, or another role")
+            yield saw(path, role, f"access.allow_{role} = true, or another role")
 
 
 def is_web_address(text: str) -> bool:
@@ -214,24 +215,24 @@ def users(settings: GatewaySettings) -> Iterator[Problem]:
     holders: dict[str, str] = {}
     for index, user in enumerate(settings.users):
         if user.name in names:
-            yield _saw(("users", index, "name"), user.name, "each user once")
+            yield saw(("users", index, "name"), user.name, "each user once")
         names.add(user.name)
         first, last = settings.access.own_userids
         if first <= user.userid <= last:
             expected = f"one below {first} or above {last}: access.own_userids are for people of providers"
-            yield _saw(("users", index, "userid"), user.userid, expected)
+            yield saw(("users", index, "userid"), user.userid, expected)
         yield from _roles(settings, ("users", index, "roles"), user.roles)
         for at, certificate in enumerate(user.certificates):
             holder = holders.setdefault(certificate, user.name)
             if holder != user.name:
                 path = ("users", index, "certificates", at)
-                yield _saw(path, certificate, f"a name of its own: this is {holder}'s")
+                yield saw(path, certificate, f"a name of its own: this is {holder}'s")
 
 
 def _access(settings: GatewaySettings) -> Iterator[Problem]:
     first, last = settings.access.own_userids
     if not 65534 < first <= last:
-        yield _saw(
+        yield saw(
             ("access", "own_userids"), f"{first} to {last}", "two userids above 65534, the smaller first"
         )
     for index, origin in enumerate(settings.access.allowed_origins):
@@ -239,18 +240,18 @@ def _access(settings: GatewaySettings) -> Iterator[Problem]:
         whole = f"{parts.scheme}://{parts.netloc}"
         if parts.scheme not in ("http", "https") or not parts.netloc or origin != whole:
             path = ("access", "allowed_origins", index)
-            yield _saw(path, origin, "an origin like https://grafana.example.org, without a path")
+            yield saw(path, origin, "an origin like https://grafana.example.org, without a path")
     if settings.access.login_links == "owner" and not any(_is_loopback(each) for each in settings.listen):
-        yield _saw(
+        yield saw(
             ("access", "login_links"), "owner", "a listener on loopback: owner logins are granted there only"
         )
 
     hook = settings.access.hook_url
-    if hook is not None and not is_web_address(hook):
-        yield _saw(("access", "hook_url"), hook, "https://HOST, or http:// on this machine, without a query")
+    if hook is not None and not is_web_address(hook.reveal()):
+        yield saw(("access", "hook_url"), hook, "https://HOST, or http:// on this machine, without a query")
     if settings.access.client_crls and not any(entry.client_ca for entry in settings.listen):
         seen = settings.access.client_crls[0]
-        yield _saw(("access", "client_crls"), seen, "a listener with client_ca, whose authorities sign them")
+        yield saw(("access", "client_crls"), seen, "a listener with client_ca, whose authorities sign them")
 
 
 def _is_loopback(entry: ListenEntry) -> bool:
@@ -274,4 +275,4 @@ def _limits(settings: GatewaySettings) -> Iterator[Problem]:
     ):
         low, high = getattr(limits, smaller), getattr(limits, larger)
         if low > high:
-            yield _saw(("limits", smaller), low, f"at most {larger}, {high}")
+            yield saw(("limits", smaller), low, f"at most {larger}, {high}")

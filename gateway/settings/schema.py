@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta, Struct, field
 
+from broker.secret import SecretPlace, SecretUrl
 from broker.settings.ranges import Bytes, Count, Seconds, Text, Userid
 from gateway.settings.credentials import JwtSection, OidcEntry, RoleName, TokenSection, UserEntry
 
@@ -71,10 +72,14 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     history_bytes: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 16 * 2**20
     """Bytes of events kept for clients that reconnect. Default 16 MiB. 0 keeps none."""
 
-    redis: Text | None = None
+    redis: SecretUrl | None = None
     """A Redis server that several gateways of one instance share, `redis://[USER:PASSWORD@]HOST:PORT/DB` or
     `rediss://`: connections of a user are counted over all of them, logins, revocations and `gateway.sessions` reach
     all. Default none. Needs the extra `redis`."""
+
+    redis_password_file: Text | None = None
+    """File (0600) with its password, which then does not stand in the URL; read when the gateway starts. Default
+    none."""
 
     redis_channel: Text = "headgate"
     """What the channels and keys that they use there begin with. Default `headgate`."""
@@ -184,7 +189,7 @@ class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The role that one-time login links give. Default off; `headgate up` and `make run` set owner, which is granted
     on loopback listeners only."""
 
-    hook_url: Text | None = None
+    hook_url: SecretUrl | None = None
     """The authorisation hook, `https://...` (http: on this machine only): asked, beside the rules, whether a user may
     do what the rules allow. Default none. While it does not answer, nobody may."""
 
@@ -219,7 +224,7 @@ class HistorySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     the charts of the last day.
     """
 
-    warehouse: Text | None = None
+    warehouse: SecretPlace | None = None
     """Directory that `headgate pipeline` writes its tables into, or the URL of one in a store (`s3://bucket/warehouse`).
     Default none: there is no history."""
 

@@ -16,6 +16,7 @@ import zlib
 import msgspec
 import pytest
 
+from broker import interpreter
 from broker.extras import install
 from broker.journal import marks
 from broker.journal.layout import FLUX, STATE
@@ -40,11 +41,13 @@ class Live:
         with theirs:
             command = [sys.executable, "-m", "broker.journal.writer", str(theirs.fileno())]
             self.process = subprocess.Popen(
-                [*command, msgspec.json.encode(asked).decode()],
+                command,
+                stdin=(given := interpreter.order(msgspec.json.encode(asked))),
                 pass_fds=[theirs.fileno()],
                 stderr=subprocess.PIPE,
                 env={**os.environ, **(environment or {})},
             )
+        os.close(given)
         self.sock.settimeout(PATIENCE_S)
 
     def hear(self) -> tuple[int, int, int, int] | None:
@@ -251,11 +254,13 @@ def test_it_holds_no_descriptor_but_its_own(tmp_path, start):
         os.set_inheritable(file.fileno(), True)
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            asked = msgspec.json.encode(options(tmp_path / "j")).decode()
+            given = interpreter.order(msgspec.json.encode(options(tmp_path / "j")))
             process = subprocess.Popen(
-                [sys.executable, "-m", "broker.journal.writer", str(theirs.fileno()), asked],
+                [sys.executable, "-m", "broker.journal.writer", str(theirs.fileno())],
+                stdin=given,
                 pass_fds=[theirs.fileno(), file.fileno()],
             )
+            os.close(given)
             assert select.select([ours], [], [], PATIENCE_S)[0]
             held = {
                 os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")

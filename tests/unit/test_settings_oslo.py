@@ -11,6 +11,7 @@ from broker.identity import USERID_UNKNOWN, Role
 from broker.oslo.names import DIRECTORY_PORT, PORTS, Pipeline
 from broker.oslo.node import EVERYTHING, KeyEntry, NodeConfig, Rule, proxy_ipc_dir
 from broker.oslo.service.config import CallRule, FluxBridgeConfig
+from broker.secret import SecretUrl
 from broker.settings import (
     OsloCallEntry,
     OsloKeyEntry,
@@ -246,7 +247,7 @@ def test_a_proxy_is_told_everything():
         directory_port=5,
         run=frozenset({"call"}),
         directories=("tcp://h:5",),
-        redis=("redis://r",),
+        redis=(SecretUrl("redis://r"),),
         curve_cert="/c",
         directory_key=KEY,
         keys=(KeyEntry(KEY, "a", USERID_UNKNOWN, int(Role.USER | Role.ADMIN)),),
@@ -323,7 +324,7 @@ def test_the_url_names_the_folder_unless_drivers_look_there_anyway(monkeypatch):
 
 
 def test_what_people_are_told():
-    section = OsloSection(node="n7", ipc_dir="/srv/oslo", redis=("redis://u:secret@r",))
+    section = OsloSection(node="n7", ipc_dir="/srv/oslo", redis=(SecretUrl("redis://u:secret@r"),))
     lines = plan.where(section, plan.planned(section))
     assert lines == [
         "oslo.messaging proxy n7 in /srv/oslo",

@@ -14,7 +14,7 @@ from broker.cli.exits import UsageError
 from broker.errors import ConfigError
 from broker.journal.reading.files import is_folder
 from broker.journal.reading.segments import listing
-from broker.journal.stores import shown
+from broker.secret import masked
 
 _DEFAULT: Final = "Default: $XDG_STATE_HOME/headgate/journal."
 Directory = Annotated[
@@ -50,7 +50,7 @@ def check_writer(place: str, writer: str | None) -> None:
         ConfigError: it has none, or there is no such directory.
     """
     if writer is not None and is_folder(place) and not listing(place, writer):
-        raise ConfigError(f"journal directory {shown(place)}: no segment of writer {writer[:64]}")
+        raise ConfigError(f"journal directory {masked(place)}: no segment of writer {writer[:64]}")
 
 
 def moment_ns(word: str | None, option: str) -> int | None:

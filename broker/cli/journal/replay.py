@@ -29,7 +29,7 @@ from broker.journal.reading.peers import Peers
 from broker.journal.reading.records import Record, records
 from broker.journal.reading.segments import Segment, segments
 from broker.journal.replay import ANSWER_S, Outcome, Replay, refused_then, speed_of
-from broker.journal.stores import shown
+from broker.secret import masked
 
 EXAMPLES = (
     "headgate journal replay DIR --to local:///run/test.sock",
@@ -64,7 +64,7 @@ def chosen_writer(directory: str, writer: str | None) -> tuple[str, list[Segment
     writers = sorted({segment.writer for segment in found})
     if not writers:
         named = f" of writer {writer}" if writer else ""
-        raise ConfigError(f"journal directory {shown(directory)}: no segment{named}")
+        raise ConfigError(f"journal directory {masked(directory)}: no segment{named}")
     if len(writers) > 1:
         raise UsageError(f"several writers: {', '.join(writers)[:200]}; expected --writer NAME")
     return writers[0], found

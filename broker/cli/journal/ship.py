@@ -13,7 +13,7 @@ from broker.cli.journal import given
 from broker.cli.screen import Screen
 from broker.errors import HeadgateError
 from broker.journal.shipping import EVERY_S, Shipped, Shipper
-from broker.journal.stores import shown
+from broker.secret import SecretPlace, masked
 
 EXAMPLES = (
     "headgate journal ship DIR --to s3://bucket/journals             what is there now",
@@ -77,7 +77,9 @@ def ship(
             with bar.shown("shipping") as update:
                 shipper.round(update)
     except OSError as error:
-        raise HeadgateError(f"{shown(to)}: {' '.join(str(error).split())}") from None
+        raise HeadgateError(
+            f"{masked(to)}: {SecretPlace(to).masked_in(' '.join(str(error).split()))}"
+        ) from None
     finally:
         screen.record(value(shipper.counts), summary(shipper.counts))
     return FAILED if shipper.counts.missed else OK

@@ -17,7 +17,8 @@ from broker.cli.screen import Screen
 from broker.errors import ConfigError, print_error
 from broker.journal.reading.damage import Damage
 from broker.journal.reading.records import Record, records
-from broker.journal.stores import is_url, shown
+from broker.journal.stores import is_url
+from broker.secret import masked
 
 EXAMPLES = (
     "headgate journal show                                   everything, oldest first",
@@ -55,7 +56,7 @@ def read(
         yield from records(place, since_ns, until_ns, writer=writer, on_damage=damages)
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"{shown(place)}: {what}, expected a directory or a segment") from None
+        raise ConfigError(f"{masked(place)}: {what}, expected a directory or a segment") from None
 
 
 def show(

@@ -22,6 +22,7 @@ import msgspec
 from broker import interpreter, supervision
 from broker.backoff import Backoff
 from broker.errors import ConfigError, HeadgateError
+from broker.secret import revealed
 from broker.settings import JournalSection, OsloSection
 
 log = logging.getLogger("headgate.oslo")
@@ -109,7 +110,7 @@ class Child:
         if self._told is self.order or self.order.bridge:  # a bridge finds its settings when it starts
             return
         self._told = self.order
-        _write(self._input, self.order)
+        interpreter.renew(self._input, _told(self.order))
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGHUP)
 
@@ -137,10 +138,9 @@ class Child:
 
     async def _once(self) -> int:
         """Start it and wait for its end; returns its exit code, below 0 for a signal."""
-        self._input = os.memfd_create("order", os.MFD_CLOEXEC)
+        self._told = self.order
+        self._input = interpreter.order(_told(self.order))
         try:
-            self._told = self.order
-            _write(self._input, self.order)
             return await self._run(_spawned(self._input))
         finally:
             os.close(self._input)
@@ -200,11 +200,8 @@ def _spawned(given: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _write(given: int, order: Order) -> None:
-    """Replace what stands there by ``order``; its reader's place is not moved."""
-    data = msgspec.json.encode(order)
-    os.pwrite(given, data, 0)
-    os.ftruncate(given, len(data))
+def _told(order: Order) -> bytes:
+    return msgspec.json.encode(order, enc_hook=revealed)
 
 
 class Children:

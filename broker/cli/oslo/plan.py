@@ -98,6 +98,7 @@ def node_config(section: OsloSection) -> NodeConfig:
         run=frozenset(section.run),
         directories=section.directories,
         redis=section.redis,
+        redis_password_file=section.redis_password_file or "",
         curve_cert=section.curve_cert or "",
         directory_key=section.directory_key or "",
         insecure=section.insecure,

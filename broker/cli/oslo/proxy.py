@@ -24,6 +24,7 @@ from broker.cli.oslo.rereading import Rereading, read_again
 from broker.cli.parsing import Parser
 from broker.journal.options import JournalOptions
 from broker.oslo.node import DIRECTORY, NodeConfig
+from broker.secret import SecretUrl
 from broker.settings import JournalSection, OsloSection
 
 _EPILOG = f"""\
@@ -69,6 +70,7 @@ def arguments() -> Parser:
     add(
         "--redis", action="append", metavar="URL", help="Redis that shares the directory; may be given again."
     )
+    add("--redis-password-file", metavar="FILE", help="Its password (0600), which stands in no URL then.")
     add("--ipc-dir", metavar="DIR", help="Folder of sockets for this node's servers and clients.")
     add("--ipc-group", metavar="GROUP", help="Group that may use it.")
     add("--curve-cert", metavar="FILE", help="CURVE certificate of this node (headgate keygen).")
@@ -103,14 +105,15 @@ def section_of(given: argparse.Namespace) -> OsloSection:
         for name in ("host", "advertise", "node", "ipc_group", *ports)
         if getattr(given, name) is not None
     }
-    for name in ("ipc_dir", "curve_cert"):
+    for name in ("ipc_dir", "curve_cert", "redis_password_file"):
         if getattr(given, name):
             named[name] = os.path.abspath(getattr(given, name))
     if given.run is not None:
         named["run"] = plan.rooms_of(given.run)
-    for name, values in (("directories", given.directory), ("redis", given.redis)):
-        if values:
-            named[name] = tuple(values)
+    if given.directory:
+        named["directories"] = tuple(given.directory)
+    if given.redis:
+        named["redis"] = tuple(map(SecretUrl, given.redis))
     named.update({"insecure": True} if given.insecure else {})
     return section_from(given, named)
 

@@ -14,13 +14,14 @@ import sys
 
 import msgspec
 
-from broker import loglines, supervision
+from broker import interpreter, loglines, supervision
 from broker.cli import address
 from broker.cli.exits import CONFIG, FAILED, OK, code_of
 from broker.cli.oslo import plan
 from broker.cli.oslo.children import Order, Ready
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.oslo.node import NodeConfig
+from broker.secret import decoded
 
 
 def log_to_stderr(level: str, who: str = "oslo") -> None:
@@ -63,7 +64,7 @@ def _given() -> Order:
         ConfigError: it is just being written; another signal follows.
     """
     try:
-        return msgspec.json.decode(os.pread(0, os.fstat(0).st_size, 0), type=Order)
+        return msgspec.json.decode(interpreter.ordered(), type=Order, dec_hook=decoded)
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"the order of this process cannot be read: {error}") from error
 
@@ -72,7 +73,7 @@ def main() -> int:
     """Entry point of the process."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read the order again
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started us may have blocked some
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    order = _given()
     supervision.following(order.parent)()
     log_to_stderr(order.log_level, f"oslo {order.name}")
     try:

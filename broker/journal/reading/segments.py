@@ -14,6 +14,7 @@ from broker.journal.layout import HEADER_BYTES, SEGMENT_HEADER, SEGMENT_MAGIC, S
 from broker.journal.reading import files
 from broker.journal.reading.damage import Damage
 from broker.journal.reading.files import File
+from broker.secret import masked
 
 _NAME: Final = re.compile(rf"(.+)-(\d{{20}}){re.escape(SUFFIX)}", re.DOTALL)
 _CRC_AT: Final = 60
@@ -153,7 +154,7 @@ def listing(directory: str | os.PathLike[str], writer: str | None = None) -> lis
     try:
         matches = [match for name in files.names(folder) if (match := _NAME.fullmatch(name))]
     except OSError as error:
-        where = stores.shown(folder)
+        where = masked(folder)
         raise ConfigError(f"journal directory {where}: {error.strerror or error}", error.errno) from None
     return sorted(
         (

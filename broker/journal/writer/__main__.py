@@ -1,4 +1,4 @@
-"""``python -m broker.journal.writer FD JSON``: started by the recorder, of no use by hand."""
+"""``python -m broker.journal.writer FD``, its options on the input: started by the recorder, of no use by hand."""
 
 import os
 import sys

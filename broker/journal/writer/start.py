@@ -17,12 +17,13 @@ from typing import Final
 
 import msgspec
 
-from broker import loglines
+from broker import interpreter, loglines
 from broker.errors import ConfigError
 from broker.extras import install
 from broker.journal.marks import OFF, REPORT
 from broker.journal.options import JournalOptions
 from broker.journal.premises import Lock
+from broker.secret import decoded
 
 log = logging.getLogger("headgate")
 
@@ -40,7 +41,8 @@ def main(arguments: list[str]) -> int:
     """Write until the other end of the socket is closed.
 
     Args:
-        arguments: number of the inherited socket, options as JSON; number of the lock file, if that is inherited, too.
+        arguments: number of the inherited socket; number of the lock file, if that is inherited, too. The input is the
+            options as JSON.
 
     Returns:
         exit code: 0 when all was written; 1 after a report OFF; 2 without a socket to report to.
@@ -50,15 +52,17 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     loglines.send_to_stderr(log, "journal", logging.INFO)
     try:
-        fd, *locked = map(int, [arguments[0], *arguments[2:3]])
+        fd, *locked = map(int, [arguments[0], *arguments[1:2]])
         _close_all_but(fd, *locked)
         sock = socket.socket(fileno=fd)
     except (IndexError, ValueError, OSError) as error:
-        log.error("journal: usage: python -m broker.journal.writer FD JSON [LOCK_FD]: %s", error)
+        log.error(
+            "journal: usage: python -m broker.journal.writer FD [LOCK_FD], options on the input: %s", error
+        )
         return USAGE
     with sock:
         try:
-            options = read_options(arguments[1] if len(arguments) > 1 else "")
+            options = read_options(interpreter.ordered())
             loglines.send_to_stderr(log, str(options.rank), options.log_level)
             with contextlib.closing(Lock(options, LOCK_PATIENCE_S, *locked)) as lock:
                 return _serve(sock, options, lock.fd)
@@ -84,14 +88,14 @@ def _close_all_but(*wanted: int) -> None:
                 os.close(other)
 
 
-def read_options(text: str) -> JournalOptions:
-    """The options of a command line; a run without a uuid gets one.
+def read_options(text: bytes) -> JournalOptions:
+    """The options that a writer is told; a run without a uuid gets one.
 
     Raises:
         ConfigError: no JSON, or values that no segment can hold.
     """
     try:
-        options = msgspec.json.decode(text, type=JournalOptions)
+        options = msgspec.json.decode(text, type=JournalOptions, dec_hook=decoded)
         run = options.run or os.urandom(16).hex()
         if len(bytes.fromhex(run)) != 16:
             raise ValueError(f"run {run[:64]!r}, expected 32 hex digits")

@@ -12,6 +12,7 @@ import logging
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from broker import secret
 from broker.errors import ConfigError
 from broker.extras import install
 from broker.oslo.directory.redis_host import Opener, RedisHost
@@ -20,6 +21,7 @@ from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
 from broker.oslo.node import NodeConfig
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.records import Place, State
+from broker.secret import SecretUrl
 
 SOCKET_S: Final = 2.0
 """Longest wait for one answer of a host; only its own thread waits."""
@@ -43,7 +45,8 @@ class RedisShare:
         self._reactor = reactor
         self._replica = replica
         self._seen: set[str] = set()
-        openers = [opener(url, f"redis URL {number}") for number, url in enumerate(config.redis, 1)]
+        password = secret.read_file(config.redis_password_file) if config.redis_password_file else ""
+        openers = [opener(url, f"redis URL {number}", password) for number, url in enumerate(config.redis, 1)]
         self.hosts = [
             RedisHost(f"redis:{number}", label, open_, config, self._said)
             for number, (label, open_) in enumerate(openers)
@@ -117,8 +120,8 @@ def library() -> Any:
         raise ConfigError(text) from None
 
 
-def opener(url: str, what: str) -> tuple[str, Opener]:
-    """(label without password, function that makes a client) of one URL.
+def opener(url: SecretUrl, what: str, password: str = "") -> tuple[str, Opener]:
+    """(label without password, function that makes a client) of one URL; ``password`` counts where it has none.
 
     Raises:
         ConfigError: redis-py is missing, or this is no URL of Redis; ``what`` begins its text.
@@ -131,25 +134,29 @@ def opener(url: str, what: str) -> tuple[str, Opener]:
         "protocol": 2,
     }
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(str(url))  # what of it is shown
         where = parts.netloc.rpartition("@")[2]
         if parts.scheme == "sentinel":
-            return _sentinel(url, what, options)
+            return _sentinel(url, what, options, password)
         if parts.scheme not in ("redis", "rediss", "unix"):
             raise ConfigError(
                 f"{what}: saw the scheme {parts.scheme[:16]!r}, expected redis, rediss, unix or sentinel"
             )
-        redis.connection.parse_url(url)
+        redis.connection.parse_url(url.reveal())
     except ValueError:
         raise ConfigError(f"{what}: expected redis://[user:password@]host:port[/db]") from None
-    return where or parts.path, lambda: redis.Redis.from_url(url, **options)
+    if password:
+        options["password"] = password  # what the URL says goes before it
+    return where or parts.path, lambda: redis.Redis.from_url(url.reveal(), **options)
 
 
-def _sentinel(url: str, what: str, options: dict[str, Any]) -> tuple[str, Opener]:
+def _sentinel(url: SecretUrl, what: str, options: dict[str, Any], other: str) -> tuple[str, Opener]:
     redis = library()
-    parts = urlsplit(url)
-    login, _, where = parts.netloc.rpartition("@")
+    parts = urlsplit(str(url))
+    where = parts.netloc.rpartition("@")[2]
+    login, _, _where = url.reveal().partition("://")[2].rpartition("@")
     user, _, password = login.partition(":")
+    password = password or other
     service, _, number = parts.path.strip("/").partition("/")
     addresses = []
     for each in where.split(","):
@@ -159,7 +166,7 @@ def _sentinel(url: str, what: str, options: dict[str, Any]) -> tuple[str, Opener
         addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
     if not service or (number and not number.isdigit()):
         raise ConfigError(f"{what}: expected sentinel://host:port[,host:port]/service[/db]")
-    if login:
+    if user or password:
         options |= {"username": user or None, "password": password or None}
     options["db"] = int(number or 0)
 

@@ -30,6 +30,7 @@ from broker.oslo.contract import Settings
 from broker.oslo.driver.options import GROUP, LINGER_MAX_S, OPTIONS
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import client_ipc_dir, obstacle, proxy_ipc_dir
+from broker.secret import SecretUrl
 from broker.transport import curve
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ def _ipc_dir(folder: str) -> str:
     return folder
 
 
-def _redis(options: Any, url: Any, folder: str) -> tuple[str, ...]:
+def _redis(options: Any, url: Any, folder: str) -> tuple[SecretUrl, ...]:
     """URLs of Redis servers that this process is to read: those that are named, where no proxy reads them for it."""
     named = tuple(text for text in map(str.strip, options.fanout_ds_address) if text.startswith(_OF_REDIS))
     if not named and url.transport != "zmq" and url.hosts:
@@ -145,12 +146,13 @@ def _redis(options: Any, url: Any, folder: str) -> tuple[str, ...]:
     if named and os.path.isdir(folder):
         log.info("%s: its Redis servers are read by the proxy of this node, in %s", masked(url), folder)
         return ()
-    if named:
-        _check_redis(named, folder)
-    return named
+    found = tuple(map(SecretUrl, named))
+    if found:
+        _check_redis(found, folder)
+    return found
 
 
-def _check_redis(urls: tuple[str, ...], folder: str) -> None:
+def _check_redis(urls: tuple[SecretUrl, ...], folder: str) -> None:
     from broker.oslo.directory.redis_share import opener  # late: few applications need it
 
     try:

@@ -66,7 +66,7 @@ def stream(
     options.
     """
     from broker.journal.reading.segments import listing
-    from broker.journal.stores import shown
+    from broker.secret import masked
     from gateway.pipeline.progress import Progress
 
     settings = _settings(on_corrupt, payload, max_files, max_bytes)
@@ -90,7 +90,7 @@ def stream(
             options=settings,
             on_run=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.line_of(run)}"),
         )
-        with progress.waiting(f"following {shown(journal)}"):
+        with progress.waiting(f"following {masked(journal)}"):
             _follow(running, leave)
     return OK
 

@@ -9,6 +9,7 @@ import pytest
 
 from broker.cli.oslo import VERBS, proxy, zmq_proxy
 from broker.oslo.names import DIRECTORY_PORT, PORTS
+from broker.secret import SecretUrl
 from broker.settings import OsloSection
 from tests.tables import for_each
 
@@ -133,7 +134,9 @@ def test_notifications_may_stay_on_rabbit():
                 "HEADGATE_OSLO_CURVE_CERT": "/c",
                 "SERVICE_HOST": "10.0.0.1",
             },
-            OsloSection(ipc_dir="/run/headgate-oslo", redis=("redis://10.0.0.1:6379/0",), curve_cert="/c"),
+            OsloSection(
+                ipc_dir="/run/headgate-oslo", redis=(SecretUrl("redis://10.0.0.1:6379/0"),), curve_cert="/c"
+            ),
         ),
     ],
 )

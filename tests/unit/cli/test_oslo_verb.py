@@ -21,6 +21,7 @@ from broker.nesting import NESTED_MAX
 from broker.oslo.contract import Address
 from broker.oslo.records import Record, State
 from broker.oslo.service.topics import result_of
+from broker.secret import SecretUrl
 from broker.settings import OsloSection, loads
 from tests.tables import for_each
 
@@ -75,7 +76,7 @@ def test_options_are_settings(tmp_path, monkeypatch):
         call_port=9601,
         directory_port=0,
         directories=("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"),
-        redis=("redis://r",),
+        redis=(SecretUrl("redis://r"),),
         ipc_dir=f"{tmp_path}/ipc",
         ipc_group="g",
         curve_cert=f"{tmp_path}/c",

@@ -8,6 +8,7 @@ import pytest
 
 from broker.cli.oslo import proxy, zmq_proxy
 from broker.errors import ConfigError
+from broker.secret import SecretUrl
 from broker.settings import OsloSection
 from tests.tables import for_each
 
@@ -42,7 +43,7 @@ def test_a_file_of_then_says_where_and_which_redis(tmp_path):
         node="node-7",
         ipc_dir="/run/zmq",
         call_port=9601,
-        redis=("redis://ada:hush@r1:6379", "redis://ada:hush@r2:6380"),
+        redis=(SecretUrl("redis://ada:hush@r1:6379"), SecretUrl("redis://ada:hush@r2:6380")),
         insecure=True,
     )
 

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from broker.errors import ConfigError
+from broker.secret import SecretUrl
 from gateway.closes import BUSY
 from gateway.fleet.member import BEAT_S, Fleet, _ended, _Lost
 from gateway.fleet.messages import Bye, Counts, Revoked, encode
@@ -33,7 +34,9 @@ class Member:
         self.store = Store(folder / (gateway or name))
         self.connections = Connections(None)
         loop = asyncio.get_running_loop()
-        self.fleet = Fleet(url, f"t.{folder.name}", self.store, self.connections, answer, loop.time)
+        self.fleet = Fleet(
+            SecretUrl(url), f"t.{folder.name}", self.store, self.connections, answer, loop.time
+        )
         self.fleet.start()
         self.left = False
 
@@ -62,7 +65,7 @@ async def members(folder, url, *names, gateway=None):
 async def alone(folder, clock=time.monotonic):
     """A fleet that speaks with nobody."""
     with contextlib.closing(Store(folder / "alone")) as store:
-        fleet = Fleet("redis://127.0.0.1:1/0", "t", store, Connections(None), bytes, clock)
+        fleet = Fleet(SecretUrl("redis://127.0.0.1:1/0"), "t", store, Connections(None), bytes, clock)
         yield fleet
         await fleet.close()
 
@@ -383,7 +386,7 @@ async def test_a_url_that_is_none(tmp_path, url):
         contextlib.closing(Store(tmp_path)) as store,
         pytest.raises(ConfigError, match=r"gateway\.redis: "),
     ):
-        Fleet(url, "t", store, Connections(None), bytes, clock)
+        Fleet(SecretUrl(url), "t", store, Connections(None), bytes, clock)
 
 
 async def test_who_is_cancelled_again_while_its_tasks_end_still_ends_them():

@@ -12,6 +12,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as Gone
 
+from broker.secret import SecretUrl
 from gateway.fleet import inbox, kept, member
 from gateway.fleet.member import Fleet
 from gateway.fleet.messages import Entered, Revoked, decode, encode
@@ -60,7 +61,9 @@ class Member:
         clock = asyncio.get_running_loop().time
         self.fleet, self.left = None, False
         if fleet:
-            self.fleet = Fleet(url, f"t.{folder.name}", self.store, self.identity.connections, bytes, clock)
+            self.fleet = Fleet(
+                SecretUrl(url), f"t.{folder.name}", self.store, self.identity.connections, bytes, clock
+            )
             self.identity.joined(self.fleet.logins)
             self.fleet.start()
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from broker.errors import ConfigError
+from broker.secret import SecretPlace, decoded
 from gateway import settings as public
 from gateway.settings import GatewaySettings, apply, check, load, loads, place_of
 from tests.tables import for_each
@@ -214,10 +215,10 @@ def test_files_are_taken_from_the_directory_of_the_configuration(tmp_path):
     read = load(file)
     assert read.gateway.statedir == f"{tmp_path}/state"
     assert read.tokens.file == f"{tmp_path}/t.json"
-    assert read.jwt.keys == (f"{tmp_path}/k.pem", "https://id/jwks", "/abs.pem")
+    assert read.jwt.keys == tuple(map(SecretPlace, (f"{tmp_path}/k.pem", "https://id/jwks", "/abs.pem")))
     assert (read.listen[0].cert, read.listen[0].key) == (f"{tmp_path}/c.pem", None)
     assert read.listen[0].client_ca == "/ca.pem"
-    assert read.history.warehouse == f"{tmp_path}/warehouse"
+    assert read.history.warehouse == SecretPlace(f"{tmp_path}/warehouse")
     assert read.access.client_crls == (f"{tmp_path}/a.crl", "/b.crl")
     assert read.oidc[0].client_secret_file == f"{tmp_path}/corp.secret"
 
@@ -339,7 +340,7 @@ def all_fields():
 @for_each(("section", "field"), all_fields(), ids=lambda part: getattr(part, "name", part))
 def test_sample_shows_every_setting_with_its_default(section, field):
     value = tomllib.loads(f"v = {sample_assignments()[section, field.name]}")["v"]
-    converted = msgspec.convert(value, field.type)
+    converted = msgspec.convert(value, field.type, dec_hook=decoded)
     if field.name not in EXAMPLES and field.default is not msgspec.NODEFAULT and field.default is not None:
         assert converted == field.default
 

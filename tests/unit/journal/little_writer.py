@@ -68,4 +68,4 @@ class LittleWriter:
 if __name__ == "__main__":
     ours = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(ours.fileno(), False)
-    LittleWriter(ours, json.loads(sys.argv[2])).run()
+    LittleWriter(ours, json.load(sys.stdin)).run()

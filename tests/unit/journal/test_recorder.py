@@ -227,7 +227,7 @@ def test_peers_that_came_while_records_were_shed_are_introduced_behind_the_loss(
 
 def test_the_writer_logs_from_the_level_of_our_log_on(make, tmp_path, caplog):
     caplog.set_level("WARNING", logger="headgate")
-    one = make(command=(sys.executable, "-c", "import sys; open('said', 'w').write(sys.argv[2])"))
+    one = make(command=(sys.executable, "-c", "import sys; open('said', 'w').write(sys.stdin.read())"))
     (tmp_path / "j").mkdir(mode=0o700)
     before = os.getcwd()
     os.chdir(tmp_path)

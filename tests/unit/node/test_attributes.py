@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.exposition import render
-from broker.node.attributes import fold, shown
+from broker.node.attributes import configuration, fold
 from broker.node.metrics import listener as listener_of
-from broker.settings import JournalSection, OsloSection, Settings
+from broker.secret import SecretPlace, SecretUrl
+from broker.settings import JournalSection, ListenEntry, OsloSection, Settings
 from tests.tables import for_each
 from tests.unit.node import desk
 
@@ -52,19 +53,33 @@ def test_a_hostlist_names_the_same_hosts_in_the_same_order(names):
 
 def test_what_every_guest_may_read_of_the_configuration_has_no_key_and_no_password():
     settings = Settings(
-        journal=JournalSection(ship_to="s3://KEY:secret@bucket/journals?scheme=http"),
+        journal=JournalSection(
+            ship_to=SecretPlace("abfs://c@a.dfs.core.windows.net/j?client_id=x&client_secret=secret#secret")
+        ),
         oslo=OsloSection(
-            redis=(
-                "redis://me:secret@host:6379/1?password=secret",
-                "sentinel://:secret@a:1,b:2/name",
-                "redis://:a/secret@h:1/0",
+            redis=tuple(
+                map(
+                    SecretUrl,
+                    (
+                        "redis://me:secret@host:6379/1?password=secret",
+                        "sentinel://:secret@a:1,b:2/name",
+                        "redis://:a/secret@h:1/0",
+                    ),
+                )
             )
         ),
+        listen=(ListenEntry(uri="mqtt://me:secret@h", options={"password": "secret", "qos": 1}),),
     )
-    told = shown(settings)["headgate"]
-    assert told["journal"]["ship_to"] == "s3://bucket/journals?scheme=http"
-    assert list(told["oslo"]["redis"]) == ["redis://host:6379/1", "sentinel://a:1,b:2/name", "redis://h:1/0"]
-    assert shown(Settings())["headgate"]["oslo"] is None
+    told = configuration(settings)["headgate"]
+    assert "secret" not in str(told).replace("client_secret=", "")
+    assert (
+        told["journal"]["ship_to"] == "abfs://c@a.dfs.core.windows.net/j?client_id=***&client_secret=***#***"
+    )
+    assert list(told["oslo"]["redis"][1:]) == ["sentinel://a:1,b:2/name", "redis://h:1/0"]
+    assert (
+        told["listen"][0] | {"uri": "mqtt://h", "options": {"password": "***", "qos": 1}} == told["listen"][0]
+    )
+    assert configuration(Settings())["headgate"]["oslo"] is None
 
 
 def test_prometheus_text():

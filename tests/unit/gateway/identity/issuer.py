@@ -8,6 +8,7 @@ import time
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from broker.secret import SecretPlace
 from gateway import closes
 from gateway.identity.jwt import Verifier
 from gateway.identity.keys import JwtKeys
@@ -49,7 +50,7 @@ def jwk(key, algorithm, kid=None, **more):
 
 def section(*keys, **more):
     said = {"issuer": ISSUER, "audience": AUDIENCE, "leeway_s": 0.0, **more}
-    return JwtSection(keys=tuple(map(str, keys)), **said)
+    return JwtSection(keys=tuple(SecretPlace(str(key)) for key in keys), **said)
 
 
 def verify(settings, *texts, clock=time.monotonic):

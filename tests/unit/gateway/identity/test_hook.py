@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from aiohttp import web
 
+from broker.secret import SecretUrl
 from gateway import selfsigned
 from gateway.identity import hook as hooks
 from gateway.identity.hook import AWAY, AWAY_S, AuthorizationHook
@@ -52,7 +53,7 @@ def clock():
 
 
 def hook_of(program, clock, **more):
-    return AuthorizationHook(AccessSection(hook_url=program.url, **more), lambda: clock[0])
+    return AuthorizationHook(AccessSection(hook_url=SecretUrl(program.url), **more), lambda: clock[0])
 
 
 async def test_what_it_is_asked(program, clock):
@@ -253,7 +254,7 @@ async def test_what_it_said_before_counts_while_it_is_away(program, clock):
 
 
 async def test_nobody_listens(clock):
-    hook = AuthorizationHook(AccessSection(hook_url="http://127.0.0.1:1/"), lambda: clock[0])
+    hook = AuthorizationHook(AccessSection(hook_url=SecretUrl("http://127.0.0.1:1/")), lambda: clock[0])
     assert (await hook.ask(ADA, "call", b"a")).errnum == errno.EHOSTUNREACH
 
 

@@ -21,12 +21,12 @@ def text(**more) -> str:
 
 
 def test_options():
-    assert start.read_options(text(run=RUN.upper(), rank=4)).run == RUN
-    made = start.read_options(text())
+    assert start.read_options(text(run=RUN.upper(), rank=4).encode()).run == RUN
+    made = start.read_options(text().encode())
     assert len(bytes.fromhex(made.run)) == 16
-    assert start.read_options(text()).run != made.run
+    assert start.read_options(text().encode()).run != made.run
     asked = options("d", codec="zstd", keep_s=3.0)
-    assert start.read_options(msgspec.json.encode(asked).decode()) == asked
+    assert start.read_options(msgspec.json.encode(asked)) == asked
 
 
 @for_each(
@@ -47,7 +47,7 @@ def test_options():
 )
 def test_options_that_no_segment_can_hold(given, said):
     with pytest.raises(ConfigError, match=said):
-        start.read_options(given)
+        start.read_options(given.encode())
 
 
 def test_one_writer_a_name(tmp_path):

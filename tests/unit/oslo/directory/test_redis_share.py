@@ -16,6 +16,7 @@ from broker.oslo.directory.redis_share import RedisShare, opener
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import NodeConfig
+from broker.secret import SecretUrl
 from tests.live.ports import free_port
 from tests.tables import for_each
 from tests.unit.oslo.directory.clouds import config, rpc, set_records, state, turn_for, turn_until
@@ -79,7 +80,9 @@ def server(tmp_path):
 
 
 def open_node(reactor, tmp_path, closing, name, urls, **more):
-    settings = config(tmp_path, name, redis=tuple(urls), **{"lease_s": 1.0, "beat_s": 0.1, **more})
+    settings = config(
+        tmp_path, name, redis=tuple(map(SecretUrl, urls)), **{"lease_s": 1.0, "beat_s": 0.1, **more}
+    )
     room = DirectoryServer(reactor, settings)
     room.open()
     closing.append(lambda: room.stop("the test is over"))
@@ -92,7 +95,7 @@ def open_node(reactor, tmp_path, closing, name, urls, **more):
 
 
 def share_with(reactor, server, replica, node, lease_s=1.0):
-    settings = NodeConfig("", node=node, redis=(server.url,), lease_s=lease_s, beat_s=0.1)
+    settings = NodeConfig("", node=node, redis=(SecretUrl(server.url),), lease_s=lease_s, beat_s=0.1)
     return RedisShare(reactor, settings, replica)
 
 
@@ -253,6 +256,8 @@ def test_a_password_is_never_told(reactor, tmp_path, closing, server, said, capl
     [
         f"http://:{PASSWORD}@host",
         f"redis://:{PASSWORD}@host:port",
+        f"redis://:a/{PASSWORD}@host:1",
+        f"sentinel://u:{PASSWORD}/b@host/main",
         f"sentinel://:{PASSWORD}@host:1",
         f"sentinel://:{PASSWORD}@host/main",
         f"sentinel://:{PASSWORD}@host:1/main/x",
@@ -260,15 +265,15 @@ def test_a_password_is_never_told(reactor, tmp_path, closing, server, said, capl
 )
 def test_other_urls_are_refused_without_their_password(url):
     with pytest.raises(ConfigError) as caught:
-        opener(url, "redis URL 1")
+        opener(SecretUrl(url), "redis URL 1")
     assert PASSWORD not in str(caught.value)
     assert str(caught.value).startswith("redis URL 1")
 
 
 def test_labels_have_no_password():
-    assert opener(f"redis://user:{PASSWORD}@host:1/2", "x")[0] == "host:1"
-    assert opener(f"sentinel://user:{PASSWORD}@a:1,b:2/main/3", "x")[0] == "a:1,b:2/main"
-    assert opener("unix:///run/redis.sock", "x")[0] == "/run/redis.sock"
+    assert opener(SecretUrl(f"redis://user:{PASSWORD}@host:1/2"), "x")[0] == "host:1"
+    assert opener(SecretUrl(f"sentinel://user:{PASSWORD}@a:1,b:2/main/3"), "x")[0] == "a:1,b:2/main"
+    assert opener(SecretUrl("unix:///run/redis.sock"), "x")[0] == "/run/redis.sock"
 
 
 def share_of(reactor, server, closing, node):

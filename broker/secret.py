@@ -1,0 +1,180 @@
+"""URLs that may hold a secret, as they may be shown: without login, and without the values of query and fragment.
+
+Settings that may hold one are of the type `SecretUrl`, which shows itself so wherever it becomes a text, and is no
+``str``: what needs the real one says ``reveal``. A leaf: every room may ask here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import Any, Final
+
+from broker.errors import ConfigError
+
+HIDDEN: Final = "***"
+"""What stands where something is hidden."""
+FILE_BYTES: Final = 4096
+"""Longest secret in a file."""
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URLS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
+_LOGIN: Final = re.compile(r"[^/@]*:[^@]*@")
+"""``USER:PASSWORD@`` before anything that could be a folder: a URL whose scheme was forgotten."""
+_HERE: Final = frozenset({"local", "ipc", "inproc"})
+"""Schemes of sockets on this machine: behind them stands the name of a file, whatever is in it."""
+_CONTAINERS: Final = frozenset({"abfs://", "abfss://"})
+"""Before the @ of these stands the container, which is a place; behind its colon a key."""
+_NAMED: Final = re.compile(r"pass|pwd|secret|token|key|sig|sas|cred|auth", re.IGNORECASE)
+"""Names of values in a query that are secrets."""
+
+
+def masked(url: str) -> str:
+    """A URL, or a text that is none, as it may be shown.
+
+    >>> masked("s3://key:se/cret@bucket/j?scheme=http&token=a#b"), masked("tcp://[::1]:80"), masked("kary:2")
+    ('s3://bucket/j?scheme=***&token=***#***', 'tcp://[::1]:80', 'kary:2')
+    """
+    found = _SCHEME.match(url)
+    if found is None or found.group()[:-3].lower() in _HERE:
+        return url
+    rest = url[found.end() :]
+    if "@" in rest and not rest.startswith(("/", "@")):
+        # of several the last one: there are passwords with a slash, a question mark or an @ in them
+        login, _, rest = rest.rpartition("@")
+        if found.group().lower() in _CONTAINERS:
+            rest = f"{login.partition(':')[0]}@{rest}"
+    rest, hash_, fragment = rest.partition("#")
+    path, mark, query = rest.partition("?")
+    return f"{found.group()}{path}{mark}{_valueless(query)}{hash_}{_valueless(fragment)}"
+
+
+def _valueless(query: str) -> str:
+    """``name=***`` of each part; a part without a name is a value."""
+    parts = (part.partition("=") for part in query.split("&")) if query else ()
+    return "&".join(f"{name}={HIDDEN}" if mark else HIDDEN for name, mark, _value in parts)
+
+
+def masked_in(text: str) -> str:
+    """A text with URLs somewhere in it.
+
+    >>> masked_in("cannot reach redis://:pw@h:6379/0, trying again")
+    'cannot reach redis://h:6379/0, trying again'
+    """
+    return _URLS.sub(lambda found: masked(found.group()), text)
+
+
+class SecretUrl:
+    """A URL that may hold a secret.
+
+    >>> url = SecretUrl("redis://user:password@host:6379/0")
+    >>> f"{url}", repr(url), url.reveal()
+    ('redis://host:6379/0', "SecretUrl('redis://host:6379/0')", 'redis://user:password@host:6379/0')
+    """
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The URL itself: for whom it is about, never for a person."""
+        return self._text
+
+    @property
+    def secret(self) -> bool:
+        """Whether there is a password in it, as far as can be told."""
+        _scheme, mark, rest = self._text.partition("://")
+        if not mark:
+            return False
+        names = re.findall(r"[?&#]([^=&#]*)=", rest)
+        return ":" in rest.rpartition("@")[0] or any(map(_NAMED.search, names))
+
+    def masked_in(self, text: str) -> str:
+        """``text``, in which somebody may have quoted this URL."""
+        return str(self).join(map(masked_in, text.split(self._text)))
+
+    def __str__(self) -> str:
+        return masked(self._text) if "://" in self._text else HIDDEN
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretUrl) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class SecretPlace(SecretUrl):
+    """A URL that may hold a secret, or the path of a file or folder, which holds none."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        forgotten = "://" not in self._text and _LOGIN.match(self._text)
+        return HIDDEN if forgotten else masked(self._text)
+
+
+# ---------------------------------------------------------------- for msgspec, which knows no such type
+
+
+def decoded(kind: type, value: Any) -> Any:
+    """For ``dec_hook``: a text becomes a URL of ours.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not issubclass(kind, SecretUrl):
+        raise NotImplementedError(f"type {kind.__name__}")
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, str) or not value:
+        raise TypeError(
+            "Expected `str`" if not isinstance(value, str) else "Expected a text that is not empty"
+        )
+    return kind(value)
+
+
+def revealed(value: Any) -> Any:
+    """For ``enc_hook``: the URL itself, for a child of ours or for settings that are read back."""
+    if isinstance(value, SecretUrl):
+        return value.reveal()
+    raise NotImplementedError(f"type {type(value).__name__}")
+
+
+def hidden(value: Any) -> Any:
+    """For ``enc_hook``: what may be shown."""
+    if isinstance(value, SecretUrl):
+        return str(value)
+    raise NotImplementedError(f"type {type(value).__name__}")
+
+
+# ---------------------------------------------------------------- secrets in files
+
+
+def read_file(path: str) -> str:
+    """The secret in a file.
+
+    Raises:
+        ConfigError: it cannot be read or is empty, or others may read it.
+    """
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno())
+            text = file.read(FILE_BYTES).decode().strip()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: saw a byte that is not UTF-8 at offset {error.start}") from None
+    if mode.st_uid == os.geteuid() and mode.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(
+            f"{path}: mode {stat.S_IMODE(mode.st_mode):04o} shows the secret to others, expected 0600"
+        )
+    if not text:
+        raise ConfigError(f"{path}: empty, expected the secret")
+    return text
