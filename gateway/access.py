@@ -6,6 +6,8 @@ How a question is answered. For each role of the user by itself:
 2. the longest prefix decides; where a rule allows and another denies the same prefix, deny wins;
 3. where no rule matches, the default decides: *owner* everything, *admin* call and subscribe, *user* nothing.
 
+Topics of events that programs take the owner's word for (`broker.wire.topic.RESERVED`) only the owner publishes.
+
 The user may when any of its roles may. A deny therefore takes a right away from the role it names, and from nobody
 who has the right by another role: whoever must not, must not have such a role.
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from broker.wire.topic import is_reserved
 from gateway.principal import ROLE_NAMES
 
 if TYPE_CHECKING:
@@ -98,7 +101,7 @@ class Access:
         key = (int(roles), kind, name)
         found = self._answers.get(key)
         if found is None:
-            found = any(self._tables[role, kind].verdict(name) for role in _names(roles))
+            found = any(self._verdict(role, kind, name) for role in _names(roles))
             if len(name) <= CACHED_BYTES:
                 if len(self._answers) >= CACHE_MAX:
                     self._answers.clear()
@@ -116,7 +119,12 @@ class Access:
     def roles_for(self, kind: str, topic: str | bytes) -> list[str]:
         """Names of the roles that may do ``kind`` with ``topic``, so that a refusal can say which one is needed."""
         name = topic if isinstance(topic, bytes) else _encoded(topic)
-        return [role for role in ROLE_NAMES if self._tables[role, kind].verdict(name)]
+        return [role for role in ROLE_NAMES if self._verdict(role, kind, name)]
+
+    def _verdict(self, role: str, kind: str, name: bytes) -> bool:
+        if kind == "publish" and is_reserved(name, ROLE_NAMES[role]):
+            return False
+        return self._tables[role, kind].verdict(name)
 
 
 def preset_for(kind: str, topic: str) -> str:

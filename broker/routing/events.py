@@ -32,6 +32,7 @@ from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefix
 from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
 from broker.wire.parts import part_data, part_size
 from broker.wire.shares import EVENT_BYTES, cost
+from broker.wire.topic import is_reserved
 
 log = logging.getLogger("headgate")
 
@@ -212,6 +213,9 @@ class Events:
         if len(message.payload_part) > self.guest_max and self._is_too_large(port, message, stamped):
             self._refuse(port, message, stamped, errno.EMSGSIZE, "event of a guest above guest_event_bytes")
             return
+        if not stamped[7] & Role.OWNER and self._is_reserved(port, message, stamped):
+            self._refuse(port, message, stamped, errno.EPERM, "event of a guest with a topic of the owner's")
+            return
         message.head = b"".join((head[:4], bytes((head[4] | ROUTE,)), stamped, head[13:]))
         message.front = DELIMITER
         mark = b""
@@ -239,6 +243,10 @@ class Events:
         if port.kind == CLIENT:
             topic = bytes(part_data(message.topic_part) or b"")
             self.stats.refused(topic, errnum, why, int.from_bytes(stamped[:4], "big"))
+
+    def _is_reserved(self, port: Port, message: Message, stamped: bytes) -> bool:
+        topic = bytes(part_data(message.topic_part) or b"")
+        return port.kind != PARENT and is_reserved(topic, stamped[7])
 
     def _is_too_large(self, port: Port, message: Message, stamped: bytes) -> bool:
         if port.kind != CLIENT or stamped[7] & Role.OWNER:

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from broker.identity import Credentials
 from broker.tasks import Tasks
 from broker.wire.message import Message
+from broker.wire.topic import is_reserved
 
 log = logging.getLogger("headgate")
 
@@ -282,13 +283,15 @@ class Context:
     # -- what the broker tells
 
     def on_event(self, prefix: str, handler: OnEvent) -> None:
-        """Have ``handler`` called with every event under ``prefix`` that passes this broker."""
+        """Have ``handler`` called with every event under ``prefix`` that passes this broker, and is whose it says."""
         self._handlers.append((prefix.encode(), handler))
         self.subscribe_own(prefix.encode())
 
     def published(self, message: Message) -> None:
         """For the broker: an event that somebody here has subscribed to passes."""
         topic = (message.topic or "").encode()
+        if is_reserved(topic, message.rolemask):
+            return  # another instance's broker let it pass
         for prefix, handler in self._handlers:
             if topic.startswith(prefix):
                 handler(message)

@@ -18,6 +18,7 @@ from broker.services.attachment import settle
 from broker.services.service import Service, method
 from broker.serving.request import Later, Request
 from broker.wire.message import PRIVATE, event
+from broker.wire.topic import RESERVED_TEXT, is_reserved
 
 
 class Event(Service):
@@ -41,7 +42,8 @@ class Event(Service):
     def publish(self, request: Request) -> Mapping[str, object]:
         """``{"topic", "flags"[, "payload"]}`` -> ``{"seq"}``; the event carries the request's credentials.
 
-        Flags are 0 or PRIVATE (32); the payload is base64 and holds all bytes, the NUL of JSON included.
+        Flags are 0 or PRIVATE (32); the payload is base64 and holds all bytes, the NUL of JSON included. EPERM: the
+        topic is the owner's (`is_reserved`).
         """
         if self.context.rank != 0:
             raise RpcError(errno.EPROTO, "this service is only available on rank 0")
@@ -50,6 +52,8 @@ class Event(Service):
             raise ProtocolError(f"event flags {flags}, expected 0 or {PRIVATE}")
         if "\0" in topic:
             raise ProtocolError("a topic cannot hold a NUL")
+        if is_reserved(topic.encode(errors="surrogatepass"), request.rolemask):
+            raise RpcError(errno.EPERM, RESERVED_TEXT)
         payload = decode_base64(request.field("payload", str, "")) or None
         cred = {"userid": request.userid, "rolemask": request.rolemask}
         return {"seq": self.context.publish(event(topic, payload, flags=flags, **cred))}

@@ -11,6 +11,7 @@ import errno
 from typing import AnyStr, Final
 
 from broker.errors import ProtocolError
+from broker.identity import Role
 
 NOTICE_MAX_BYTES: Final = 255
 """Deployed brokers build the topic ``PATH.disconnect`` in 256 bytes, NUL counted, when a request passes."""
@@ -18,6 +19,20 @@ SERVICE_MAX_BYTES: Final = NOTICE_MAX_BYTES - len(".disconnect")
 """244: a request whose path (the topic without its last word) is longer is dropped by deployed brokers
 without a word. We answer such requests, and refuse to register a service that other brokers could not
 reach."""
+
+RESERVED: Final = (b"nfp.job.", b"oslo.", b"heartbeat.", b"overlay.", b"gateway.")
+"""What topics of events begin with that the owner alone publishes, and services that act for it: programs, the
+dashboard and brokers take their word for what has happened."""
+RESERVED_TEXT: Final = "topics that begin so are published by the owner alone"
+
+
+def is_reserved(topic: bytes, rolemask: int) -> bool:
+    """Whether an event of this topic is not to be published, nor believed, with this rolemask (RFC 12).
+
+    >>> is_reserved(b"heartbeat.pulse", 2), is_reserved(b"heartbeat.pulse", 1), is_reserved(b"heartbeats", 2)
+    (True, False, False)
+    """
+    return not rolemask & Role.OWNER and topic.startswith(RESERVED)
 
 
 def _period(topic: AnyStr) -> AnyStr:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from broker.wire.message import DELIMITER, EVENT, NORESPONSE, Message, response
 from broker.wire.parts import part_data
 from broker.wire.payload import encode_reason
+from broker.wire.topic import RESERVED_TEXT, is_reserved
 from gateway.access import rule_for
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def deny(session: Session, message: Message, kind: str, topic: bytes, text: str 
     if not text:
         roles = session.hub.access.roles_for(kind, topic)
         needed = " or ".join(roles) or "that nobody has"
-        text = f"{kind} {name!r}: needs the role {needed}, or a rule: {rule_for(kind, name)}"
+        reserved = kind == "publish" and is_reserved(topic, session.roles)
+        rule = RESERVED_TEXT if reserved else f"or a rule: {rule_for(kind, name)}"
+        text = f"{kind} {name!r}: needs the role {needed}, {rule}"
     session.hub.deny(session, kind, name, text, claimed=int.from_bytes(message.head[5:9], "big"))
     if message.head[3] == EVENT:
         refuse_event(session, message, errno.EPERM, text)

@@ -1,8 +1,8 @@
 """What happens to jobs, as events ``nfp.job.UUID.KIND`` on the Flux broker.
 
-Each is private and stamped with the userid whose job it is, so that owners and that user receive it and nobody else
-(RFC 12, "Event Privacy"; an owner's link may pass such a stamp). A job of a key without userid, or of nobody, is told
-to owners only.
+Each is private and stamped with the userid whose job it is, so that owners and that user receive it and nobody else,
+and with the role owner, which says that it comes from here: nobody else may publish such a topic (RFC 12, "Event
+Privacy"; an owner's link may pass such a stamp). A job of a key without userid, or of nobody, is told to owners only.
 The payload is what subscribers on the NFP side read (``management.replay_buffer.told``). Streams and what is no
 job's are not published.
 
@@ -68,7 +68,7 @@ class EventPublisher:
                 encode_json(said),
                 flags=PRIVATE,
                 userid=USERID_UNKNOWN if userid is None else userid,
-                rolemask=0 if userid is None else int(Role.USER),
+                rolemask=0 if userid is None else int(Role.OWNER | Role.USER),
             )
         )
         self.sent += 1

@@ -14,6 +14,8 @@ import { detailOf } from './jobdetail.js';
 import { JobFilter } from './jobfilter.js';
 
 const EVERY_MS = 2000;
+/** The role of the owner, and of services that act for it (RFC 12). */
+const OWNER = 1;
 const ABSENT_MS = 5000;
 const SHOWN = 100;
 const RECALLED = 1000;
@@ -151,7 +153,8 @@ export class Jobs {
   /** Events make the bars move between two lists; without the right to them the lists alone do. True when it began. */
   async #listen(client) {
     if (this.#subscription || await this.#access.refusal('subscribe', 'nfp.job.')) return false;
-    this.#subscription = await client.subscribe('nfp.job.', ({ payload }) => {
+    this.#subscription = await client.subscribe('nfp.job.', ({ payload, rolemask }) => {
+      if (!(rolemask & OWNER)) return; // whoever may publish might say so: NFP's broker does with this role
       if (client !== this.#client || typeof payload?.uuid !== 'string') return;
       this.model.happened(payload, Object.keys(this.#wanted).length > 0);
       this.#soon();

@@ -130,3 +130,16 @@ def test_answers_are_remembered_within_bounds(monkeypatch):
     rules._answers.clear()
     assert rules.allows(Role.USER, "call", "a" * 400)
     assert rules._answers == {}
+
+
+@for_each("topic", ["nfp.job.x.closed", "oslo.notify.a.info", "heartbeat.pulse", "overlay.x", "gateway.x"])
+def test_no_rule_lets_others_than_the_owner_publish_what_programs_trust(topic):
+    rules = Access([rule("user admin owner", [""]), rule("user", [topic])])
+    assert [rules.allows(bits, "publish", topic) for bits in (1, 2, 8 | 2, 1 | 2)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert rules.roles_for("publish", topic) == ["owner"]
+    assert rules.allows(2, "subscribe", topic)

@@ -62,8 +62,9 @@ class Client:
     def answer(self, asked, errnum=0, payload=None):
         self.router.response(self.port, response(asked, payload, errnum=errnum))
 
-    def publish(self, topic, flags=0, userid=0xFFFFFFFF, payload=None):
-        self.router.events.receive(self.port, event(topic, payload, flags=flags, userid=userid))
+    def publish(self, topic, flags=0, userid=0xFFFFFFFF, payload=None, rolemask=0):
+        said = event(topic, payload, flags=flags, userid=userid, rolemask=rolemask)
+        self.router.events.receive(self.port, said)
 
     def of(self, kind):
         return [message for message in self.inbox if message.type == kind]

@@ -343,3 +343,30 @@ def test_what_a_guest_claims_to_be_is_overwritten_and_local_stays_here():
     tree[1].router.events.receive(tree.client(1, GUEST).port, message)
     tree.settle()
     assert [(m.userid, m.rolemask) for m in (*near.events, *far.events)] == [(2000, 2), (2000, 2)]
+
+
+RESERVED_TOPICS = [
+    "nfp.job.x.closed",
+    "oslo.notify.a.b.info",
+    "heartbeat.pulse",
+    "overlay.trace",
+    "gateway.x",
+]
+
+
+@for_each("topic", RESERVED_TOPICS)
+def test_topics_that_programs_trust_are_the_owners(topic):
+    tree = Tree()
+    ear = subscriber(tree, 3, topic, cred=OWNER)
+    for cred in (GUEST, Credentials(4000, int(Role.USER | Role.ADMIN))):
+        for rank in (0, 3):
+            tree.client(rank, cred).publish(topic, payload=b"forged", userid=0, rolemask=1)
+    tree.client(0, OWNER).publish(
+        topic, PRIVATE, payload=b"for another", userid=2000, rolemask=int(Role.USER)
+    )
+    tree.settle()
+    assert ear.events == [], "a link of the owner's that speaks for a user speaks with the user's rights"
+    tree.client(3, OWNER).publish(topic, PRIVATE, payload=b"true", userid=2000, rolemask=int(Role.OWNER))
+    tree.client(0, GUEST).publish(topic.replace(".", "s.", 1), payload=b"another topic")
+    tree.settle()
+    assert [event.payload for event in ear.events] == [b"true"]

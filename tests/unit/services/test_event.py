@@ -144,3 +144,15 @@ def test_base64_with_and_without_padding(text, data):
 def test_base64_of_another_alphabet_is_refused():
     with pytest.raises(ProtocolError):
         decode_base64("_-_-")
+
+
+@for_each("topic", ["nfp.job.x.closed", "oslo.notify.a.info", "heartbeat.pulse", "overlay.x", "gateway.x"])
+def test_topics_that_programs_trust_are_published_by_the_owner_alone(topic):
+    desk = Desk()
+    errnum, text = desk.client(GUEST).refused("event.publish", {"topic": topic, "flags": 0})
+    assert (errnum, "by the owner alone" in text) == (1, True)
+    assert desk.client().ask("event.publish", {"topic": topic, "flags": 0}).errnum == 0
+    assert (
+        desk.client(GUEST).ask("event.publish", {"topic": topic.replace(".", "s.", 1), "flags": 0}).errnum
+        == 0
+    )

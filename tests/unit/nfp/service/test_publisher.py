@@ -31,7 +31,7 @@ def test_an_event_is_private_and_stamped_with_whose_job_it_is():
     told.happened(happening("progress", "u1", userid=1000, body=b'{"message":"half"}'), 7)
     (message,) = link.sent
     assert (message.type, message.topic, message.flags & PRIVATE) == (EVENT, "nfp.job.u1.progress", PRIVATE)
-    assert (message.userid, message.rolemask) == (1000, Role.USER)
+    assert (message.userid, message.rolemask) == (1000, Role.OWNER | Role.USER)
     said = decode_json(message.payload)
     assert (said["uuid"], said["kind"], said["sequence"], said["epoch"]) == ("u1", "progress", 7, "epoch-1")
     assert said["event"] == {"message": "half"}
