@@ -19,7 +19,7 @@ from broker.exposition import PageListener, Sample, render
 from broker.identity import PeerInfo
 from broker.memory import Trim
 from broker.node import drain
-from broker.node.attributes import STDERR_SEVERITY, configuration, initial
+from broker.node.attributes import STDERR_SEVERITY, configuration, initial, seconds
 from broker.node.broker import Broker
 from broker.node.client_admission import ClientAdmission, access_of
 from broker.node.context import context_of
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 
+TORPID_MAX_S = 86400.0
 SWEEP_S = 1.0
 """How often stalled readers, quiet links and the total of open calls are looked at."""
 
@@ -105,7 +106,13 @@ class Node:
         )
         self.overlay = Overlay(self.broker, config, self._hooks())
         self.keepalives = Keepalives(self.broker, settings.tree.torpid_min_s)
-        attributes = initial(settings, self.topology, lambda: self.broker.router.uuid, self.owner)
+        attributes = initial(
+            settings,
+            self.topology,
+            lambda: self.broker.router.uuid,
+            self.owner,
+            lambda: self.overlay.contact_uri,
+        )
         self.context = context_of(
             self.broker,
             self.overlay,
@@ -298,11 +305,24 @@ class Node:
 
     def _apply(self, name: str, value: str) -> int:
         """``attr.set`` of an attribute that something here obeys; returns an errno."""
-        if name == "log-stderr-level":
+        if name in ("tbon.torpid_min", "tbon.torpid_max"):
+            return self._set_torpid(name, seconds(value))
+        if name in ("log-stderr-level", "log-level"):
             levels = [level for level, number in STDERR_SEVERITY.items() if str(number) == value]
             if not levels:
                 return errno.EINVAL
             log.setLevel(levels[0].upper())
+        return 0
+
+    def _set_torpid(self, name: str, value_s: float | None) -> int:
+        """The range is that of the settings of these names."""
+        least_s = 0.1 if name == "tbon.torpid_min" else 0.0
+        if value_s is None or not least_s <= value_s <= TORPID_MAX_S:
+            return errno.EINVAL
+        if name == "tbon.torpid_min":
+            self.overlay.set_torpid_min(value_s)
+        else:
+            self.overlay.set_torpid_max(value_s)
         return 0
 
     def parent_entry(self) -> HostEntry | None:

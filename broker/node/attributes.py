@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
+from itertools import groupby
 
 from broker import __version__
+from broker.node.drain import children_s
 from broker.routing.topology import NO_PARENT, Topology
+from broker.services.log import FORWARD_LEVEL
 from broker.settings import Settings, shown
+from broker.transport.zeromq.tuning import UNCONFIRMED_MS
 
 IMMUTABLE = 1
 """Flag of an attribute that clients may remember."""
@@ -18,11 +23,22 @@ STDERR_SEVERITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 
 SETTABLE = 2
 """Flag of an attribute that ``attr.set`` may change."""
 
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
 Attributes = dict[str, tuple[str | Callable[[], str], int]]
 
 
-def initial(settings: Settings, topology: Topology, uuid: Callable[[], str], owner: int) -> Attributes:
-    """Name -> (value or function, flags) for one rank; ``settings`` as of ``Settings.at_rank``."""
+def initial(
+    settings: Settings,
+    topology: Topology,
+    uuid: Callable[[], str],
+    owner: int,
+    endpoint: Callable[[], str | None],
+) -> Attributes:
+    """Name -> (value or function, flags) for one rank; ``settings`` as of ``Settings.at_rank``, ``endpoint`` gives what
+    children dial.
+    """
     section = settings.broker
     rank = section.rank or 0
     depth = topology.depth(rank)
@@ -40,7 +56,16 @@ def initial(settings: Settings, topology: Topology, uuid: Callable[[], str], own
         "broker.starttime": f"{time.time():.2f}",
         "broker.pid": str(os.getpid()),
         "broker.boot-method": "config" if settings.hosts else "single",
+        "broker.mapping": mapping([hostname(settings, each) for each in range(topology.size)]),
+        "broker.cleanup-timeout": f"{section.drain_s:g}s",
+        "broker.shutdown-timeout": f"{children_s(section.drain_s):g}s",
+        "statedir": settings.journal.directory if settings.journal.enabled else section.rundir,
+        "log-ring-size": str(section.log_ring_entries),
+        "log-forward-level": str(FORWARD_LEVEL),
+        "log-stderr-mode": "local",
         "tbon.topo": settings.tree.topology,
+        "tbon.connect_timeout": f"{settings.tree.connect_timeout_s:g}s",
+        "tbon.tcp_user_timeout": f"{UNCONFIRMED_MS / 1000:g}s",
         "tbon.level": str(depth),
         "tbon.maxlevel": str(topology.max_depth()),
         "tbon.descendants": str(topology.descendants(rank)),
@@ -49,9 +74,15 @@ def initial(settings: Settings, topology: Topology, uuid: Callable[[], str], own
     attributes["broker.uuid"] = (uuid, 0)
     parent = settings.host(topology.parent(rank)) if topology.parent(rank) != NO_PARENT else None
     if parent is not None:
-        attributes["parent-uri"] = (parent.address, IMMUTABLE)
+        attributes["parent-uri"] = attributes["tbon.parent-endpoint"] = (parent.address, IMMUTABLE)
+    own = settings.host(rank)
+    if own is not None and topology.children(rank):
+        attributes["tbon.endpoint"] = (lambda: endpoint() or own.address, 0)
     attributes["broker.quorum"] = (str(topology.size), 0)
-    attributes["log-stderr-level"] = (str(STDERR_SEVERITY[section.log_level]), SETTABLE)
+    for name in ("log-stderr-level", "log-level"):
+        attributes[name] = (str(STDERR_SEVERITY[section.log_level]), SETTABLE)
+    attributes["tbon.torpid_min"] = (f"{settings.tree.torpid_min_s:g}s", SETTABLE)
+    attributes["tbon.torpid_max"] = (f"{settings.tree.torpid_max_s:g}s", SETTABLE)
     attributes.update({name: (value, SETTABLE) for name, value in section.attrs.items()})
     return attributes
 
@@ -84,6 +115,34 @@ def fold(names: list[str]) -> str:
     return ",".join(
         f"{stem}[{first}-{last}]" if first != last else stem + first for stem, first, last in runs
     )
+
+
+def mapping(names: list[str]) -> str:
+    """Which ranks share a host, in the form of PMI: blocks of (first node, nodes, ranks on each).
+
+    >>> mapping(["n0", "n1", "n2"]), mapping(["n0", "n0", "n1", "n1", "n2"])
+    ('(vector,(0,3,1))', '(vector,(0,2,2),(2,1,1))')
+    """
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    blocks: list[tuple[int, int, int]] = []
+    for name, run in groupby(names):
+        node, ranks = numbers[name], len(list(run))
+        first, nodes, each = blocks[-1] if blocks else (0, 0, 0)
+        if blocks and node == first + nodes and ranks == each:
+            blocks[-1] = (first, nodes + 1, each)
+        else:
+            blocks.append((node, 1, ranks))
+    return f"(vector,{','.join(f'({first},{nodes},{each})' for first, nodes, each in blocks)})"
+
+
+def seconds(text: str) -> float | None:
+    """A duration as flux writes it, ``30s`` or ``1.5m``, in seconds; None where it is none.
+
+    >>> seconds("100ms"), seconds("2m"), seconds("5"), seconds("soon")
+    (0.1, 120.0, 5.0, None)
+    """
+    found = _DURATION.fullmatch(text)
+    return float(found[1]) * _UNITS[found[2] or "s"] if found else None
 
 
 def _next(digits: str) -> str:

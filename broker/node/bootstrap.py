@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 
 from broker import loglines, memory, supervision
 from broker.errors import ConfigError, HeadgateError, print_error
@@ -86,7 +87,9 @@ async def _serve(
     assert task is not None
     _on_signals(leave, leave_with, task)
     if reread is not None:
-        _on_hangup(Reload(node, reread), leave_with)
+        reload = Reload(node, reread)
+        node.context.on_reload = partial(_reload, node, reload)
+        _on_hangup(reload, leave_with)
     reporter = StatusReporter(node)
     supervision.watch(asyncio.get_running_loop().call_later)
     company = contextlib.AsyncExitStack()
@@ -144,6 +147,20 @@ def _on_signals(leave: asyncio.Event, leave_with: Callable[[str], None], task: a
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled, number.name)
+
+
+def _reload(node: Node, reload: Reload, told: Callable[[str], None]) -> None:
+    """Read the settings again and tell what is wrong with them, "" where nothing is."""
+
+    async def work() -> None:
+        try:
+            await reload.now()
+        except ConfigError as error:
+            told(str(error))
+        else:
+            told("")
+
+    node.context.spawn("reload", work())
 
 
 def _on_hangup(reload: Reload, leave_with: Callable[[str], None]) -> None:

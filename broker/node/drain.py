@@ -85,6 +85,9 @@ def _is_open(port: Port, call: Call) -> bool:
 async def empty_queues(broker: Broker) -> None:
     """Wait until the clients have taken what is queued for them, while any of them still takes some."""
     loop = asyncio.get_running_loop()
+    await asyncio.sleep(
+        0
+    )  # services have answered the last change of state; what waits for its turn is queued now
     end = loop.time() + QUEUES_S
     moved, seen = loop.time(), -1
     broker.flusher.flush()

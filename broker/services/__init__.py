@@ -12,5 +12,6 @@
 ``ring``      log entries and the ring that holds them
 ``registry``  all services of one broker: ``attr``, ``broker``, ``config``, ``connector_local``, ``event``, ``groups``,
               ``heartbeat``, ``journal``, ``log``, ``module``, ``overlay``, ``providers`` (the service named
-              ``service``), ``rexec``, ``scheduler`` (the services ``resource`` and ``job-manager``), ``state_machine``
+              ``service``), ``rexec``, ``scheduler`` (the services ``resource`` and ``job-manager``), ``shutdown``,
+              ``state_machine``
 """

@@ -24,6 +24,8 @@ FREE_PREFIXES: Final = ("vendor.", "test.")
 """Names that anybody with owner credentials may make up."""
 FREE_MAX: Final = 4096
 """Made-up names kept; beyond it ENOSPC."""
+TWINS: Final = ("log-level", "log-stderr-level")
+"""Two names for one thing here: what the broker logs is what it keeps and what it writes."""
 
 Value = str | Callable[[], str]
 
@@ -65,7 +67,8 @@ class Attr(Service):
         refused = self.context.apply_attribute(name, value) if name in self._table else 0
         if refused:
             raise RpcError(refused)
-        self._table[name] = (value, SETTABLE)
+        for each in TWINS if name in TWINS else (name,):
+            self._table[each] = (value, SETTABLE)
 
     def _may_set(self, name: str) -> bool:
         if name in self._table:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context
 from broker.services.service import Service, method
 from broker.services.streams import Streams
-from broker.serving.request import Request
+from broker.serving.request import LATER, Later, Request
 
 
 class Config(Service):
@@ -35,19 +35,34 @@ class Config(Service):
         return self.context.config
 
     @method("reload")
-    def reload(self, request: Request) -> None:
-        """Always refused: EINVAL below rank 0 as deployed, ENOSYS there."""
-        self._refuse()
+    def reload(self, request: Request) -> Later:
+        """Reads this broker's file again, as at SIGHUP; EINVAL says why nothing has changed. EINVAL below rank 0, too,
+        as deployed: the others have files of their own.
+        """
+        self._only_root()
+        if self.context.on_reload is None:
+            raise RpcError(errno.ENOSYS, "this broker was started without a file to read again")
+
+        def told(wrong: str) -> None:
+            if wrong:
+                request.respond_error(errno.EINVAL, "; ".join(wrong.splitlines()))
+            else:
+                request.respond()
+
+        self.context.on_reload(told)
+        return LATER
 
     @method("load")
     def load(self, request: Request) -> None:
-        """Always refused, as ``reload``."""
-        self._refuse()
+        """Always refused: EINVAL below rank 0 as deployed, ENOSYS there."""
+        self._only_root()
+        raise RpcError(
+            errno.ENOSYS, "the configuration is in a file: change it there, then flux config reload"
+        )
 
-    def _refuse(self) -> NoReturn:
+    def _only_root(self) -> None:
         if self.context.rank != 0:
             raise RpcError(errno.EINVAL, "configuration can only be changed on rank 0")
-        raise RpcError(errno.ENOSYS, "the configuration is read at SIGHUP; for the rest restart the broker")
 
     def disconnected(self, sender: bytes) -> None:
         """The reader is gone."""

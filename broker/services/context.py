@@ -155,6 +155,10 @@ class Context:
     on_leave: Callable[[str], None] | None = None
     """Drains and leaves, as at SIGTERM, for a reason; None: the program that runs the broker did not say how."""
 
+    on_reload: Callable[[Callable[[str], None]], None] | None = None
+    """Reads the configuration again, as at SIGHUP, and calls back with what is wrong with it, "" when it was taken.
+    None: nobody said where from."""
+
     # -- messages
 
     respond: Callable[[Message, bytes | None, int, bool], None]

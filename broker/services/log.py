@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.services.context import Context
@@ -30,6 +30,9 @@ class Log(Service):
         context: the broker.
         entries: how many the ring holds; 0 keeps none.
         forward_level: least severe entries sent to rank 0, as a severity; -1 sends none.
+
+    Attributes:
+        watchers: told of each entry that is shown here.
     """
 
     name = "log"
@@ -40,6 +43,7 @@ class Log(Service):
         self._ring = Ring(entries)
         self._remote = 0
         self._followers: Streams[None] = Streams()
+        self.watchers: list[Callable[[Entry], None]] = []
 
     def note(self, severity: int, text: str) -> None:
         """Take a line of the broker's own; severity 0 emergency to 7 debug."""
@@ -62,6 +66,8 @@ class Log(Service):
             self._ring.append(entry)
             for follower, _ in self._followers:
                 follower.respond(entry.line + b"\0")
+            for watcher in self.watchers:
+                watcher(entry)
         if self.context.rank != 0 and (remote or entry.severity <= self.forward_level):
             self.context.call("log.append", entry.line, None, nodeid=self.context.rank, flags=UPSTREAM)
 

@@ -18,6 +18,7 @@ from broker.services.providers import Providers
 from broker.services.rexec import Rexec
 from broker.services.scheduler import JobManager, Resource
 from broker.services.service import Service
+from broker.services.shutdown import Shutdown
 from broker.services.state_machine import StateMachine
 
 
@@ -36,7 +37,7 @@ def built_in(
         log_forward_level: least severe entries sent to rank 0 (0 emergency to 7 debug); -1 sends none.
         heartbeat_period_s: seconds between two pulses of rank 0.
     """
-    groups = Groups(context)
+    groups, log = Groups(context), Log(context, log_entries, log_forward_level)
     services: list[Service] = [
         Attr(context),
         BrokerSelf(context),
@@ -46,11 +47,12 @@ def built_in(
         groups,
         Heartbeat(context, heartbeat_period_s),
         Journal(context),
-        Log(context, log_entries, log_forward_level),
+        log,
         Overlay(context),
         Providers(context),
         Resource(context, groups),
         Rexec(context),
+        Shutdown(context, log),
         StateMachine(context),
     ]
     if context.rank == 0:  # as deployed: below it, requests go up to the one at rank 0

@@ -15,6 +15,9 @@ from typing import Final, NamedTuple
 LINE_MAX_BYTES: Final = 2048
 """Longest entry kept; deployed clients cut theirs at this length."""
 
+SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+"""What deployed clients call them."""
+
 _HEAD = re.compile(rb"<([0-9]{1,3})>1 [^ ]+ ([^ ]+) ")
 
 
@@ -27,6 +30,16 @@ class Entry(NamedTuple):
     """The rank that wrote it, as text."""
     line: bytes
     """All of it, without NUL."""
+
+    def short(self) -> str:
+        """As people read it: who says it, how severe it is, the rank, the text.
+
+        >>> compose(6, 3, "broker", 4711, "state run", 0.0).short()
+        'broker.info[3]: state run'
+        """
+        words = self.line.decode("utf-8", "replace").split(" ", 7)
+        app, text = (words + [""] * 8)[3], (words + [""] * 8)[7]
+        return f"{app}.{SEVERITIES[self.severity]}[{self.host}]: {text}"
 
 
 def parse(payload: bytes | None) -> Entry | None:

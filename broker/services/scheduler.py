@@ -1,4 +1,6 @@
-"""What ``flux uptime`` asks of a scheduler, answered by a broker that has none (``resource``, ``job-manager``)."""
+"""What ``flux uptime``, ``flux resource`` and ``flux housekeeping`` ask of a scheduler, answered by a broker that has
+none (``resource``, ``job-manager``).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ ABSENT_TEXT: Final = "headgate runs no scheduler"
 
 
 class Resource(Service):
-    """An inventory with no resources in it; brokers that are down are known all the same.
+    """An inventory of the brokers, without anything to schedule on them; those that are down are known all the same.
 
     Args:
         context: the broker.
@@ -41,9 +43,15 @@ class Resource(Service):
         if self.context.rank != 0:
             raise RpcError(errno.EPROTO, "this RPC only works on rank 0")
         online = self._groups.members(ONLINE)
-        nothing = {"R_lite": [], "starttime": 0.0, "expiration": 0.0, "nodelist": [""]}
+        hosts = self.context.attributes["hostlist"][0]
+        nodes = {
+            "R_lite": [{"rank": idset.encode(range(self.context.size)), "children": {"core": ""}}],
+            "starttime": 0.0,
+            "expiration": 0.0,
+            "nodelist": [hosts() if callable(hosts) else hosts],
+        }
         return {
-            "R": {"version": 1, "execution": nothing},
+            "R": {"version": 1, "execution": nodes},
             "drain": {},
             "online": idset.encode(online),
             "offline": idset.encode(rank for rank in range(self.context.size) if rank not in online),
@@ -60,6 +68,16 @@ class JobManager(Service):
     def unknown(self, request: Request) -> RpcError:
         """ENOSYS with a text that says why."""
         return RpcError(errno.ENOSYS, ABSENT_TEXT)
+
+    def stats(self) -> Mapping[str, Any]:
+        """Figures of no job at all, in the form that ``flux resource`` and ``flux housekeeping`` read."""
+        return {
+            "journal": {"listeners": 0},
+            "active_jobs": 0,
+            "inactive_jobs": 0,
+            "max_jobid": 0,
+            "housekeeping": {"running": {}, "config": {"release-after": -1.0, "command": ""}},
+        }
 
     @method("queue-list", allow=Role.USER)
     def queues(self, request: Request) -> Mapping[str, Any]:

@@ -142,6 +142,7 @@ def harmful(mark: str) -> list[tuple[str, bytes]]:
         ("config.load", body({"access": {"allow-guest-user": True}})),
         ("rexec.exec", body({"cmd": {"cmdline": ["touch", f"/tmp/{mark}"]}, "flags": 0})),
         ("broker.drain", body({"rank": 0})),
+        ("shutdown.start", body({"loglevel": 6})),
         ("gateway.reload", None),
         ("gateway.drain", body({"reason": mark})),
     ]

@@ -1,6 +1,7 @@
 """Under a service manager: a real datagram socket hears when a process is there, how it stands, and that it leaves."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import time
 
 import pytest
 
-from broker.wire.message import RESPONSE, request, response
+from broker.wire.message import RESPONSE, STREAMING, request, response
 from tests.live.brokers import BrokerProcess, eventually, one_broker, one_config, tree, tree_config
 from tests.live.gateways import GatewayProcess, config_in
 from tests.live.manager import manager
@@ -246,6 +247,27 @@ def test_a_call_through_the_tree_is_answered_before_a_child_or_the_root_leaves(r
         late_answer(running, far=2, told=2)
         late_answer(running, far=1, told=0)
         assert running.ranks[1].wait() == 0  # it followed rank 0
+
+
+@pytest.mark.patient
+def test_flux_shutdown_ends_the_instance_from_the_leaves_up_and_tells_what_happens(rundir):
+    asking = request("shutdown.start", b'{"loglevel": 6}\0', flags=STREAMING, matchtag=7)
+    with (
+        tree(rundir, 3) as running,
+        Speaker(running.ranks[0].uri) as caller,
+        Speaker(running.ranks[0].uri) as late,
+    ):
+        caller.tell(asking)
+        told = []
+        while not (answer := caller.take(lambda seen: answers(seen, asking))).errnum:
+            told.append(json.loads(answer.payload.rstrip(b"\0"))["log"])
+        assert answer.errnum == errno.ENODATA
+        assert [rank.wait() for rank in running.ranks] == [0, 0, 0]
+        assert late.ended()
+    gone = [told.index(f"broker.info[0]: rank {rank} said goodbye\n") for rank in (1, 2)]
+    (end,) = [at for at, line in enumerate(told) if "state finalize" in line]
+    assert max(gone) < end
+    assert "broker.info[0]: rank 0 leaves: shutdown by userid" in "".join(told)
 
 
 # ---------------------------------------------------------------- the others

@@ -242,7 +242,9 @@ class Children:
         now = self._clock()
         child.silence = TorpidTimer(port.received, self._watch.look(now))
         child.keepalive_s = told.ours.keepalive_s
-        child.keepalive = KeepaliveTimer(link.outbox.sent, now) if told.ours.headgate else None
+        child.keepalive = (
+            KeepaliveTimer(link.outbox.sent, now, self._config.torpid_min_s) if told.ours.headgate else None
+        )
         child.joins.append((now, _place(told, link)))
         self._broker.attach(port)
         log.info("rank %d joined (%s), status %s", child.rank, link.peer.address, told.status.label)

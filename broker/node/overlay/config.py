@@ -11,7 +11,7 @@ from broker.node.overlay.liveness import LOST_S
 from broker.transport.link import Options
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OverlayConfig:
     """Settings of one broker's place in the tree; ranks and shape come from the broker's own topology.
 

@@ -15,6 +15,7 @@ parent) is compared at each pulse. A silence is therefore known up to one pulse 
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -42,17 +43,17 @@ class ActiveClock:
         now: monotonic seconds. longest_s: between two looks; after a longer time we were not there.
     """
 
-    __slots__ = ("_longest_s", "_looked", "_seconds")
+    __slots__ = ("_looked", "_seconds", "longest_s")
 
     def __init__(self, now: float, longest_s: float) -> None:
         self._looked: float = now
-        self._longest_s: float = longest_s
+        self.longest_s: float = longest_s
         self._seconds: float = 0.0
 
     def look(self, now: float) -> float:
         """The seconds so far."""
         passed, self._looked = now - self._looked, now
-        if passed <= self._longest_s:
+        if passed <= self.longest_s:
             self._seconds += passed
         return self._seconds
 
@@ -82,13 +83,21 @@ class SilenceTimer:
 
 
 class KeepaliveTimer(SilenceTimer):
-    """Our own silence towards one neighbour."""
+    """Our own silence towards one neighbour.
 
-    __slots__ = ()
+    Args:
+        longest_s: what hello told it: beyond a multiple of that it would take us for lost.
+    """
+
+    __slots__ = ("_longest_s",)
+
+    def __init__(self, count: int, now: float, longest_s: float = inf) -> None:
+        super().__init__(count, now)
+        self._longest_s: float = longest_s
 
     def due(self, outbox: Outbox[Any], now: float, keepalive_s: float) -> bool:
         """True when a keepalive has to be sent. What waits in the outbox will be heard without one."""
-        silent = self.seconds(outbox.sent, now) >= keepalive_s
+        silent = self.seconds(outbox.sent, now) >= min(keepalive_s, self._longest_s)
         return silent and not (outbox.unflushed or outbox.queue)
 
 

@@ -222,6 +222,18 @@ class Overlay:
 
     # -- liveness ------------------------------------------------------------------------------
 
+    def set_torpid_min(self, seconds: float) -> None:
+        """Speak up after so long a silence. Neighbours were told another one: towards them the shorter one holds until
+        the next hello.
+        """
+        self._config.torpid_min_s = seconds
+        self._period_s = min(SYNC_MAX_S, seconds / 2)
+        self._watch.longest_s = max(self._watch.longest_s, 2 * self._period_s + _LATE_S)
+
+    def set_torpid_max(self, seconds: float) -> None:
+        """Call a child torpid after so long a silence; 0: never."""
+        self._config.torpid_max_s = seconds
+
     def pulse(self) -> None:
         """Check liveness now (called on each ``heartbeat.pulse``; a timer of our own calls it, too)."""
         now = self._clock()

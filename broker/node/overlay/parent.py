@@ -149,7 +149,7 @@ class Parent:
         text = str(error)
         if text not in self._said and len(self._said) < REASONS_MAX:
             self._said.add(text)
-            log.warning("cannot join the parent at %s yet: %s", self._config.parent_uri, text)
+            log.info("cannot join the parent at %s yet: %s", self._config.parent_uri, text)
 
     def _is_joined(self, link: Link) -> bool:
         return self.port is not None and self.port.link is link
@@ -171,7 +171,7 @@ class Parent:
         self.port = port
         self._said.clear()
         now = self._since = self._clock()
-        self._keepalive = KeepaliveTimer(link.outbox.sent, now)
+        self._keepalive = KeepaliveTimer(link.outbox.sent, now, self._config.torpid_min_s)
         self._silence = SilenceTimer(port.received, self._watch.look(now))
         self._keepalive_s = answer.ours.keepalive_s
         self._broker.attach(port)

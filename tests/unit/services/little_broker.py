@@ -79,6 +79,7 @@ class LittleBroker:
         self.status = "full"
         self.lifecycle = "run"
         self.applied: list[tuple[str, str]] = []
+        self.on_reload: Callable[[Callable[[str], None]], None] | None = None
         self.journal = None
         self.config = {"access": {"allow-guest-user": True}}
         self.refusals: list[tuple[str | None, int]] = []

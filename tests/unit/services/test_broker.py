@@ -305,12 +305,21 @@ def test_config_get():
 
 
 @for_each("topic", ["config.reload", "config.load"])
-def test_the_configuration_does_not_change_while_we_run(topic):
+def test_the_configuration_is_changed_in_its_file_by_the_owner_at_rank_0(topic):
     assert Desk(rank=1).client().refused(topic, {}) == (22, "configuration can only be changed on rank 0")
     errnum, why = Desk().client().refused(topic, {})
     assert errnum == 38
-    assert "restart" in why
+    assert "file" in why
     assert Desk().client(GUEST).refused(topic, {}) == OWNER_ONLY
+
+
+def test_a_reload_is_answered_when_it_has_been_done():
+    desk = Desk()
+    desk.context.on_reload = lambda told: told(wrong)
+    wrong = ""
+    assert desk.client().ask("config.reload").errnum == 0
+    wrong = "broker.toml:3: saw this\nbroker.toml:4: saw that"
+    assert desk.client().refused("config.reload") == (22, "broker.toml:3: saw this; broker.toml:4: saw that")
 
 
 # -- rexec -------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ MASKS = {
     "resource": {"status": USER},
     "rexec": {},
     "service": {"add": USER, "remove": USER, "providers": USER, "announce": OWNERS},
+    "shutdown": {"start": OWNERS},
     "state-machine": {"get": USER, "wait": USER, "monitor": OWNERS},
 }
 """Who may call what besides the owner: the table of the deployed broker (RFC 12, "Service Security Policy")."""

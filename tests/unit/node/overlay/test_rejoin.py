@@ -142,6 +142,7 @@ def test_a_file_that_cannot_be_read_when_joining_again_is_tried_again(monkeypatc
 
 
 def test_what_the_first_attempts_fail_of_is_said_at_once_and_each_reason_once(monkeypatch, caplog):
+    caplog.set_level("INFO", "headgate")
     dial = registry.dial
 
     async def patient(uri, options):
