@@ -27,6 +27,8 @@ import errno as _errno
 import os
 import sys
 
+from broker.safe_text import visible
+
 
 class HeadgateError(Exception):
     """Root of the tree; ``errno`` is a POSIX error number, ``fault`` names who caused it."""
@@ -132,6 +134,6 @@ class Missed(HeadgateError):
 
 
 def print_error(text: str) -> None:
-    """Write one line to standard error, in one piece: several processes share it, and it may be unbuffered."""
+    """Write text to standard error, in one piece: several processes share it, and it may be unbuffered."""
     if sys.stderr is not None:  # closed by whoever started us
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{visible(text)}\n")

@@ -26,6 +26,28 @@ def text(value: object) -> str:
         return f"({type(value).__name__}, whose text cannot be read: {type(error).__name__})"
 
 
+def one_line(said: str) -> str:
+    r"""``said`` on one line, whatever a peer put into it: no control character reaches a terminal, or forges a line.
+
+    >>> one_line("full\x1b[2J\n7 demo.alarm"), one_line("plain")
+    ('full\\x1b[2J\\n7 demo.alarm', 'plain')
+    """
+    if said.isprintable():
+        return said
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in said)
+
+
+def visible(said: str) -> str:
+    r"""``said`` with its lines and tabs, and no other control characters.
+
+    >>> visible("one\n\ttwo\x9b2J")
+    'one\n\ttwo\\x9b2J'
+    """
+    if said.isprintable():
+        return said
+    return "".join(each if each in "\n\t" else one_line(each) for each in said)
+
+
 def texts(said: Any) -> list[str]:
     """A list of texts, of whatever was put in place of one; [] for None and "".
 

@@ -15,11 +15,12 @@ from typing import Any, Final
 from msgspec import structs
 
 from broker.call_report import CallReport, LastError, MethodReport, quantile
-from broker.cli.screen import Screen, printable
+from broker.cli.screen import Screen
 from broker.cli.tree import ASKED_AT_ONCE, SILENT_S
 from broker.client import Handle
 from broker.errors import ProtocolError, RpcError
 from broker.identity import USERID_UNKNOWN
+from broker.safe_text import one_line
 
 
 class Kind(StrEnum):
@@ -149,7 +150,7 @@ class CallRates:
                 else:
                     self.providers[name] = rank
             for wing in answer.silent:
-                self.silent.setdefault(f"no answer from {printable(wing)}", []).append(rank)
+                self.silent.setdefault(f"no answer from {one_line(wing)}", []).append(rank)
             for each, by_name in kinds_of(answer).items():
                 known = before._told_by(rank, each, by_name) if before is not None else {}
                 for name, told in by_name.items():
@@ -220,7 +221,7 @@ class CallRates:
         last = method.last
         said = ""
         if last is not None:
-            text = printable(last.text) or error_name(str(last.errnum))
+            text = one_line(last.text) or error_name(str(last.errnum))
             when = time.strftime("%H:%M:%S", time.localtime(last.time))
             whose = f" user {last.userid}" if last.userid != USERID_UNKNOWN else ""
             said = f"{when}{whose} at rank {method.last_rank}: {text}"
@@ -269,7 +270,7 @@ async def ask(handle: Handle, ranks: Sequence[int]) -> dict[int, CallReport | st
         except TimeoutError:
             return f"no answer within {SILENT_S:g} s"
         except ProtocolError as error:
-            return f"odd answer ({printable(str(error))})"
+            return f"odd answer ({one_line(str(error))})"
         except RpcError as error:
             if error.errno == errno.ENOSYS:
                 unknown.append(error)

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from broker.cli.screen import printable
 from broker.errors import ConfigError, HeadgateError, LinkError, LinkRefused, RpcError, print_error
+from broker.safe_text import one_line
 
 OK: Final = 0
 FAILED: Final = 1
@@ -77,7 +77,7 @@ def code_of(error: BaseException) -> int:
 def lines_of(error: BaseException) -> list[str]:
     """What a person should read about ``error``: one line, except that a configuration may have many faults."""
     if isinstance(error, RpcError):
-        return ["\n".join(map(printable, _rpc_line(error).splitlines()))]  # its text is a peer's
+        return ["\n".join(map(one_line, _rpc_line(error).splitlines()))]  # its text is a peer's
     if isinstance(error, LinkRefused) and error.errno == errno.EPERM and str(error).startswith("local:"):
         return [f"{error}; guests are not allowed in (setting access.allow_guest_user){_HINT}"]
     if isinstance(error, LinkError):

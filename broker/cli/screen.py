@@ -12,34 +12,16 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.safe_text import one_line, visible
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 Row = Sequence[str]
 
 
-def printable(text: str) -> str:
-    r"""``text`` on one line, whatever a peer put into it: no control characters reach the terminal.
-
-    >>> printable("full\x1b[2J")
-    'full\\x1b[2J'
-    """
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
-
-
-def visible(text: str) -> str:
-    r"""``text`` with its lines and tabs, and no other control characters.
-
-    >>> visible("one\n\ttwo\x9b2J")
-    'one\n\ttwo\\x9b2J'
-    """
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
-
-
 def compact(value: Any) -> str:
-    r"""``value`` as JSON in one line, which reaches a terminal without control characters, as ``printable``.
+    r"""``value`` as JSON in one line, which reaches a terminal without control characters, as ``one_line``.
 
     >>> compact({"rank": 0, "said": "\x9b2J"})
     '{"rank":0,"said":"\\u009b2J"}'
@@ -95,11 +77,10 @@ class Screen:
         return self._console
 
     def line(self, text: str, style: str = "") -> None:
-        """One line; ``style`` (rich) counts on a terminal only, which gets no control characters of a peer. Flushed:
-        someone may be following.
+        """Text of ours; ``style`` (rich) counts on a terminal only. No control characters of a peer, but for ends of
+        lines, leave here, into a pipe either: who reads it may be a terminal. Flushed: someone may be following.
         """
-        if self.rich:
-            text = visible(text)
+        text = visible(text)
         if self.rich and style:
             self.console.print(text, style=style, markup=False, soft_wrap=True)
         else:
@@ -107,12 +88,13 @@ class Screen:
             self.out.write(f"{text}\n")
             self.out.flush()
 
-    def record(self, value: Any, text: str, style: str = "") -> None:
-        """``value`` with ``--json``, else ``text``."""
+    def record(self, value: Any, text: str | Sequence[str], style: str = "") -> None:
+        """``value`` with ``--json``, else ``text``, or each of several: one line each, whatever is in it."""
         if self.as_json:
             self.line(compact(value))
-        else:
-            self.line(text, style)
+            return
+        for each in [text] if isinstance(text, str) else text:
+            self.line(one_line(each), style)
 
     def value(self, value: Any) -> None:
         """A JSON value: indented and coloured on a terminal, one line elsewhere."""
@@ -128,8 +110,8 @@ class Screen:
 
     def table(self, heads: Row, rows: Sequence[Row], style_of: Callable[[Row], str] | None = None) -> None:
         """A table under ``heads``; aligned columns when piped."""
+        rows = [[one_line(cell) for cell in row] for row in rows]
         if self.rich:
-            rows = [[visible(cell) for cell in row] for row in rows]
             self.draw(build_table(heads, rows, style_of))
             return
         for text in columns(heads, rows):

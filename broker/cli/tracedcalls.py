@@ -9,8 +9,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.cli.screen import printable
 from broker.identity import USERID_UNKNOWN
+from broker.safe_text import one_line
 from broker.wire.message import MATCHTAG_NONE, NORESPONSE, REQUEST, RESPONSE, STREAMING
 
 OPEN_MAX: Final = 65_536
@@ -66,10 +66,10 @@ class TracedCall:
         clock = time.strftime("%H:%M:%S", time.localtime(self.time))
         user = "user ?" if self.userid is None else f"user {self.userid}"
         took = "wants no answer" if self.ms is None else f"{self.ms:.3f} ms"
-        line = f"{clock}.{int(self.time % 1 * 1000):03}  rank {self.rank}  {user}  {printable(self.topic)}  {took}"
+        line = f"{clock}.{int(self.time % 1 * 1000):03}  rank {self.rank}  {user}  {one_line(self.topic)}  {took}"
         if self.errnum:
             line += f"  {errno.errorcode.get(self.errnum, self.errnum)}"
-            line += f": {printable(self.error)[:200]}" if self.error else ""
+            line += f": {one_line(self.error)[:200]}" if self.error else ""
         elif self.answers > 1:
             line += f"  {self.answers} answers"
         return line

@@ -55,7 +55,9 @@ def self_signed(
         "sha256": made.fingerprint,
         "expires": made.expires,
     }
-    Screen(as_json).record(value, f'cert = "{certificate}"\nkey = "{key}"\n# SHA256:{made.fingerprint}')
+    Screen(as_json).record(
+        value, [f'cert = "{certificate}"', f'key = "{key}"', f"# SHA256:{made.fingerprint}"]
+    )
     return OK
 
 

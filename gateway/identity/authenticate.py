@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -394,6 +395,7 @@ async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
 
 
 def _names(settings: GatewaySettings) -> list[str]:
-    """Host names that the settings give to listeners; wildcards are none."""
-    hosts = [place_of(entry.url).host for entry in settings.listen]
+    """Host names that the settings give to listeners, and this machine's; wildcards are none."""
+    urls = [*(entry.url for entry in settings.listen), settings.gateway.metrics_listen]
+    hosts = [place_of(url).host for url in urls if url is not None] + [os.uname().nodename]
     return [host for host in hosts if host and host not in ("0.0.0.0", "::")]  # noqa: S104 - left out, not bound

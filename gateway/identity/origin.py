@@ -58,7 +58,7 @@ class Origins:
         origin = self._origin(request, client)
         if kind not in ("cookie", "tls"):
             return
-        self._check_host(request, client)
+        self.check_host(request, client)
         if origin is not None:
             return
         if kind == "cookie" and (_is_websocket(request) or request.method not in SAFE_METHODS):
@@ -78,7 +78,12 @@ class Origins:
             raise _denied(f"Origin {said[0][:128]!r}, expected {own!r} or one of access.allowed_origins")
         return origin
 
-    def _check_host(self, request: web.BaseRequest, client: Client) -> None:
+    def check_host(self, request: web.BaseRequest, client: Client) -> None:
+        """Refuse what asks a listener that only this machine reaches for another name (DNS rebinding).
+
+        Raises:
+            Denied: 403, do not reconnect.
+        """
         host = request.headers.get("Host", "")
         if client.loopback_listener and not is_local_host(host) and host_name(host) not in self._names:
             raise _denied(f"Host {host[:128]!r} on a loopback listener, expected localhost or 127.0.0.1")

@@ -192,9 +192,7 @@ class Provider:
             raise self.wrong("the ID token was made for another client (azp)")
         if metadata.userinfo and answer.access_token and any(name not in claims for name in wanted):
             more = await self._userinfo(metadata.userinfo, answer.access_token, claims["sub"])
-            if "email" in claims and more.get("email", claims["email"]) != claims["email"]:
-                more.pop("email_verified", None)  # which is said of another address
-            return {**more, **claims}
+            return _joined(claims, more)
         return claims
 
     async def _userinfo(self, address: str, access_token: str, subject: str) -> dict[str, Any]:
@@ -257,6 +255,22 @@ class Provider:
             f"the clocks of {self.title} and of this gateway differ by {off:.0f} seconds",
             401,
         )
+
+
+def _joined(claims: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """An ID token's claims, and what userinfo has more. That an address was verified counts of that address alone,
+    whichever of the two says it.
+    """
+    found = {**more, **claims}
+    found.pop("email_verified", None)
+    half = claims if "email" in claims else more
+    if (
+        half is claims
+        and "email_verified" not in claims
+        and more.get("email", claims["email"]) == claims["email"]
+    ):
+        half = more
+    return found | {"email_verified": half["email_verified"]} if "email_verified" in half else found
 
 
 def read_secret(path: str) -> str:

@@ -34,7 +34,18 @@ TOLD: Final = 16
 """Values of ``X-Forwarded-Proto`` that are logged as unknown, each once: a client may have made them up."""
 
 _SCHEMES: Final = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
-_FORWARDING: Final = ("X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Host", "Via")
+_FORWARDING: Final = (
+    "X-Forwarded-For",
+    "X-Forwarded-Host",
+    "X-Forwarded-Proto",
+    "X-Forwarded-Server",
+    "Forwarded",
+    "Via",
+    "X-Real-IP",
+    "X-Client-IP",
+    "True-Client-IP",
+    "CF-Connecting-IP",
+)
 """Headers that say: a proxy passed this on."""
 
 log = logging.getLogger("headgate")
@@ -58,8 +69,9 @@ class Client(NamedTuple):
     scheme: str
     """``http`` or ``https``: what the client speaks, to us or to a trusted proxy."""
     local: bool
-    """The client is on this machine and came without a proxy: the socket's peer is on the loopback, no header says
-    that the request was passed on, and it asks for a host name of this machine. Never true by what a header says."""
+    """The client is on this machine and came without a proxy: the socket's peer is on the loopback and no trusted
+    proxy, no header says that the request was passed on, and it asks for a host name of this machine. Never true by
+    what a header says."""
     loopback_listener: bool
     """It came in by a listener that only this machine reaches."""
 
@@ -107,6 +119,8 @@ class ListenerNetworks:
             peer=_text(peer, own),
             scheme=self.scheme_of(request) if speaker in trusted else request.scheme,
             local=_is_loopback(peer)
+            and peer not in trusted
+            and speaker not in trusted
             and _is_loopback(client)
             and not _was_forwarded(request)
             and is_local_host(request.headers.get("Host", "")),
@@ -207,7 +221,8 @@ def address_of(name: Any) -> IpAddress | None:
     return _parsed(name) if isinstance(name, str) else None
 
 
-UNKNOWN: Final = ("unix", "unknown")
+UNIX: Final = "unix"
+UNKNOWN: Final = (UNIX, "unknown")
 """Addresses of clients that have none of their own."""
 
 
@@ -248,5 +263,5 @@ def _is_loopback(address: IpAddress | None) -> bool:
 
 def _text(address: IpAddress | None, sockname: Any) -> str:
     if isinstance(sockname, str | bytes) and address == LOOPBACK:
-        return "unix"
+        return UNIX
     return "unknown" if address is None else str(address)

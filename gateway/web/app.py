@@ -17,6 +17,7 @@ from aiohttp import web
 from broker.errors import HeadgateError
 from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.origin import normal
+from gateway.identity.proxies import UNIX
 from gateway.principal import Denied
 from gateway.web import health, metrics
 from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
@@ -56,6 +57,7 @@ async def _to_folder(request: web.Request) -> web.StreamResponse:
 def build_inner(front: AppContext) -> web.Application:
     """The application of ``gateway.metrics_listen``: counts and health without login."""
     app = _empty(front)
+    app.middlewares.append(_named)
     app.router.add_get("/metrics", metrics.open_metrics)
     for path, handler in (
         ("/livez", health.livez),
@@ -133,6 +135,15 @@ async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         return problem(500, "a fault of the gateway; its log has the reason", errno.EIO)
+
+
+@web.middleware
+async def _named(request: web.Request, handler: Next) -> web.StreamResponse:
+    """A page whose name resolves to this machine is not let read what needs no login; programs say no other name."""
+    client = request.app[FRONT].identity.listeners.client(request)
+    if client.address != UNIX and "Host" in request.headers:
+        request.app[FRONT].identity.origins.check_host(request, client)
+    return await handler(request)
 
 
 async def _headers(request: web.Request, response: web.StreamResponse) -> None:

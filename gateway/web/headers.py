@@ -10,7 +10,7 @@ from gateway.sessions.controls import SERVER
 
 SECURITY: Final = {
     "Content-Security-Policy": (
-        "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; object-src 'none'; "
+        "default-src 'self'; connect-src 'self'; img-src 'self' data:; object-src 'none'; "
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",

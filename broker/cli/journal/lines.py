@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from broker.cli import content
 from broker.cli.journal.given import clock
-from broker.cli.screen import printable
 from broker.errors import DecodeError
 from broker.identity import USERID_UNKNOWN
 from broker.journal.reading.records import Record
+from broker.safe_text import one_line
 from broker.wire.message import NODEID_ANY
 
 SHOWN_CHARS: Final = 80
@@ -64,7 +64,7 @@ def as_text(record: Record) -> str:
         *_facts(record),
         _content(record),
     ]
-    return printable(" ".join(word for word in words if word))
+    return one_line(" ".join(word for word in words if word))
 
 
 def style_of(record: Record) -> str:

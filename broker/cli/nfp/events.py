@@ -58,10 +58,8 @@ def show(screen: Screen, event: Event) -> None:
             f"headgate nfp events: {lost}: {event.message or 'the broker sent more than was read'}",
             file=sys.stderr,
         )
-    elif screen.as_json:
-        screen.record(event.body, "")
     else:
-        screen.line(text_of(event), STYLES.get(event.kind, ""))
+        screen.record(event.body, text_of(event), STYLES.get(event.kind, ""))
 
 
 @with_session("events")

@@ -16,6 +16,7 @@ from broker.cli.exits import FAILED, INTERRUPTED, OK
 from broker.cli.nfp.session import short
 from broker.cli.screen import Screen, compact
 from broker.errors import print_error
+from broker.safe_text import one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -85,7 +86,7 @@ class JobDisplay:
             self._draw(event)
         else:
             text = f"{event.worker or '-'}: {event.kind} {event.message}".rstrip()
-            print(text, file=sys.stderr, flush=True)
+            print_error(one_line(text))
 
     def _draw(self, event: Event) -> None:
         assert self._progress is not None
@@ -223,7 +224,7 @@ async def _answer(job: Job, event: Event, display: JobDisplay) -> None:
         print_error(f"{event.worker} asks: {event.question} (no terminal to answer at)")
         return
     with display.aside():
-        print(f"{event.worker} asks: {event.question} ", end="", file=sys.stderr, flush=True)
+        print(one_line(f"{event.worker} asks: {event.question} "), end="", file=sys.stderr, flush=True)
         word = await asyncio.to_thread(sys.stdin.readline)
     await job.answer(event.input_id, value_of(word.strip()), worker=event.worker, cancel=not word)
 

@@ -150,7 +150,7 @@ def _show(
 ) -> None:
     lines = entry(key, name, standing, services)
     value = {"key": key, "name": name, "file": None if path is None else str(path), "entry": lines}
-    Screen(as_json).record(value, lines if path is None else f"# {path}\n{lines}")
+    Screen(as_json).record(value, lines.split("\n") if path is None else [f"# {path}", *lines.split("\n")])
 
 
 def main(argv: list[str]) -> int:

@@ -176,7 +176,7 @@ async def disconnect(
     """Send DISCONNECT to workers, which register anew; exit code 1 when one that was named is not there."""
     told = await ask(client, "disconnect", workers=workers or [])
     gone = [str(name) for name in told["disconnected"]]
-    screen.record(told, "\n".join(gone) or "no worker was there")
+    screen.record(told, gone or ["no worker was there"])
     return FAILED if set(workers or ()) - set(gone) else OK
 
 
@@ -218,7 +218,7 @@ def _usage_row(used: Mapping[str, Any]) -> tuple[str, ...]:
 async def reload(client: NfpClient, screen: Screen) -> None:
     """Have the broker read its inventory again; one with an error in it is not taken, and the error is shown."""
     told = await ask(client, "reload")
-    screen.record(told, "\n".join(f"{name} {short(value)}" for name, value in flat(told)) or "reloaded")
+    screen.record(told, [f"{name} {short(value)}" for name, value in flat(told)] or ["reloaded"])
 
 
 @app.command("logs")

@@ -206,11 +206,15 @@ def test_a_terminal_gets_no_control_characters_of_a_peer():
     shown.table(("text",), [(evil,)])
     shown.value({"text": evil})
     said = out.getvalue()
-    assert said.count("\\x1b[2J\\x9b2J\\x7f") == 2
-    assert said.count("two\\x1b[2J\\x") == 3, "a table may wrap it"
+    assert said.count("two\\x1b[2J\\x9b2J\\x7f") == 3
+    assert "one\\n\\ttwo\\x1b[2J\\x" in said, "a cell is one line"
     assert "\\u001b[2J\\u009b2J" in said
     assert "\x9b" not in said
     assert "\x1b[2J" not in said
     piped = io.StringIO()
-    screen.Screen(out=piped).line(evil)
-    assert piped.getvalue() == f"{evil}\n"
+    shown = screen.Screen(out=piped)
+    shown.line(evil)
+    shown.record({}, f"7 {evil}")
+    shown.table(("text",), [(evil,)])
+    whole, row = "one\n\ttwo\\x1b[2J\\x9b2J\\x7f", "one\\n\\ttwo\\x1b[2J\\x9b2J\\x7f"
+    assert piped.getvalue() == f"{whole}\n7 {row}\ntext\n{row}\n"

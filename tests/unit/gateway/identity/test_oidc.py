@@ -177,6 +177,27 @@ async def test_that_an_address_was_verified_may_stand_in_userinfo_of_that_addres
         await refused(log_in(made, idp), status, "was not verified")
 
 
+@for_each(
+    ("claims", "userinfo", "let_in"),
+    [
+        ({"email_verified": True}, {"email": "victim@b.c", "email_verified": False}, False),
+        ({"email_verified": True}, {"email": "victim@b.c"}, False),
+        ({"email_verified": False}, {"email": "a@b.c", "email_verified": True}, True),
+        ({"email": "a@b.c", "email_verified": False}, {"email": "a@b.c", "email_verified": True}, False),
+        ({}, {"email": "a@b.c", "email_verified": True}, True),
+    ],
+)
+async def test_an_address_and_that_it_was_verified_are_said_together(
+    store, wall, idp, claims, userinfo, let_in
+):
+    idp.claims, idp.userinfo = claims, {"sub": "alice", **userinfo}
+    made = providers_of(store, wall, idp.entry(user_claim="email"))
+    if let_in:
+        assert (await log_in(made, idp)).user == f"corp:{userinfo['email']}"
+    else:
+        await refused(log_in(made, idp), 401, "was not verified")
+
+
 async def test_userinfo_of_another_subject(corp, idp):
     idp.claims, idp.userinfo = {"groups": None}, {"sub": "mallory", "groups": ["ops"]}
     await refused(log_in(corp, idp), 401, "another subject")

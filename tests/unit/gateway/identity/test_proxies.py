@@ -198,6 +198,10 @@ LOCAL = ("127.0.0.1", 8280)
         (ProxiedAddress("127.0.0.1", 7, "10.0.0.2"), {"Host": "localhost"}, (), False),
         (ProxiedAddress("6.6.6.6", 7, "127.0.0.1"), {"Host": "localhost"}, (), False),
         (ProxiedAddress("127.0.0.1", 7, "127.0.0.1"), {"Host": "localhost"}, (), True),
+        # a trusted proxy is no client of this machine, whatever it leaves out
+        (("127.0.0.1", 1), {"Host": "localhost"}, ("127.0.0.0/8",), False),
+        (ProxiedAddress("127.0.0.1", 7, "127.0.0.2"), {"Host": "localhost"}, ("127.0.0.2",), False),
+        (("127.0.0.1", 1), {"Host": "localhost", "CF-Connecting-IP": "127.0.0.1"}, (), False),
     ],
 )
 def test_who_is_on_this_machine(peer, headers, trusted, local):

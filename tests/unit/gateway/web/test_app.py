@@ -40,6 +40,7 @@ async def test_every_answer_has_the_security_headers(site, path):
     answer = await site.get(path)
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
+    assert "connect-src 'self';" in policy
     assert "unsafe" not in policy
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Referrer-Policy"] == "no-referrer"
@@ -270,3 +271,25 @@ async def test_a_leaving_gateway_lets_calls_finish_and_takes_no_more(open_site):
     assert body_read.endswith(b'{"end":true}\n')
     await drain
     assert gateway.front.draining
+
+
+@for_each(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("127.0.0.1:9100", 200),
+        ("[::1]:1", 200),
+        ("evil.example", 403),
+        ("evil.example:9100", 403),
+    ],
+)
+async def test_figures_without_login_are_not_for_pages_of_another_name(inner, host, status):
+    """DNS rebinding: a page whose name resolves to 127.0.0.1 would read them."""
+    for path in ("/metrics", "/livez"):
+        assert (await inner.get(path, headers={"Host": host})).status == status
+
+
+@pytest.fixture
+async def inner(open_site, aiohttp_client):
+    site = await open_site('[gateway]\nmetrics_listen = "http://127.0.0.1:0"\n')
+    return await aiohttp_client(site.gateway.apps[-1])
