@@ -107,6 +107,14 @@ class WorkerSeen(NamedTuple):
     service: str
     dialect: Dialect
     key: str
+    lost: bool = False
+    """In a snapshot: its connection was broken when the broker ended."""
+
+
+class WorkerLost(NamedTuple):
+    """Its connection broke; WorkerSeen or WorkerLeft follows, unless the broker ends before."""
+
+    name: str
 
 
 class WorkerLeft(NamedTuple):
@@ -151,6 +159,7 @@ Op = (
     | Finished
     | Forgotten
     | WorkerSeen
+    | WorkerLost
     | WorkerLeft
     | Pinned
     | Used

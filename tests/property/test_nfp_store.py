@@ -24,6 +24,7 @@ from broker.nfp.records import (
     Snapshot,
     Used,
     WorkerLeft,
+    WorkerLost,
     WorkerSeen,
 )
 from broker.nfp.store import Store
@@ -110,6 +111,10 @@ class Model:
         self.workers[op.name] = op
         self.known.discard(op.name)
 
+    def WorkerLost(self, op):
+        if op.name in self.workers:
+            self.workers[op.name] = self.workers[op.name]._replace(lost=True)
+
     def WorkerLeft(self, op):
         if self.workers.pop(op.name, None) is not None:
             self.known.add(op.name)
@@ -158,6 +163,7 @@ OPERATIONS = st.one_of(
               st.sampled_from(["", "done", "cancelled"])),
     st.builds(Forgotten, UUIDS),
     st.builds(WorkerSeen, WORKERS, TEXT, st.sampled_from(Dialect), TEXT),
+    st.builds(WorkerLost, WORKERS),
     st.builds(WorkerLeft, WORKERS),
     st.builds(Pinned, WORKERS, st.sampled_from(["", "K1", "K2"])),
     st.builds(

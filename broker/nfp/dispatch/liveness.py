@@ -30,7 +30,7 @@ from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the 
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.opening import HeldJob, WorkerOpen
-from broker.nfp.records import WorkerLeft, WorkerSeen
+from broker.nfp.records import WorkerLeft, WorkerLost, WorkerSeen
 
 OFFERED_MAX: Final = 200_000
 """Jobs, tasks and resources in all OPENs whose READY has not come: anybody may send one, workers send READY at once.
@@ -362,6 +362,7 @@ class Liveness:
         worker = self.of(peer)
         if worker is not None:
             self.mark_lost(worker, now)
+            self._state.journal.put(WorkerLost(worker.name))
 
     def mark_lost(self, worker: WorkerEntry, now: float) -> None:
         """Nothing can be sent to it any more; it may be back within its grace."""
@@ -388,8 +389,11 @@ class Liveness:
             for run in held:
                 self._scheduler.give_back(run, why, now)
         self._foreign.clear(worker)
+        expected = worker.state == EXPECTED
         state.registry.remove(worker, now)
         state.journal.put(WorkerLeft(worker.name))
+        if expected:
+            self._scheduler.no_longer_meant(worker, now)
 
     def disconnect(self, names: Iterable[str] | None, reason: str, now: float) -> list[str]:
         """DISCONNECT these workers, all of them with None; those that are waited for are not there."""
@@ -403,9 +407,12 @@ class Liveness:
                 self.mark_lost(worker, now)
         return found
 
-    def expect(self, worker: WorkerEntry, now: float) -> None:
-        """After a restart: ``worker`` was there before and may be back within a hold time."""
-        worker.state = EXPECTED
+    def expect(self, worker: WorkerEntry, now: float, *, lost: bool) -> None:
+        """After a restart: ``worker`` was there before and may be back within a hold time.
+
+        One that was ``lost`` by then has its grace, and does not count for "all".
+        """
+        worker.state = LOST if lost else EXPECTED
         worker.since = now
         self._state.registry.add(worker)
         self._arm(worker, now)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -22,6 +23,10 @@ class FairQueue(Generic[Item]):
 
     def __len__(self) -> int:
         return self._size
+
+    def __iter__(self) -> Iterator[Item]:
+        for lane in self._lanes.values():
+            yield from lane
 
     def push(self, item: Item, holder: str, *, front: bool = False) -> None:
         """Behind everything of the same holder; ``front``: before everything, it had its turn already."""

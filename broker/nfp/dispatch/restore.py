@@ -52,7 +52,8 @@ class Restore:
             registry.remember(name, now)
         for seen in snapshot.workers:
             service = registry.service(seen.service, now)
-            self._liveness.expect(WorkerEntry(seen.name, service, seen.dialect, seen.key, now), now)
+            worker = WorkerEntry(seen.name, service, seen.dialect, seen.key, now)
+            self._liveness.expect(worker, now, lost=seen.lost)
         rows = [*(closed.job for closed in snapshot.closed), *snapshot.jobs]
         rows.sort(key=lambda row: row.age_s, reverse=True)
         for row in rows:

@@ -315,6 +315,15 @@ class Scheduler:
         state.counts.unsent += 1
         state.journal.put(Returned(part.order.uuid, part.name))
 
+    def no_longer_meant(self, worker: WorkerEntry, now: float) -> None:
+        """``worker`` was expected after a restart and is not there: jobs for all do not wait for it."""
+        box = self._state.registry.mailboxes.get(worker.name)
+        for part in list(box) if box is not None else ():
+            if part.order.target.kind == "all" and not part.attempt:
+                self.withdraw(part)
+                error = f"worker {worker.name} has not come back since the broker was started again"
+                self._results.fail(part, 408, error, now)
+
     # -- parts that come back -------------------------------------------------------------------
 
     def give_back_lost(self, runs: list[Run], why: str, now: float) -> None:

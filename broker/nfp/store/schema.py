@@ -4,8 +4,8 @@ A row that holds a body is written once and never updated (SQLite would rewrite 
 ``parts``, and ``closed`` says that a job has ended. A part is final when it has a row in ``results``; one that was
 never given to anybody stands in ``jobs.parts`` alone, a JSON array of names. ``parts.earlier`` is a JSON array of the
 [worker, attempt] pairs that it was given to before the present one, ``parts.owner`` who a client was told has it.
-``workers.gone`` is when a worker left, NULL while it is there. Times are of the store's clock (see ``clock``), but for
-``jobs.submitted_s``.
+``workers.gone`` is when a worker left, NULL while it is there, ``LOST`` while its connection is broken. Times are of
+the store's clock (see ``clock``), but for ``jobs.submitted_s``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from broker.nfp.store.database import Schema
 WAITING, DISPATCHED, ACCEPTED = range(3)
 """``parts.state``; what a final part was in before stays there."""
 STATES: Final = ("waiting", "dispatched", "accepted")
+
+LOST: Final = -1.0
+"""``workers.gone``; the store's clock has no such time."""
 
 _TABLES: Final = f"""
 {clock.TABLE}

@@ -12,7 +12,7 @@ import msgspec
 
 from broker.nfp.names import Dialect
 from broker.nfp.records import ClosedRow, JobAdded, JobRow, PartRow, Pinned, Snapshot, WorkerSeen
-from broker.nfp.store.schema import STATES
+from broker.nfp.store.schema import LOST, STATES
 from broker.nfp.targets import Kind, Target
 
 _OPEN: Final = "SELECT id FROM jobs EXCEPT SELECT job FROM closed ORDER BY 1"
@@ -35,8 +35,10 @@ FROM json_each(?) o CROSS JOIN parts p ON p.job = o.value LEFT JOIN results r ON
 ORDER BY p.id
 """
 _PINS: Final = "SELECT name, key FROM pins ORDER BY at, name"
-_WORKERS: Final = "SELECT name, service, dialect, key FROM workers WHERE gone IS NULL"
-_KNOWN: Final = "SELECT name FROM workers WHERE gone IS NOT NULL ORDER BY gone, name"
+_WORKERS: Final = f"""
+SELECT name, service, dialect, key, gone IS NOT NULL FROM workers WHERE gone IS NULL OR gone = {LOST}
+"""  # noqa: S608
+_KNOWN: Final = f"SELECT name FROM workers WHERE gone IS NOT NULL AND gone <> {LOST} ORDER BY gone, name"  # noqa: S608
 _kind_and_names = msgspec.json.Decoder(tuple[Kind, tuple[str, ...]])
 """Not of Target: a NamedTuple that is compiled keeps no annotations to decode by."""
 _DIALECTS: Final = {dialect.value: dialect for dialect in Dialect}
@@ -50,8 +52,8 @@ def read(connection: sqlite3.Connection, now: float) -> Snapshot:
     return Snapshot(
         tuple(_rows(connection, ids, now)),
         tuple(
-            WorkerSeen(name, service, Dialect(dialect), key)
-            for name, service, dialect, key in connection.execute(_WORKERS)
+            WorkerSeen(name, service, Dialect(dialect), key, bool(lost))
+            for name, service, dialect, key, lost in connection.execute(_WORKERS)
         ),
         tuple(Pinned(*row) for row in connection.execute(_PINS)),
         tuple(ClosedRow(_job(row[:15], {}, now), *row[15:]) for row in connection.execute(_CLOSED)),

@@ -16,7 +16,7 @@ import msgspec
 from broker.nfp import records
 from broker.nfp.records import Op
 from broker.nfp.store.clock import Moment, StoreClock
-from broker.nfp.store.schema import ACCEPTED, DISPATCHED, WAITING
+from broker.nfp.store.schema import ACCEPTED, DISPATCHED, LOST, WAITING
 
 _JOB_ADDED: Final = """
 INSERT INTO jobs
@@ -62,8 +62,9 @@ _FORGOTTEN: Final = (
     "DELETE FROM closed WHERE job = (SELECT id FROM jobs WHERE uuid = ?)",
     "DELETE FROM jobs WHERE uuid = ?",
 )
-_WORKER_SEEN: Final = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, NULL)"
-_WORKER_LEFT: Final = "UPDATE workers SET gone = :at WHERE name = :name AND gone IS NULL"
+_WORKER_SEEN: Final = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)"
+_WORKER_LOST: Final = f"UPDATE workers SET gone = {LOST} WHERE name = :name AND gone IS NULL"  # noqa: S608
+_WORKER_LEFT: Final = f"UPDATE workers SET gone = :at WHERE name = :name AND (gone IS NULL OR gone = {LOST})"  # noqa: S608
 _PINNED: Final = "INSERT OR REPLACE INTO pins VALUES (?, ?, ?)"
 _UNPINNED: Final = "DELETE FROM pins WHERE name = ?"
 _USED: Final = """
@@ -116,7 +117,11 @@ def _forgotten(execute: _Execute, op: records.Forgotten, _: Moment) -> None:
 
 
 def _worker_seen(execute: _Execute, op: records.WorkerSeen, _: Moment) -> None:
-    execute(_WORKER_SEEN, (op.name, op.service, op.dialect.value, op.key))
+    execute(_WORKER_SEEN, (op.name, op.service, op.dialect.value, op.key, LOST if op.lost else None))
+
+
+def _worker_lost(execute: _Execute, op: records.WorkerLost, _: Moment) -> None:
+    execute(_WORKER_LOST, {"name": op.name})
 
 
 def _worker_left(execute: _Execute, op: records.WorkerLeft, moment: Moment) -> None:
@@ -147,6 +152,7 @@ _WRITE: Final[dict[type, Callable[[_Execute, Any, Moment], None]]] = {
     records.Finished: _finished,
     records.Forgotten: _forgotten,
     records.WorkerSeen: _worker_seen,
+    records.WorkerLost: _worker_lost,
     records.WorkerLeft: _worker_left,
     records.Pinned: _pinned,
     records.Used: _used,

@@ -31,6 +31,7 @@ from broker.nfp.records import (
     Returned,
     Snapshot,
     WorkerLeft,
+    WorkerLost,
     WorkerSeen,
 )
 from broker.nfp.targets import Target, parse
@@ -164,6 +165,8 @@ class Book:
         elif isinstance(op, WorkerSeen):
             self.workers[op.name] = op
             self.known.pop(op.name, None)
+        elif isinstance(op, WorkerLost):
+            self.workers[op.name] = self.workers[op.name]._replace(lost=True)
         elif isinstance(op, WorkerLeft):
             self.workers.pop(op.name, None)
             self.known[op.name] = None

@@ -6,7 +6,7 @@ from broker.nfp.access import Access, TaskRule
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
-from broker.nfp.records import Accepted, Finished
+from broker.nfp.records import Accepted, Finished, JobAdded
 from tests.tables import for_each
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer, result_body, said, story, the
 
@@ -66,6 +66,35 @@ def test_a_worker_that_does_not_come_back_is_dead_after_one_hold_time():
     assert POST not in [packet.command for packet in other.take()]
     bench.pass_time(1.1)
     assert the([p for p in other.take() if p.command is POST], POST).uuid == uuid
+
+
+def test_all_means_who_was_alive_when_the_broker_ended_and_only_for_a_hold_time():
+    bench = Bench()
+    bench.register("w1", ours=True)
+    bench.register("w2", ours=True)
+    bench.lose(bench.register("w3", ours=True))
+    bench.restart()
+    back, client = bench.register("w1", ours=True), bench.own_client()
+    uuid = bench.post(client, target="all", timeout=500)
+    assert sorted(bench.journal.of(JobAdded)[-1].parts) == ["w1", "w2"]
+    bench.finish(back, the(back.take(), POST))
+    for _ in range(8):
+        bench.pass_time(2)
+        bench.dispatcher.worker(back, _keepalive(), bench.now)
+    results = {each.worker or "": each.status for each in bench.dispatcher.results(uuid)}
+    assert sorted(results.values()) == [200, 408]
+    bench.post(client, target="all", timeout=500)
+    assert bench.journal.of(JobAdded)[-1].parts == ("w1",)
+
+
+def test_a_worker_that_was_lost_when_the_broker_ended_may_still_come_back():
+    bench = Bench()
+    worker = bench.register("w1", ours=True)
+    uuid = stages(bench, worker, "accepted")
+    bench.lose(worker)
+    bench.restart()
+    bench.register("w1", ours=True, jobs={uuid: (1, "running")})
+    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "accepted"
 
 
 def _keepalive() -> Packet:

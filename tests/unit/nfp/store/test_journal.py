@@ -24,6 +24,7 @@ from broker.nfp.records import (
     Snapshot,
     Used,
     WorkerLeft,
+    WorkerLost,
     WorkerSeen,
 )
 from broker.nfp.store import NoStore, Store, listing, snapshot
@@ -254,6 +255,12 @@ def test_workers_and_pins(path):
         assert await read(path) == Snapshot(pins=(Pinned("c", "K3"),), known=("w2", "w1", "w3"))
         await write(path, seen, WorkerLeft("w2"), WorkerLeft("nobody"))
         assert (await read(path))[1:] == ((seen,), (Pinned("c", "K3"),), (), ("w2", "w3"))
+        await write(path, WorkerLost("w1"), WorkerLost("w3"), WorkerLost("nobody"))
+        assert (await read(path))[1] == (seen._replace(lost=True),)
+        await write(path, seen)
+        assert (await read(path))[1] == (seen,)
+        await write(path, WorkerLost("w1"), WorkerLeft("w1"))
+        assert (await read(path))[1:] == ((), (Pinned("c", "K3"),), (), ("w2", "w3", "w1"))
 
     run(story())
 
