@@ -257,7 +257,7 @@ export class Client extends EventTarget {
     const again = this.#welcome !== null;
     const before = this.#resume;
     this.#welcome = welcome;
-    this.#backoff.reset();
+    this.#backoff.connected();
     this.#state = 'open';
     this.#resume = null;
     const resuming = again && this.#restore(before) ? before : null;

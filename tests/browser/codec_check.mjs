@@ -3,8 +3,8 @@ import { readFileSync } from 'node:fs';
 import { pathToFileURL } from 'node:url';
 
 const load = (name) => import(pathToFileURL(`${process.argv[2]}/${name}`));
-const [message, wire, jsonview, closes, hostlist, errors] = await Promise.all(
-  ['client/message.js', 'client/wire.js', 'client/jsonview.js', 'client/closes.js', 'lib/hostlist.js', 'client/errors.js'].map(load));
+const [message, wire, jsonview, closes, hostlist, errors, backoff] = await Promise.all(
+  ['client/message.js', 'client/wire.js', 'client/jsonview.js', 'client/closes.js', 'lib/hostlist.js', 'client/errors.js', 'client/backoff.js'].map(load));
 const hex = (bytes) => Buffer.from(bytes).toString('hex');
 const unhex = (text) => new Uint8Array(Buffer.from(text, 'hex'));
 const attempt = (work) => {
@@ -74,6 +74,19 @@ const doings = {
     return [answer.errnum, answer.payload.text.length, answer.payload.text.slice(0, 20)];
   }),
   closes: ({ code }) => closes.closeMeaning(code),
+  pauses: ({ lives }) => {
+    let now = 0;
+    const random = Math.random;
+    Math.random = () => 1;
+    const pauses = new backoff.Backoff({ minMs: 100, maxMs: 1000 }, () => now);
+    const found = lives.map((lived) => {
+      if (lived) pauses.connected();
+      now += lived;
+      return [pauses.next(), pauses.attempt];
+    });
+    Math.random = random;
+    return found;
+  },
   hosts: ({ text }) => hostlist.expand(text),
 };
 

@@ -298,6 +298,11 @@ def test_its_close_codes_are_the_gateways(node):
             assert (meaning["name"], meaning["text"]) == closes.MEANINGS[code][:2]
 
 
+def test_a_connection_that_is_lost_again_at_once_is_a_failed_attempt(node):
+    (found,) = run(node, {"doing": "pauses", "lives": [0, 0, 500, 2000, 2001, 0]})
+    assert found == [[100, 1], [200, 2], [400, 3], [800, 4], [100, 1], [200, 2]]
+
+
 def test_host_lists(node):
     texts = ["vm", "node[0-3]", "node[08-11,2],login", "a[0-1]b[0-1]", ""]
     found = run(node, *({"doing": "hosts", "text": text} for text in texts))
