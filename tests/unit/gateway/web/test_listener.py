@@ -432,6 +432,15 @@ def test_a_port_that_is_in_use():
             bind(place_bound(used, place_of("http://127.0.0.1:0")))
 
 
+def test_a_name_is_all_interfaces_whatever_it_resolves_to_here():
+    with bind(place_of("http://node0.invalid:0")) as everywhere, bind(place_of("http://localhost:0")) as here:
+        assert everywhere.getsockname()[0] in ("::", "0.0.0.0")
+        assert here.getsockname()[0] == "127.0.0.1"
+        everywhere.listen()
+        port = everywhere.getsockname()[1]
+        socket.create_connection(("127.0.0.1", port), 5).close()  # by IPv4, too
+
+
 def test_workers_share_a_port():
     first = bind(place_of("http://127.0.0.1:0"), shared=True)
     place = place_bound(first, place_of("http://127.0.0.1:0"))
