@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from broker.schemes import UNIX_PATH_BYTES
 from broker.secret import masked
@@ -90,13 +91,21 @@ def _directories(section: OsloSection) -> Iterator[Problem]:
             yield saw(path, uri, "a loopback address, or oslo.curve_cert, or oslo.insecure = true")
     for index, url in enumerate(section.redis):
         scheme, mark, rest = url.reveal().partition("://")
-        if not mark or scheme not in _REDIS_SCHEMES or not rest:
+        if not mark or scheme not in _REDIS_SCHEMES or not rest or not _parses(scheme, url.reveal()):
             # what stands behind the scheme may hold a password: it is not repeated
             yield saw(
                 ("oslo", "redis", index),
                 scheme if mark else "...",
                 "redis://, rediss:// or sentinel:// and an address",
             )
+
+
+def _parses(scheme: str, url: str) -> bool:
+    """Whether a URL of one server names a host and a port; of sentinels there may be several."""
+    try:
+        return not scheme.startswith("redis") or "+" in scheme or urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def _keys(section: OsloSection) -> Iterator[Problem]:

@@ -14,19 +14,17 @@ it back; what was begun with the old key has to be begun again.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker import secret
-from broker.errors import ConfigError
-from broker.extras import install
 from broker.secret import SecretUrl
 from gateway.identity import shared
 from gateway.identity.leases import HEARTBEAT_S
 from gateway.identity.store import KEY_BYTES, LOGIN, LONGEST_S, Store
+from gateway.settings import redis_url
 
 SPENT: Final = 16384
 """Used answers that are remembered; of more the earliest are forgotten."""
@@ -150,18 +148,6 @@ def client_of(url: SecretUrl, password_file: str | None = None) -> Any:
         ConfigError: redis-py is missing, the URL is none, or the password cannot be read.
     """
     password = {} if password_file is None else {"password": secret.read_file(password_file)}
-    try:
-        asyncio_redis = importlib.import_module("redis.asyncio")
-    except ImportError as error:
-        text = f"gateway.redis is set, and redis-py cannot be imported ({error.name}): {install('redis')}"
-        raise ConfigError(text) from None
-    try:
-        client = asyncio_redis.from_url(
-            url.reveal(), socket_connect_timeout=CONNECT_S, health_check_interval=HEARTBEAT_S, **password
-        )
-        client.connection_pool.make_connection()  # connects nowhere, but looks at the options
-        return client
-    except (ValueError, TypeError) as error:
-        if str(error).startswith("Port"):  # it quotes what may be a part of a password
-            error = ValueError("a port that is none: special characters in a password are written as %XX")
-        raise ConfigError(f"gateway.redis: saw {str(url)!r}: {url.masked_in(str(error))}") from None
+    return redis_url.client_of(
+        url, socket_connect_timeout=CONNECT_S, health_check_interval=HEARTBEAT_S, **password
+    )

@@ -32,7 +32,7 @@ from broker.errors import ConfigError
 from broker.nesting import read_json
 from broker.secret import masked, masked_in
 from gateway.identity.fetching import ANSWER_BYTES, FAULTS, fetch, told
-from gateway.identity.proxies import is_local_host
+from gateway.settings.addresses import KEYS, is_keys_address
 from gateway.settings.credentials import JwtSection
 
 DOCUMENT_KEYS: Final = 64
@@ -75,7 +75,8 @@ class JwtKeys:
     def __init__(self, settings: JwtSection, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._addresses = [key.reveal() for key in settings.keys]
         for address in self._addresses:
-            _check_address(address)
+            if not is_keys_address(address):
+                raise ConfigError(f"jwt.keys: {masked(address)}: expected {KEYS}: who forges keys is anybody")
         self._clock = clock
         self._keys: dict[str, list[Key]] = {address: [] for address in self._addresses}
         self._asked: float | None = None
@@ -294,13 +295,3 @@ def _bound(public: Any, kid: str | None) -> Key:
 
 def _is_remote(address: str) -> bool:
     return address.startswith(("https://", "http://"))
-
-
-def _check_address(address: str) -> None:
-    parts = urlsplit(address)
-    if parts.scheme == "http" and not is_local_host(parts.netloc):
-        raise ConfigError(
-            f"jwt.keys: {masked(address)}: expected https, or http on this machine: who forges keys is anybody"
-        )
-    if "://" in address and parts.scheme not in ("https", "http", "file"):
-        raise ConfigError(f"jwt.keys: {masked(address)}: expected a PEM file, https:// or file://")

@@ -23,10 +23,10 @@ from aiohttp import web
 from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.proxies import Client, host_name, is_local_host
 from gateway.principal import Denied
+from gateway.settings.addresses import PORTS, normal
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110, section 9.2.1)."""
-_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Origins:
@@ -39,10 +39,15 @@ class Origins:
 
     def __init__(self, allowed: Iterable[str] = (), names: Iterable[str] = ()) -> None:
         self._allowed = frozenset(filter(None, map(normal, allowed)))
+        pages = (urlsplit(each) for each in self._allowed)
         self._names = {host_name(name) for name in names} | {
-            host_name(urlsplit(each).netloc) for each in self._allowed
+            host_name(page.netloc) for page in pages if page.scheme in PORTS
         }
         self._names.discard("")
+
+    def allows(self, said: str) -> bool:
+        """Whether an ``Origin`` is one of ``access.allowed_origins``."""
+        return normal(said) in self._allowed
 
     def check(self, request: web.BaseRequest, client: Client, *, kind: str | None = None) -> None:
         """Refuse a request of a page that may not ask.
@@ -87,31 +92,6 @@ class Origins:
         host = request.headers.get("Host", "")
         if client.loopback_listener and not is_local_host(host) and host_name(host) not in self._names:
             raise _denied(f"Host {host[:128]!r} on a loopback listener, expected localhost or 127.0.0.1")
-
-
-def normal(origin: str) -> str | None:
-    """An origin with a small host and without its default port; None for what is no origin, ``null`` for one.
-
-    >>> normal("HTTPS://Dash.example.org:443"), normal("null"), normal("https://a@b")
-    ('https://dash.example.org', None, None)
-    """
-    try:
-        parts = urlsplit(origin.strip())
-        port = parts.port
-    except ValueError:
-        return None
-    host = parts.hostname
-    if (
-        parts.scheme not in _PORTS
-        or not host
-        or parts.path
-        or parts.query
-        or parts.fragment
-        or "@" in parts.netloc
-    ):
-        return None
-    shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}" + ("" if port in (None, _PORTS[parts.scheme]) else f":{port}")
 
 
 def _is_websocket(request: web.BaseRequest) -> bool:

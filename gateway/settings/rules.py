@@ -18,7 +18,9 @@ from broker.settings.faults import check_address, saw
 from broker.settings.lines import KeyPath
 from broker.settings.rules import Problem
 from broker.settings.transport_options import option_problems
+from gateway.settings.addresses import KEYS, WEB, expected_origin, is_keys_address, is_web_address
 from gateway.settings.places import Place, place_of
+from gateway.settings.redis_url import fault_of
 from gateway.settings.schema import GatewaySettings, ListenEntry
 
 METRICS: Final = "gateway.metrics"
@@ -35,6 +37,7 @@ def problems(settings: GatewaySettings) -> Iterator[Problem]:
     yield from users(settings)
     yield from _rules(settings)
     yield from _access(settings)
+    yield from _history(settings)
     yield from _limits(settings)
 
 
@@ -60,6 +63,8 @@ def _upstream(settings: GatewaySettings) -> Iterator[Problem]:
     for name, other in (("upstream_cert", "upstream_key"), ("upstream_key", "upstream_cert")):
         if getattr(section, name) is not None and getattr(section, other) is None:
             yield Problem(("gateway", other), f"missing, expected it beside {name}: CURVE needs both")
+    if section.redis is not None and (fault := fault_of(section.redis)):
+        yield Problem(("gateway", "redis"), fault)
     if section.upstream is not None:
         faults = list(check_address(("gateway", "upstream"), section.upstream))
         yield from faults
@@ -145,15 +150,8 @@ def _metrics(settings: GatewaySettings) -> Iterator[Problem]:
 def _jwt(settings: GatewaySettings) -> Iterator[Problem]:
     jwt = settings.jwt
     for index, key in enumerate(jwt.keys):
-        scheme, mark, _rest = key.reveal().partition("://")
-        on_this_machine = scheme == "http" and urlsplit(key.reveal()).hostname in (
-            "localhost",
-            "127.0.0.1",
-            "::1",
-        )
-        if mark and scheme not in ("https", "file") and not on_this_machine:
-            expected = "a PEM file, https:// or file://, or http:// on this machine"
-            yield saw(("jwt", "keys", index), key, expected)
+        if not is_keys_address(key.reveal()):
+            yield saw(("jwt", "keys", index), key, KEYS)
     for name in ("issuer", "audience"):
         if jwt.keys and getattr(jwt, name) is None:
             yield Problem(("jwt", name), "missing, expected a text since jwt.keys is set")
@@ -174,8 +172,7 @@ def _oidc(settings: GatewaySettings) -> Iterator[Problem]:
                 yield saw(("oidc", index, "user_prefix"), entry.prefix, expected)
         for name in ("issuer", "url"):
             if not is_web_address(seen := getattr(entry, name)):
-                expected = "https://HOST, or http:// on this machine, without a query"
-                yield saw(("oidc", index, name), seen, expected)
+                yield saw(("oidc", index, name), seen, WEB)
         yield from _roles(settings, ("oidc", index, "roles"), entry.roles)
         for at, group in enumerate(entry.groups):
             yield from _roles(settings, ("oidc", index, "groups", at, "roles"), group.roles)
@@ -190,23 +187,6 @@ def _roles(settings: GatewaySettings, path: KeyPath, roles: Iterable[str]) -> It
     for role in ("owner", "admin"):
         if role in roles and not getattr(settings.access, f"allow_{role}"):
             yield saw(path, role, f"access.allow_{role} = true, or another role")
-
-
-def is_web_address(text: str) -> bool:
-    """Whether a text is an https address, or an http one of this machine, of which nothing must be kept secret.
-
-    >>> is_web_address("https://id.example.org/realms/a"), is_web_address("http://id.example.org")
-    (True, False)
-    """
-    try:
-        parts = urlsplit(text)
-        host, _port = parts.hostname, parts.port
-    except ValueError:
-        return False
-    own = parts.scheme == "http" and host in ("localhost", "127.0.0.1", "::1")
-    printable = text.isascii() and text.isprintable() and " " not in text
-    plain = not (parts.query or parts.fragment or "@" in parts.netloc)
-    return bool(host) and plain and printable and (parts.scheme == "https" or own)
 
 
 def users(settings: GatewaySettings) -> Iterator[Problem]:
@@ -236,11 +216,8 @@ def _access(settings: GatewaySettings) -> Iterator[Problem]:
             ("access", "own_userids"), f"{first} to {last}", "two userids above 65534, the smaller first"
         )
     for index, origin in enumerate(settings.access.allowed_origins):
-        parts = urlsplit(origin)
-        whole = f"{parts.scheme}://{parts.netloc}"
-        if parts.scheme not in ("http", "https") or not parts.netloc or origin != whole:
-            path = ("access", "allowed_origins", index)
-            yield saw(path, origin, "an origin like https://grafana.example.org, without a path")
+        if expected := expected_origin(origin):
+            yield saw(("access", "allowed_origins", index), origin, expected)
     if settings.access.login_links == "owner" and not any(_is_loopback(each) for each in settings.listen):
         yield saw(
             ("access", "login_links"), "owner", "a listener on loopback: owner logins are granted there only"
@@ -248,7 +225,7 @@ def _access(settings: GatewaySettings) -> Iterator[Problem]:
 
     hook = settings.access.hook_url
     if hook is not None and not is_web_address(hook.reveal()):
-        yield saw(("access", "hook_url"), hook, "https://HOST, or http:// on this machine, without a query")
+        yield saw(("access", "hook_url"), hook, WEB)
     if settings.access.client_crls and not any(entry.client_ca for entry in settings.listen):
         seen = settings.access.client_crls[0]
         yield saw(("access", "client_crls"), seen, "a listener with client_ca, whose authorities sign them")
@@ -259,6 +236,18 @@ def _is_loopback(entry: ListenEntry) -> bool:
         return place_of(entry.url).loopback
     except ValueError:
         return True  # told already
+
+
+# ---------------------------------------------------------------- [history]
+
+
+def _history(settings: GatewaySettings) -> Iterator[Problem]:
+    warehouse = settings.history.warehouse
+    try:
+        if warehouse is not None and "://" in warehouse.reveal():
+            _port = urlsplit(warehouse.reveal()).port
+    except ValueError:
+        yield saw(("history", "warehouse"), warehouse, "a folder, or the URL of one in a store")
 
 
 # ---------------------------------------------------------------- [limits]

@@ -210,7 +210,9 @@ class AccessSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     the part of a distribution point counts for the certificates that name it."""
 
     allowed_origins: tuple[Text, ...] = ()
-    """Origins besides the own host that browsers may come from, like `https://grafana.example.org`. Default none."""
+    """Origins besides the own host that browsers may come from, like `https://grafana.example.org`, or an app's, like
+    `tauri://localhost`; there are no wildcards. Their pages may use the cookie of who is logged in, too. Default
+    none."""
 
     cookie_s: Annotated[float, Meta(ge=60, le=86400 * 365)] = 43200.0
     """How long a login lasts. Default 12 hours."""

@@ -16,7 +16,6 @@ from aiohttp import web
 
 from broker.errors import HeadgateError
 from gateway.closes import BAD_CREDENTIAL
-from gateway.identity.origin import normal
 from gateway.identity.proxies import UNIX
 from gateway.principal import Denied
 from gateway.web import health, metrics
@@ -152,6 +151,7 @@ async def _headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.setdefault("Cache-Control", "no-store")
     if origin := _allowed_origin(request):
         response.headers["Access-Control-Allow-Origin"] = origin
+        response.headers["Access-Control-Allow-Credentials"] = "true"  # which its WebSocket may bring, too
         response.headers["Access-Control-Expose-Headers"] = "Retry-After"
         response.headers["Vary"] = "Origin"
 
@@ -161,9 +161,7 @@ def _allowed_origin(request: web.Request) -> str | None:
     said = request.headers.get("Origin")
     if said is None:
         return None
-    allowed = request.app[FRONT].settings.access.allowed_origins
-    origin = normal(said)
-    return said if origin is not None and origin in {normal(each) for each in allowed} else None
+    return said if request.app[FRONT].identity.origins.allows(said) else None
 
 
 def _preflight(request: web.Request) -> web.Response:

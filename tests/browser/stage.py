@@ -12,9 +12,13 @@ from gateway.identity.login import add_link, link_url
 from gateway.identity.store import Store
 from tests.live.brokers import eventually
 from tests.live.gateways import GatewayProcess, config_in
+from tests.live.ports import free_port
 
-USERS = """
+ALLOWED_PORT = free_port()
+"""Where another page of the same site is that may ask the gateway."""
+USERS = f"""
 [access]
+allowed_origins = ["http://127.0.0.1:{ALLOWED_PORT}"]
 allow_owner = true
 login_links = "owner"
 [[users]]

@@ -1,11 +1,16 @@
 """client.js in a real browser against the real gateway: what its documentation promises."""
 
+import contextlib
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from gateway.identity.tokens import TokenFile, token_path
+from tests.browser.stage import ALLOWED_PORT
 from tests.live.brokers import eventually
+from tests.live.ports import free_port
 
 CONNECT = """({url, token, options}) => {
     window.flux = client.connect(url + '/v1/ws', {token, ...options});
@@ -127,6 +132,66 @@ def test_what_cannot_be_sent_fails_that_call_and_no_other(look, page):
     assert page.evaluate("flux.rpc('attr.get', {name: 'size'})")["value"] == "4"
     assert page.evaluate("told.filter(([name]) => name !== 'open').length") == 0
     assert page.evaluate("flux.inFlight") == 0
+
+
+ASK = """async ([url, publish]) => {
+    const ask = async (path, options) => {
+        try {
+            return (await fetch(url + path, {...options, credentials: 'include'})).status;
+        } catch (error) {
+            return error.name;
+        }
+    };
+    const stream = new EventSource(`${url}/v1/events?prefix=cors.`, {withCredentials: true});
+    const opened = await new Promise((done) => {
+        stream.onopen = () => done(true);
+        stream.onerror = () => done(false);
+    });
+    const heard = publish && new Promise((done) => { stream.onmessage = ({data}) => done(data); });
+    const body = {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{"n":1}'};
+    const said = [opened, await ask('/v1/session'), await ask('/v1/events/cors.test', body)];
+    said.push(said[2] === 200 && Boolean(await heard));
+    stream.close();
+    return said;
+}"""
+
+
+class OnePage(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        """Nobody reads it."""
+
+
+@contextlib.contextmanager
+def page_at(port):
+    """A web server with one page."""
+    with ThreadingHTTPServer(("127.0.0.1", port), OnePage) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{port}/"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+def test_a_page_of_an_allowed_origin_uses_the_cookie_by_every_way_and_no_other_page_does(look):
+    context = look.browser.new_context()
+    page = context.new_page()
+    page.goto(look.link())
+    page.wait_for_url(f"{look.url}/")
+    for port, said in (
+        (ALLOWED_PORT, [True, 200, 200, True]),
+        (free_port(), [False, "TypeError", "TypeError", False]),
+    ):
+        with page_at(port) as url:
+            page.goto(url)
+            assert page.evaluate(ASK, [look.url, port == ALLOWED_PORT]) == said
+    context.close()
 
 
 def test_a_call_can_be_given_up(look, page):

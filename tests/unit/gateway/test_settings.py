@@ -134,6 +134,53 @@ def test_public_names_exist():
             "f:2: access.allowed_origins[0]: saw '*', expected an origin like",
         ),
         ("[access]\nallowed_origins = ['https://a/b']", "f:2: access.allowed_origins[0]: saw 'https://a/b'"),
+        ("[access]\nallowed_origins = ['https://*.a.org']", "no wildcards"),
+        ("[access]\nallowed_origins = ['http://localhost:*']", "no wildcards"),
+        ("[access]\nallowed_origins = ['https://bücher.example']", "browsers say such a name in punycode"),
+        ("[access]\nallowed_origins = ['https://user:pw@a.org']", "without a user"),
+        ("[access]\nallowed_origins = ['wss://a.org']", "that of the page, also for its WebSockets"),
+        *(
+            (f"[access]\nallowed_origins = ['{origin}']", "f:2: access.allowed_origins[0]: saw '")
+            for origin in (
+                *("https://exa mple.org", "https://a.org:99999", "https://a.org:abc", "https://a.org:0"),
+                *("https://[::1", "https://[::1]]:80", "https://127.1", "https://a%20b", "null", "file://"),
+                *("tauri:localhost", "tauri://", "tauri://localhost/x", "https:/a.org", " https://a.org"),
+            )
+        ),
+        *(
+            (f"[jwt]\nkeys = ['{key}']\nissuer='i'\naudience='a'", "f:2: jwt.keys[0]: saw '")
+            for key in (
+                *(
+                    "https://[::1/j",
+                    "https://",
+                    "https://h:abc",
+                    "https:/h",
+                    "https://[::1]]/j",
+                    "HTTPS://h/j",
+                ),
+                *("file://etc/keys.pem", "file:/etc/keys.pem", "ftp://h/k", "https://exa mple/j"),
+            )
+        ),
+        *(
+            (f"[gateway]\nredis = '{url}'", "f:2: gateway.redis: saw '")
+            for url in ("redis://[::1", "redis://h:abc", "http://h", "redis://h/0?strange=1")
+        ),
+        *(
+            (f"{section}{name} = '{url}'", f"{name}: saw '")
+            for url in (
+                "https://[::1]]:80/",
+                "https://[::1",
+                "https://h:abc",
+                "https://*.a.org",
+                "https://h:0",
+            )
+            for section, name in (
+                ("[[oidc]]\nname='a'\nclient_id='c'\nurl='https://a.org'\n", "issuer"),
+                ("[[oidc]]\nname='a'\nclient_id='c'\nissuer='https://a.org'\n", "url"),
+                ("[access]\n", "hook_url"),
+            )
+        ),
+        ("[history]\nwarehouse = 's3://[::1'", "f:2: history.warehouse: saw '"),
         (
             TLS + "[access]\nlogin_links = 'owner'",
             "f:5: access.login_links: saw 'owner', expected a listener on loop",

@@ -220,7 +220,7 @@ async def test_a_client_that_leaves_does_not_keep_a_fresh_key_from_others():
         made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "old")]
         ring = JwtKeys(section(made.address), clock=lambda: now[0])
         await ring.start()
-        verifier, token = Verifier(ring._settings, ring), signed(headers={"kid": "new"})
+        verifier, token = Verifier(section(made.address), ring), signed(headers={"kid": "new"})
         made.keys = [jwk(KEYS["EdDSA"], "EdDSA", "new")]
         now[0] += UNKNOWN_KID_S
         leaving = asyncio.get_running_loop().create_task(outcome(verifier, token), name="leaving")

@@ -94,6 +94,39 @@ def test_an_allowed_origin_is_another_site():
     check(PUBLIC, "POST", kind="tls", Origin="https://grafana.example.org", Sec_Fetch_Site="cross-site")
 
 
+APPS = (
+    *("tauri://localhost", "capacitor://localhost", "chrome-extension://mhjfbmdgcfjbbpaeojofohoefgiehjai"),
+    *(
+        "vscode-webview://0d1c-2b3a",
+        "moz-extension://550e8400-e29b-41d4-a716-446655440000",
+        "app://obsidian.md",
+    ),
+)
+
+
+@for_each("app", APPS)
+@for_each("kind", [None, "token", "cookie", "tls"])
+def test_an_app_whose_origin_is_allowed(app, kind):
+    allowing = Origins([app])
+    for host, said, taken in (
+        ("dash.example.org", app, True),
+        ("dash.example.org", f"{app}.evil", False),
+        ("dash.example.org", app.replace("://", "s://"), False),
+        ("dash.example.org", app.partition("//")[0] + "//other", False),
+    ):
+        request = make_mocked_request("POST", "/v1/ws", headers={"Host": host, "Origin": said})
+        if taken:
+            allowing.check(request, PUBLIC, kind=kind)
+        else:
+            with pytest.raises(Denied):
+                allowing.check(request, PUBLIC, kind=kind)
+    # its name is none of ours: a page of that name that resolves to this machine stays outside
+    rebound = make_mocked_request("GET", "/", headers={"Host": app.partition("//")[2]})
+    if "localhost" not in app and kind in ("cookie", "tls"):
+        with pytest.raises(Denied):
+            allowing.check(rebound, LOCAL, kind=kind)
+
+
 @for_each("kind", ["cookie", "tls"])
 def test_names_that_only_resolve_to_this_machine(kind):
     """DNS rebinding: the page's own origin fits, for the browser believes its name."""
