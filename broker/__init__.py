@@ -17,6 +17,8 @@ One message's journey, room by room::
     testing/     for authors of transports: the checks that every transport passes
     schemes      which transport an address has, and what that transport can do
     supervision  what a process says to its service manager
+    endings      which error means which exit code, and what a service waits for instead of ending
+    obstacles    what stands in the way of a start: it may pass by itself, or a person has to change something
     loglines     the form of its log
     call_report  what broker.calls tells, for whoever adds brokers up
     figures      rate, errors and duration of what has a name: methods, topics, tasks; bounded

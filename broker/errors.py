@@ -4,6 +4,7 @@
 
     HeadgateError
         ConfigError           operator: a setting is wrong                      (EINVAL)
+            NotReady          outside: what it names may be there later         (its errno)
         ProtocolError         peer: what it sent breaks the specification       (EPROTO)
             DecodeError       peer: bytes that are no message; ends its link
             MessageTooLarge   peer: announced more than its cap; ends its link  (EMSGSIZE)
@@ -47,6 +48,15 @@ class ConfigError(HeadgateError):
 
     errno = _errno.EINVAL
     fault = "operator"
+
+
+class NotReady(ConfigError):
+    """What a setting names cannot be used now, and that may pass by itself: an address, a name, a disk, a file.
+
+    ``obstacles`` decides what is of this kind.
+    """
+
+    fault = "outside"
 
 
 class ProtocolError(HeadgateError):

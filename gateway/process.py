@@ -15,16 +15,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, Self
 
 from broker import loglines, memory, supervision
-from broker.errors import ConfigError, HeadgateError, print_error
+from broker.endings import OK, attended
 from gateway.serve import Gateway, Reread
 from gateway.settings.schema import GatewaySettings
 
 log = logging.getLogger("headgate")
 
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_CONFIG: Final = 78
-"""sysexits.h EX_CONFIG: a supervisor need not try again."""
 END_S: Final = 5.0
 """How long an end takes behind its drain, with room to spare."""
 TLS_READ_BYTES: Final = 16384
@@ -69,14 +65,7 @@ def run(
             reload_all=reload_all,
         )
 
-    try:
-        return asyncio.run(_serve(make, ready, leave_all))
-    except ConfigError as error:
-        print_error(f"headgate gateway: {error}")
-        return EXIT_CONFIG
-    except HeadgateError as error:
-        print_error(f"headgate gateway: {error}")
-        return EXIT_FAILED
+    return attended("headgate gateway", lambda: asyncio.run(_serve(make, ready, leave_all)))
 
 
 async def _serve(
@@ -93,7 +82,7 @@ async def _serve(
                 ready(gateway)
             memory.Trim().watch(asyncio.get_running_loop().call_later)
             await leaving.wait()
-    return EXIT_OK
+    return OK
 
 
 class Leaving:

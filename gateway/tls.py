@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from cryptography import x509
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from gateway.settings.schema import ListenEntry
 
 MINIMUM: Final = ssl.TLSVersion.TLSv1_2
@@ -84,7 +85,8 @@ def load(entry: ListenEntry) -> tuple[ssl.SSLContext, float]:
         context.load_cert_chain(entry.cert, entry.key, password=_no_password)
     except (OSError, ValueError) as error:
         files = entry.cert if entry.key is None else f"{entry.cert}, {entry.key}"
-        raise ConfigError(f"{files}: expected a PEM certificate and its key: {_reason(error)}") from error
+        text = f"{files}: expected a PEM certificate and its key: {_reason(error)}"
+        raise obstacle(text, error, absent=True) from error
     _ask_clients(context, entry)
     return context, certificate_end(entry.cert)
 
@@ -99,7 +101,7 @@ def certificate_end(file: str) -> float:
         with open(file, "rb") as opened:
             certificates = x509.load_pem_x509_certificates(opened.read())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: expected a PEM certificate: {_reason(error)}") from error
+        raise obstacle(f"{file}: expected a PEM certificate: {_reason(error)}", error, absent=True) from error
     return certificates[0].not_valid_after_utc.timestamp()
 
 
@@ -111,7 +113,8 @@ def _ask_clients(context: ssl.SSLContext, entry: ListenEntry) -> None:
     try:
         context.load_verify_locations(cafile=entry.client_ca)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{entry.client_ca}: expected PEM certificates: {_reason(error)}") from error
+        text = f"{entry.client_ca}: expected PEM certificates: {_reason(error)}"
+        raise obstacle(text, error, absent=True) from error
     if not context.get_ca_certs():
         raise ConfigError(f"{entry.client_ca}: holds no certificate of an authority")
     context.verify_mode = ssl.CERT_REQUIRED if entry.client_cert == "required" else ssl.CERT_OPTIONAL

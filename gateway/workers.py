@@ -31,6 +31,7 @@ from typing import Final, NoReturn
 
 from broker import supervision
 from broker.backoff import Backoff
+from broker.endings import FAILED, OK
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.signals import take
 from gateway import process
@@ -156,9 +157,9 @@ class Supervisor:
             if pid:
                 worker.pid = 0
                 code = os.waitstatus_to_exitcode(status)
-                return code if code > 0 else process.EXIT_FAILED
+                return code if code > 0 else FAILED
             time.sleep(0.01)  # its pipe closes a moment before it can be waited for
-        return process.EXIT_FAILED
+        return FAILED
 
     def _fork(self, worker: Worker) -> int:
         """Start an incarnation of ``worker``; returns the read end of its readiness pipe."""
@@ -176,7 +177,7 @@ class Supervisor:
         return read
 
     def _become(self, worker: Worker, pipe: int, supervisor: int) -> NoReturn:
-        code = process.EXIT_FAILED
+        code = FAILED
         try:
             supervision.following(supervisor)()
             supervision.disown()
@@ -221,7 +222,7 @@ class Supervisor:
             if taken and taken.number == signal.SIGHUP:
                 self._reload()
             elif taken and taken.number in (signal.SIGTERM, signal.SIGINT):
-                return process.EXIT_OK
+                return OK
             self._reap()
             self._revive()
 

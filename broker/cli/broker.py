@@ -21,7 +21,8 @@ examples:
 
 SIGTERM and SIGINT drain and leave; a second one leaves at once. SIGHUP reads the settings again: keys of [[hosts]] and
 [[clients]], the certificate, [access] and broker.log_level may have changed; links that are still allowed stay.
-Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 75 what it needs is not there yet, or in use,
+78 wrong configuration
 """
 
 

@@ -8,15 +8,17 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
+from broker import endings
 from broker.errors import ConfigError, HeadgateError, LinkError, LinkRefused, RpcError, print_error
 from broker.safe_text import one_line
 
-OK: Final = 0
-FAILED: Final = 1
+OK: Final = endings.OK
+FAILED: Final = endings.FAILED
 USAGE: Final = 2
 NO_CONNECTION: Final = 3
 TIMEOUT: Final = 4
-CONFIG: Final = 78
+TEMPFAIL: Final = endings.TEMPFAIL
+CONFIG: Final = endings.CONFIG
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 
@@ -26,8 +28,10 @@ MEANINGS: Final = (
     (USAGE, "the command line is wrong"),
     (NO_CONNECTION, "no connection to a broker, or it was lost"),
     (TIMEOUT, "no answer in time"),
+    (TEMPFAIL, "something is not there yet, or in the way: start again (sysexits.h EX_TEMPFAIL)"),
     (CONFIG, "a configuration or certificate is wrong (sysexits.h EX_CONFIG)"),
     (INTERRUPTED, "interrupted (Ctrl-C)"),
+    (PIPE_CLOSED, "whoever read the output has gone"),
 )
 """Code and meaning, as ``headgate --help`` shows them. ``headgate start`` ends with the code of its command."""
 
@@ -68,7 +72,7 @@ def code_of(error: BaseException) -> int:
     if isinstance(error, UsageError):
         return USAGE
     if isinstance(error, ConfigError):
-        return CONFIG
+        return endings.code_of(error)
     if isinstance(error, TimeoutError) or getattr(error, "errno", None) == errno.ETIMEDOUT:
         return TIMEOUT
     return NO_CONNECTION if isinstance(error, LinkError) else FAILED

@@ -46,7 +46,8 @@ Examples:
   headgate start --config broker.toml --set broker.log_level=info -- ./my-test
 
 The command finds the broker of rank 0 in $FLUX_URI and $HEADGATE_URI.
-Exit code: that of the command, 128 + N if signal N ended it; 0 with --wait; 78 wrong configuration
+Exit code: that of the command, 128 + N if signal N ended it; 0 with --wait; 75 what it needs is not there
+yet, or in use, 78 wrong configuration
 """
 
 

@@ -20,6 +20,7 @@ from broker.errors import ConfigError
 from broker.extras import lacking
 from broker.journal.layout import HEADER_BYTES, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
 from broker.journal.options import JournalOptions
+from broker.obstacles import obstacle
 
 LIBRARIES: Final = {"none": ("numpy",), "zstd": ("numpy", "zstandard"), "lz4": ("numpy", "lz4")}
 """What the writer imports, by codec."""
@@ -48,9 +49,8 @@ def take(options: JournalOptions, patience_s: float = 0.0) -> Lock:
         try:
             check_version(options.directory, options.writer)
         except OSError as error:
-            raise ConfigError(
-                f"journal: {error.filename or options.directory}: {error.strerror}", error.errno
-            ) from error
+            text = f"journal: {error.filename or options.directory}: {error.strerror}"
+            raise obstacle(text, error, absent=True) from error
         undo.pop_all()
     return lock
 
@@ -82,7 +82,8 @@ class Lock:
             _check_owner(directory)
             self.fd = os.open(lock_path(options), flags, 0o600)
         except OSError as error:
-            raise ConfigError(f"journal directory {directory}: {error.strerror}", error.errno) from error
+            text = f"journal directory {directory}: {error.strerror}"
+            raise obstacle(text, error, absent=True) from error
         if not _free(self.fd, time.monotonic() + patience_s):
             self.close()
             text = f"journal directory {directory}: another writer named {options.writer} is at work there"

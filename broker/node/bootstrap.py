@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import partial
 
 from broker import loglines, memory, supervision
-from broker.errors import ConfigError, HeadgateError, print_error
+from broker.endings import FAILED, OK, attended
+from broker.errors import ConfigError
 from broker.node import drain
 from broker.node.assembly import Node
 from broker.node.logring import RingHandler
@@ -21,11 +22,6 @@ from broker.services.log import Log
 from broker.settings import Settings
 
 log = logging.getLogger("headgate")
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_CONFIG = 78
-"""sysexits.h EX_CONFIG: a supervisor need not try again."""
 
 
 Beside = Callable[[Node], contextlib.AbstractAsyncContextManager[object]]
@@ -50,17 +46,14 @@ def run(
 
     SIGTERM and SIGINT drain and leave, before the parent is there as well; a second one leaves at once.
     """
-    set_up_logging(settings)
     supervision.name_process(f"headgate-{settings.broker.rank}")
     supervision.raise_descriptor_limit()
-    try:
+
+    def attempt() -> int:
+        set_up_logging(settings)
         return asyncio.run(_serve(settings, ready, beside, reread))
-    except ConfigError as error:
-        print_error(f"headgate: {error}")
-        return EXIT_CONFIG
-    except HeadgateError as error:
-        print_error(f"headgate: rank {settings.broker.rank}: {error}")
-        return EXIT_FAILED
+
+    return attended("headgate", attempt, part=f"rank {settings.broker.rank}: ")
 
 
 async def _serve(
@@ -72,9 +65,9 @@ async def _serve(
     node = Node(settings)
     keep_log(node)
     leave = asyncio.Event()
-    outcome: list[int] = [EXIT_OK]
+    outcome: list[int] = [OK]
 
-    def leave_with(reason: str, code: int = EXIT_OK) -> None:
+    def leave_with(reason: str, code: int = OK) -> None:
         if not leave.is_set():
             log.info("rank %d leaves: %s", node.rank, reason)
             outcome[0] = code
@@ -82,7 +75,7 @@ async def _serve(
 
     node.state_follower.on_leave = leave_with
     node.context.on_leave = leave_with
-    node.must_exit = lambda reason: leave_with(reason, EXIT_FAILED)
+    node.must_exit = lambda reason: leave_with(reason, FAILED)
     task = asyncio.current_task()
     assert task is not None
     _on_signals(leave, leave_with, task)

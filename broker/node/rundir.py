@@ -8,6 +8,7 @@ import os
 import stat
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 
 log = logging.getLogger("headgate")
 
@@ -27,7 +28,7 @@ def make_rundir(path: str, *, guests: bool = False) -> None:
             pass  # another broker of this host may have made it this very moment
         seen = os.stat(path)
     except OSError as error:
-        raise ConfigError(f"broker.rundir {path}: {error.strerror}", error.errno) from error
+        raise obstacle(f"broker.rundir {path}: {error.strerror}", error) from error
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
         raise ConfigError(
             f"broker.rundir {path}: expected a directory of uid {os.getuid()}, it is uid {seen.st_uid}'s"

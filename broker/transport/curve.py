@@ -30,6 +30,7 @@ import zmq
 
 from broker import atomic
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 
 log = logging.getLogger("headgate")
 
@@ -167,7 +168,8 @@ def _read(path: str | Path, *, secret: bool) -> str:
                 _check_mode(path, os.fstat(file.fileno()))
             return file.read()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the certificate: {error.strerror}", error.errno) from error
+        text = f"{path}: cannot read the certificate: {error.strerror}"
+        raise obstacle(text, error, absent=secret) from error  # one's own may yet be mounted
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not a certificate: not UTF-8 text") from error
 

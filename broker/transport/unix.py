@@ -28,6 +28,7 @@ from broker.errors import (
     Untranslatable,
 )
 from broker.identity import PeerInfo
+from broker.obstacles import obstacle
 from broker.schemes import BUILT_IN
 from broker.transport.accepting import BACKLOG, UnixListener
 from broker.transport.link import Accept, Link, Listener, Options
@@ -253,7 +254,7 @@ class UnixTransport:
             sock.listen(BACKLOG)
         except OSError as error:
             sock.close()
-            raise ConfigError(f"cannot listen at {uri}: {error.strerror}", error.errno) from error
+            raise obstacle(f"cannot listen at {uri}: {error.strerror}", error, path=path) from error
         return UnixListener(sock, path, accept, options, UnixLink)
 
     async def dial(self, uri: str, options: Options) -> Link:

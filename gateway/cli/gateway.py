@@ -33,7 +33,8 @@ examples:
 The broker is --upstream, else gateway.upstream, $HEADGATE_URI, $FLUX_URI, or the local socket of this user.
 SIGTERM and SIGINT drain and leave, a second one leaves at once; SIGHUP reads users, rules,
 certificates, tokens and keys again.
-Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 75 what it needs is not there yet, or in use,
+78 wrong configuration
 """
 
 

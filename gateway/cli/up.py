@@ -62,7 +62,8 @@ Examples:
   headgate up --listen http://127.0.0.1:9000 --no-login
 
 The login link works once, on this machine, and gives the role owner. Ctrl-C ends everything; a second one at once.
-Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 75 what it needs is not there yet, or in use,
+78 wrong configuration
 """
 
 

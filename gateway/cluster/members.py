@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from broker.backoff import Backoff
+from broker.endings import AT_ONCE, CONFIG, OK, TEMPFAIL
 from broker.supervision import exit_code, following, hearing
 
 log = logging.getLogger("headgate")
@@ -38,8 +39,9 @@ LASTED_S: Final = 10.0
 """Who ran for so long did not fail at the start: the next pause is the first again."""
 NOT_STARTED: Final = 127
 """Exit code of a member that cannot be started at all, as shells have it."""
-NOT_AGAIN: Final = (0, 78)
-"""Exit codes after which starting again makes no sense: told to leave; wrong configuration (sysexits.h EX_CONFIG)."""
+NOT_AGAIN: Final = (OK, CONFIG)
+"""Exit codes after which starting again makes no sense: told to leave; wrong configuration. Neither does
+TEMPFAIL of one that never was ready: whoever makes the cluster is told."""
 
 State = Literal["running", "paused", "partitioned", "exited", "starting"]
 """``starting``: it runs, and is not ready yet. ``paused`` goes before ``partitioned``."""
@@ -104,6 +106,7 @@ class Process:
         self._wanted = True
         self._paused = False
         self._ready = False
+        self._was_ready = False
         self._why = self._status = ""
         self._restarts = 0
         self._since = time.time()
@@ -205,7 +208,8 @@ class Process:
             began = clock()
             code = await self._run()
             self._why = _reason(code)
-            if code in NOT_AGAIN or not self._wanted:
+            never = code in NOT_AGAIN or (code == TEMPFAIL and not self._was_ready)
+            if never or not self._wanted:
                 return
             pause_s = pauses.after(clock() - began)
             log.warning("%s: %s; starts again in %g s", self.name, self._why, pause_s)
@@ -221,7 +225,9 @@ class Process:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(hearing(loop, str(self._notify), self._heard))
-                self._process = spawn(self._argv, self._log, NOTIFY_SOCKET=str(self._notify))
+                self._process = spawn(
+                    self._argv, self._log, NOTIFY_SOCKET=str(self._notify), **{AT_ONCE: "1"}
+                )
             except (OSError, subprocess.SubprocessError) as error:
                 log.error("%s: cannot be started: %s", self.name, error)
                 return NOT_STARTED
@@ -244,7 +250,7 @@ class Process:
         if name == "STATUS":
             self._status = value
         elif line == "READY=1" and not self._ready:
-            self._ready = True
+            self._ready = self._was_ready = True
             self._changed()
 
 

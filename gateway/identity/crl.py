@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from cryptography import x509
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from gateway.closes import BAD_CREDENTIAL, BUSY
 from gateway.identity.certificates import UNREADABLE, VerifiedCertificate
 from gateway.identity.tokens import Stamp, stamp_of
@@ -176,7 +177,7 @@ def _text(path: str) -> bytes:
         with open(path, "rb") as file:
             text = file.read(FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
+        raise obstacle(f"{path}: {error.strerror}", error, absent=True) from error
     if len(text) > FILE_BYTES:
         raise ConfigError(f"{path}: more than {FILE_BYTES} bytes, expected revocation lists")
     return text

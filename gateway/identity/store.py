@@ -43,6 +43,7 @@ from typing import Any, Final
 import msgspec
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from gateway.closes import BUSY
 from gateway.principal import Denied
 
@@ -130,7 +131,7 @@ class Store:
         try:
             self._database: sqlite3.Connection = _open(self.path)
         except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"{self.path}: cannot be used: {error}") from error
+            raise obstacle(f"{self.path}: cannot be used: {error}", error) from error
 
     def close(self) -> None:
         """Close the connection; idempotent. What was not released ends with the worker's lease."""
@@ -313,7 +314,7 @@ def prepare(statedir: str | os.PathLike[str]) -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         seen = path.stat()
     except OSError as error:
-        raise ConfigError(f"state directory {path}: {error.strerror}", error.errno) from error
+        raise obstacle(f"state directory {path}: {error.strerror}", error, absent=True) from error
     if seen.st_uid != os.geteuid() or seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(
             f"state directory {path}: expected a directory of ours that nobody else may write to, saw owner "

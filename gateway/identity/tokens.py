@@ -25,6 +25,7 @@ import msgspec
 
 from broker import atomic
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from gateway.identity.store import KEY_BYTES
 from gateway.principal import refused
 from gateway.settings.schema import GatewaySettings
@@ -237,7 +238,7 @@ def _read(path: Path) -> tuple[Token, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the token file: {error.strerror}", error.errno) from error
+        raise obstacle(f"{path}: cannot read the token file: {error.strerror}", error) from error
     if len(encoded) > FILE_BYTES:
         raise ConfigError(f"{path}: more than {FILE_BYTES} bytes, expected a token file")
     try:

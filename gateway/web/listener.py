@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
-from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.schemes import listening_host
 from gateway.identity.proxies import Networks
 from gateway.settings.places import Place, place_of
@@ -66,7 +66,8 @@ def bind(place: Place, *, shared: bool = False) -> socket.socket:
     try:
         return _bind_unix(place.path) if place.scheme == "unix" else _bind_tcp(place, shared)
     except OSError as error:
-        raise ConfigError(f"listen {place}: {error.strerror or error}", error.errno) from error
+        text = f"listen {place}: {error.strerror or error}"
+        raise obstacle(text, error, port=place.port, path=place.path) from error
 
 
 def _bind_tcp(place: Place, shared: bool) -> socket.socket:
@@ -170,7 +171,9 @@ class Listener:
             return sockname
         except OSError as error:
             sock.close()
-            raise ConfigError(f"listen {self.place}: {error.strerror or error}", error.errno) from error
+            raise obstacle(
+                f"listen {self.place}: {error.strerror or error}", error, port=self.place.port
+            ) from error
 
     def _accept(self, sock: socket.socket) -> Acceptor:
         return Acceptor(

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from broker import endings
 from broker.cli.address import SYSTEM_RUNDIR, choose
-from broker.node import bootstrap, drain
+from broker.node import drain
 from broker.settings import NfpSection, OsloSection, Settings
 from gateway.settings import GatewaySettings
 from gateway.web.admission import fitted
@@ -73,7 +74,7 @@ def test_systemd_hears_of_the_start_and_of_a_loop_that_hangs(unit):
 
 @in_every_unit
 def test_a_wrong_configuration_is_not_tried_again_and_everything_else_for_ever(unit):
-    code = str(bootstrap.EXIT_CONFIG)
+    code = str(endings.CONFIG)
     assert units.one(unit, "RestartPreventExitStatus") == code == "78"
     assert units.one(unit, "Restart") in ("on-failure", "always")
     assert units.one(unit, "StartLimitIntervalSec", "Unit") == "0"

@@ -105,7 +105,7 @@ def test_keys_that_are_wrong_are_named(rundir, monkeypatch, place, verbs):
         (
             {CERT: f"{rundir}/none.cert", SERVER_KEY: place.server_key},
             here,
-            (78,),
+            (75,),
             f"{rundir}/none.cert",
         ),
         ({}, place.uri, (1, 3), f"no CURVE keys are named, {hint}"),

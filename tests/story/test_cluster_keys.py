@@ -105,5 +105,5 @@ def test_a_key_that_is_not_listed_is_not_let_in_and_the_right_one_is_once_it_is_
 @pytest.mark.patient
 def test_a_certificate_that_is_missing_is_told_at_the_start(pair):
     (pair.keys / "gateway.cert").unlink()
-    assert pair.gateway().wait(20) == 78
+    assert pair.gateway().wait(20) == 75
     assert "gateway.cert: cannot read the certificate" in pair.log("gateway")

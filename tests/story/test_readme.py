@@ -104,6 +104,8 @@ def test_a_dialer_of_an_older_dialect_is_let_in(rundir, monkeypatch):
 def test_exit_codes_are_those_of_the_command():
     listed = re.findall(r"^\| (\d+) \| (.+) \|$", COMMAND_LINE.path.read_text(), re.MULTILINE)
     assert [(int(code), meaning) for code, meaning in listed] == list(exits.MEANINGS)
+    named = {code for name, code in vars(exits).items() if name.isupper() and isinstance(code, int)}
+    assert named == {code for code, _ in exits.MEANINGS}
 
 
 @pytest.mark.interop

@@ -1,4 +1,4 @@
-"""What stands in the way at the start is one clear line and exit code 78."""
+"""What stands in the way at the start is one clear line, and exit code 78, or 75 where it may pass by itself."""
 
 import os
 import socket
@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.starter import BROKER, ran
+from broker.transport.curve import generate, save
+from tests.live.manager import Manager
+from tests.live.starter import BROKER, GATEWAY, NFP_BROKER, OSLO_PROXY, ran, started
 
 pytestmark = pytest.mark.story
 
-EX_CONFIG = 78
+EX_TEMPFAIL, EX_CONFIG = 75, 78
 HEADGATE = [sys.executable, "-c", "import sys; from broker.cli.main import main; sys.exit(main())"]
 
 
@@ -26,9 +28,9 @@ def start(rundir: Path, text: str, prefix: tuple[str, ...] = ()) -> "subprocess.
     return ran(words, loads=BROKER, timeout=20)
 
 
-def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
-    said = [line for line in done.stderr.splitlines() if " INFO " not in line]
-    assert done.returncode == EX_CONFIG, done.stderr
+def refused(done: "subprocess.CompletedProcess[str]", *words: str, code: int = EX_CONFIG) -> None:
+    said = [line for line in done.stderr.splitlines() if " INFO " not in line and " WARNING " not in line]
+    assert done.returncode == code, done.stderr
     assert len(said) == 1, done.stderr
     for word in words:
         assert word in said[0], said[0]
@@ -64,7 +66,9 @@ def test_a_socket_that_another_broker_listens_at(rundir):
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(rundir / "run" / "local-0"))
         other.listen()
-        refused(start(rundir, f'[broker]\nrundir = "{rundir}/run"\n'), "local-0", "in use")
+        refused(
+            start(rundir, f'[broker]\nrundir = "{rundir}/run"\n'), "local-0", "in use, by ", code=EX_TEMPFAIL
+        )
     assert (rundir / "run" / "local-0").exists()
 
 
@@ -83,7 +87,9 @@ def test_a_full_disk(rundir):
         pytest.skip("optional: needs the right to mount a small file system")
     try:
         (small / "filler").write_text("")
-        refused(start(rundir, f'[broker]\nrundir = "{small}/run"\n'), str(small), "o space left")
+        refused(
+            start(rundir, f'[broker]\nrundir = "{small}/run"\n'), str(small), "o space left", code=EX_TEMPFAIL
+        )
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
@@ -129,7 +135,6 @@ def stands_in_the_way(rundir: Path) -> list[tuple[str, str, tuple[str, ...]]]:
         ("a file where the socket should be", place.format(rundir / "run"), ("local-0", "in use")),
         ("a path longer than a socket address", place.format(f"{rundir}/{'long' * 30}"), ("107 bytes",)),
         ("a certificate that others may read", curve(rundir, "open.cert"), ("open.cert",)),
-        ("a certificate that is not there", curve(rundir, "none.cert"), ("none.cert", "No such file")),
         ("a certificate without keys", curve(rundir, "empty.cert"), ("empty.cert",)),
     ]
 
@@ -155,7 +160,87 @@ def test_a_port_in_use(rundir):
             f'[[hosts]]\nrank = 0\naddress = "tcp://127.0.0.1:{port}"\n'
             '[[hosts]]\nrank = 1\naddress = "tcp://127.0.0.1:1"\n'
         )
-        refused(start(rundir, text), str(port), "in use")
+        refused(start(rundir, text), str(port), "in use", f"(process {os.getpid()})", code=EX_TEMPFAIL)
+
+
+def not_there_yet(rundir: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """What may pass by itself: a configuration, and what is said of it."""
+    run = f'[broker]\nrundir = "{rundir}/later"\n'
+    save(ours := generate(), rundir / "node.cert")
+    address = curve(rundir, "node.cert").replace(KEY, ours.public_key).replace(f"ipc://{rundir}/tree-0", "{}")
+    elsewhere = "tcp://192.0.2.1:8050"
+    return {
+        "a certificate": (curve(rundir, "none.cert"), ("none.cert", "No such file")),
+        "an address": (address.format(elsewhere), (elsewhere, "assign requested address")),
+        "a listener's address": (
+            f'{run}[[listen]]\nuri = "{elsewhere}"\ninsecure = true\n',
+            (elsewhere, "assign requested address"),
+        ),
+        "the address of metrics": (
+            f'{run}metrics_listen = "http://192.0.2.1:9000"\nmetrics_insecure = true\n',
+            ("metrics_listen", "192.0.2.1"),
+        ),
+    }
+
+
+def test_what_may_be_there_later_is_no_wrong_configuration(rundir):
+    wrong = {}
+    for what, (text, words) in not_there_yet(rundir).items():
+        try:
+            refused(start(rundir, text), *words, code=EX_TEMPFAIL)
+        except AssertionError as error:
+            wrong[what] = str(error)
+    assert wrong == {}
+
+
+def other_services(rundir: Path) -> dict[str, tuple[list[str], tuple[str, ...], str]]:
+    """Of the others: their words, what they load, and what is not there yet."""
+    web = ["gateway", "--upstream", f"local://{rundir}/none", "--set", f"gateway.statedir={rundir}/web"]
+    none = f"{rundir}/none.pem"
+    (rundir / "away.toml").write_text('[[listen]]\nurl = "http://192.0.2.1:8280"\ninsecure = true\n')
+    (rundir / "tls.toml").write_text(f'[[listen]]\nurl = "https://127.0.0.1:0"\ncert = "{none}"\n')
+    away, tls = (["--config", f"{rundir}/{name}.toml"] for name in ("away", "tls"))
+    nfp = ["nfp", "broker", "--base-dir", f"{rundir}/nfp", "--no-curve", "--insecure", "--endpoint"]
+    oslo = ["oslo", "proxy", "--ipc-dir", f"{rundir}/oslo", "--insecure", "--host"]
+    return {
+        "gateway": ([*web, *away], GATEWAY, "192.0.2.1"),
+        "workers": ([*web, *away, "--workers", "2"], GATEWAY, "192.0.2.1"),
+        "gateway's certificate": ([*web, *tls], GATEWAY, none),
+        "nfp": ([*nfp, "tcp://192.0.2.1:5555"], NFP_BROKER, "192.0.2.1"),
+        "oslo": ([*oslo, "192.0.2.1"], OSLO_PROXY, "192.0.2.1"),
+    }
+
+
+def test_other_services_say_the_same(rundir):
+    wrong = {}
+    for what, (words, loads, word) in other_services(rundir).items():
+        try:
+            refused(ran([*HEADGATE, *words], loads=loads, timeout=20), word, code=EX_TEMPFAIL)
+        except AssertionError as error:
+            wrong[what] = str(error)
+    assert wrong == {}
+
+
+def test_a_service_waits_for_what_may_be_there_later(rundir):
+    """Its manager hears that it is starting, and why not yet; nobody has to start it again."""
+    file = rundir / "broker.toml"
+    ours = generate()
+    file.write_text(curve(rundir, "later.cert").replace(KEY, ours.public_key))
+    with Manager(rundir / "notify") as manager, (rundir / "log").open("wb") as log:
+        words = [*HEADGATE, "broker", "--config", str(file)]
+        process = started(words, loads=BROKER, stdout=log, stderr=log, env=manager.environ)
+        try:
+            said = manager.wait(lambda lines: any("cannot start yet" in line for line in lines))
+            assert any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in said)
+            save(ours, rundir / "made")
+            (rundir / "made").rename(rundir / "later.cert")
+            manager.wait_line("READY=1")
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    told = [line for line in (rundir / "log").read_text().splitlines() if "cannot start yet" in line]
+    assert ["later.cert" in line for line in told] == [True]
 
 
 def test_plaintext_that_other_machines_can_reach(rundir):

@@ -37,7 +37,8 @@ examples:
 With $FLUX_URI or $HEADGATE_URI set, or --uri, its services and jobs are reachable on that broker (nfp.SERVICE.TASK).
 {address.KEYS_HELP}
 SIGTERM and SIGINT tell the workers and leave; a second one leaves at once.
-Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 75 what it needs is not there yet, or in use,
+78 wrong configuration
 """
 
 

@@ -22,6 +22,7 @@ from typing import IO, Any, Final
 from broker import supervision
 from broker.backoff import Backoff
 from broker.cli.exits import CONFIG, FAILED, OK, USAGE
+from broker.endings import AT_ONCE
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
@@ -317,4 +318,4 @@ def _environ() -> dict[str, str]:
     """This process's variables without what its own supervisor said to it alone; lines come as they are printed."""
     unsaid = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM")
     environ = {name: value for name, value in os.environ.items() if name not in unsaid}
-    return {**environ, "PYTHONUNBUFFERED": "1"}
+    return {**environ, AT_ONCE: "1", "PYTHONUNBUFFERED": "1"}

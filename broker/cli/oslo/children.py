@@ -21,7 +21,8 @@ import msgspec
 
 from broker import interpreter, supervision
 from broker.backoff import Backoff
-from broker.errors import ConfigError, HeadgateError
+from broker.endings import CONFIG, TEMPFAIL
+from broker.errors import ConfigError, HeadgateError, NotReady
 from broker.secret import revealed
 from broker.settings import JournalSection, OsloSection
 
@@ -35,7 +36,9 @@ FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 """Before it is started again: twice as long each time, up to this; at first again once it ran for STEADY_S."""
 STEADY_S: Final = 10.0
-EX_CONFIG: Final = 78
+
+
+_KINDS: Final = {CONFIG: ConfigError, TEMPFAIL: NotReady}
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +133,7 @@ class Child:
             except OSError as error:  # no process, memory or descriptor to be had: there may be later
                 code, said = 1, f"could not be started: {error.strerror}"
             if not self.ready.is_set():
-                kind = ConfigError if code == EX_CONFIG else HeadgateError
+                kind = _KINDS.get(code, HeadgateError)
                 raise kind(f"the process for {self.order.name} {said} before it was ready")
             pause_s = pauses.after(loop.time() - began)
             log.warning("the process for %s %s: started again in %g s", self.order.name, said, pause_s)

@@ -22,6 +22,7 @@ from broker.cli.oslo.given import common, journal_from, section_from, signals
 from broker.cli.oslo.picture import sockets_in
 from broker.cli.oslo.rereading import Rereading, read_again
 from broker.cli.parsing import Parser
+from broker.endings import attended
 from broker.journal.options import JournalOptions
 from broker.oslo.node import DIRECTORY, NodeConfig
 from broker.secret import SecretUrl
@@ -42,7 +43,8 @@ examples:
 SIGTERM ends it as for a restart: what it has announced stays known for 30 s, clients hold what they have, and the next
 proxy goes on with it. SIGINT (Ctrl-C) leaves for good and tells everybody. A second one ends it at once.
 SIGHUP reads keys, rules and certificate again.
-Exit codes: 0 told to leave, 1 failed, 2 wrong options, 78 wrong configuration
+Exit codes: 0 told to leave, 1 failed, 2 wrong options, 75 what it needs is not there yet, or in use,
+78 wrong configuration
 """
 
 
@@ -137,13 +139,19 @@ def main(argv: list[str]) -> int:
 
     uri = given.uri if section.bridge else ""
     if uri:
-        return asyncio.run(_serve(section, uri, level, ready, journal, read))
+        return attended(
+            "headgate oslo",
+            lambda: asyncio.run(_serve(section, uri, level, ready, journal, read)),
+        )
 
     def reread() -> NodeConfig:
         return plan.node_config(read_again(section, read))
 
     journaled = plan.journal_of(journal, section.run)
-    return run_here(plan.node_config(section), ready, journaled, reread, section.metrics_listen or "")
+    return attended(
+        "headgate oslo",
+        lambda: run_here(plan.node_config(section), ready, journaled, reread, section.metrics_listen or ""),
+    )
 
 
 def said(section: OsloSection, endpoints: Mapping[str, str], uri: str) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 
 from broker import interpreter, loglines, supervision
 from broker.cli import address
-from broker.cli.exits import CONFIG, FAILED, OK, code_of
+from broker.cli.exits import CONFIG, FAILED, OK, TEMPFAIL, code_of
 from broker.cli.oslo import plan
 from broker.cli.oslo.children import Order, Ready
 from broker.errors import ConfigError, HeadgateError, print_error
@@ -82,7 +82,7 @@ def main() -> int:
         for line in str(error).splitlines() or [type(error).__name__]:
             print_error(f"headgate oslo {order.name}: {line}")
         code = code_of(error)
-        return code if code in (OK, CONFIG) else FAILED
+        return code if code in (OK, TEMPFAIL, CONFIG) else FAILED
 
 
 if __name__ == "__main__":

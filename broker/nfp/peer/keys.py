@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX
+from broker.obstacles import obstacle
 from broker.transport.curve import Certificate, check_key, generate, load, load_public, save
 from broker.transport.zeromq.address import Endpoint, is_local, numeric, parse
 
@@ -74,7 +75,7 @@ def peer_file(base_dir: str | Path, name: str, ending: str) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot make the folder: {error.strerror}", error.errno) from error
+        raise obstacle(f"{folder}: cannot make the folder: {error.strerror}", error, absent=True) from error
     return folder / (stem + ending)
 
 

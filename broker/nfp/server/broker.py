@@ -382,7 +382,7 @@ def _explained(error: ConfigError) -> ConfigError:
     if error.errno not in (errno.EADDRINUSE, errno.EBUSY):
         return error
     hint = "a second broker on one machine needs an nfp.endpoint and an nfp.base_dir of its own"
-    return ConfigError(f"{error}; {hint}", error.errno)
+    return type(error)(f"{error}; {hint}", error.errno)
 
 
 def _backlog(peer: Peer) -> int:

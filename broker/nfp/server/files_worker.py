@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.backoff import Backoff
-from broker.errors import ConfigError
 from broker.nfp.names import Sender
 from broker.nfp.server.local import LocalChannel
+from broker.obstacles import obstacle
 from broker.settings.nfp import NfpSection
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ class FilesWorker:
         try:
             self._files = FileService(Tree(settings.files_dir, deny=settings.files_deny, own=own))
         except OSError as error:
-            raise ConfigError(
-                f"{settings.files_dir}: cannot share this folder: {error.strerror}", error.errno
-            ) from error
+            text = f"{settings.files_dir}: cannot share this folder: {error.strerror}"
+            raise obstacle(text, error, absent=True) from error
         self._workers = self._files.local_workers(lambda name: self._channels(name, Sender.WORKER))
         loop = asyncio.get_running_loop()
         for worker in self._workers:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from broker.errors import ConfigError
 from broker.nfp.access import Access, Key, Rule, TaskRule
 from broker.nfp.peer.keys import kept_certificate
+from broker.obstacles import obstacle
 from broker.settings.nfp import NfpSection
 from broker.transport import curve
 from broker.transport.curve import Certificate
@@ -39,7 +40,9 @@ def prepare(section: NfpSection) -> BrokerKeys:
     try:
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{base}: cannot make the base directory: {error.strerror}", error.errno) from error
+        raise obstacle(
+            f"{base}: cannot make the base directory: {error.strerror}", error, absent=True
+        ) from error
     if not section.curve:
         return BrokerKeys(None, None)
     secret = Path(section.secret_file)

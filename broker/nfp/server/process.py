@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from broker import loglines, supervision
-from broker.errors import ConfigError, HeadgateError, print_error
+from broker.endings import FAILED, OK, attended
 from broker.journal.options import JournalOptions
 from broker.nfp.server.broker import NfpBroker
 from broker.settings.nfp import NfpSection
@@ -22,10 +22,6 @@ log = logging.getLogger("headgate")
 
 Beside = Callable[[NfpBroker], contextlib.AbstractAsyncContextManager[object]]
 """What runs beside it: entered once it listens, left before it stops."""
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_CONFIG: Final = 78
-"""sysexits.h EX_CONFIG: a supervisor need not try again."""
 
 
 def run(settings: NfpSection, *, log_level: str = "info", **means: Any) -> int:
@@ -38,17 +34,14 @@ def run(settings: NfpSection, *, log_level: str = "info", **means: Any) -> int:
     """
     loglines.send_to_stderr(log, "nfp", log_level)
     supervision.raise_descriptor_limit()
-    try:
+
+    def attempt() -> int:
         outcome = asyncio.run(serve(settings, **means))
-    except ConfigError as error:
-        print_error(f"headgate nfp: {error}")
-        return EXIT_CONFIG
-    except HeadgateError as error:
-        print_error(f"headgate nfp: {error}")
-        return EXIT_FAILED
-    if outcome == "restart":
-        supervision.start_again()
-    return EXIT_OK if outcome else EXIT_FAILED
+        if outcome == "restart":
+            supervision.start_again()
+        return OK if outcome else FAILED
+
+    return attended("headgate nfp", attempt)
 
 
 async def serve(

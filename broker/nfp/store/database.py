@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 
 log = logging.getLogger("headgate")
 
@@ -105,9 +106,8 @@ def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "no
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(
-            f"{place}: its folder cannot be made: {error.filename}: {error.strerror}", error.errno
-        ) from error
+        text = f"{place}: its folder cannot be made: {error.filename}: {error.strerror}"
+        raise obstacle(text, error, absent=True) from error
     lock = None
     try:
         lock = Lock(place, schema.what)
@@ -118,7 +118,7 @@ def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "no
         if isinstance(error, sqlite3.Error):
             raise complaint(place, error) from error
         if isinstance(error, OSError):
-            raise ConfigError(f"{place}: {error.strerror or error}", error.errno) from error
+            raise obstacle(f"{place}: {error.strerror or error}", error, absent=True) from error
         raise
 
 
@@ -135,9 +135,9 @@ def complaint(path: Path, error: Exception) -> ConfigError:
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return _damaged(path, str(error))
     if name.startswith("SQLITE_FULL"):
-        return ConfigError(f"{path}: no space left on its disk ({error})")
+        return obstacle(f"{path}: no space left on its disk ({error})", error)
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return ConfigError(f"{path}: another program keeps it locked ({error})")
+        return obstacle(f"{path}: another program keeps it locked ({error})", error)
     return ConfigError(f"{path}: cannot be used: {error}{f' [{name}]' if name else ''}")
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.reactor.binding import group_id
 
@@ -50,9 +51,8 @@ class NodeFolder:
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise ConfigError(
-                    f"ipc_dir {self.path}: cannot be made or used: {error.strerror}", error.errno
-                ) from error
+                text = f"ipc_dir {self.path}: cannot be made or used: {error.strerror}"
+                raise obstacle(text, error) from error
             raise
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class NodeFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            raise ConfigError(
+            raise obstacle(
                 f"{self.path}: another proxy (pid {holder}) runs {room} here; one is enough for a node",
                 errno.EADDRINUSE,
             ) from None

@@ -12,6 +12,7 @@ from typing import Final
 import zmq
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.turned_away import Denying, LoggedPolicy
 from broker.schemes import listening_host
@@ -41,7 +42,7 @@ def bind_local(sock: zmq.Socket[bytes], endpoint: str, group: str = "") -> str:
     try:
         sock.bind(where.text)
     except zmq.ZMQError as error:
-        raise ConfigError(f"cannot listen at {where.text}: {error.strerror}", error.errno) from error
+        raise obstacle(f"cannot listen at {where.text}: {error.strerror}", error) from error
     finally:
         os.umask(before)
     if group:
@@ -115,7 +116,9 @@ class TcpPort:
             self.endpoint = where
             self.endpoint = self._listen(_listening(where))
         except (OSError, zmq.ZMQError) as error:
-            raise ConfigError(f"cannot listen at {where.text}: {error.strerror}", error.errno) from error
+            raise obstacle(
+                f"cannot listen at {where.text}: {error.strerror}", error, port=where.port
+            ) from error
 
     def renew(self, certificate: Certificate) -> None:
         """Show ``certificate`` to whoever connects from now on; the pipe of the socket has to be touched afterwards.

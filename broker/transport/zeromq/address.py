@@ -18,6 +18,7 @@ import threading
 from typing import Final, NamedTuple
 
 from broker.errors import ConfigError, LinkBroken
+from broker.obstacles import obstacle
 
 _IPC_PATH_BYTES: Final = 107
 """What a UNIX socket address holds."""
@@ -204,8 +205,9 @@ def check_free(endpoint: Endpoint) -> None:
         except ConnectionRefusedError:
             return
         except OSError as error:
-            raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
-    raise ConfigError(f"cannot listen at {endpoint.text}: somebody does already", errno.EADDRINUSE)
+            raise obstacle(f"cannot listen at {endpoint.text}: {error.strerror}", error) from error
+    text = f"cannot listen at {endpoint.text}: somebody does already"
+    raise obstacle(text, errno.EADDRINUSE, path=endpoint.host)
 
 
 def remove_socket(path: str) -> None:

@@ -6,7 +6,7 @@ import socket
 
 import zmq
 
-from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.schemes import listening_host
 from broker.transport.zeromq.address import Endpoint, bound, check_free, check_secrecy, parse
 
@@ -36,5 +36,6 @@ def bind(sock: zmq.Socket[bytes], endpoint: Endpoint) -> Endpoint:
     try:
         sock.bind(endpoint.text)
     except zmq.ZMQError as error:
-        raise ConfigError(f"cannot listen at {endpoint.text}: {error.strerror}", error.errno) from error
+        text = f"cannot listen at {endpoint.text}: {error.strerror}"
+        raise obstacle(text, error, port=endpoint.port) from error
     return bound(sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))

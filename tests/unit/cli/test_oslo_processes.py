@@ -143,7 +143,7 @@ def test_a_folder_has_one_proxy_which_answers_a_probe(rundir, capsys):
         assert main(["health", "--oslo", str(file)]) == exits.OK
         assert "call" in capsys.readouterr().out
         second = headgate("oslo", "proxy", *PORTS, "--ipc-dir", rundir / "ipc")
-        assert second.returncode == exits.CONFIG, second.stderr
+        assert second.returncode == exits.TEMPFAIL, second.stderr
         assert "headgate oslo: " in second.stderr
         assert "Traceback" not in second.stderr
 

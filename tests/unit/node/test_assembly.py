@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from broker import settings
+from broker import endings, settings
 from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.exposition import REQUESTS_MAX
 from broker.identity import Credentials, PeerInfo
@@ -236,7 +236,7 @@ def test_a_signal_ends_the_process_with_success(rundir):
     def ready(node):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    assert bootstrap.run(node_of(rundir), ready=ready) == bootstrap.EXIT_OK
+    assert bootstrap.run(node_of(rundir), ready=ready) == endings.OK
     assert not (rundir / "s").exists()
 
 
@@ -254,7 +254,7 @@ def test_what_runs_beside_comes_after_the_broker_and_leaves_before_it(rundir):
         seen.append("ready")
         os.kill(os.getpid(), signal.SIGTERM)
 
-    assert bootstrap.run(node_of(rundir), ready=ready, beside=beside) == bootstrap.EXIT_OK
+    assert bootstrap.run(node_of(rundir), ready=ready, beside=beside) == endings.OK
     assert seen == [("enter", True), "ready", ("leave", "run")]
 
 
@@ -265,7 +265,7 @@ def test_what_cannot_run_beside_ends_the_broker(rundir, capsys):
         yield
 
     ready = []
-    assert bootstrap.run(node_of(rundir), ready=ready.append, beside=beside) == bootstrap.EXIT_CONFIG
+    assert bootstrap.run(node_of(rundir), ready=ready.append, beside=beside) == endings.CONFIG
     assert ready == []
     assert "headgate: the port is taken\n" in capsys.readouterr().err
     assert not (rundir / "s").exists()
@@ -280,13 +280,13 @@ def test_what_ran_beside_and_fails_to_leave_does_not_keep_the_broker(rundir):
     def ready(_node):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    assert bootstrap.run(node_of(rundir), ready=ready, beside=beside) == bootstrap.EXIT_OK
+    assert bootstrap.run(node_of(rundir), ready=ready, beside=beside) == endings.OK
     assert not (rundir / "s").exists()
 
 
 def test_a_socket_that_cannot_be_made_is_one_line(rundir, capsys):
     (rundir / "s").mkdir()
-    assert bootstrap.run(node_of(rundir)) == bootstrap.EXIT_CONFIG
+    assert bootstrap.run(node_of(rundir)) == endings.CONFIG
     said = capsys.readouterr().err.splitlines()
     assert [line for line in said if line.startswith("headgate: ")] == [
         f"headgate: cannot listen at local://{rundir}/s: Address already in use"
@@ -295,7 +295,7 @@ def test_a_socket_that_cannot_be_made_is_one_line(rundir, capsys):
 
 def test_a_loss_that_the_settings_say_is_fatal_is_a_failure(rundir):
     code = bootstrap.run(node_of(rundir), ready=lambda node: node.must_exit("lost connection to parent"))
-    assert code == bootstrap.EXIT_FAILED
+    assert code == endings.FAILED
 
 
 def test_an_error_of_ours_is_a_failure(rundir, monkeypatch, capsys):
@@ -303,7 +303,7 @@ def test_an_error_of_ours_is_a_failure(rundir, monkeypatch, capsys):
         raise LinkBroken("the parent is not there")
 
     monkeypatch.setattr(Node, "start", start)
-    assert bootstrap.run(node_of(rundir)) == bootstrap.EXIT_FAILED
+    assert bootstrap.run(node_of(rundir)) == endings.FAILED
     assert "headgate: rank 0: the parent is not there" in capsys.readouterr().err
 
 

@@ -1,0 +1,90 @@
+"""How a process that serves ends: which error means which exit code, and what is waited for instead of ending."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Final
+
+from broker import supervision
+from broker.backoff import Backoff
+from broker.errors import ConfigError, HeadgateError, NotReady, print_error
+from broker.signals import take
+
+log = logging.getLogger("headgate")
+
+OK: Final = 0
+FAILED: Final = 1
+TEMPFAIL: Final = 75
+"""sysexits.h EX_TEMPFAIL: what stands in the way may pass by itself: a supervisor tries again."""
+CONFIG: Final = 78
+"""sysexits.h EX_CONFIG: a person has to change something: a supervisor need not try again."""
+AT_ONCE: Final = "HEADGATE_FAIL_AT_ONCE"
+"""Environment: set by supervisors of ours, which start their processes again themselves, or tell who asked."""
+_FIRST_S: Final = 0.5
+_LONGEST_S: Final = 15.0
+_TOLD_S: Final = 600.0
+"""What is waited for is told again after so long."""
+_ATTEMPT_S: Final = 60.0
+"""How long the service manager is asked to wait for an attempt."""
+_LEAVE: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code of a process that ``error`` ended."""
+    if isinstance(error, NotReady):
+        return TEMPFAIL
+    return CONFIG if isinstance(error, ConfigError) else FAILED
+
+
+def attended(who: str, attempt: Callable[[], int], *, part: str = "") -> int:
+    """The exit code that ``attempt`` gives, or that of the error which ended it, told as a line of ``who``.
+
+    Under a service manager that waits for ``READY=1`` what may pass by itself is waited for, and ``attempt`` called
+    again: the service stays "starting". That is logged once, and seldom again.
+
+    Args:
+        who: begins each line, such as ``headgate gateway``.
+        attempt: runs until the process is told to leave; sets everything up by itself.
+        part: stands before errors that no setting is the cause of, such as ``rank 3: ``.
+    """
+    pauses = Backoff(_FIRST_S, _LONGEST_S, _LONGEST_S, spread=False)
+    said, told_at = "", 0.0
+    while True:
+        began = time.monotonic()
+        try:
+            return attempt()
+        except NotReady as error:
+            if not _is_awaited():
+                print_error(f"{who}: {error}")
+                return code_of(error)
+            now = time.monotonic()
+            if str(error) != said or now - told_at >= _TOLD_S:
+                log.warning("cannot start yet: %s; goes on trying", error)
+                said, told_at = str(error), now
+            pause_s = pauses.after(now - began)
+            supervision.notify(f"STATUS=cannot start yet: {error}", _extended(pause_s + _ATTEMPT_S))
+            if not _wait(pause_s):
+                return OK
+        except HeadgateError as error:
+            print_error(f"{who}: {'' if isinstance(error, ConfigError) else part}{error}")
+            return code_of(error)
+
+
+def _is_awaited() -> bool:
+    return bool(os.environ.get("NOTIFY_SOCKET")) and not os.environ.get(AT_ONCE)
+
+
+def _extended(seconds: float) -> str:
+    return f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}"
+
+
+def _wait(seconds: float) -> bool:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _LEAVE)
+    try:
+        return take(_LEAVE, seconds) is None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
