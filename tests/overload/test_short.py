@@ -32,7 +32,10 @@ def broken_by(loads):
 @pytest.mark.smoke
 def test_some_guests_of_rank_0_cost_others_nothing():
     """Many that come and go, streams that are left open, floods of events and calls, and what a seed draws."""
-    assert broken_by(["unix.churn", "unix.streams", "unix.events-large", "unix.calls-large", "unix.random"]) == {}
+    assert (
+        broken_by(["unix.churn", "unix.streams", "unix.events-large", "unix.calls-large", "unix.random"])
+        == {}
+    )
 
 
 @pytest.mark.patient
