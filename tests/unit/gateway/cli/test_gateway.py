@@ -38,7 +38,7 @@ def test_options_go_before_the_file(tmp_path):
 def test_a_history_is_taken_from_where_the_command_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert settings().history.warehouse is None
-    assert settings("--history", 'odd "name"').history.warehouse == str(tmp_path / 'odd "name"')
+    assert settings("--history", 'odd "name"').history.warehouse.reveal() == str(tmp_path / 'odd "name"')
     assert settings("--history", "x", "--set", "history.max_days=3").history.max_days == 3
 
 

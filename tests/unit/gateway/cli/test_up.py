@@ -37,7 +37,9 @@ def test_a_configuration_says_itself_who_logs_in(tmp_path):
 
 def test_a_history_is_the_gateways(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert gateway_settings(given("--history", "warehouse")).history.warehouse == str(tmp_path / "warehouse")
+    assert gateway_settings(given("--history", "warehouse")).history.warehouse.reveal() == str(
+        tmp_path / "warehouse"
+    )
     assert gateway_settings(given()).history.warehouse is None
 
 

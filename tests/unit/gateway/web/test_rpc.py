@@ -86,7 +86,7 @@ async def test_what_the_role_does_not_allow(site):
 
 @pytest.fixture
 async def small(open_site):
-    return await open_site("[limits]\nmessage_bytes = 4096\n")
+    return await open_site("[limits]\nmessage_bytes = 4096\npreauth_bytes = 4096\n")
 
 
 @for_each(
@@ -134,7 +134,7 @@ async def test_a_chunked_body_that_is_too_large(open_site):
         for _ in range(100):
             yield b"x" * 1000
 
-    site = await open_site("[limits]\nmessage_bytes = 4096\n")
+    site = await open_site("[limits]\nmessage_bytes = 4096\npreauth_bytes = 4096\n")
     headers = {"Content-Type": "application/octet-stream"}
     answer = await site.post("/v1/rpc/lab.echo", data=chunks(), headers=headers)
     assert answer.status == 413
