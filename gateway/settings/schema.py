@@ -130,7 +130,8 @@ class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """`[[listen]]`: one place where web clients connect."""
 
     url: Text = "http://127.0.0.1:8280"
-    """`http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; port 0 takes a free one. Default loopback."""
+    """`http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; port 0 takes a free one. A name other than `localhost`
+    listens on all interfaces. Default loopback."""
 
     cert: Text | None = None
     """PEM file of the certificate chain; needed with https. Reloaded on SIGHUP and by `gateway.reload`."""

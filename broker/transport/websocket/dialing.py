@@ -27,6 +27,8 @@ SUBPROTOCOL: Final = "flux.v1"
 DEFLATE: Final = ClientPerMessageDeflateFactory(
     server_no_context_takeover=True, client_no_context_takeover=True
 )
+NEXT_ADDRESS_S: Final = 0.25
+"""Where a name has several addresses, the next one is tried beside one that has not answered for so long."""
 TLS_GOODBYE_S: Final = 1.0
 """How long the end of a TLS connection waits for the other side's."""
 
@@ -89,7 +91,9 @@ def _request(protocol: ClientProtocol, token: str | None, headers: dict[str, str
 async def _connect(link: ClientLink, target: Target, context: ssl.SSLContext | None) -> None:
     loop = asyncio.get_running_loop()
     if not target.secure:
-        await loop.create_connection(lambda: link, target.host, target.port)
+        await loop.create_connection(
+            lambda: link, target.host, target.port, happy_eyeballs_delay=NEXT_ADDRESS_S
+        )
         return
     await loop.create_connection(
         lambda: link,
@@ -97,6 +101,7 @@ async def _connect(link: ClientLink, target: Target, context: ssl.SSLContext | N
         target.port,
         ssl=context or ssl.create_default_context(),
         ssl_shutdown_timeout=TLS_GOODBYE_S,
+        happy_eyeballs_delay=NEXT_ADDRESS_S,
     )
 
 

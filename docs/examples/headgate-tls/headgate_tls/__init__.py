@@ -15,11 +15,14 @@ import socket
 import ssl
 
 from broker.errors import LinkBroken, LinkError, LinkRefused
-from broker.schemes import Capabilities, beyond_loopback, check_port
+from broker.schemes import Capabilities, beyond_loopback, check_port, host_of
 from broker.transport.link import Accept, Link, Listener, Options
 from headgate_tls.certificates import TlsOptions, check_key, client_context, peer_of
 from headgate_tls.link import SHUTDOWN_S, TlsLink
-from headgate_tls.listener import TlsListener, place_of
+from headgate_tls.listener import TlsListener
+
+NEXT_ADDRESS_S = 0.25
+"""Where a name has several addresses, the next one is tried beside one that has not answered for so long."""
 
 
 class TlsTransport:
@@ -51,7 +54,7 @@ class TlsTransport:
             LinkBroken: nobody there, or no answer within ``connect_timeout_s`` (0: no limit).
             ConfigError: a file of ``options.settings`` cannot be used.
         """
-        host, port = place_of(uri)
+        host, port = host_of(uri), int(uri.rpartition(":")[2])
         settings: TlsOptions | None = options.settings
         context = client_context(settings)
         link = TlsLink(uri, options, greeted=asyncio.get_running_loop().create_future())
@@ -64,6 +67,7 @@ class TlsTransport:
                     ssl=context,
                     server_hostname=(settings and settings.server_name) or host,
                     ssl_shutdown_timeout=SHUTDOWN_S,
+                    happy_eyeballs_delay=NEXT_ADDRESS_S,
                 )
                 await link.admitted()
                 if options.tree or options.keys:  # a client takes whom its authority vouches for
