@@ -44,6 +44,7 @@ class Principal:
         credential: names the credential for revocation: token id, ``jti``, session id, certificate fingerprint; never
             the secret.
         expires: wall clock seconds since 1970; None never ends.
+        shared: several of ``[[users]]`` have this userid: without the role owner, none of them receives private events.
         login: what the login of a cookie came from: ``link``, the credential of a token or JWT, ``oidc:NAME``; else "".
         certificates: of its entry in ``[[users]]``; None for who has none, as users of claims and login links.
     """
@@ -54,6 +55,7 @@ class Principal:
     kind: str
     credential: str
     expires: float | None = None
+    shared: bool = False
     login: str = ""
     certificates: tuple[str, ...] | None = None
 

@@ -265,7 +265,7 @@ class Fanout:
 def may_see(principal: Principal, message: Message) -> bool:
     """Whether ``principal`` may see ``message`` as far as privacy goes (RFC 12, "Event Privacy").
 
-    A private event reaches the owner and its sender's userid; who is nobody receives none.
+    A private event reaches the owner and its sender's userid; who is nobody, or shares a userid, receives none.
     """
     if not message.head[4] & PRIVATE:
         return True
@@ -274,4 +274,5 @@ def may_see(principal: Principal, message: Message) -> bool:
 
 def may_see_private(principal: Principal, message: Message) -> bool:
     """Whether ``principal`` may see the private event ``message``."""
-    return principal.owner or (principal.userid == message.userid and not principal.nobody)
+    mine = principal.userid == message.userid and not (principal.shared or principal.nobody)
+    return principal.owner or mine

@@ -82,20 +82,20 @@ class Users:
             userid = self._claimed_userid(name, claims) if own is None else self._own_userid(name, own)
             if userid in self._named or name in (OWNER_NAME, GUEST_NAME):
                 raise _no_role(f"user {name[:64]!r} has the name, or userid {userid}, of another one")
-            return Principal(
-                name, userid, self._claimed_roles(name, claims), kind, credential, expires, login
-            )
+            roles = self._claimed_roles(name, claims)
+            return Principal(name, userid, roles, kind, credential, expires, login=login)
         if entry is None:
             raise _no_role(f"user {name[:64]!r} is not in [[users]]")
         roles = roles_of(entry.roles)
-        alone = entry.userid not in self._shared or bool(roles & Role.OWNER)
+        own = entry.userid != os.geteuid() or bool(roles & Role.OWNER)
         return Principal(
             name=name,
-            userid=entry.userid if alone else NOBODY,
+            userid=entry.userid if own else NOBODY,
             roles=roles,
             kind=kind,
             credential=credential,
             expires=expires,
+            shared=entry.userid in self._shared,
             login=login,
             certificates=entry.certificates,
         )
@@ -242,6 +242,6 @@ def _allows(access: AccessSection, role: Role) -> bool:
 
 
 def _shared(settings: GatewaySettings) -> frozenset[int]:
-    """Userids of more than one user; that of the process itself is the instance owner's, too."""
-    counts = Counter([os.geteuid(), *(user.userid for user in settings.users)])
+    """Userids of more than one user."""
+    counts = Counter(user.userid for user in settings.users)
     return frozenset(userid for userid, users in counts.items() if users > 1)

@@ -138,8 +138,8 @@ class UserEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The name credentials refer to."""
 
     userid: Userid
-    """The userid its messages carry. Without the role *owner*, who has that of the gateway's own process, or that of
-    another user, is stamped as 65534, nobody: it owns nothing, and receives no private events."""
+    """The userid its messages carry. Without the role *owner* nobody who has that of another user receives private
+    events; who has that of the gateway's own process is stamped as 65534, nobody, and owns nothing."""
 
     roles: Annotated[tuple[RoleName, ...], Meta(min_length=1)] = ("user",)
     """Its roles. Default user: the least that may speak. `owner` and `admin` need `access.allow_owner` or

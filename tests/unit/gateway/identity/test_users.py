@@ -53,16 +53,18 @@ def test_a_name_stands_once():
         Users(settings)
 
 
-def test_who_shares_a_userid_is_nobody():
+def test_a_userid_of_two_users_is_shared():
     made = users(*(UserEntry(name=name, userid=uid) for name, uid in (("a", 7), ("b", 7), ("c", 8))))
-    assert [principal(made, name).userid for name in "abc"] == [NOBODY, NOBODY, 8]
-    assert principal(made, "a").nobody
+    assert [principal(made, name).shared for name in "abc"] == [True, True, False]
+    assert principal(made, "a").userid == 7, "the operator says so"
 
 
 @for_each("links", ["off", "user", "owner"])
-def test_the_own_userid_is_the_owners_too(links):
+def test_who_has_the_gateways_own_userid_and_is_no_owner_is_nobody(links):
     made = users(UserEntry(name="a", userid=os.geteuid()), UserEntry(name="b", userid=7), login_links=links)
     assert [principal(made, name).userid for name in "ab"] == [NOBODY, 7]
+    owner = users(UserEntry(name="a", userid=os.geteuid(), roles=("owner",)), allow_owner=True)
+    assert principal(owner, "a").userid == os.geteuid()
 
 
 def test_links():

@@ -42,11 +42,11 @@ def settings_of(rules=(), limits=None, gateway=None):
     )
 
 
-def principal(name="ada", userid=1001, roles=("user",), *, expires=None, credential="token:1"):
+def principal(name="ada", userid=1001, roles=("user",), *, expires=None, credential="token:1", shared=False):
     bits = Role.NONE
     for role in roles:
         bits |= ROLE_NAMES[role]
-    return Principal(name, userid, bits, "token", credential, expires)
+    return Principal(name, userid, bits, "token", credential, expires, shared)
 
 
 class WebLink(InprocLink):

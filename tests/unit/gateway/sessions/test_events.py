@@ -77,8 +77,9 @@ def test_private_events_reach_their_senders_user_and_the_owner_alone():
     async def script(desk):
         same, other = desk.client(), desk.client(principal("bob", 1002, credential="token:2"))
         nobody = desk.client(principal("all", NOBODY, credential="token:3"))
+        shared = desk.client(principal("two", 1001, shared=True, credential="token:4"))
         owner, admin = desk.owner(), desk.client(principal("eve", 1003, ("admin",)))
-        for client in (same, other, nobody, owner, admin):
+        for client in (same, other, nobody, shared, owner, admin):
             await client.rpc("event.subscribe", {"topic": "news."})
         writer = desk.client()
         writer.say(wire.event("news.mine", flags=wire.PRIVATE))
@@ -89,7 +90,7 @@ def test_private_events_reach_their_senders_user_and_the_owner_alone():
         await until(lambda: admin.topics == ["news.all"])
         assert same.topics == ["news.mine", "news.all"]
         assert owner.topics == ["news.mine", "news.guests", "news.all"]
-        assert other.topics == nobody.topics == ["news.all"]
+        assert other.topics == nobody.topics == shared.topics == ["news.all"]
 
     run(script, rules=[NEWS])
 
