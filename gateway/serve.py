@@ -35,7 +35,7 @@ from gateway.identity.login import link_url
 from gateway.identity.store import Store
 from gateway.sessions import service
 from gateway.sessions.any_rank_retry import AnyRankRetry
-from gateway.settings.reading import renewed
+from gateway.settings.reading import renewed, unrenewed
 from gateway.settings.schema import GatewaySettings, ListenEntry
 from gateway.tls import TlsContext
 from gateway.trends.trends import Trends
@@ -281,13 +281,15 @@ class Gateway:
         if self._reread is None:
             return []
         try:
-            settings = renewed(self.settings, self._reread())
+            read = self._reread()
+            settings = renewed(self.settings, read)
             self.identity.set_users(settings)
         except ConfigError as error:
             return ["; ".join(str(error).splitlines())]
         self.settings = settings
         self.hub.set_access(Access(settings.rules))
-        return []
+        stuck = unrenewed(settings, read)
+        return [f"{', '.join(stuck)}: cannot change while the gateway runs: restart it"] if stuck else []
 
     async def _reload_called(self) -> dict[str, Any]:
         """What ``gateway.reload`` answers: the problems of this worker, for all of them read the same files."""

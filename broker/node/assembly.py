@@ -71,6 +71,7 @@ class Node:
     Attributes:
         more_samples: what runs beside it adds to its figures by these.
         reloaded: told the settings each time they were read again.
+        made_rundir: whether the directory of sockets was made by this process.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -98,6 +99,7 @@ class Node:
         self.access = access_of(settings, self.owner)
         self.more_samples: list[Callable[[], list[Sample]]] = []
         self.reloaded: list[Callable[[Settings], None]] = []
+        self.made_rundir = False
         self.client_admissions: list[ClientAdmission] = []
         self.client_admission = self._client_admission(self.options)
         self.must_exit: Callable[[str], object] = _log_only
@@ -155,7 +157,9 @@ class Node:
         Raises:
             ConfigError: a socket cannot be made. LinkRefused: the parent will not have us.
         """
-        make_rundir(self.settings.broker.rundir, guests=self.settings.access.allow_guest_user)
+        self.made_rundir = make_rundir(
+            self.settings.broker.rundir, guests=self.settings.access.allow_guest_user
+        )
         if self.capture is not None:
             self.capture.begin()
         self.dispatcher.start()  # before the doors open: the first client finds everything in its place

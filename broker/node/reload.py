@@ -24,6 +24,7 @@ from broker.identity import PeerInfo
 from broker.ingress.admission import Access, admit
 from broker.node.attributes import STDERR_SEVERITY, configuration
 from broker.node.client_admission import access_of
+from broker.node.rundir import open_rundir
 from broker.routing.port import CLIENT, Port
 from broker.secret import revealed
 from broker.settings import OsloSection, Settings
@@ -154,6 +155,14 @@ class Reload:
             severity = str(STDERR_SEVERITY[plan.settings.broker.log_level])
             payload = encode_json({"name": "log-stderr-level", "value": severity})
             node.context.call("attr.set", payload, None, nodeid=node.rank)
+            if plan.settings.journal.enabled or plan.settings.oslo is not None:
+                log.warning("broker.log_level: processes beside the broker keep theirs until it is restarted")
+        if ("access", "allow_guest_user") in plan.changed:
+            open_rundir(
+                plan.settings.broker.rundir,
+                made=node.made_rundir,
+                guests=plan.settings.access.allow_guest_user,
+            )
         node.context.config = dict(configuration(plan.settings))
         for tell in node.reloaded:
             tell(plan.settings)

@@ -12,18 +12,23 @@ from broker.obstacles import obstacle
 
 log = logging.getLogger("headgate")
 
+_MODES = {False: 0o700, True: 0o711}
+"""Of the directory, by whether guests are let in."""
 
-def make_rundir(path: str, *, guests: bool = False) -> None:
+
+def make_rundir(path: str, *, guests: bool = False) -> bool:
     """Make the directory for sockets, private to us, or (``guests``) such that others reach the sockets in it but
-    cannot list it; one that exists stays as it is.
+    cannot list it; one that exists stays as it is. Returns whether it was made here.
 
     Raises:
         ConfigError: it cannot be made, is no directory, belongs to somebody else, or we may not write there.
     """
+    made = False
     try:
         try:
             os.makedirs(path, mode=0o700)
-            os.chmod(path, 0o711 if guests else 0o700)  # whatever the umask
+            os.chmod(path, _MODES[guests])  # whatever the umask
+            made = True
         except FileExistsError:
             pass  # another broker of this host may have made it this very moment
         seen = os.stat(path)
@@ -35,9 +40,31 @@ def make_rundir(path: str, *, guests: bool = False) -> None:
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"broker.rundir {path}: no permission to make sockets there", errno.EACCES)
-    if guests and not seen.st_mode & stat.S_IXOTH:
+    if guests:
+        _check_enterable(path, seen.st_mode)
+    return made
+
+
+def open_rundir(path: str, *, made: bool, guests: bool) -> None:
+    """``guests`` has changed: a directory that was ``made`` here is opened or closed as at the start; of another one
+    it is said where guests cannot enter it.
+    """
+    try:
+        if made:
+            os.chmod(path, _MODES[guests])
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        log.error("broker.rundir %s: access.allow_guest_user cannot be followed: %s", path, error.strerror)
+        return
+    if guests:
+        _check_enterable(path, mode)
+
+
+def _check_enterable(path: str, mode: int) -> None:
+    if not mode & stat.S_IXOTH:
         log.warning(
-            "access.allow_guest_user is set, but others cannot enter %s (mode %04o)",
+            "access.allow_guest_user is set, but others cannot enter %s (mode %04o): it was there before us; make it "
+            "0711 (chmod, or RuntimeDirectoryMode of the unit)",
             path,
-            seen.st_mode & 0o7777,
+            mode & 0o7777,
         )

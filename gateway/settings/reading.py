@@ -66,6 +66,21 @@ def renewed(settings: GatewaySettings, read: GatewaySettings) -> GatewaySettings
     return replace(settings, users=read.users, rules=read.rules, access=access)
 
 
+def unrenewed(settings: GatewaySettings, read: GatewaySettings) -> list[str]:
+    """What differs in ``read`` and counts after a restart only: ``section.key``, or the name of a list."""
+    old, new = (
+        msgspec.to_builtins(each, enc_hook=revealed)
+        for each in (renewed(settings, read), renewed(read, read))
+    )
+    differ = []
+    for name in old:
+        if isinstance(old[name], dict):
+            differ += [f"{name}.{key}" for key in old[name] if old[name][key] != new[name][key]]
+        elif old[name] != new[name]:
+            differ.append(name)
+    return differ
+
+
 def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
     replace = msgspec.structs.replace
 

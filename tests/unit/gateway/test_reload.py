@@ -81,6 +81,18 @@ async def test_a_new_user_gets_in(live):
     assert live.gateway.identity.users.known("zoe")
 
 
+async def test_what_needs_a_restart_is_said_and_everything_else_counts(live):
+    before = live.gateway.settings
+    limits = msgspec.structs.replace(before.limits, subscriptions=before.limits.subscriptions + 1)
+    section = msgspec.structs.replace(before.gateway, prefix="/other")
+    fresh = UserEntry(name="zoe", userid=1009, roles=("user",))
+    reread(live, users=(*before.users, fresh), limits=limits, gateway=section, listen=())
+    (said,) = await live.gateway.reload()
+    assert set(said.partition(":")[0].split(", ")) == {"listen", "limits.subscriptions", "gateway.prefix"}
+    assert "restart" in said
+    assert live.gateway.identity.users.known("zoe")
+
+
 async def test_a_bad_file_leaves_all_as_it_was_and_says_so_once(live, enter, caplog):
     def bad():
         raise ConfigError("gateway.toml:1: one\ngateway.toml:2: two")

@@ -260,6 +260,26 @@ def test_guests_leave_when_they_are_not_allowed_any_more(rundir, caplog):
     play(rundir, script)
 
 
+def test_the_directory_opens_to_guests_and_closes_as_at_a_start(rundir, caplog):
+    """One that the broker made; where another one made it, the reload says what a start says."""
+    modes = []
+
+    async def script(place):
+        run = place.node.settings.broker.rundir
+        for made in (True, False):
+            place.node.made_rundir = made
+            for allowed in ("true", "false"):
+                place.site.sections["access"] = f"allow_guest_user = {allowed}\n"
+                await place.again()
+                modes.append(os.stat(run).st_mode & 0o777)
+
+    (rundir / "run").mkdir(mode=0o700)
+    play(rundir, script)
+    assert modes[:2] == [0o711, 0o700]
+    assert modes[2:] == [0o700, 0o700]
+    assert caplog.text.count("others cannot enter") == 1
+
+
 def test_a_guest_who_becomes_admin_has_to_come_again(rundir):
     async def script(place):
         place.site.sections["access"] = "allow_guest_user = true\n"
