@@ -24,6 +24,7 @@ from broker.errors import LinkEnded, Missed
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message
 from broker.wire.payload import Payload, encode
+from broker.wire.topic import encode_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -225,6 +226,7 @@ class Handle(Connection):
             await self.writable()
             self.publish_nowait(topic, payload, private=private)
             return 0
+        encode_topic(topic)
         content: dict[str, object] = {"topic": topic, "flags": wire.PRIVATE if private else 0}
         data = encode(payload)
         if data is not None:

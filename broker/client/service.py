@@ -26,6 +26,7 @@ from broker.serving.runner import YIELD_EVERY, Runner
 from broker.wire.message import NORESPONSE, Message, request, response
 from broker.wire.parts import encode_part
 from broker.wire.payload import decode_json, encode_json
+from broker.wire.topic import encode_topic
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -70,7 +71,7 @@ class Service(Runner):
     """
 
     def __init__(self, name: str, link: Connection, tasks_max: int, waiting_max: int) -> None:
-        if not name or "." in name:
+        if not name or b"." in encode_topic(name):
             raise ProtocolError(f"service name {name!r}: one word without periods", errno.EINVAL)
         super().__init__(name, tasks_max, waiting_max)
         self.link = link
@@ -99,7 +100,7 @@ class Service(Runner):
         A method called ``cancel`` or ``disconnect`` runs after this class has ended the sender's requests.
         """
         table = self._notices if name.rpartition(".")[2] in NOTICES else self._methods
-        table[encode_part(f"{self.name}.{name}".encode("utf-8", "surrogateescape"))] = Method(handler, allow)
+        table[encode_part(encode_topic(f"{self.name}.{name}"))] = Method(handler, allow)
 
     def otherwise(self, handler: Handler, *, allow: int = Role.OWNER) -> None:
         """Let ``handler`` answer every request that no method answers, for names that are not known beforehand.

@@ -20,6 +20,7 @@ from broker.errors import HeadgateError, LinkError, Missed, Overrun, ProtocolErr
 from broker.wire.message import Message, request
 from broker.wire.parts import part_data
 from broker.wire.payload import decode_json, encode_json
+from broker.wire.topic import encode_topic
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -235,7 +236,7 @@ class Subscription:
     ) -> None:
         if overflow not in ("raise", "mark"):
             raise ValueError(f"overflow={overflow!r}: expected 'raise' or 'mark'")
-        self.prefixes = [prefix.encode("utf-8", "surrogateescape") for prefix in distinct(prefixes)]
+        self.prefixes = [encode_topic(prefix) for prefix in distinct(prefixes)]
         self.lost = 0
         self._table = table
         self._inbox = inbox

@@ -21,12 +21,13 @@ shared one takes a ``copy()``.
 
 from __future__ import annotations
 
+from operator import index
 from struct import Struct
 from typing import Final
 
-from broker.errors import ProtocolError
 from broker.identity import USERID_UNKNOWN
 from broker.wire.parts import encode_part, part_data, split_parts
+from broker.wire.topic import encode_topic
 
 REQUEST: Final = 1
 RESPONSE: Final = 2
@@ -282,7 +283,7 @@ def request(
         ValueError: ``nodeid`` is neither a rank nor NODEID_ANY; 0xFFFFFFFE is never encoded ("Rank Assignment").
         ProtocolError: EPROTO; ``topic`` holds a NUL or a lone surrogate.
     """
-    if not 0 <= nodeid <= NODEID_ANY or nodeid == NODEID_UPSTREAM:
+    if not 0 <= index(nodeid) <= NODEID_ANY or nodeid == NODEID_UPSTREAM:
         raise ValueError(f"nodeid {nodeid} is no rank; flag UPSTREAM and the rank to skip ask above it")
     return _build(REQUEST, flags | ROUTE, DELIMITER, topic, payload, (userid, rolemask, nodeid, matchtag))
 
@@ -332,12 +333,7 @@ def _build(
     payload: bytes | None,
     words: tuple[int, int, int, int],
 ) -> Message:
-    try:
-        name = topic.encode("utf-8", "surrogateescape") if isinstance(topic, str) else topic
-    except UnicodeEncodeError as error:
-        raise ProtocolError(f"a topic that cannot be written as UTF-8: {error.reason}") from error
-    if 0 in name:
-        raise ProtocolError("a topic cannot hold a NUL")
+    name = encode_topic(topic)
     flags |= TOPIC
     part: bytes = b""
     if payload is not None:

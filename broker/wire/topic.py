@@ -35,6 +35,27 @@ def is_reserved(topic: bytes, rolemask: int) -> bool:
     return not rolemask & Role.OWNER and topic.startswith(RESERVED)
 
 
+def encode_topic(topic: str | bytes) -> bytes:
+    r"""The bytes of a topic, or of a prefix or name of some, in UTF-8 (surrogate escapes become what they stand for).
+
+    Raises:
+        ProtocolError: EPROTO; it holds a NUL, which would end it early, or half of a character.
+        TypeError: of another type: a mistake of the program.
+
+    >>> encode_topic("kvs.get"), encode_topic("\udcff")
+    (b'kvs.get', b'\xff')
+    """
+    if not isinstance(topic, str | bytes):
+        raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+    try:
+        name = topic.encode("utf-8", "surrogateescape") if isinstance(topic, str) else topic
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"a topic that cannot be written as UTF-8: {error.reason}") from error
+    if 0 in name:
+        raise ProtocolError("a topic cannot hold a NUL")
+    return name
+
+
 def _period(topic: AnyStr) -> AnyStr:
     if isinstance(topic, str):
         return "."

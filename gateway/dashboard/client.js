@@ -16,7 +16,7 @@ import { Calls, Stream } from './client/calls.js';
 import { closeMeaning, reconnects } from './client/closes.js';
 import { ERRNO, FluxError, errnoName } from './client/errors.js';
 import * as jsonview from './client/jsonview.js';
-import { EVENT, FLAG, NODEID_ANY, Payload, REQUEST, RESPONSE, toBase64 } from './client/message.js';
+import { EVENT, FLAG, NODEID_ANY, Payload, REQUEST, RESPONSE, toBase64, topicOf } from './client/message.js';
 import { Provider } from './client/provider.js';
 import { Refresh } from './client/refresh.js';
 import { Socket, socketAddress } from './client/socket.js';
@@ -182,7 +182,7 @@ export class Client extends EventTarget {
    * @throws {FluxError} EPERM when the user's role does not allow it
    */
   async subscribe(prefix, handler) {
-    return this.#subscriptions.add(prefix, handler);
+    return this.#subscriptions.add(topicOf(prefix), handler);
   }
 
   /**
@@ -194,7 +194,7 @@ export class Client extends EventTarget {
    */
   async publish(topic, payload, { private: hidden = false, timeoutMs } = {}) {
     const { bytes } = Payload.of(payload);
-    const asked = { topic, flags: hidden ? FLAG.PRIVATE : 0, ...(bytes && { payload: toBase64(bytes) }) };
+    const asked = { topic: topicOf(topic), flags: hidden ? FLAG.PRIVATE : 0, ...(bytes && { payload: toBase64(bytes) }) };
     return (await this.rpc('event.publish', asked, { timeoutMs })).seq;
   }
 
@@ -206,7 +206,7 @@ export class Client extends EventTarget {
    * @returns {Promise<() => Promise<void>>} takes the service back
    */
   async register(name, handlers) {
-    return this.#provider.register(name, handlers);
+    return this.#provider.register(topicOf(name), handlers);
   }
 
   /** Time to the gateway and back, in milliseconds. @returns {Promise<number>} */

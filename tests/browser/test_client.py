@@ -100,6 +100,8 @@ UNSENDABLE = [
     f"flux.publish({CUT})",
     "flux.publish('a\\0b')",
     f"flux.subscribe({CUT})",
+    "flux.subscribe('a\\0b')",
+    "flux.register('a\\0b', {})",
     f"flux.register({CUT}, {{}})",
     f"(async () => {{ for await (const each of flux.stream('log.dmesg', {{text: {CUT}}})) void each; }})()",
     "(async () => { for await (const each of flux.stream('log\\0.dmesg')) void each; })()",

@@ -11,6 +11,7 @@ const MAX_MS = 10_000;
  * connection that is lost again at once counts as a failed attempt: only what lasted for two of the longest begins anew.
  */
 export class Backoff {
+  /** @type {number | null} */
   #since = null;
   #now;
 

@@ -63,6 +63,12 @@ function checked(text, what) {
   return text;
 }
 
+/** A topic, or a prefix or name of some, to send. @param {string} topic @returns {string} @throws {TypeError | FluxError} */
+export function topicOf(topic) {
+  if (typeof topic !== 'string') throw new TypeError('a topic is a string');
+  return checked(topic, 'a topic');
+}
+
 /** The JSON of an object to send. @param {object} value @returns {string} @throws {FluxError} EPROTO */
 function jsonOf(value) {
   let text;
@@ -249,9 +255,9 @@ export class Message {
 export function request(topic, payload, { nodeid = NODEID_ANY, matchtag = 0, flags = 0 } = {}) {
   const rank = Number.isInteger(nodeid) && nodeid >= 0 && nodeid < NODEID_ANY - 1;
   if (!rank && nodeid !== NODEID_ANY) throw new RangeError(`nodeid ${nodeid} is no rank`);
-  if (typeof topic !== 'string') throw new TypeError('a topic is a string');
-  checked(topic, 'a topic');
-  return new Message({ type: REQUEST, topic, payload: Payload.of(payload), flags, aux1: nodeid, aux2: matchtag });
+  return new Message({
+    type: REQUEST, topic: topicOf(topic), payload: Payload.of(payload), flags, aux1: nodeid, aux2: matchtag,
+  });
 }
 
 /**

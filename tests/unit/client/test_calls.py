@@ -34,6 +34,46 @@ def test_rpc_sends_what_libflux_sends():
 
 
 @for_each(
+    ("bad", "error"),
+    [
+        ("a\0b", ProtocolError),
+        ("\ud83d", ProtocolError),
+        ("a.\ud83d", ProtocolError),
+        (5, TypeError),
+        (None, TypeError),
+    ],
+)
+def test_a_topic_that_cannot_be_sent_fails_that_call_whatever_it_is(bad, error):
+    async def subscribed(h):
+        async with h.subscribe(bad):
+            pass
+
+    async def streamed(h):
+        async with h.stream(bad):
+            pass
+
+    async def provided(h):
+        async with h.service(f"x{bad}" if isinstance(bad, str) else 5, {}):
+            pass
+
+    async def script(h, peer):
+        for work in (
+            h.rpc(bad),
+            h.publish(bad),
+            h.publish(bad, delivered=False),
+            *(each(h) for each in (subscribed, streamed, provided)),
+        ):
+            with pytest.raises(error) as caught:
+                await work
+            assert getattr(caught.value, "errno", errno.EPROTO) == errno.EPROTO
+        call = soon(h.rpc("attr.get", {"name": "rank"}))
+        peer.answer(await peer.next(), b"{}\0")
+        assert (await call).json() == {}
+
+    talk(script)
+
+
+@for_each(
     ("payload", "sent"),
     [(None, None), ("text", b"text\0"), (b"raw", b"raw"), (b"", b""), ({}, b"{}\0")],
 )
