@@ -105,6 +105,10 @@ class Outlet(io.TextIOBase):
                 self._changed.wait(left)
             self._unread = self._busy
 
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a text stream has, such as ``buffer`` and ``reconfigure``: that of the stream itself."""
+        return getattr(self.__dict__["_stream"], name)
+
     # -- the queue -----------------------------------------------------------------------------
 
     def _put(self) -> None:

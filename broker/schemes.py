@@ -81,7 +81,7 @@ def is_loopback(host: str) -> bool:
     """Whether ``host`` is this machine, whatever happens; a name may resolve to anything, and to else tomorrow."""
     import ipaddress  # late: whoever dials a UNIX socket never asks
 
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -94,15 +94,18 @@ def listening_host(host: str) -> str:
 
     What a name resolves to on the machine that it names says nothing about where others look for it: Debian writes
     ``127.0.1.1 NAME`` into /etc/hosts, and a name may have an address for each network. Whoever means one address gives
-    it in numbers. Only ``localhost`` stays on this machine.
+    it in numbers. Only ``localhost`` stays on this machine; numbers that are no address are no name either, and whoever
+    binds them is told so.
 
-    >>> listening_host("node0"), listening_host("192.0.2.1"), listening_host("localhost")
-    ('*', '192.0.2.1', '127.0.0.1')
+    >>> listening_host("node0"), listening_host("192.0.2.1"), listening_host("Localhost"), listening_host("10.0.0.256")
+    ('*', '192.0.2.1', '127.0.0.1', '10.0.0.256')
     """
     import ipaddress  # late, as above
 
-    if host == "localhost":
+    if host.lower() == "localhost":
         return "127.0.0.1"
+    if host.rpartition(".")[2].isdigit():
+        return host
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -40,8 +40,10 @@ class Principal(NamedTuple):
 
     @property
     def nobody(self) -> bool:
-        """True for who shares a userid with others: nothing is theirs but what they wait for."""
-        return self.userid == NOBODY
+        """True for who shares a userid with others: nothing is theirs but what they wait for. An owner never is, whose
+        process may run as nobody.
+        """
+        return self.userid == NOBODY and not self.owner
 
     def holds(self, holder: str) -> bool:
         """True when this is whose job it is."""

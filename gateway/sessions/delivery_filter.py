@@ -57,7 +57,7 @@ class DeliveryFilter:
             return
         allowed, left = self._judged(run.messages, {})
         self._hand_on(run if len(allowed) == len(run) else Run(allowed))
-        if left:
+        if left and not self._session.ended:  # a link that takes no more ends the session
             self._keep(left)
             self._session.hub.spawn(f"events of {self._session.id}", self._ask())
 
@@ -137,9 +137,9 @@ class DeliveryFilter:
             session.hub.fault(session, error)
 
     def _go_on(self, said: Mapping[bytes, Verdict]) -> None:
-        if self._session.ended:
-            return
         allowed, left = self._judged(self._waiting, said)
+        if self._session.ended:  # meanwhile, or by being told of a gap
+            return
         self._waiting = deque(left)
         self._take_bytes(self._bytes - sum(message.size for message in left))
         if allowed:

@@ -65,6 +65,15 @@ def test_a_flush_waits_for_a_reader_once():
     os.close(piped.read)
 
 
+def test_what_else_a_text_stream_has_is_there():
+    """Tasks of workers write bytes, and say how texts are written."""
+    piped = Piped()
+    piped.out.reconfigure(errors="replace")
+    piped.out.buffer.write(b"\xff\n")
+    piped.out.buffer.flush()
+    assert os.read(piped.read, 16) == b"\xff\n"
+
+
 def test_a_reader_that_is_gone_is_no_fault():
     piped = Piped()
     os.close(piped.read)

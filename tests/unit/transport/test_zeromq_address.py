@@ -98,6 +98,8 @@ def test_a_name_listens_on_all_interfaces_and_what_is_exact_stays_so(monkeypatch
         "tcp://node0:1": Endpoint("tcp", "*", 1),
         "tcp://*:1": Endpoint("tcp", "*", 1),
         "tcp://localhost:1": Endpoint("tcp", "127.0.0.1", 1),
+        "tcp://LocalHost:1": Endpoint("tcp", "127.0.0.1", 1),
+        "tcp://10.0.0.256:1": Endpoint("tcp", "10.0.0.256", 1),
         "tcp://[fd77::1%lo]:1": Endpoint("tcp", "fd77::1%lo", 1),
         "tcp://127.0.1.1:1": Endpoint("tcp", "127.0.1.1", 1),
         "tcp://lo:1": Endpoint("tcp", "lo", 1),

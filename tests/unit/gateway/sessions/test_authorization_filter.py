@@ -7,7 +7,8 @@ import pytest
 
 from broker.wire import message as wire
 from broker.wire.payload import any_text, encode_json
-from gateway.closes import BUSY, FLOOD
+from gateway.closes import BUSY, FLOOD, SLOW
+from gateway.events.run import Run
 from gateway.identity.hook import AWAY, Verdict
 from gateway.sessions import answers, authorization_filter, service
 from tests.tables import for_each
@@ -523,6 +524,18 @@ def test_more_events_than_may_wait_end_the_connection():
         hook.open.set()
 
     with_hook(script, limits={"outbox_bytes": 1024})
+
+
+def test_nothing_waits_for_a_client_whose_link_has_taken_no_more():
+    async def script(desk, hook):
+        web = desk.client()
+        hook.cached["ada", "subscribe", b"news.a"] = YES
+        web.near.send = lambda _message: web.session.close(SLOW, "too slow")
+        web.session.send_run(Run([wire.event("news.a"), wire.event("news.b")]))
+        assert web.code == SLOW
+        assert not desk.hub.waiting_bytes
+
+    with_hook(script)
 
 
 def test_what_was_missed_is_asked_for_by_topic_before_the_client_is_live():

@@ -462,6 +462,21 @@ def test_results_of_others_by_the_rule_and_nothing_else(rule):
 # ---------------------------------------------------------------- who shares a userid
 
 
+def test_an_owner_that_runs_as_nobody_is_one_caller():
+    """Containers run programs as 65534: a job that is submitted once more, behind a lost link, is the same one."""
+
+    async def script(peer, broker):
+        callers = []
+        for _again in range(2):
+            peer.call("nfp.lab.go", {"target": "any", "uuid": "job-1"}, userid=65534, rolemask=1)
+            callers.append((await broker.next())[0])
+            await settle()
+        assert callers[0] is callers[1]
+        assert callers[0].principal.holds("uid:65534")
+
+    with_face(script)
+
+
 def test_nobody_owns_no_job_and_gets_the_answer_to_its_own_call():
     """All that log in by a link, and whatever runs as nobody, have one userid: none is shown another's job."""
 
