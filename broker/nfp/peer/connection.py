@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,8 @@ from broker.nfp.names import Command, Sender
 from broker.nfp.opening import broker_of, read_any
 from broker.nfp.peer.channel import Receiver
 from broker.transport.curve import CurveClient
+from broker.transport.zeromq import drain
 from broker.transport.zeromq.address import Endpoint
-from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NO_RECONNECT_MS, NOBLOCK, join_curve, tune
@@ -42,6 +43,31 @@ MESSAGE_BYTES: Final = 256 << 20
 """Largest part that libzmq accepts from a broker."""
 COPY_BYTES: Final = 32 << 10
 """The body of a larger message is handed to libzmq without copying; below, counting references costs more."""
+
+
+class Pump(drain.Pump):
+    """A pump whose socket may be written to from another thread, too, by who holds ``lock``."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, hub: Hub, sock: zmq.Socket[bytes], owner: Connection, lock: threading.RLock) -> None:
+        self._lock = lock
+        super().__init__(hub, sock, owner)
+
+    def sent(self) -> None:
+        """See ``drain.Pump``."""
+        with self._lock:
+            super().sent()
+
+    def turn(self) -> None:
+        """See ``drain.Pump``."""
+        with self._lock:
+            super().turn()
+
+    def close(self, linger_ms: int) -> None:
+        """See ``drain.Pump``."""
+        with self._lock:
+            super().close(linger_ms)
 
 
 class Connection:
@@ -65,13 +91,15 @@ class Connection:
         self._flushing = False
         self._leaving: LinkError | None = None
         self._over = False
+        self._lock = threading.RLock()
+        """Whoever uses the socket holds it; another thread does so while the loop is blocked."""
         self.opened: asyncio.Future[None] = hub.loop.create_future()
         self._sock = hub.open(zmq.DEALER)
         # without pyzmq's checks for draft sockets, a call for each frame
         self._send: Any = super(zmq.Socket, self._sock).send
         self._recv: Any = self._sock.recv
         try:
-            self._pump = Pump(hub, self._sock, self)
+            self._pump = Pump(hub, self._sock, self, self._lock)
         except BaseException:
             hub.close(self._sock, 0)
             raise
@@ -105,35 +133,60 @@ class Connection:
         """Queue one message for the end of this turn of the loop; False when the outbox is full."""
         if self.full or self._over:
             return False
-        size = sum(map(len, frames))
-        self._outbox.append((frames, size))
-        self._waiting_bytes += size
+        self._put(frames)
         if not self._flushing:
             self._flushing = True
             self._hub.loop.call_soon(self.flush)
         return True
 
+    def _put(self, frames: Sequence[Body]) -> None:
+        size = sum(map(len, frames))
+        with self._lock:
+            self._outbox.append((frames, size))
+            self._waiting_bytes += size
+
     def flush(self) -> None:
         """Hand libzmq what it takes; the rest follows when it has room."""
         self._flushing = False
-        outbox = self._outbox
-        if self._over or not outbox:
+        if self._over or not self._outbox:
             return
-        send = self._send
-        try:
-            while outbox:
-                frames, size = outbox[0]
-                copy = size <= COPY_BYTES
-                send(frames[0], MORE_NOBLOCK)  # only the first may find no room
-                for frame in frames[1:-1]:
-                    send(frame, MORE_NOBLOCK)
-                send(frames[-1], NOBLOCK, copy)
-                outbox.popleft()
-                self._waiting_bytes -= size
-        except zmq.Again:
+        if not self._write():
             self._pump.waiting[self] = None
         self._pump.sent()
         self._session.room()
+
+    def _write(self) -> bool:
+        """Whether libzmq has taken all that waits."""
+        outbox, send = self._outbox, self._send
+        with self._lock:
+            try:
+                while outbox:
+                    frames, size = outbox[0]
+                    copy = size <= COPY_BYTES
+                    send(frames[0], MORE_NOBLOCK)  # only the first may find no room
+                    for frame in frames[1:-1]:
+                        send(frame, MORE_NOBLOCK)
+                    send(frames[-1], NOBLOCK, copy)
+                    outbox.popleft()
+                    self._waiting_bytes -= size
+            except zmq.Again:
+                return False
+        return True
+
+    def send_from_thread(self, frames: Sequence[Body]) -> bool:
+        """Send one message at once, behind what waits; for another thread while that of the loop is blocked."""
+        with self._lock:
+            if self.full or self._over:
+                return False
+            self._put(frames)
+            self._write()
+            self._hub.loop.call_soon_threadsafe(self._sent_by_thread)
+        return True
+
+    def _sent_by_thread(self) -> None:
+        """The loop goes on: the rest is to be written, and a send may have swallowed news (see ``drain``)."""
+        self.flush()
+        self._pump.wake()
 
     def take(self) -> int:
         """Read one message (drain.Owner)."""
@@ -158,14 +211,15 @@ class Connection:
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Give the socket back; libzmq goes on sending for ``linger_ms`` what it was handed. Harmless twice."""
-        if self._over:
-            return
-        self._over = True
-        self._outbox.clear()
-        if not self.opened.done():
-            self.opened.cancel()
-        self._monitor.close()
-        self._pump.close(linger_ms)
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+            self._outbox.clear()
+            if not self.opened.done():
+                self.opened.cancel()
+            self._monitor.close()
+            self._pump.close(linger_ms)
 
     def _happened(self, event: int, value: int) -> None:
         if self.opened.done():
@@ -257,6 +311,10 @@ class BrokerSession:
         sent = self.connection.send(frames)
         self._traffic.sent += sent
         return sent
+
+    def send_from_thread(self, packet: Packet) -> bool:
+        """See ``DealerChannel.send_from_thread``."""
+        return self.begun and not self.over.done() and self.connection.send_from_thread(encode(packet))
 
     # -- beginning and end ------------------------------------------------------------------------
 

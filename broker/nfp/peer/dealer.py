@@ -129,6 +129,11 @@ class DealerChannel:
         self._room.clear()
         return False
 
+    def send_from_thread(self, packet: Packet) -> bool:
+        """``send`` for another thread while that of the loop is blocked: it leaves at once, behind what waits."""
+        session = self._session
+        return session is not None and session.send_from_thread(packet)
+
     async def writable(self) -> None:
         """See ``Channel``."""
         while self._session is None or not self._session.writable:

@@ -40,6 +40,7 @@ How a job goes through the room::
     executor       runs tasks, so many at a time, ordinary functions in threads
     delivery       what goes to the broker; results until they are safe
     heartbeat      READY, KEEPALIVE, the broker's silence
+    loop_watch     a task that blocks the loop: which, and the heartbeat meanwhile
 
     tasks          the functions and their schemas
     models         their input models

@@ -81,6 +81,12 @@ class Executor:
         """Assignments that wait for one."""
         return len(self._waiting)
 
+    def told_as(self, task: asyncio.Task[Any] | None) -> str:
+        """What a log says of the job that ``task`` runs; "" when it runs none. From any thread."""
+        found = (job for job, _context in tuple(self._running.values()) if job.running is task)
+        job = next(found, None)
+        return f"task {job.task} of job {job.uuid}" if job is not None and task is not None else ""
+
     def add(self, job: Assignment) -> None:
         """Run ``job`` when a slot is free."""
         self._waiting.append(job)

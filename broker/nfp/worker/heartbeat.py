@@ -87,6 +87,13 @@ class Heartbeat:
         if self._broker_is_ours:
             self._sent_at = self._loop.time()
 
+    def beat_from_thread(self) -> None:
+        """The loop is blocked: say in its place that the worker is there, when that is due; see ``LoopWatch``."""
+        now, send = self._loop.time(), getattr(self._channel, "send_from_thread", None)
+        if self.registered and send is not None and now - self._sent_at >= self.interval_s:
+            self.sent += send(Packet(Sender.WORKER, Command.KEEPALIVE, service=self._service))
+            self._sent_at = now
+
     def disconnect(self) -> None:
         """Say goodbye: no further jobs."""
         if self.registered:

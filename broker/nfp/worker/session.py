@@ -19,6 +19,7 @@ from broker.nfp.worker import builtin, management
 from broker.nfp.worker.assignments import DONE, FAILED, RUNNING, WAITING
 from broker.nfp.worker.consumer import Consumer
 from broker.nfp.worker.fetched_files import fetch, localise
+from broker.nfp.worker.loop_watch import LoopWatch
 from broker.nfp.worker.store import AssignmentStore, StoredAssignment
 from broker.nfp.worker.tasks import Task
 
@@ -78,6 +79,9 @@ class Session:
         self._make_client = make_client
         self._process = ProcessStats()
         self.watchdog = Watchdog(self.name, self._process, self.stop)
+        self._loop_watch = LoopWatch(
+            self.name, self.consumer.heartbeat.beat_from_thread, self.executor.told_as
+        )
         self._leave = asyncio.Event()
         self._client: NfpClient | None = None
         self._entering = asyncio.Lock()
@@ -97,8 +101,9 @@ class Session:
             if self.worker.ask_inventory and not await self._take_inventory():
                 return self.ending
             ready()
-            if not self.worker.resident:
+            if not self.worker.resident:  # else the broker itself is blocked
                 self.watchdog.start(self.inventory)
+                self._loop_watch.start()
             self.channel.start(self.consumer, self._open_body)
             try:
                 await self._leave.wait()
@@ -108,6 +113,7 @@ class Session:
                 await self.channel.close()
         finally:
             self.watchdog.stop()
+            self._loop_watch.stop()
             logging.getLogger().removeHandler(self.log)
             if self._client is not None:
                 await self._client.close()

@@ -1,0 +1,93 @@
+"""A thread that sees when a task blocks the worker's event loop: it says which and where, and keeps the heartbeat.
+
+An asynchronous task that calls what blocks stops everything that the loop does. Without a sign of life the broker would
+give the worker up and its jobs to others, so that what may run twice would, although nobody is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+log = logging.getLogger("headgate")
+LOOK_S: Final = 1.0
+"""Between two looks, and between two signs of the loop."""
+BLOCKED_S: Final = 2.0
+"""A loop without a sign for so long is blocked."""
+_NOT_THEIRS: Final = ("asyncio", "broker")
+
+
+class LoopWatch:
+    """Of one worker and the running loop, whose thread makes it.
+
+    Args:
+        name: of the worker. beat: called in the thread with each look at a blocked loop.
+        told_as: what is said of a task of the loop; "": it runs no job.
+    """
+
+    def __init__(
+        self, name: str, beat: Callable[[], None], told_as: Callable[[asyncio.Task[Any] | None], str]
+    ) -> None:
+        self._name = name
+        self._beat = beat
+        self._told_as = told_as
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._ended = threading.Event()
+        self._seen = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._sign()
+        threading.Thread(target=self._watch, name=f"loop of {self._name}", daemon=True).start()
+
+    def stop(self) -> None:
+        """End. Harmless twice, and before the start."""
+        self._ended.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _sign(self) -> None:
+        self._seen = time.monotonic()
+        self._timer = self._loop.call_later(LOOK_S, self._sign)
+
+    def _watch(self) -> None:
+        looked, told = time.monotonic(), False
+        while not self._ended.wait(LOOK_S):
+            before, looked = looked, time.monotonic()
+            if (
+                looked - before > LOOK_S + BLOCKED_S
+            ):  # the whole process was stopped, its loop has had no chance
+                self._seen = looked
+            blocked_s = looked - self._seen
+            if blocked_s < BLOCKED_S:
+                if told:
+                    log.warning("%s: the event loop goes on", self._name)
+                told = False
+                continue
+            try:
+                self._beat()
+                if not told:
+                    told = True
+                    what = "%s: the event loop is blocked for %.1f s by %s: an ordinary function would run in a thread"
+                    log.warning(what, self._name, blocked_s, self._what())
+            except Exception:
+                log.exception("%s: the event loop is blocked", self._name)
+
+    def _what(self) -> str:
+        who = self._told_as(asyncio.current_task(self._loop)) or "what runs in it"
+        frame = sys._current_frames().get(self._thread_id)
+        theirs: list[FrameType] = []
+        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_THEIRS:
+            theirs.append(frame)
+            frame = frame.f_back
+        places = [theirs[-1], theirs[0]] if len(theirs) > 1 else theirs
+        told = (f"{each.f_code.co_filename}:{each.f_lineno} ({each.f_code.co_name})" for each in places)
+        return ", ".join((who, *told))
