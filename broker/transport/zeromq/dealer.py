@@ -30,6 +30,7 @@ from broker.transport.zeromq.hub import Hub, hub
 from broker.transport.zeromq.link import ZeromqLink
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import (
+    CONNECT_MS,
     EVENTS,
     LINGER_MS,
     NO_RECONNECT_MS,
@@ -87,6 +88,7 @@ class DealerLink(ZeromqLink):
             sock.set(zmq.IPV6, int(endpoint.ipv6))
             sock.set(zmq.ROUTING_ID, self.identity)
             sock.set(zmq.RECONNECT_IVL, NO_RECONNECT_MS)
+            sock.set(zmq.CONNECT_TIMEOUT, CONNECT_MS)
             sock.connect(endpoint.text)
         except BaseException:
             self.release(0)

@@ -31,6 +31,9 @@ KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_COUNT: Final = 3
 """... until so many probes were in vain: a machine that is gone is known after 20 s, whether anything was sent or not.
 """
+CONNECT_MS: Final = 3_000
+"""A host that does not answer is dialled anew after so long: TCP itself would ask later and later, and a host that
+comes up meanwhile would wait for it."""
 HANDSHAKE_MS: Final = 10_000
 """A connection that did not finish its handshake by then is dropped."""
 LINGER_MS: Final = 250
