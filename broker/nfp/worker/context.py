@@ -251,7 +251,10 @@ class JobContext(_Context):
 
 
 class ThreadContext(_Context):
-    """The job, for an ordinary task, which runs in a thread; see ``JobContext``."""
+    """The job, for an ordinary task, which runs in a thread; see ``JobContext``.
+
+    When the function returns an awaitable, which runs in the loop, what may wait is awaited, as of ``JobContext``.
+    """
 
     _waiting: asyncio.Task[Any] | None = None
     """What the task waits for."""
@@ -277,10 +280,12 @@ class ThreadContext(_Context):
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop, and stop waiting when the job is deleted."""
+        if _runs_in(self._delivery.loop):
+            return self._unless_cancelled(work)  # type: ignore[return-value]
         return asyncio.run_coroutine_threadsafe(self._unless_cancelled(work), self._delivery.loop).result()
 
     async def _unless_cancelled(self, work: Coroutine[Any, Any, T]) -> T:
-        self._waiting = asyncio.current_task()
+        before, self._waiting = self._waiting, asyncio.current_task()
         if self._job.cancelled:
             work.close()
             raise JobCancelled(f"job {self.uuid} was cancelled", self.uuid)
@@ -291,9 +296,20 @@ class ThreadContext(_Context):
                 raise JobCancelled(f"job {self.uuid} was cancelled", self.uuid) from None
             raise
         finally:
-            self._waiting = None
+            self._waiting = before
+
+    def goes_on_in_loop(self) -> None:
+        """What the function returned is awaited now: the deletion of the job ends it (loop's thread)."""
+        self._waiting = asyncio.current_task()
 
     def interrupt(self) -> None:
         """The job was deleted: whatever the task waits for ends now (loop's thread)."""
         if self._waiting is not None:
             self._waiting.cancel()
+
+
+def _runs_in(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -6,6 +6,7 @@ Ordinary functions run in threads (``nfp.threads``).
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 import traceback
@@ -210,10 +211,17 @@ class Executor:
         args, kwargs = await self._localise(task, job.args, job.kwargs)
         context.check()  # that may have taken a while
         if isinstance(context, ThreadContext):
-            return await asyncio.shield(self._threads.run(lambda: task.call(context, args, kwargs)))
+            value = await asyncio.shield(self._threads.run(lambda: task.call(context, args, kwargs)))
+            if not inspect.isawaitable(value):
+                return value
+            context.goes_on_in_loop()  # a decorator hides that the function is asynchronous
+        else:
+            value = task.call(context, args, kwargs)
         try:
             async with asyncio.timeout(max(0.0, context.remaining_s)) as limit:
-                return await task.call(context, args, kwargs)
+                while inspect.isawaitable(value):
+                    value = await value
+                return value
         except TimeoutError:
             if limit.expired():
                 context.check()  # says how long it took

@@ -1,9 +1,11 @@
 """Whatever a task leaves, and in whatever way: its job ends with a result, and its slot comes back."""
 
 import asyncio
+import functools
 import logging
 import os
 import pathlib
+import types
 from collections.abc import Mapping
 
 import pydantic
@@ -226,5 +228,51 @@ def test_a_returned_model_is_what_it_stands_for():
             async with working(worker, broker):
                 post(broker, "u1", "port")
                 assert result(await ended(broker))["result"] == [{"path": "/a", "vlan": 1}]
+
+    asyncio.run(main())
+
+
+def test_an_asynchronous_function_behind_a_decorator_is_awaited():
+    def decorated(function):
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            return function(*args, **kwargs)
+
+        return call
+
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, store=False)
+
+            @worker.task
+            @decorated
+            async def asks(job, n):
+                job.progress("asks")
+                try:
+                    await job.ask("well?", timeout_s=0.01)
+                except TimeoutError:
+                    return n
+
+            @worker.task
+            @decorated
+            async def forever(job):
+                job.progress("waits")
+                await asyncio.Event().wait()
+
+            @worker.task
+            async def unawaited(n):
+                return asks(types.SimpleNamespace(progress=bool, ask=no_answer), n)
+
+            async with working(worker, broker):
+                for uuid, task in enumerate(("asks", "unawaited")):
+                    post(broker, str(uuid), task, n=7)
+                    assert result(await ended(broker))["result"] == 7
+                post(broker, "u2", "forever")
+                assert body(await broker.take_only(Command.EVENT))["message"] == "waits"
+                broker.say("w1", Command.DELETE, client=b"c#1", uuid="u2", body=b"{}")
+                assert result(await ended(broker), 417)["errors"] == ["job u2 was cancelled"]
+
+    async def no_answer(*_args, **_kwargs):
+        raise TimeoutError
 
     asyncio.run(main())
