@@ -12,8 +12,9 @@ bytes and need nothing of this file (``log.append`` sends text without NUL; ``an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -22,6 +23,10 @@ from broker.nesting import NESTED_MAX, check
 
 Payload: TypeAlias = Mapping[str, Any] | str | bytes | None
 """What a program may hand over as a payload: a JSON object, a text, raw bytes, or none at all."""
+
+HALF: Final = "half of a character (a surrogate without its other one)"
+_PAIR: Final = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..", re.DOTALL)
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _encoder = msgspec.json.Encoder()
 _object = msgspec.json.Decoder(dict[str, Any])
@@ -83,11 +88,23 @@ def decode_json(payload: bytes | None) -> dict[str, Any]:
             check(text)
         return _object.decode(text)
     except ValueError as error:
-        raise ProtocolError(f"not a JSON object: {error}") from error
+        raise ProtocolError(f"not a JSON object: {HALF if has_half(text) else error}") from error
+
+
+def has_half(text: bytes) -> bool:
+    r"""Whether JSON holds half of a character: an escaped surrogate without its other one. Readers of JSON take it for
+    all kinds of things, such as the end of the text.
+
+    >>> has_half(b'"\\ud83d"'), has_half(b'"\\ud83d\\ude00"'), has_half(b'"\\\\ud83d"')
+    (True, False, False)
+    """
+    return _HALF.search(_PAIR.sub(b"", text.replace(b"\\\\", b""))) is not None
 
 
 def is_json_object(payload: bytes) -> bool:
-    """True when ``payload`` is a JSON object and exactly one NUL at its end; nothing is built from it."""
+    """True when ``payload`` is a JSON object and exactly one NUL at its end; nothing is built from it. What every form
+    of a message and of an event shows as JSON is decided here.
+    """
     if not payload.startswith(b"{") or payload.find(b"\0") != len(payload) - 1:
         return False
     try:

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from broker.errors import DecodeError
 from broker.nesting import NESTED_MAX, decoder
+from broker.wire.payload import HALF, has_half
 from gateway.closes import MEANINGS
 
 Sequence = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -91,9 +92,8 @@ def reason_of(error: Exception, data: bytes = b"") -> str:
         return "no UTF-8"
     if str(error).startswith("nested"):
         return f"JSON that is nested deeper than {NESTED_MAX}"
-    pairs = _PAIR.sub(b"", data.replace(b"\\\\", b""))
-    if _HALF.search(pairs):  # which readers take for all kinds of things
-        return "half of a character (a surrogate without its other one)"
+    if has_half(data):
+        return HALF
     return "truncated JSON" if "truncated" in str(error) else "no JSON"
 
 
@@ -123,8 +123,6 @@ _WORDS: Final = {
     "array": "a list",
     "object": "an object",
 }
-_PAIR: Final = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..", re.DOTALL)
-_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def encode(obj: dict[str, Any]) -> bytes:

@@ -94,6 +94,12 @@ def test_only_objects_are_written(value: Any) -> None:
         encode_json(value)
 
 
+def test_half_of_a_character_is_called_so() -> None:
+    """Readers of JSON take it for the end of the text."""
+    with pytest.raises(ProtocolError, match=r"not a JSON object: half of a character"):
+        decode_json(b'{"text":"\\ud83d"}\0')
+
+
 def test_what_json_cannot_hold() -> None:
     loop: dict = {}
     loop["self"] = loop
