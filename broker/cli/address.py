@@ -13,6 +13,7 @@ from broker.cli.exits import UsageError
 from broker.errors import ConfigError, LinkRefused
 from broker.schemes import capabilities_of, scheme_of
 from broker.settings.schema import default_rundir
+from broker.trust import folder_objection
 
 if TYPE_CHECKING:
     from broker.transport.curve import CurveClient
@@ -57,10 +58,11 @@ def _checked(uri: str, source: str) -> str:
 
 
 def default_socket() -> str:
-    """The socket to try when nobody named one: that of the lowest rank which has one."""
+    """The socket to try when nobody named one: that of the lowest rank, in a folder to be trusted."""
     first = default_rundir()
     for directory in (first, SYSTEM_RUNDIR):
-        if found := sockets_in(directory):
+        found = sockets_in(directory)
+        if found and not folder_objection(directory):
             return found[0]
     return f"{first}/local-0"
 

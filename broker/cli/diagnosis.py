@@ -11,10 +11,10 @@ import os
 import pwd
 import socket
 import stat
-import struct
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
+from broker import trust
 from broker.cli.address import sockets_in
 from broker.errors import ConfigError, LinkBroken
 from broker.settings import Settings
@@ -26,7 +26,6 @@ ZMTP_GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03"
 """Signature and major version, which every ZeroMQ peer of today sends first (ZMTP 3.1, "Greeting"). The rest of a
 greeting names the mechanism; the other side shows its own as long as ours is not told."""
 _GREETING_BYTES: Final = 64
-_UCRED: Final = struct.Struct("3i")
 
 
 class Finding(NamedTuple):
@@ -130,9 +129,12 @@ def _greeting(path: str) -> Finding:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(WAIT_S)
         try:
-            sock.connect(path)
-            server = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
-            return _byte(sock.recv(1), server)
+            trust.connect(sock, path)
+            return _byte(sock.recv(1), trust.peer_uid(sock))
+        except trust.Untrusted as error:
+            return Finding(
+                "fail", str(error.strerror), "somebody else may listen there in your broker's place"
+            )
         except TimeoutError:
             return Finding(
                 "fail",
@@ -202,7 +204,7 @@ def _dial(uri: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(WAIT_S)
-        sock.connect(endpoint.host)
+        trust.connect(sock, endpoint.host)
     except BaseException:
         sock.close()
         raise
@@ -210,6 +212,8 @@ def _dial(uri: str) -> socket.socket:
 
 
 def _unreachable(uri: str, error: Exception) -> Finding:
+    if isinstance(error, trust.Untrusted):
+        return Finding("fail", str(error.strerror), "somebody else may listen there in its place")
     if isinstance(error, ConfigError):
         return Finding("fail", str(error), "give tcp://HOST:PORT or ipc://PATH")
     if isinstance(error, socket.gaierror):

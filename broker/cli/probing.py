@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from broker import trust
 from broker.cli import address
 from broker.cli.exits import FAILED, NO_CONNECTION, OK, UsageError
 from broker.errors import LinkError, LinkRefused, RpcError
@@ -131,7 +132,7 @@ def _connection(url: str, timeout_s: float) -> tuple[HTTPConnection, str]:
         def connect(self) -> None:
             self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self.sock.settimeout(timeout_s)
-            self.sock.connect(parts.path)
+            trust.connect(self.sock, parts.path)
 
     try:
         parts = urlsplit(url)

@@ -7,7 +7,6 @@ import fcntl
 import os
 import shlex
 import shutil
-import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final
 
 from broker import atomic
 from broker.errors import ConfigError
+from broker.trust import folder_objection
 
 _LOCK: Final = "lock"
 _ENVIRONMENT: Final = "local-env"
@@ -59,8 +59,7 @@ class Rundir:
         path = os.path.abspath(path)
         if self._made:
             os.mkdir(path, 0o700)
-        seen = os.stat(path)
-        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o022:
+        if folder_objection(path) or os.lstat(path).st_uid != os.getuid():
             raise ConfigError(
                 f"run directory {path}: expected a directory of ours that nobody else may write to"
             )

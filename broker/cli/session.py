@@ -12,7 +12,7 @@ from broker.cli import address
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.client import Handle, connect
-from broker.errors import HeadgateError, LinkError, RpcError
+from broker.errors import HeadgateError, LinkError, ProtocolError, RpcError
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -57,6 +57,9 @@ class Session:
         async with connect(self.uri, options=options) as handle:
             try:
                 code = await work(handle)
+            except (LookupError, TypeError, ValueError) as error:
+                text = f"an answer is none that a broker gives: {type(error).__name__}: {error}"
+                raise ProtocolError(f"{self.uri}: {text}") from error
             except RpcError as error:
                 if error.errno != errno.EHOSTUNREACH or str(error) != os.strerror(error.errno):
                     raise

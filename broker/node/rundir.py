@@ -9,6 +9,7 @@ import stat
 
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
+from broker.trust import folder_objection
 
 log = logging.getLogger("headgate")
 
@@ -21,7 +22,8 @@ def make_rundir(path: str, *, guests: bool = False) -> bool:
     cannot list it; one that exists stays as it is. Returns whether it was made here.
 
     Raises:
-        ConfigError: it cannot be made, is no directory, belongs to somebody else, or we may not write there.
+        ConfigError: it cannot be made, is no directory or a link to one, belongs to somebody else, others may write
+            there, or we may not.
     """
     made = False
     try:
@@ -31,10 +33,12 @@ def make_rundir(path: str, *, guests: bool = False) -> bool:
             made = True
         except FileExistsError:
             pass  # another broker of this host may have made it this very moment
-        seen = os.stat(path)
+        seen = os.lstat(path)
     except OSError as error:
         raise obstacle(f"broker.rundir {path}: {error.strerror}", error) from error
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+    if text := folder_objection(path):
+        raise ConfigError(f"broker.rundir {text}")
+    if seen.st_uid != os.getuid():
         raise ConfigError(
             f"broker.rundir {path}: expected a directory of uid {os.getuid()}, it is uid {seen.st_uid}'s"
         )

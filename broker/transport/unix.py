@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from broker import trust
 from broker.errors import (
     ConfigError,
     LinkBroken,
@@ -261,13 +262,14 @@ class UnixTransport:
         """Connect and wait for the handshake byte.
 
         Raises:
-            LinkRefused: the server sent a nonzero errno. LinkBroken: nobody listens there, or no byte in time.
+            LinkRefused: the server sent a nonzero errno, or is nobody whom we trust (EACCES).
+            LinkBroken: nobody listens there, or no byte in time.
         """
         path = path_of(uri)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             async with asyncio.timeout(options.connect_timeout_s or None):
-                await _connect(sock, path)
+                await _connect(sock, path, uri)
                 greeting = await asyncio.get_running_loop().sock_recv(sock, 1)
         except TimeoutError as error:
             sock.close()
@@ -286,13 +288,18 @@ class UnixTransport:
         return UnixLink(sock, PeerInfo(uri, local=True), options)
 
 
-async def _connect(sock: socket.socket, path: str) -> None:
-    """Connect; where too many wait to be accepted, a UNIX socket fails at once (EAGAIN) and has to try again."""
+async def _connect(sock: socket.socket, path: str, uri: str) -> None:
+    """Connect to whom we may trust.
+
+    Where too many wait to be accepted, a UNIX socket fails at once (EAGAIN) and has to try again.
+    """
     while True:
         try:
-            sock.connect(path)
+            trust.connect(sock, path)
         except BlockingIOError:
             await asyncio.sleep(CONNECT_RETRY_S)
+        except trust.Untrusted as error:
+            raise LinkRefused(f"{uri} is not spoken to: {error.strerror}", error.errno) from None
         else:
             return
 

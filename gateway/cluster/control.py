@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker import trust
 from broker.errors import ConfigError, HeadgateError
 
 log = logging.getLogger("headgate")
@@ -55,7 +56,7 @@ def connect(path: Path, seconds: float) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(seconds)
         try:
-            sock.connect(str(path))
+            trust.connect(sock, str(path))
         except TimeoutError:
             raise TimeoutError(f"the supervisor does not answer within {seconds:g} s") from None
         except OSError as error:

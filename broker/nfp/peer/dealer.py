@@ -28,7 +28,7 @@ from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.peer.connection import BrokerSession, Connection
 from broker.nfp.peer.keys import check_name
 from broker.transport.curve import Certificate, CurveClient
-from broker.transport.zeromq.address import check_secrecy, parse, resolve
+from broker.transport.zeromq.address import check_secrecy, check_trust, parse, resolve
 from broker.transport.zeromq.hub import hub
 
 log = logging.getLogger("headgate")
@@ -193,6 +193,7 @@ class DealerChannel:
         endpoints = await resolve(parse(broker))
         curve = self._curves[broker]
         check_secrecy(endpoints, curve, self._insecure)
+        check_trust(endpoints, curve)
         error: LinkError = LinkBroken(f"{broker}: the name has no address")
         for endpoint in endpoints:
             session = BrokerSession(self, receiver, broker)

@@ -1,9 +1,8 @@
 """The folder of the node's sockets: used only where nobody else can have made it.
 
-Whoever owns the folder reads what is sent there and is believed. A folder of ours or of root is fine; so is that of a
-service's user below a folder where only root, or that user, makes some (``/run/headgate``). One of somebody else below
-a folder where everybody may make one (``/tmp``) is refused, and so is one where everybody may put files. While there is
-none below such a folder it is not connected to either: libzmq would take whatever comes.
+Whoever owns the folder reads what is sent there and is believed: ``broker.trust`` says whose it may be. While there is
+none below a folder where everybody may make one (``/tmp``) it is not connected to either: libzmq would take whatever
+comes.
 """
 
 from __future__ import annotations
@@ -16,35 +15,10 @@ from typing import Final
 import zmq
 
 from broker.oslo.reactor import Pipe, Reactor
+from broker.trust import folder_objection
 
 LOOK_S: Final = 0.5
 """Between two looks for a folder that is not there, or not to be used."""
-
-
-def objection(path: str) -> str:
-    """Why the sockets in ``path`` must not be used; "" nothing speaks against it, as far as it is there."""
-    for place in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
-        try:
-            found = os.lstat(place)
-        except OSError:  # not there; what comes is looked at again
-            continue
-        text = _objection(place, found)
-        if text:
-            return text
-    return ""
-
-
-def _objection(place: str, found: os.stat_result) -> str:
-    above = os.path.dirname(place)
-    if found.st_uid not in (0, os.geteuid()) and _open_to_all(above):
-        return (
-            f"{place}: saw the folder of uid {found.st_uid} below {above}, where everybody may make one, expected one"
-            f" of our uid {os.geteuid()} or of root"
-        )
-    if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_IWOTH:
-        mode = stat.S_IMODE(found.st_mode)
-        return f"{place}: saw mode {mode:04o}, which lets everybody put sockets there, expected 0700 or 0750"
-    return ""
 
 
 def _open_to_all(folder: str) -> bool:
@@ -68,7 +42,7 @@ class TrustedFolder:
 
     def usable(self) -> bool:
         """Whether its sockets may be connected to now; why not is logged."""
-        text = objection(self._path)
+        text = folder_objection(self._path)
         if text:
             self._say("the proxy of this node is not spoken to: %s", text)
             return False

@@ -13,7 +13,6 @@ from typing import Any, Final
 from broker.oslo.client import process
 from broker.oslo.client.call_sender import CONFIRM_S
 from broker.oslo.client.client import Client
-from broker.oslo.client.folder import objection
 from broker.oslo.client.inbox import ClientInbox
 from broker.oslo.client.node_link import Cast
 from broker.oslo.client.pending_calls import Answer, PendingCall
@@ -32,6 +31,7 @@ from broker.oslo.contract import (
 from broker.oslo.frames import Kind, check_name
 from broker.oslo.names import LISTENER_CHARS, Reason
 from broker.oslo.records import Record
+from broker.trust import folder_objection
 
 log = logging.getLogger("headgate.oslo")
 
@@ -88,7 +88,7 @@ class ClientSession:
         Raises:
             Refused: it is none of ours.
         """
-        text = objection(self._settings.ipc_dir)
+        text = folder_objection(self._settings.ipc_dir)
         if text:
             raise Refused(f"the proxy of this node cannot be trusted: {text}", Reason.DENIED)
 

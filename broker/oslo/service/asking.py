@@ -26,6 +26,7 @@ from broker.oslo.reactor.bundle import frames_of
 from broker.oslo.reactor.tuning import Tuning, curve_to_directory, tune_local, tune_tcp
 from broker.oslo.records import State
 from broker.transport import curve
+from broker.trust import folder_objection
 
 ANSWER_S: Final = 1.0
 """How long a room may take: it answers between two messages."""
@@ -52,7 +53,8 @@ def statuses(
 
     ``figures``: only what the pipelines count by topic, under ``figures``; an older one says all, and not that.
     """
-    asked = [room for room in present(ipc_dir) if not (figures and room == DIRECTORY)]
+    there = () if folder_objection(ipc_dir) else present(ipc_dir)
+    asked = [room for room in there if not (figures and room == DIRECTORY)]
     found: dict[str, dict[str, Any] | None] = dict.fromkeys(asked)
     number = frames.new_id()
     question = frames.encode(Kind.STATUS, id=number, word=int(figures))
@@ -98,7 +100,7 @@ def _status(received: list[bytes], number: bytes) -> dict[str, Any] | None:
 def states(settings: Settings, answer_s: float = ANSWER_S) -> list[State] | None:
     """What the node's directory knows, or the first of ``settings.directories`` that answers; None when none does."""
     local = os.path.join(settings.ipc_dir, DIRECTORY_SOCKET)
-    endpoints = [f"ipc://{local}"] if os.path.exists(local) else []
+    endpoints = [f"ipc://{local}"] if os.path.exists(local) and not folder_objection(settings.ipc_dir) else []
     with _context() as context:
         for endpoint in (*endpoints, *settings.directories):
             with context.socket(zmq.DEALER) as sock:

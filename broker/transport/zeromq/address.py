@@ -17,8 +17,9 @@ import stat
 import threading
 from typing import Final, NamedTuple
 
-from broker.errors import ConfigError, LinkBroken
+from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.obstacles import obstacle
+from broker.trust import socket_objection
 
 _IPC_PATH_BYTES: Final = 107
 """What a UNIX socket address holds."""
@@ -184,6 +185,18 @@ def check_secrecy(endpoints: list[Endpoint], curve: object, insecure: bool, uri:
                 raise ConfigError(
                     f"{uri or endpoint.text}: plaintext off loopback; configure CURVE, or set insecure = true"
                 )
+
+
+def check_trust(endpoints: list[Endpoint], curve: object) -> None:
+    """Refuse to dial a local socket that somebody else may have made, unless its key will prove who is there.
+
+    Raises:
+        LinkRefused: by the folder that it is in.
+    """
+    for endpoint in endpoints if curve is None else ():
+        is_file = endpoint.scheme == "ipc" and not endpoint.host.startswith("@")
+        if is_file and (text := socket_objection(endpoint.host)):
+            raise LinkRefused(f"{endpoint.text} is not spoken to: {text}", errno.EACCES)
 
 
 def check_free(endpoint: Endpoint) -> None:

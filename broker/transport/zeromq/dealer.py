@@ -22,7 +22,7 @@ from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefu
 from broker.identity import PeerInfo
 from broker.transport.curve import CurveClient
 from broker.transport.link import Options
-from broker.transport.zeromq.address import Endpoint, check_secrecy, parse, resolve
+from broker.transport.zeromq.address import Endpoint, check_secrecy, check_trust, parse, resolve
 from broker.transport.zeromq.batching import Form, data_of
 from broker.transport.zeromq.connection import inode
 from broker.transport.zeromq.drain import Pump
@@ -258,6 +258,7 @@ async def _attempt(target: Endpoint, uri: str, options: Options, deadline: float
     except TimeoutError as error:
         raise LinkBroken(f"{uri}: no answer of a name server in time", errno.ETIMEDOUT) from error
     check_secrecy(endpoints, options.extra.get("curve"), options.insecure)
+    check_trust(endpoints, options.extra.get("curve"))
     failure: LinkError = LinkBroken(f"{uri}: the name has no address")
     now = asyncio.get_running_loop().time
     for index, endpoint in enumerate(endpoints):

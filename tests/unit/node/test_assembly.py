@@ -205,6 +205,17 @@ def test_a_directory_for_sockets(rundir):
             make_rundir(f"{rundir}/{path}")
 
 
+def test_a_directory_that_others_may_change(rundir):
+    (rundir / "there").mkdir(mode=0o700)
+    (rundir / "link").symlink_to(rundir / "there")
+    with pytest.raises(ConfigError, match=r"broker\.rundir .*symbolic link"):
+        make_rundir(f"{rundir}/link")
+    for mode in (0o707, 0o1777, 0o770):
+        (rundir / "there").chmod(mode)
+        with pytest.raises(ConfigError, match=rf"broker\.rundir .*saw mode {mode:04o}"):
+            make_rundir(f"{rundir}/there")
+
+
 def test_a_directory_of_somebody_else(rundir):
     if os.getuid() != 0:
         pytest.skip("optional: only root can give a directory away")

@@ -1,10 +1,8 @@
 """Whom a client believes: folders that somebody else may have made, directories in plaintext."""
 
-import os
-
 import pytest
 
-from broker.oslo.client.folder import TrustedFolder, objection
+from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.contract import Address, CallTimeout, Refused
 from broker.oslo.directory import link
 from broker.oslo.names import Reason
@@ -13,51 +11,6 @@ from tests.live.oslo_raw import PATIENCE_S, Node, until
 from tests.unit.oslo.client.nodes import DIRECTORY_ONLY, door_of, whole_node
 
 WHERE = Address("x", "t")
-
-
-@pytest.fixture
-def strange(monkeypatch):
-    """Make a folder somebody else's, as far as this process sees."""
-
-    def make(path):
-        if os.geteuid() == 0:
-            os.chown(path, 12345, 12345)
-        else:
-            monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        return path
-
-    return make
-
-
-def test_our_own_folder_may_lie_anywhere(rundir):
-    rundir.chmod(0o1777)
-    (rundir / "s").mkdir(mode=0o700)
-    assert objection(str(rundir / "s")) == ""
-    assert objection(str(rundir / "none")) == ""
-
-
-def test_one_of_somebody_else_where_everybody_may_make_one(rundir, strange):
-    folder = rundir / "s"
-    folder.mkdir(mode=0o755)
-    strange(folder)
-    assert objection(str(folder)) == "", "only root, or its owner, can have put it there"
-    rundir.chmod(0o1777)
-    assert "where everybody may make one, expected one of our uid" in objection(str(folder))
-
-
-def test_a_link_of_somebody_else_is_no_better(rundir, strange, tmp_path):
-    rundir.chmod(0o1777)
-    (rundir / "s").symlink_to(tmp_path)
-    if os.geteuid() == 0:
-        os.lchown(rundir / "s", 12345, 12345)
-    else:
-        strange(tmp_path)
-    assert "expected one of our uid" in objection(str(rundir / "s"))
-
-
-def test_a_folder_where_everybody_may_put_files(folder):
-    folder.chmod(0o777)
-    assert "saw mode 0777, which lets everybody put sockets there" in objection(str(folder))
 
 
 def test_nothing_is_sent_there(node, folder, open_session):

@@ -1,0 +1,120 @@
+"""Who is at the other end of a local socket: one answer for all that dial one. A leaf.
+
+Whoever may write into the folder of a socket may put their own there, reads what is sent, and is believed. So it has to
+be a folder, no link to one, that is ours or root's and that nobody else may write to. That of a service's user counts
+where root or we made it for that user, in a folder that nobody else may write to (``/run/headgate``), and that of whom
+``$HEADGATE_TRUSTED_USERS`` names. Then the kernel says who listens (SO_PEERCRED): we, root, or the folder's user.
+
+In a user namespace other people's uids all look like one (65534): it is trusted only where it is named.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+from typing import Final
+
+TRUSTED_USERS: Final = "HEADGATE_TRUSTED_USERS"
+"""Environment: names or uids of users, with commas between, whose local sockets are spoken to as well."""
+_UCRED: Final = struct.Struct("3i")
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+def folder_objection(folder: str) -> str:
+    """Why the sockets in ``folder`` must not be used; "" nothing speaks against it, or it is not there."""
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return ""
+    if stat.S_ISLNK(found.st_mode):
+        return f"{folder}: saw a symbolic link, expected the folder itself: whose it is might change"
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{folder}: expected a folder"
+    if found.st_mode & _OTHERS_WRITE:
+        mode = stat.S_IMODE(found.st_mode)
+        return f"{folder}: saw mode {mode:04o}, which lets others put sockets there, expected 0700, or chmod go-w"
+    if found.st_uid not in _trusted() and not _is_kept(os.path.dirname(os.path.abspath(folder))):
+        whose = f"saw the folder of uid {found.st_uid}, which not only root or we can have put there"
+        return f"{folder}: {whose}, expected one of {_expected(found.st_uid)}"
+    return ""
+
+
+def socket_objection(path: str) -> str:
+    """Why the socket at ``path`` must not be dialled, by the folder that it is in; "" nothing speaks against it."""
+    return folder_objection(os.path.dirname(os.path.abspath(path)))
+
+
+def peer_objection(sock: socket.socket, path: str) -> str:
+    """Why whoever listens at ``path``, to which ``sock`` has connected, must not be spoken to; "" nothing.
+
+    A folder that passed `folder_objection` says whose sockets may be in it.
+    """
+    uid = peer_uid(sock)
+    if uid in _trusted():
+        return ""
+    try:
+        folder = os.lstat(os.path.dirname(os.path.abspath(path)))
+    except OSError:
+        folder = None
+    if folder is not None and folder.st_uid == uid:
+        return ""
+    return f"{path}: saw a process of uid {uid} at the other end, expected one of {_expected(uid)}"
+
+
+def connect(sock: socket.socket, path: str) -> None:
+    """Connect to a socket that may be trusted.
+
+    Raises:
+        Untrusted: it may not. OSError: as of ``socket.connect``.
+    """
+    if text := socket_objection(path):
+        raise Untrusted(text)
+    sock.connect(path)
+    if text := peer_objection(sock, path):
+        raise Untrusted(text)
+
+
+class Untrusted(PermissionError):
+    """Whoever made a local socket is nobody whom we trust; the text says why."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(errno.EACCES, text)
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user whose process listens, or has connected, at the other end of a UNIX socket."""
+    return int(_UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1])
+
+
+def _trusted() -> frozenset[int]:
+    named = {uid for name in os.environ.get(TRUSTED_USERS, "").split(",") for uid in _uids(name.strip())}
+    return frozenset({0, os.geteuid(), *named})
+
+
+def _uids(name: str) -> tuple[int, ...]:
+    if name.isascii() and name.isdigit():
+        return (int(name),)
+    import pwd  # late: few name somebody
+
+    try:
+        return (pwd.getpwnam(name).pw_uid,) if name else ()
+    except KeyError:
+        return ()
+
+
+def _is_kept(folder: str) -> bool:
+    """Whether only root or we may make folders in ``folder``."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & _OTHERS_WRITE
+
+
+def _expected(uid: int) -> str:
+    return (
+        f"our uid {os.geteuid()} or of root; {TRUSTED_USERS}={uid} in the environment trusts that user, too"
+    )
