@@ -120,7 +120,7 @@ class PageListener:
         except (OSError, ValueError) as error:
             text = f"{self._setting} {self._place}: {error}"
             absent = errno.EADDRNOTAVAIL if isinstance(error, OSError) and error.errno is None else error
-            raise obstacle(text, absent, port=number) from error
+            raise obstacle(text, absent, absent=True, port=number) from error
 
     async def stop(self) -> None:
         """Close the socket, and who still asks there."""

@@ -11,7 +11,7 @@ import re
 import stat
 from typing import Any, Final
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, NotReady
 
 HIDDEN: Final = "***"
 """What stands where something is hidden."""
@@ -167,8 +167,10 @@ def read_file(path: str) -> str:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno())
             text = file.read(FILE_BYTES).decode().strip()
+    except FileNotFoundError as error:  # it may yet be mounted
+        raise NotReady(f"{path}: {error.strerror}", error.errno) from error
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: saw a byte that is not UTF-8 at offset {error.start}") from None
     if mode.st_uid == os.geteuid() and mode.st_mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -25,6 +25,7 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 def folder_objection(folder: str) -> str:
     """Why the sockets in ``folder`` must not be used; "" nothing speaks against it, or it is not there."""
+    folder = os.path.abspath(folder)  # behind a slash at its end a link would be followed
     try:
         found = os.lstat(folder)
     except OSError:
@@ -36,7 +37,7 @@ def folder_objection(folder: str) -> str:
     if found.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(found.st_mode)
         return f"{folder}: saw mode {mode:04o}, which lets others put sockets there, expected 0700, or chmod go-w"
-    if found.st_uid not in _trusted() and not _is_kept(os.path.dirname(os.path.abspath(folder))):
+    if found.st_uid not in _trusted() and not _is_kept(os.path.dirname(folder)):
         whose = f"saw the folder of uid {found.st_uid}, which not only root or we can have put there"
         return f"{folder}: {whose}, expected one of {_expected(found.st_uid)}"
     return ""

@@ -67,7 +67,7 @@ def bind(place: Place, *, shared: bool = False) -> socket.socket:
         return _bind_unix(place.path) if place.scheme == "unix" else _bind_tcp(place, shared)
     except OSError as error:
         text = f"listen {place}: {error.strerror or error}"
-        raise obstacle(text, error, port=place.port, path=place.path) from error
+        raise obstacle(text, error, absent=True, port=place.port, path=place.path) from error
 
 
 def _bind_tcp(place: Place, shared: bool) -> socket.socket:

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, NotReady
 from broker.secret import (
     HIDDEN,
     SecretPlace,
@@ -73,5 +73,6 @@ def test_a_secret_in_a_file(tmp_path, content, mode, said):
     if not said:
         assert read_file(str(file)) == "pw"
         return
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said) as refused:
         read_file(str(file))
+    assert isinstance(refused.value, NotReady) is (content is None), "it may yet be mounted"

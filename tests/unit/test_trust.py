@@ -110,6 +110,7 @@ def test_one_that_others_may_write_to_is_not(rundir, mode):
 def test_a_link_is_not(rundir, tmp_path):
     (rundir / "s").symlink_to(tmp_path)
     assert "symbolic link" in trust.folder_objection(str(rundir / "s"))
+    assert "symbolic link" in trust.folder_objection(f"{rundir}/s/")
 
 
 def test_the_process_counts_too(rundir, monkeypatch):

@@ -42,7 +42,7 @@ def bind_local(sock: zmq.Socket[bytes], endpoint: str, group: str = "") -> str:
     try:
         sock.bind(where.text)
     except zmq.ZMQError as error:
-        raise obstacle(f"cannot listen at {where.text}: {error.strerror}", error) from error
+        raise obstacle(f"cannot listen at {where.text}: {error.strerror}", error, absent=True) from error
     finally:
         os.umask(before)
     if group:

@@ -37,5 +37,5 @@ def bind(sock: zmq.Socket[bytes], endpoint: Endpoint) -> Endpoint:
         sock.bind(endpoint.text)
     except zmq.ZMQError as error:
         text = f"cannot listen at {endpoint.text}: {error.strerror}"
-        raise obstacle(text, error, port=endpoint.port) from error
+        raise obstacle(text, error, absent=True, port=endpoint.port) from error
     return bound(sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
