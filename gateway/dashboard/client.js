@@ -16,7 +16,7 @@ import { Calls, Stream } from './client/calls.js';
 import { closeMeaning, reconnects } from './client/closes.js';
 import { ERRNO, FluxError, errnoName } from './client/errors.js';
 import * as jsonview from './client/jsonview.js';
-import { EVENT, FLAG, NODEID_ANY, Payload, REQUEST, RESPONSE, toBase64, topicOf } from './client/message.js';
+import { EVENT, FLAG, NODEID_ANY, Payload, REQUEST, RESPONSE, toBase64, tokenOf, topicOf } from './client/message.js';
 import { Provider } from './client/provider.js';
 import { Refresh } from './client/refresh.js';
 import { Socket, socketAddress } from './client/socket.js';
@@ -105,7 +105,9 @@ export class Client extends EventTarget {
     super();
     this.#codec = CODECS[options.subprotocol ?? wire.NAME];
     if (!this.#codec) throw new TypeError(`subprotocol ${options.subprotocol}: expected ${Object.keys(CODECS)}`);
-    this.#options = { timeoutMs: CALL_TIMEOUT_MS, reconnect: true, ...options };
+    this.#options = { timeoutMs: CALL_TIMEOUT_MS, reconnect: true, ...options, token: tokenOf(options.token) };
+    const { getToken } = options;
+    if (getToken) this.#options.getToken = async () => tokenOf(await getToken());
     const token = Boolean(options.token || options.getToken);
     this.#address = socketAddress(url, { overflow: options.overflow, token });
     this.#backoff = new Backoff(this.#options.reconnect);
@@ -114,7 +116,7 @@ export class Client extends EventTarget {
     this.#subscriptions = new Subscriptions(
       ask, (error) => this.#tell('error', error), (sequence) => this.#live(sequence));
     this.#refresh = new Refresh(
-      options.getToken, (fresh) => this.#socket?.control({ type: 'refresh', token: fresh }),
+      this.#options.getToken, (fresh) => this.#socket?.control({ type: 'refresh', token: fresh }),
       (error) => this.#tell('error', error));
     this.#provider = new Provider(ask, (message) => this.#send(message));
     this.#ready = withResolvers();

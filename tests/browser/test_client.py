@@ -196,6 +196,27 @@ def test_a_page_of_an_allowed_origin_uses_the_cookie_by_every_way_and_no_other_p
     context.close()
 
 
+def test_a_token_that_cannot_be_sent_is_asked_for_again(look):
+    """At the gateway it would be no message, which ends a client for good."""
+    page = look.bench()
+    given = {"url": look.url, "token": look.gateway.tokens["ada"]}
+    said = page.evaluate(
+        """async ({url, token}) => {
+            const given = [7, {token}, 'cut \\ud83d', token];
+            const failed = [];
+            const reconnect = {minMs: 1, maxMs: 5};
+            const flux = client.connect(url + '/v1/ws', {getToken: async () => given.shift(), reconnect});
+            flux.on('error', (error) => failed.push(error.name));
+            const { user } = await flux.ready;
+            flux.close();
+            return [user, failed];
+        }""",
+        given,
+    )
+    assert said == ["ada", ["TypeError", "TypeError", "EPROTO"]]
+    assert caught(page, "(async () => client.connect('/v1/ws', {token: 7}))()")[1] == "TypeError"
+
+
 def test_a_call_can_be_given_up(look, page):
     page.evaluate("flux.register('lazy', {wait: () => new Promise(() => {})})")
     assert caught(page, "flux.rpc('lazy.wait', null, {timeoutMs: 50})")[1:3] == ["ETIMEDOUT", 110]

@@ -69,6 +69,13 @@ export function topicOf(topic) {
   return checked(topic, 'a topic');
 }
 
+/** A token to send, or none. @param {any} token @returns {any} the token @throws {TypeError | FluxError} */
+export function tokenOf(token) {
+  if (!token) return token;
+  if (typeof token !== 'string') throw new TypeError('a token is a string');
+  return checked(token, 'a token');
+}
+
 /** The JSON of an object to send. @param {object} value @returns {string} @throws {FluxError} EPROTO */
 function jsonOf(value) {
   let text;

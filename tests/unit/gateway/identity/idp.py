@@ -7,14 +7,13 @@ import json
 import secrets
 from urllib.parse import parse_qs, urlsplit
 
-import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from gateway.identity.oidc import Providers
 from gateway.identity.proxies import Client
 from gateway.settings.credentials import OidcEntry, OidcGroup
-from tests.unit.gateway.identity.issuer import jwk
+from tests.unit.gateway.identity.issuer import encoded, jwk
 
 HERE = Client("127.0.0.1", "127.0.0.1", "http", local=True, loopback_listener=True)
 URL = "http://127.0.0.1:8280"
@@ -35,6 +34,7 @@ class Idp:
         self.metadata, self.claims, self.userinfo = {}, {}, None
         self.answers, self.asked, self.codes = {}, [], {}
         self.secret = None
+        self.algorithm = "EdDSA"
         self.rotate()
 
     def rotate(self):
@@ -52,7 +52,7 @@ class Idp:
         if request.path == "/.well-known/openid-configuration":
             return web.json_response(self._metadata())
         if request.path == "/keys":
-            return web.json_response({"keys": [jwk(self.key, "EdDSA", self.kid)]})
+            return web.json_response({"keys": [jwk(self.key, "EdDSA", self.kid, alg=self.algorithm)]})
         if request.path == "/userinfo":
             return web.json_response(self.userinfo)
         return await self._token(request)
@@ -97,7 +97,7 @@ class Idp:
         said = {"iss": self.issuer, "aud": "headgate", "sub": "alice", "iat": now, "exp": now + 60}
         said = {**said, "nonce": nonce, "groups": ["ops"], **self.claims}
         body = json.dumps({name: value for name, value in said.items() if value is not None})
-        return jwt.PyJWS().encode(body.encode(), self.key, "EdDSA", headers={"kid": self.kid})
+        return encoded(body.encode(), self.key, self.algorithm, {"kid": self.kid})
 
     def entry(self, name="corp", **more):
         groups = (OidcGroup(group="ops", roles=("admin",)), OidcGroup(group="staff", roles=("user",)))

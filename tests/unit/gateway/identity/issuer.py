@@ -37,10 +37,14 @@ def claims(**more):
 def signed(algorithm="EdDSA", key=None, headers=None, **more):
     """A token made by hand: a provider may say what a library would not."""
     body = json.dumps(claims(**more)).encode()
+    return encoded(body, key or KEYS[algorithm], algorithm, headers)
+
+
+def encoded(body, key, algorithm, headers):
     signing = jwt.PyJWS()
     with contextlib.suppress(ValueError):
         signing.register_algorithm("Ed25519", jwt.algorithms.OKPAlgorithm())
-    return signing.encode(body, key or KEYS[algorithm], algorithm, headers=headers)
+    return signing.encode(body, key, algorithm, headers=headers)
 
 
 def jwk(key, algorithm, kid=None, **more):

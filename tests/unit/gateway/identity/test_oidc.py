@@ -63,6 +63,11 @@ async def test_somebody_comes_in(corp, idp):
     assert corp.person_of("oidc:corp", account.claims) == ({"roles": ["admin"]}, NOBODY)
 
 
+async def test_somebody_comes_in_by_a_key_that_is_called_ed25519(corp, idp):
+    idp.algorithm = "Ed25519"
+    assert (await log_in(corp, idp)).user == "corp:alice"
+
+
 async def test_the_address_asks_for_what_the_settings_say(corp, idp):
     url, _cookie = await corp.begin("corp", HERE)
     asked = idp.approve(url)
