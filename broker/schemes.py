@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 GROUP: Final = "headgate.transports"
 """Entry points of this group name transports; the name of each is its scheme."""
 UNIX_PATH_BYTES: Final = 107
+SHORTER_HELPS: Final = "a shorter $XDG_RUNTIME_DIR, $TMPDIR or --rundir helps"
 """What the address of a Linux UNIX socket holds besides its NUL."""
 
 
@@ -140,14 +141,19 @@ def check_port(uri: str) -> str:
     return ""
 
 
+def too_long(path: str) -> str:
+    """What is expected in place of the path of a UNIX socket that has no room for it; "" when it has."""
+    size = len(os.fsencode(path))
+    if size <= UNIX_PATH_BYTES:
+        return ""
+    return f"a socket path of at most {UNIX_PATH_BYTES} bytes, it has {size}; {SHORTER_HELPS}"
+
+
 def _check_path(uri: str) -> str:
     path = uri.partition("://")[2]
     if uri.startswith("local:") and not path.startswith("/"):
         return "local:///ABSOLUTE/PATH"
-    size = len(os.fsencode(path))
-    return (
-        "" if size <= UNIX_PATH_BYTES else f"a socket path of at most {UNIX_PATH_BYTES} bytes, it has {size}"
-    )
+    return too_long(path)
 
 
 _PLAIN: Final = Capabilities()

@@ -16,6 +16,7 @@ from broker.cli.exits import OK
 from broker.cli.overrides import read
 from broker.cli.screen import Screen
 from broker.settings import Settings, load, shown
+from broker.settings.doors import closed_doors
 from broker.settings.showing import secrets
 
 EXAMPLES = (
@@ -50,14 +51,25 @@ def check(
     if is_gateways(file):
         settings = import_module("gateway.settings").load(file)
         told, said = _gateway_facts(settings)
+        closed = _without_users(settings)
     else:
         settings = load(file)
         told, said = facts(settings), summary(settings)
-    warnings = [_open_to_others(file, name) for name in secrets(settings)] if _is_open(file) else []
+        closed = list(closed_doors(settings))
+    shown_to_others = secrets(settings) if _is_open(file) else ()
+    warnings = [*closed, *(_open_to_others(file, name) for name in shown_to_others)]
     screen.record({"file": file, "ok": True, "warnings": warnings, **told}, f"{file}: ok, {said}", "green")
     for warning in () if as_json else warnings:
         screen.line(warning, "yellow")
     return OK
+
+
+def _without_users(settings: Any) -> list[str]:
+    """What to say of a gateway that nobody can log in at."""
+    ways = (settings.users, settings.jwt.keys, settings.oidc)
+    if any(ways) or settings.access.login_links != "off":
+        return []
+    return ["nobody is ever let in: no [[users]], no jwt.keys, no [[oidc]], and access.login_links is off"]
 
 
 def _is_open(file: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 from broker import trust
 from broker.cli.address import sockets_in
+from broker.cli.exits import GUESTS
 from broker.errors import ConfigError, LinkBroken
 from broker.settings import Settings
 from broker.transport.unix import path_of
@@ -170,7 +171,7 @@ def _byte(greeting: bytes, server: int) -> Finding:
         return Finding(
             "fail",
             f"the broker of {user_name(server)} refused {user_name(os.geteuid())}: {os.strerror(errno.EPERM)}",
-            "run as its owner, or let guests in: access.allow_guest_user = true (for root: access.allow_root_owner)",
+            f"run as its owner; {GUESTS}",
         )
     return Finding("fail", f"the broker refused us: {os.strerror(greeting[0])}", "see the broker's log")
 

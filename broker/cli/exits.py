@@ -35,6 +35,11 @@ MEANINGS: Final = (
 )
 """Code and meaning, as ``headgate --help`` shows them. ``headgate start`` ends with the code of its command."""
 
+GUESTS: Final = (
+    "guests are let in by access.allow_guest_user = true, root as the owner by access.allow_root_owner, nobody and "
+    "users whom its user namespace does not map by access.allow_overflow_uid, too; its log says which it was"
+)
+"""Why a local broker may have refused a user: only an error number comes over the wire."""
 _WORDS: Final = {errno.EPROTO: "the payload lacks a key, has one of another type, or the method streams"}
 """What errors mean that a broker answers without a text."""
 _HINT: Final = "; `headgate doctor` looks for the cause"
@@ -83,7 +88,7 @@ def lines_of(error: BaseException) -> list[str]:
     if isinstance(error, RpcError):
         return ["\n".join(map(one_line, _rpc_line(error).splitlines()))]  # its text is a peer's
     if isinstance(error, LinkRefused) and error.errno == errno.EPERM and str(error).startswith("local:"):
-        return [f"{error}; guests are not allowed in (setting access.allow_guest_user){_HINT}"]
+        return [f"{error}; {GUESTS}{_HINT}"]
     if isinstance(error, LinkError):
         return [f"{error}{_HINT}"]
     return str(error).splitlines() or [type(error).__name__]

@@ -13,6 +13,7 @@
     transport_options   the tables that only one transport knows
     rules     what types cannot say: ranks that cover the tree, parents, keys, plaintext; ``nfp_rules`` of `[nfp]`,
               ``oslo_rules`` of `[oslo]`, ``journal_rules`` of `[journal]`
+    doors     listeners at which nobody is ever let in
     showing   settings as they may be shown: without secrets
     reading   file -> text -> tables -> `Settings`, or one `ConfigError` that lists every problem by line
 

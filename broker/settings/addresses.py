@@ -5,7 +5,7 @@ For what is no address of a transport: NFP's, oslo's and the metrics' endpoints;
 
 from typing import NamedTuple
 
-from broker.schemes import UNIX_PATH_BYTES, is_loopback
+from broker.schemes import is_loopback, too_long
 
 
 class Address(NamedTuple):
@@ -28,10 +28,8 @@ def split_uri(uri: str) -> Address:
         raise ValueError("expected SCHEME://ADDRESS")
     if scheme in ("tcp", "http"):
         return _with_port(scheme, rest)
-    if scheme in ("local", "ipc", "unix") and len(rest.encode()) > UNIX_PATH_BYTES:
-        raise ValueError(
-            f"expected a socket path of at most {UNIX_PATH_BYTES} bytes, it has {len(rest.encode())}"
-        )
+    if scheme in ("local", "ipc", "unix") and (shorter := too_long(rest)):
+        raise ValueError(f"expected {shorter}")
     return Address(scheme, rest)
 
 

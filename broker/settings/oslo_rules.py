@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from broker.schemes import UNIX_PATH_BYTES
+from broker.schemes import SHORTER_HELPS, UNIX_PATH_BYTES
 from broker.secret import masked
 from broker.settings.addresses import Address, is_exposed, split_uri
 from broker.settings.faults import Problem, check_key, check_metrics, saw
@@ -74,7 +74,11 @@ def _folder(section: OsloSection) -> Iterator[Problem]:
     if not folder.startswith("/"):
         yield saw(("oslo", "ipc_dir"), folder, "an absolute path")
     if len(f"{folder}/{_LONGEST_FILE}".encode()) > UNIX_PATH_BYTES:
-        yield saw(("oslo", "ipc_dir"), folder, f"room for {_LONGEST_FILE} within {UNIX_PATH_BYTES} bytes")
+        yield saw(
+            ("oslo", "ipc_dir"),
+            folder,
+            f"room for {_LONGEST_FILE} within {UNIX_PATH_BYTES} bytes; {SHORTER_HELPS}",
+        )
 
 
 def _directories(section: OsloSection) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from broker.schemes import UNIX_PATH_BYTES, Capabilities
+from broker.schemes import SHORTER_HELPS, UNIX_PATH_BYTES, Capabilities
 from broker.settings.faults import (
     UNKNOWN,
     Problem,
@@ -60,7 +60,11 @@ def _broker(settings: Settings) -> Iterator[Problem]:
         yield saw(("broker", "rundir"), own.rundir, "an absolute path")
     socket_path = f"{own.rundir}/local-{settings.size - 1}"
     if own.local_uri is None and len(socket_path.encode()) > UNIX_PATH_BYTES:
-        yield saw(("broker", "rundir"), own.rundir, f"room for local-RANK within {UNIX_PATH_BYTES} bytes")
+        yield saw(
+            ("broker", "rundir"),
+            own.rundir,
+            f"room for local-RANK within {UNIX_PATH_BYTES} bytes; {SHORTER_HELPS}",
+        )
     if own.local_uri is not None:
         yield from check_uri(("broker", "local_uri"), own.local_uri, ("local",))
     if own.metrics_listen is not None:

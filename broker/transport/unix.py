@@ -30,7 +30,7 @@ from broker.errors import (
 )
 from broker.identity import PeerInfo
 from broker.obstacles import obstacle
-from broker.schemes import BUILT_IN
+from broker.schemes import BUILT_IN, too_long
 from broker.transport.accepting import BACKLOG, UnixListener
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.wire.framing import Splitter, frame
@@ -55,8 +55,8 @@ def path_of(uri: str) -> str:
     scheme, _, path = uri.partition("://")
     if scheme != "local" or not path.startswith("/"):
         raise ConfigError(f"{uri!r}: expected local:///absolute/path")
-    if len(os.fsencode(path)) > 107:
-        raise ConfigError(f"{uri!r}: the path is longer than the 107 bytes a UNIX socket address holds")
+    if shorter := too_long(path):
+        raise ConfigError(f"{uri!r}: expected {shorter}")
     return path
 
 

@@ -22,7 +22,7 @@ from urllib.parse import quote
 from broker.client import blocking
 from broker.errors import ConfigError, HeadgateError
 from broker.interpreter import command
-from broker.schemes import UNIX_PATH_BYTES
+from broker.schemes import too_long
 from gateway.cluster import control, files, relays, state, supervisor
 from gateway.cluster.members import Member
 from gateway.cluster.shape import Shape
@@ -250,10 +250,8 @@ def check_paths(sockets: Path, shape: Shape) -> None:
     """
     paths = [f"{sockets}/local-{shape.size - 1}", f"{sockets}/{supervisor.READY_WEB}"]
     longest = max(paths, key=len)
-    if len(os.fsencode(longest)) > UNIX_PATH_BYTES:
-        raise ConfigError(
-            f"{longest}: more than {UNIX_PATH_BYTES} bytes, too long for a socket; a shorter $XDG_RUNTIME_DIR helps"
-        )
+    if shorter := too_long(longest):
+        raise ConfigError(f"{longest}: expected {shorter}")
 
 
 def not_joined(uri: str) -> str:

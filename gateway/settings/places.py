@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from typing import NamedTuple
 
-UNIX_PATH_BYTES = 107
-"""What `sun_path` of a Linux UNIX socket holds besides its NUL."""
+from broker.schemes import too_long
 
 
 class Place(NamedTuple):
@@ -73,6 +71,6 @@ def _ipv6(text: str) -> ipaddress.IPv6Address:
 def _path(rest: str) -> str:
     if not rest.startswith("/"):
         raise ValueError("expected unix:///ABSOLUTE/PATH")
-    if len(os.fsencode(rest)) > UNIX_PATH_BYTES:
-        raise ValueError(f"expected a socket path of at most {UNIX_PATH_BYTES} bytes")
+    if shorter := too_long(rest):
+        raise ValueError(f"expected {shorter}")
     return rest

@@ -18,6 +18,7 @@ from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.reactor.binding import group_id
+from broker.schemes import SHORTER_HELPS
 
 PATH_BYTES_MAX: Final = 107 - len(f"/{DIRECTORY_SOCKET}")
 """Of the folder, so that the longest name in it fits a UNIX socket address."""
@@ -63,7 +64,7 @@ class NodeFolder:
 
     def _make(self) -> None:
         if len(os.fsencode(self.path)) > PATH_BYTES_MAX:
-            raise ConfigError(f"ipc_dir {self.path!r}: longer than {PATH_BYTES_MAX} bytes")
+            raise ConfigError(f"ipc_dir {self.path!r}: longer than {PATH_BYTES_MAX} bytes; {SHORTER_HELPS}")
         if not os.path.isabs(self.path):
             raise ConfigError(f"ipc_dir {self.path!r}: expected an absolute path")
         os.makedirs(os.path.dirname(self.path), 0o755, exist_ok=True)

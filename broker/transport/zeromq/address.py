@@ -19,10 +19,9 @@ from typing import Final, NamedTuple
 
 from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.obstacles import obstacle
+from broker.schemes import too_long
 from broker.trust import socket_objection
 
-_IPC_PATH_BYTES: Final = 107
-"""What a UNIX socket address holds."""
 LOOK_AGAIN_S: Final = 1.0
 """A look-up that takes longer is begun once more beside the first."""
 LOOKS_MAX: Final = 32
@@ -70,8 +69,8 @@ def parse(uri: str) -> Endpoint:
     """
     scheme, _, rest = uri.partition("://")
     if scheme == "ipc" and rest:
-        if len(os.fsencode(rest)) > _IPC_PATH_BYTES:
-            raise ConfigError(f"{uri!r}: longer than the {_IPC_PATH_BYTES} bytes a UNIX socket address holds")
+        if shorter := too_long(rest):
+            raise ConfigError(f"{uri!r}: expected {shorter}")
         return Endpoint("ipc", rest)
     host, colon, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

@@ -1,5 +1,6 @@
 """The doctor: each way a connection can fail has its own finding, and a healthy one has none."""
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import zmq
 from broker.cli import diagnosis, exits
 from broker.cli.main import main
 from broker.cli.reach import reach
+from broker.errors import LinkRefused
 from broker.settings import Settings
 from broker.transport import curve
 
@@ -115,7 +117,10 @@ def test_greetings_that_are_none(greeting, said, rundir, capsys):
 def test_guest_is_told_of_the_setting(rundir, capsys):
     with listening(rundir / "s", b"\x01"):
         main(["doctor", f"local://{rundir}/s", "--json"])
-    assert "access.allow_guest_user" in failure(capsys)["advice"]
+    advice = failure(capsys)["advice"]
+    assert all(f"access.{name}" in advice for name in ("allow_guest_user", "allow_overflow_uid"))
+    refused = LinkRefused("local:///x: refused", errno.EPERM)
+    assert "access.allow_overflow_uid" in exits.lines_of(refused)[0]
 
 
 def test_directory_that_others_may_write_to(rundir, capsys):

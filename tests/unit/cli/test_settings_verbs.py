@@ -84,6 +84,31 @@ def test_check_of_a_good_file(rundir, capsys):
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
+LISTEN = '[[listen]]\nuri = "{}"\n'
+CLIENT = f'[[clients]]\npublic_key = "{"k" * 40}"\nuserid = 5\n'
+
+
+@for_each(
+    ("text", "said"),
+    [
+        (
+            LISTEN.format("tcp://127.0.0.1:1"),
+            "listen[0] tcp://127.0.0.1:1: nobody is ever let in: plaintext",
+        ),
+        (f'[tree]\ncurve_cert = "c"\n{LISTEN.format("tcp://127.0.0.1:1")}', "there are no [[clients]]"),
+        (f'[tree]\ncurve_cert = "c"\n{LISTEN.format("tcp://127.0.0.1:1")}{CLIENT}', ""),
+        (LISTEN.format("ipc:///run/x"), ""),
+        ('[[listen]]\nurl = "http://127.0.0.1:0"\n', "nobody is ever let in: no [[users]]"),
+    ],
+)
+def test_a_door_at_which_nobody_is_let_in_is_a_warning(text, said, rundir, capsys):
+    file = rundir / "b.toml"
+    file.write_text(text)
+    assert main(["config", "check", str(file), "--json"]) == 0
+    warnings = json.loads(capsys.readouterr().out)["warnings"]
+    assert [said in warning for warning in warnings] == ([True] if said else [])
+
+
 GATEWAYS = '[[listen]]\nurl = "http://127.0.0.1:0"\n[[users]]\nname = "ann"\nuserid = 5\n'
 
 
