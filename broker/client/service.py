@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from broker.client.received import Response
 from broker.errors import HeadgateError, ProtocolError, RpcError
 from broker.identity import Role
+from broker.safe_text import text
 from broker.serving.method import Method
 from broker.serving.request import Handler, Request
 from broker.serving.runner import YIELD_EVERY, Runner
@@ -217,9 +218,9 @@ class Service(Runner):
     def failure(self, request: Request, error: Exception) -> tuple[int, str]:
         """Its own errno and text where it has them, else EIO and a log line here."""
         if isinstance(error, HeadgateError):
-            return error.errno, str(error)
-        if isinstance(error, OSError) and error.errno:
-            return error.errno, error.strerror or os.strerror(error.errno)
+            return error.errno, text(error)
+        if isinstance(error, OSError) and isinstance(error.errno, int) and error.errno:
+            return error.errno, text(error.strerror or os.strerror(error.errno))
         log.error("handler of %s failed", request.topic, exc_info=error)
         return errno.EIO, f"the handler of {request.topic} failed"
 

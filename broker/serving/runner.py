@@ -104,9 +104,10 @@ class Runner(ABC):
             self.fail(request, error)
 
     def fail(self, request: Request, error: Exception) -> None:
-        """Answer with an error: what the handler raised."""
+        """Answer with an error: what the handler raised, whose number may be none."""
+        errnum: Any
         errnum, text = self.failure(request, error)
-        request.respond_error(errnum, text)
+        request.respond_error(errnum if isinstance(errnum, int) and errnum else errno.EIO, text)
 
     def _finish(self, request: Request, result: Any) -> None:
         if result is LATER or request.done:

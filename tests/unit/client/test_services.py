@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from broker.client import LATER
-from broker.errors import ProtocolError, RpcError
+from broker.errors import HeadgateError, ProtocolError, RpcError
 from broker.identity import Role
 from broker.wire import message as wire
 from broker.wire.payload import any_text, decode_json
@@ -88,6 +88,15 @@ def test_request_shows_its_sender():
     talk(script)
 
 
+class Mute(HeadgateError):
+    """Cannot say what it is."""
+
+    errno = "EIO"
+
+    def __str__(self):
+        return str(1 / 0)
+
+
 @for_each("kind", ["plain", "async"])
 @for_each(
     ("error", "errnum", "text"),
@@ -97,9 +106,12 @@ def test_request_shows_its_sender():
         (FileNotFoundError(errno.ENOENT, "gone"), errno.ENOENT, "gone"),
         (KeyError("secret"), errno.EIO, "the handler of x.fail failed"),
         (OSError("without a number"), errno.EIO, "the handler of x.fail failed"),
-        (RpcError(errno.ESRCH, "a\0b \ud83d"), errno.ESRCH, "ab ?"),
+        (RpcError(errno.ESRCH, "a\0b \ud83d"), errno.ESRCH, r"ab \ud83d"),
         (RpcError(2**32, "no number"), errno.EIO, "no number"),
         (RpcError(-1, "no number"), errno.EIO, "no number"),
+        (RpcError(0, "no error"), errno.EIO, "no error"),
+        (OSError("odd", "number"), errno.EIO, "the handler of x.fail failed"),
+        (Mute("mute"), errno.EIO, "(Mute, whose text cannot be read: ZeroDivisionError)"),
     ],
 )
 def test_what_a_handler_raises_answers_the_request(kind, error, errnum, text, caplog):
