@@ -28,6 +28,7 @@
     delivery        what comes for them, and where it finds no room
     control_link    the DEALER at one ``.ctl`` file: opened, closed, opened again when the proxy restarts
     subscriptions   the SUB for fan-outs, and since when its subscriptions are in force
+    given_back      PURE  how long a notification waits that its listener gives back
     inbox           what one listener has received and the application has not taken yet
     inbox_credit    how much one pipeline may send ahead to it (pure)
     counters        counts, and log lines that are not repeated too often

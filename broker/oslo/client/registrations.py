@@ -17,6 +17,7 @@ from broker.oslo.client.control_link import ControlLink
 from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.delivery import Delivery
 from broker.oslo.client.folder import TrustedFolder
+from broker.oslo.client.given_back import GivenBack
 from broker.oslo.client.inbox import ClientInbox, Post, ReceivedMessage
 from broker.oslo.client.subscriptions import ClientSubscriptions
 from broker.oslo.contract import Settings
@@ -69,6 +70,8 @@ class ListenerRegistrations:
         self._inboxes = delivery.inboxes
         self._fanouts = ClientSubscriptions(reactor, settings, folder, delivery.fanout)
         self._closed = False
+        self._given_back = GivenBack()
+        self._resting: dict[ReceivedMessage, Timer] = {}
         self._credit_timer: Timer | None = None
 
     # ------------------------------------------------------------ begin
@@ -187,7 +190,27 @@ class ListenerRegistrations:
             self._counters.say("a reply found no room: the proxy of this node takes nothing")
 
     def requeue(self, item: ReceivedMessage) -> None:
-        """Give a notification back."""
+        """Give a notification back, after a pause when that happens again and again."""
+        inbox = item.inbox
+        if inbox.listener in self._ending or self._inboxes.get(inbox.listener) is not inbox:
+            self._give_back(item)
+            return
+        now = self._reactor.now()
+        pause_s = self._given_back.pause_s(item.envelope.id, now)
+        self._resting[item] = self._reactor.call_later(pause_s, self._rested, item)
+
+    def _rested(self, item: ReceivedMessage) -> None:
+        del self._resting[item]
+        self._give_back(item)
+
+    def _give_back_rest(self, inbox: ClientInbox | None = None) -> None:
+        """What still waits leaves now: ``inbox``, or with None everything, ends."""
+        for item, timer in list(self._resting.items()):
+            if inbox is None or item.inbox is inbox:
+                timer.cancel()
+                self._rested(item)
+
+    def _give_back(self, item: ReceivedMessage) -> None:
         head = encode(Kind.REQUEUE, listeners=(item.inbox.listener,))
         if not self._controls[Pipeline.NOTIFY].send((head, not_repeated(item.head), item.body)):
             self._counters.count("dropped")
@@ -232,6 +255,7 @@ class ListenerRegistrations:
         for pipeline, control in self._controls.items():
             if control.close(listener):
                 waited.add(pipeline)
+        self._give_back_rest(inbox)  # behind that, so that it goes to another one of the pool
         if not waited:
             self._settle(inbox, self._reactor.now())
 
@@ -268,6 +292,7 @@ class ListenerRegistrations:
     def close(self, linger_ms: int) -> None:
         """Close all sockets; who listens still is told."""
         self._closed = True
+        self._give_back_rest()
         if self._credit_timer is not None:
             self._credit_timer.cancel()
         for control in self._controls.values():
