@@ -26,6 +26,7 @@ One message's journey, room by room::
     awake        time in which this process was there: its own absence is nobody's silence
     backoff      pauses of whoever tries again: they double until something has lasted
     secret       URLs that may hold a secret: a type whose text is masked; secrets in files
+    home         where a user's state is kept, and that there is such a place
     trust        who is at the other end of a local socket: whose folder, whose process
     atomic       files that are written whole or not at all
     signals      blocked signals, taken one by one within a time

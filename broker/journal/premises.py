@@ -16,6 +16,7 @@ import zlib
 from importlib.util import find_spec
 from typing import Final
 
+from broker import home
 from broker.errors import ConfigError
 from broker.extras import lacking
 from broker.journal.layout import HEADER_BYTES, SEGMENT_HEADER, SEGMENT_MAGIC, SUFFIX, VERSION
@@ -78,7 +79,7 @@ class Lock:
             return
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            os.makedirs(directory, mode=0o700, exist_ok=True)
+            home.make(directory)
             _check_owner(directory)
             self.fd = os.open(lock_path(options), flags, 0o600)
         except OSError as error:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
+from broker.home import state_folder
 from broker.secret import SecretPlace
 from broker.settings.ranges import Seconds, Text
 
@@ -19,8 +20,7 @@ SEGMENT_MIN_BYTES = 64 * 1024
 
 def default_directory() -> str:
     """Choose the folder: `$XDG_STATE_HOME/headgate/journal`, else `~/.local/state/headgate/journal`."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "headgate", "journal")
+    return state_folder("journal")
 
 
 class JournalSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

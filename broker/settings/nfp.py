@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from broker.home import state_folder
 from broker.settings.ranges import Bytes, Count, Seconds, Text, Userid
 
 StandingName = Literal["owner", "user", "guest"]
@@ -16,8 +17,7 @@ Globs = Annotated[tuple[Text, ...], Meta(min_length=1)]
 
 def default_base_dir() -> str:
     """Choose the folder of keys and state: `$XDG_STATE_HOME/headgate/nfp`, else `~/.local/state/headgate/nfp`."""
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "headgate", "nfp")
+    return state_folder("nfp")
 
 
 class KeyEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

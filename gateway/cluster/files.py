@@ -29,7 +29,7 @@ from typing import Final, Self
 
 import msgspec
 
-from broker import __version__, atomic
+from broker import __version__, atomic, home
 from broker.errors import ConfigError
 from broker.settings import loads as loads_broker
 from broker.transport import curve
@@ -127,7 +127,7 @@ class _Writing:
 
     def __enter__(self) -> Self:
         with self._told(self.folder):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            home.make(self.folder)
             seen = self.folder.stat()
             if seen.st_uid == os.geteuid() and seen.st_mode & 0o077 and not any(self.folder.iterdir()):
                 self.folder.chmod(0o700)  # a new volume comes with a mode of its own; what is in use keeps it

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from broker import atomic
+from broker import atomic, home
 from broker.errors import ConfigError
 from broker.settings.schema import default_rundir
 from gateway.cluster.shape import Shape
@@ -57,8 +57,7 @@ class Saved:
 
 def clusters() -> Path:
     """The folder of all clusters of this user."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(base, "headgate", "clusters")
+    return Path(home.state_folder("clusters"))
 
 
 def folder_of(name: str) -> Path:
@@ -98,7 +97,7 @@ def save(folder: Path, saved: Saved) -> None:
     """
     try:
         for path in (folder, folder / KEYS, folder / LOGS):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            home.make(path)
         atomic.write(folder / FILE, msgspec.json.format(msgspec.json.encode(dataclasses.asdict(saved))))
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}", error.errno) from error
@@ -144,7 +143,7 @@ def held(name: str, wait_s: float = 0.0) -> Iterator[None]:
     """
     path = folder_of(name).with_name(f".{name}.lock")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.make(path.parent)
         lock = lock_file(path, wait_s)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", error.errno) from error

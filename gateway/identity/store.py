@@ -42,6 +42,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker import home
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from gateway.closes import BUSY
@@ -311,7 +312,7 @@ def prepare(statedir: str | os.PathLike[str]) -> Path:
     """
     path = Path(statedir)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.make(path)
         seen = path.stat()
     except OSError as error:
         raise obstacle(f"state directory {path}: {error.strerror}", error, absent=True) from error

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from broker import atomic
+from broker import atomic, home
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from gateway.identity.store import KEY_BYTES
@@ -175,7 +175,7 @@ class TokenFile:
 
     def _replace(self, change: Callable[[tuple[Token, ...]], tuple[Token, ...]]) -> None:
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            home.make(self.path.parent)
             with _locked(self.path):
                 before = _read(self.path)
                 after = change(before)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta, Struct, field
 
+from broker.home import state_folder
 from broker.secret import SecretPlace, SecretUrl
 from broker.settings.ranges import Bytes, Count, Seconds, Text, Userid
 from gateway.settings.credentials import JwtSection, OidcEntry, RoleName, TokenSection, UserEntry
@@ -25,8 +26,7 @@ def default_statedir() -> str:
     """Choose where tokens, the cookie key and the shared store live: systemd's, else the user's state directory."""
     if given := os.environ.get("STATE_DIRECTORY"):
         return given.split(":")[0]
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(base, "headgate")
+    return state_folder()
 
 
 class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

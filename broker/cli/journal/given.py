@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ import typer
 
 from broker.cli.exits import UsageError
 from broker.errors import ConfigError
+from broker.home import check, state_folder
 from broker.journal.reading.files import is_folder
 from broker.journal.reading.segments import listing
 from broker.secret import masked
@@ -36,11 +36,16 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def directory(given: str | None) -> str:
-    """The journal's directory: as given, else that of this user."""
+    """The journal's directory: as given, else that of this user.
+
+    Raises:
+        ConfigError: this user has no home.
+    """
     if given:
         return given
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "headgate", "journal")
+    found = state_folder("journal")
+    check(found)
+    return found
 
 
 def check_writer(place: str, writer: str | None) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from broker import interpreter, supervision
+from broker import home, interpreter, supervision
 from broker.cli.nfp import norfab_worker
 from broker.cli.nfp.broker import arguments as broker_arguments
 from broker.cli.nfp.broker import section_of
@@ -289,7 +289,7 @@ class OutputPrinter:
 
     def __init__(self, folder: Path, *, as_json: bool, quiet: bool) -> None:
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            home.make(folder)
         except OSError as error:
             raise ConfigError(f"{folder}: cannot make the folder: {error.strerror}", error.errno) from error
         self._folder = folder

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from broker import home
 from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX
 from broker.obstacles import obstacle
@@ -42,8 +43,7 @@ def default_base_dir() -> Path:
     """Where state is kept unless told otherwise: ``$HEADGATE_NFP_DIR``, else ``headgate/nfp`` in the user's state."""
     if named := os.environ.get(DIR_VARIABLE):
         return Path(named)
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "headgate" / "nfp"
+    return Path(home.state_folder("nfp"))
 
 
 def check_name(name: str, what: str = "name") -> str:
@@ -73,7 +73,7 @@ def peer_file(base_dir: str | Path, name: str, ending: str) -> Path:
         stem = f"{stem[:_STEM_MAX]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     folder = Path(base_dir) / "peers"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.make(folder)
     except OSError as error:
         raise obstacle(f"{folder}: cannot make the folder: {error.strerror}", error, absent=True) from error
     return folder / (stem + ending)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker import home
 from broker.errors import ConfigError
 from broker.nfp.access import Access, Key, Rule, TaskRule
 from broker.nfp.peer.keys import kept_certificate
@@ -38,7 +39,7 @@ def prepare(section: NfpSection) -> BrokerKeys:
     """
     base = Path(section.base_dir)
     try:
-        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.make(base)
     except OSError as error:
         raise obstacle(
             f"{base}: cannot make the base directory: {error.strerror}", error, absent=True

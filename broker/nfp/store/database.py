@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from broker import home
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 
@@ -104,7 +105,7 @@ def open_database(path: str | os.PathLike[str], schema: Schema, sync: Sync = "no
         return _open_in_memory(schema)
     place = Path(path).absolute()
     try:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.make(place.parent)
     except OSError as error:
         text = f"{place}: its folder cannot be made: {error.filename}: {error.strerror}"
         raise obstacle(text, error, absent=True) from error
