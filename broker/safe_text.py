@@ -20,8 +20,6 @@ def text(value: object) -> str:
     try:
         said = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
         return said.encode("utf-8", "backslashreplace").decode()
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # it is not ours: it may raise anything
         return f"({type(value).__name__}, whose text cannot be read: {type(error).__name__})"
 
@@ -58,8 +56,6 @@ def texts(said: Any) -> list[str]:
         return [text(said)] if said else []
     try:
         return [text(each) for each in said]
-    except KeyboardInterrupt:
-        raise
     except BaseException:  # nothing that can be gone through, or its going through fails
         return [text(said)]
 

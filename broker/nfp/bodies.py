@@ -58,8 +58,6 @@ def write(value: Any) -> bytes:
     """
     try:
         return encode(value)
-    except KeyboardInterrupt:
-        raise
     except BaseException:  # what a value does when it is looked at is not ours
         return encode(_plain(value, ()))
 
@@ -68,8 +66,6 @@ def _plain(value: Any, within: tuple[int, ...]) -> Any:
     """``value`` as JSON can say it; ``within`` are those that hold it."""
     try:
         return msgspec.Raw(encode(value))
-    except KeyboardInterrupt:
-        raise
     except BaseException:
         if id(value) in within or len(within) >= PLAIN_DEPTH:
             return text(value)
@@ -79,8 +75,6 @@ def _plain(value: Any, within: tuple[int, ...]) -> Any:
             return {text(key): _plain(each, inner) for key, each in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
             return [_plain(each, inner) for each in value]
-    except KeyboardInterrupt:
-        raise
     except BaseException:  # of a mapping that cannot be gone through its text is left
         return text(value)
     return text(value)

@@ -167,8 +167,6 @@ class Executor:
             if not job.cancelled:  # the worker ends: the job has no result
                 raise
             result = _cancelled(job)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # of what the task left, something does what nobody thought of
             log.exception("job %s: what its task left cannot be read", job.uuid)
             result = failure(error, f"what the task left cannot be read: {about(error)}")
@@ -192,8 +190,6 @@ class Executor:
             if task is None:
                 raise LookupError(_no_task(job.task, self._tasks))
             value = await self._value(job, task, context)
-        except KeyboardInterrupt:
-            raise
         except JobCancelled as error:
             result = _cancelled(job) if job.cancelled else Result(failed=True, status="failed")
             result.errors = [text(error)]
@@ -279,8 +275,6 @@ def _trace(error: BaseException) -> str:
         trace = trace.tb_next
     try:
         lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
-    except KeyboardInterrupt:
-        raise
     except BaseException:  # it has been given attributes that no exception of its kind has
         lines = [*traceback.format_tb(trace or error.__traceback__), about(error)]
     return "".join(lines)[-ERROR_TEXT_CHARS:]

@@ -73,7 +73,18 @@ def checked(
 
 
 def schema(model: Any) -> dict[str, Any]:
-    """The JSON schema of what may be sent, its properties at the top as pydantic writes them."""
+    """The JSON schema of what may be sent, its properties at the top as pydantic writes them.
+
+    Of a model with a type that JSON schema has not there are the names.
+    """
+    try:
+        return _schema(model)
+    except Exception:  # each library has errors of its own for that, and a model may be what it likes
+        names = (next(iter(spelt), name) for name, spelt in _fields(model).items())
+        return {"type": "object", "properties": {name: {"title": name} for name in names}}
+
+
+def _schema(model: Any) -> dict[str, Any]:
     if _is_pydantic(model):
         found: dict[str, Any] = _adapter(model).json_schema()
         if not getattr(model, "__pydantic_root_model__", False) or found.get("type") == "object":

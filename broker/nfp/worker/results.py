@@ -50,8 +50,6 @@ def encode(worker: str, result: Result) -> bytes:
     """
     try:
         return bodies.encode({worker: result})
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # whatever a value does when it is looked at
         lean = Result(
             failed=True, status="error", errors=texts(result.errors), messages=texts(result.messages)

@@ -17,6 +17,7 @@ from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX
 from broker.nfp.worker.models import JOB, InvalidInput, checked, is_model
 from broker.nfp.worker.models import schema as model_schema
+from broker.safe_text import text
 
 Function = Callable[..., Any] | Callable[..., Awaitable[Any]]
 __all__ = ["InvalidInput", "Task", "TaskOptions", "make", "marked", "task"]
@@ -113,7 +114,7 @@ def make(function: Function, **options: Unpack[TaskOptions]) -> Task:
     if not callable(function):
         raise ConfigError(f"a task is a function, saw {type(function).__name__}")
     name = options.get("name") or str(getattr(function, "__name__", ""))
-    if not 0 < len(name.encode()) <= NAME_BYTES_MAX or not name.isprintable():
+    if not name.isprintable() or not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         raise ConfigError(f"task {name[:64]!r}: expected a printable name of 1 to {NAME_BYTES_MAX} bytes")
     model = options.get("input")
     if model is not None and not is_model(model):
@@ -131,9 +132,9 @@ def make(function: Function, **options: Unpack[TaskOptions]) -> Task:
         getattr(function, "__call__", None)  # noqa: B004 (its kind is asked, not whether it is there)
     )
     said = options.get("description")
-    text = said if said is not None else inspect.getdoc(function) or ""
+    described = text(said if said is not None else inspect.getdoc(function) or "")
     nf_text = tuple(options.get("nf_text", ()))
-    return Task(name, function, options.get("idempotent", True), asynchronous, job, text, nf_text, model)
+    return Task(name, function, options.get("idempotent", True), asynchronous, job, described, nf_text, model)
 
 
 # -- schemas --------------------------------------------------------------------------------------
@@ -154,7 +155,9 @@ def _arguments(function: Function) -> dict[str, Any]:
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         elif parameter.default is None or isinstance(parameter.default, (bool, int, float, str)):
-            about["default"] = parameter.default
+            about["default"] = (
+                text(parameter.default) if isinstance(parameter.default, str) else parameter.default
+            )
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     return {**schema, "required": required} if required else schema
 

@@ -24,6 +24,7 @@ from broker.nfp.worker.naming import Naming
 from broker.nfp.worker.session import Session
 from broker.nfp.worker.tasks import F, Function, Task, TaskOptions, make, marked
 from broker.outlet import take_over
+from broker.safe_text import texts
 from broker.transport.curve import Certificate
 
 log = logging.getLogger("headgate")
@@ -89,7 +90,7 @@ class Worker:
         self.server_key = server_key
         self.key = key
         self.state_dir = Path(state_dir) if state_dir is not None else None
-        self.resources = list(resources)
+        self.resources = texts(resources)
         self.slots = jobs_at_a_time
         self.store = store if store is not None else channel is None or state_dir is not None
         self.keep_s = keep_s

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -241,6 +242,26 @@ def test_what_is_announced_is_taken(model):
         for name, about in schema.get("properties", {}).items()
     }
     assert make(everything, input=model).call("JOB", [], given) is not None
+
+
+class Unsayable(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    host: str = pydantic.Field(alias="hostName")
+    then: Callable[[], None] = print
+    thing: object = object()
+
+
+class UnsayableStruct(msgspec.Struct, rename="camel"):
+    host_name: str
+    then: Callable[[], None] = print
+
+
+@for_each(
+    ("model", "names"),
+    [(Unsayable, ["hostName", "then", "thing"]), (UnsayableStruct, ["hostName", "then"])],
+)
+def test_of_a_model_that_no_schema_can_say_the_names_are_announced(model, names):
+    assert list(make(everything, input=model).schema()["inputSchema"]["properties"]) == names
 
 
 @for_each("model", MODELS)
