@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from broker.errors import HeadgateError
 from broker.journal import stores
 from broker.journal.stores import is_url
-from broker.secret import masked
+from broker.secret import masked, masked_in
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -198,8 +198,12 @@ def _remedy(place: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What a library said, in one line."""
-    text = _FRAMES.sub("", _COLOURS.sub(" ", str(error)), count=1)
+    """What a library said, in one line, and no URL with what may be secret in it.
+
+    >>> one_line(OSError("GET https://u:pw@h/w?sig=k failed"))
+    'GET https://h/w?sig=*** failed'
+    """
+    text = masked_in(_FRAMES.sub("", _COLOURS.sub(" ", str(error)), count=1))
     return " ".join(text.split())[:_LINE_MAX] or type(error).__name__
 
 
