@@ -36,6 +36,23 @@ def test_every_metric_stands_there_and_no_other(tmp_path: Path) -> None:
     assert f"<!-- metrics: begin -->\n{expected}\n<!-- metrics: end -->" in GUIDE, expected
 
 
+def test_what_proxies_are_told_leads_to_the_listener_below_its_prefix() -> None:
+    """nginx is run with its block in the browser's tests; what the others send is tried at the door."""
+    listener = re.search(r'url = "http://(.+?)"\ntrusted_proxies', GUIDE)
+    assert listener
+    said = {
+        kind: re.search(rf"```{kind}\n(.*?)```", GUIDE, re.S)
+        for kind in ("nginx", "yaml", "caddyfile", "haproxy")
+    }
+    blocks = {kind: found[1] for kind, found in said.items() if found}
+    assert blocks.keys() == said.keys()
+    for kind, block in blocks.items():
+        assert listener[1] in block, kind
+        assert "/headgate" in block, kind
+    assert "X-Forwarded-Proto https" in blocks["haproxy"]
+    assert "timeout tunnel" in blocks["haproxy"]
+
+
 def test_log_lines_are_those_of_the_program() -> None:
     sources = "\n".join(
         path.read_text()

@@ -125,6 +125,8 @@ LONG = "/" + "x" * 100
         ),
         ("redis = ['http://u:secret@h']", "f:2: oslo.redis[0]: saw 'http', expected redis://"),
         ("redis = ['u:secret@h']", "f:2: oslo.redis[0]: saw '...', expected redis://"),
+        ("redis = ['redis://[::1']", "f:2: oslo.redis[0]: saw 'redis', expected redis://"),
+        ("redis = ['rediss://h:abc']", "f:2: oslo.redis[0]: saw 'rediss', expected redis://"),
         (
             "curve_cert = 'c'\n[[oslo.keys]]\nkey = 'short'",
             "oslo.keys[0].key: saw 'short', expected 40 characters",

@@ -91,6 +91,16 @@ async def test_a_page_of_an_allowed_origin_may_read_the_answer(open_site):
     assert "Authorization" in answer.headers["Access-Control-Allow-Headers"]
 
 
+async def test_an_app_of_an_allowed_origin_may_read_the_answer(open_site):
+    site = await open_site('[access]\nallowed_origins = ["tauri://localhost"]\n')
+    for origin, status in (("tauri://localhost", 200), ("tauri://other", 403), ("http://localhost", 403)):
+        answer = await site.get("/v1/session", headers={"Origin": origin})
+        assert (answer.status, answer.headers.get("Access-Control-Allow-Origin")) == (
+            status,
+            origin if status == 200 else None,
+        )
+
+
 @pytest.fixture
 async def allowing(open_site):
     return await open_site(ALLOWED)
