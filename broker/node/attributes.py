@@ -11,6 +11,7 @@ from itertools import groupby
 from broker import __version__
 from broker.node.drain import children_s
 from broker.routing.topology import NO_PARENT, Topology
+from broker.secret import masked
 from broker.services.log import FORWARD_LEVEL
 from broker.settings import Settings, shown
 from broker.transport.zeromq.tuning import UNCONFIRMED_MS
@@ -74,7 +75,7 @@ def initial(
     attributes["broker.uuid"] = (uuid, 0)
     parent = settings.host(topology.parent(rank)) if topology.parent(rank) != NO_PARENT else None
     if parent is not None:
-        attributes["parent-uri"] = attributes["tbon.parent-endpoint"] = (parent.address, IMMUTABLE)
+        attributes["parent-uri"] = attributes["tbon.parent-endpoint"] = (masked(parent.address), IMMUTABLE)
     own = settings.host(rank)
     if own is not None and topology.children(rank):
         attributes["tbon.endpoint"] = (lambda: endpoint() or own.address, 0)

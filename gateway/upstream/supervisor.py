@@ -21,6 +21,7 @@ from broker.backoff import Backoff
 from broker.client.received import Response
 from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkError, LinkRefused, RpcError
 from broker.identity import Role
+from broker.secret import masked
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.registry import dial, transport_for
@@ -65,7 +66,7 @@ class Upstream:
     """The broker behind the gateway, ours or a real flux-core, on an owner link.
 
     Args:
-        uri: its address.
+        uri: its address. shown: the same for people.
         hub: the gateway's hub.
         options: of the link; share flusher and budget with all links of the process. None is ``Options()``.
         name: of this gateway process; its service is registered under it, so that the upstream takes the link for a
@@ -95,6 +96,7 @@ class Upstream:
         keys: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self.uri = uri
+        self.shown = masked(uri)
         self.name = name or f"gateway-{random.randbytes(4).hex()}"
         self.handle: Trunk | None = None
         self.joined = False
@@ -129,7 +131,7 @@ class Upstream:
         transport_for(self.uri)
         self._fresh_options()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"upstream {self.uri}")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"upstream {self.shown}")
 
     async def stop(self) -> None:
         """Leave the upstream and try no more; harmless twice."""
@@ -194,8 +196,8 @@ class Upstream:
                 told = isinstance(error, LinkBroken) and isinstance(error.__cause__, LinkError)
                 self._failed(str(error.__cause__ if told else error))
             except Exception as error:  # whatever an odd upstream made of us: it is tried again all the same
-                log.error("upstream: %s", self.uri, exc_info=error)
-                self._failed(f"{self.uri}: {error!r}")
+                log.error("upstream: %s", self.shown, exc_info=error)
+                self._failed(f"{self.shown}: {error!r}")
             await asyncio.sleep(backoff.after(max(0.0, clock() - self._since)))
 
     def _fresh_options(self) -> Options:
@@ -250,7 +252,7 @@ class Upstream:
             if again and absent_s(due, clock()):
                 await self._prove_alive(trunk, again=False)
             elif trunk.reads == reads:
-                trunk.link.abort(LinkBroken(f"{self.uri}: no sign of life for {SILENT_S + PATIENCE_S:g} s"))
+                trunk.link.abort(LinkBroken(f"{self.shown}: no sign of life for {SILENT_S + PATIENCE_S:g} s"))
         except HeadgateError:
             return  # an answer, if an odd one; or the end of the link, which the caller sees
 
@@ -263,7 +265,7 @@ class Upstream:
                 epoch, sequence = await self._agree(trunk)
                 await self._offer(trunk)
         except TimeoutError:
-            raise LinkBroken(f"{self.uri}: no answer within {JOIN_S:g} s", errno.ETIMEDOUT) from None
+            raise LinkBroken(f"{self.shown}: no answer within {JOIN_S:g} s", errno.ETIMEDOUT) from None
         if trunk.ended is not None:
             raise trunk.ended
         self._joined(trunk, epoch, sequence)
@@ -277,7 +279,7 @@ class Upstream:
         seen = (await trunk.rpc("broker.ping", {"seq": 0})).json()
         if not int(seen.get("rolemask", 0)) & Role.OWNER:
             raise LinkRefused(
-                f"{self.uri} takes us for the guest {seen.get('userid')}: a gateway has to run as the instance's owner",
+                f"{self.shown} takes us for the guest {seen.get('userid')}: a gateway has to run as its owner",
                 errno.EPERM,
             )
         self.rank = await trunk.rank()
@@ -304,7 +306,7 @@ class Upstream:
         try:
             return await trunk.attr("broker.uuid", nodeid=0)
         except RpcError as error:
-            raise LinkBroken(f"{self.uri}: rank 0 of the instance cannot be reached: {error}") from error
+            raise LinkBroken(f"{self.shown}: rank 0 of the instance cannot be reached: {error}") from error
 
     async def _ask(self, trunk: Trunk, topic: str, payload: dict[str, object]) -> None:
         answer = Response(await trunk.request(request(topic, encode_json(payload))))
@@ -323,7 +325,7 @@ class Upstream:
             sequence = await trunk.publish(ONLINE, {"name": self.name}, private=True)
             if await self._root(trunk) == epoch and not trunk.root_lost:
                 return epoch, sequence
-        raise LinkBroken(f"{self.uri}: rank 0 changes faster than it can be asked")
+        raise LinkBroken(f"{self.shown}: rank 0 changes faster than it can be asked")
 
     async def _offer(self, trunk: Trunk) -> None:
         """Let others call ``gateway.*`` through the upstream; of several gateways the first one answers."""
@@ -365,7 +367,7 @@ class Upstream:
         self.joins += 1
         what = "headgate" if self.headgate else "flux-core"
         log.info(
-            "upstream: joined %s, %s %s, rank %d of %d", self.uri, what, self.version, self.rank, self.size
+            "upstream: joined %s, %s %s, rank %d of %d", self.shown, what, self.version, self.rank, self.size
         )
         self.epoch = epoch
         self._here.set()
@@ -390,7 +392,7 @@ class Upstream:
         self._here.clear()
         if isinstance(error, LinkClosed):
             self.reason = "left"
-            log.info("upstream: left %s", self.uri)
+            log.info("upstream: left %s", self.shown)
         else:
             self._failed(str(error))
         self._hub.upstream_lost(self.reason)

@@ -39,7 +39,7 @@ workers = 2
 [[listen]]
 url = "unix://RUN/web.sock"
 [jwt]
-keys = ["https://u:{MARK}@127.0.0.1:1/jwks?key={MARK}#{MARK}"]
+keys = ["https://127.0.0.1:1/jwks?key={MARK}"]
 issuer = "i"
 audience = "a"
 [access]

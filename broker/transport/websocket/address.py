@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from broker.errors import ConfigError
+from broker.secret import masked
 
 DEFAULT_PATH: Final = "/v1/ws"
 TOKEN_BYTES: Final = 64 << 10
@@ -32,6 +33,11 @@ class Target(NamedTuple):
         """The whole address again."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'wss' if self.secure else 'ws'}://{host}:{self.port}{self.resource}"
+
+    @property
+    def shown(self) -> str:
+        """The same for people."""
+        return masked(self.uri)
 
     @property
     def loopback(self) -> bool:
@@ -59,12 +65,12 @@ def parse(uri: str, overflow: str | None = None) -> Target:
         parts = urlsplit(uri)
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"{_shown(uri)}: a host or port that is none") from error
+        raise ConfigError(f"{masked(uri)!r}: a host or port that is none") from error
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise ConfigError(f"{_shown(uri)}: expected ws://HOST:PORT/PATH or wss://HOST:PORT/PATH")
+        raise ConfigError(f"{masked(uri)!r}: expected ws://HOST:PORT/PATH or wss://HOST:PORT/PATH")
     if "@" in parts.netloc or parts.fragment:
         raise ConfigError(
-            f"{_shown(uri)}: an address holds no user, password or fragment; the token goes into $HEADGATE_TOKEN"
+            f"{masked(uri)!r}: an address holds no user, password or fragment; the token goes into $HEADGATE_TOKEN"
         )
     if overflow is not None and overflow not in POLICIES:
         raise ConfigError(f"overflow {overflow!r}: expected one of {', '.join(POLICIES)}")
@@ -79,13 +85,6 @@ def _resource(parts: SplitResult, overflow: str | None) -> str:
     return f"{path}?{query}" if query else path
 
 
-def _shown(uri: str) -> str:
-    """``uri`` for an error text: without what might be a secret."""
-    scheme, mark, rest = uri.partition("?")[0].partition("#")[0].partition("://")
-    authority, slash, path = rest.partition("/")
-    return repr(f"{scheme}{mark}{authority.rpartition('@')[2]}{slash}{path}")
-
-
 def check_secrecy(target: Target, insecure: bool) -> None:
     """Refuse to speak in plaintext where other machines can listen.
 
@@ -93,7 +92,7 @@ def check_secrecy(target: Target, insecure: bool) -> None:
         ConfigError: ``ws://``, not ``insecure``, and the host is not loopback.
     """
     if not target.secure and not insecure and not target.loopback:
-        raise ConfigError(f"{target.uri}: plaintext off loopback; use wss://, or set insecure = true")
+        raise ConfigError(f"{target.shown}: plaintext off loopback; use wss://, or set insecure = true")
 
 
 def token_of(extra: dict[str, Any]) -> Token:

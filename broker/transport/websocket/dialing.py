@@ -46,10 +46,10 @@ async def dial(uri: str, options: Options) -> ClientLink:
             await _connect(link, target, options.extra.get("ssl"))
             await link.talk.welcomed
     except TimeoutError as error:
-        text = f"{target.uri}: no welcome within {options.connect_timeout_s:g} s"
+        text = f"{target.shown}: no welcome within {options.connect_timeout_s:g} s"
         raise _given_up(link, LinkBroken(text, errno.ETIMEDOUT)) from error
     except ssl.SSLError as error:
-        raise _given_up(link, LinkBroken(f"{target.uri}: TLS: {error}", errno.EPROTO)) from error
+        raise _given_up(link, LinkBroken(f"{target.shown}: TLS: {error}", errno.EPROTO)) from error
     except OSError as error:
         raise _given_up(link, _unreachable(target, error)) from error
     except BaseException:
@@ -107,7 +107,7 @@ async def _connect(link: ClientLink, target: Target, context: ssl.SSLContext | N
 
 def _unreachable(target: Target, error: OSError) -> LinkBroken:
     number = errno.EHOSTUNREACH if isinstance(error, socket.gaierror) else error.errno
-    text = f"cannot connect to {target.uri}: {error.strerror or error}"
+    text = f"cannot connect to {target.shown}: {error.strerror or error}"
     return LinkBroken(
         text, number or errno.ECONNREFUSED
     )  # several addresses, one failure each: no number of its own
