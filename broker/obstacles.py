@@ -22,6 +22,7 @@ PASSING: Final = frozenset(
         errno.EADDRINUSE,
         errno.EADDRNOTAVAIL,
         errno.EAGAIN,
+        errno.EBUSY,
         errno.EDQUOT,
         errno.EHOSTDOWN,
         errno.EHOSTUNREACH,

@@ -88,7 +88,7 @@ class Lock:
         if not _free(self.fd, time.monotonic() + patience_s):
             self.close()
             text = f"journal directory {directory}: another writer named {options.writer} is at work there"
-            raise ConfigError(text, errno.EBUSY)
+            raise obstacle(text, errno.EBUSY)
 
     def close(self) -> None:
         """Let another one write, unless a process that inherited the lock still holds it."""

@@ -216,7 +216,7 @@ class Lock:
             except (BlockingIOError, PermissionError):
                 holder = os.pread(self._file, 20, 0).decode("ascii", "replace").strip() or "unknown"
                 os.close(self._file)
-                raise ConfigError(
+                raise obstacle(
                     f"{path}: process {holder} uses this {what}, expected nobody; end it, or choose another file",
                     errno.EBUSY,
                 ) from None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, NotReady
 from broker.extras import lacking
 from broker.journal import premises, recorder
 from broker.journal.options import JournalOptions
@@ -414,7 +414,7 @@ def test_a_second_writer_of_the_same_name_is_refused(make, tmp_path, monkeypatch
     lock = os.open(premises.lock_path(one.options), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="another writer named plain is at work"):
+        with pytest.raises(NotReady, match="another writer named plain is at work"):
             one.start()
     finally:
         os.close(lock)

@@ -25,13 +25,13 @@ def path(tmp_path):
 
 ELSEWHERE = """
 import sys
-from broker.errors import ConfigError
+from broker.errors import NotReady
 from broker.nfp.store.database import Schema, open_database
 for line in sys.stdin:
     try:
         open_database(line.strip(), Schema("test store", 0x74657374, 1, "CREATE TABLE a (x)")).close()
         print(flush=True)
-    except ConfigError as error:
+    except NotReady as error:
         print(error, flush=True)
 """
 
