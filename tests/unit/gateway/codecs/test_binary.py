@@ -74,6 +74,31 @@ def test_what_is_no_whole_frame_is_refused(data, said):
         new_codec("flux.v1").decode(data, text=False)
 
 
+def without_its_topic(message):
+    """Its flags announce a topic and a payload, and only the payload is there."""
+    message = message.copy()
+    message.topic_part = b""
+    return message
+
+
+def test_a_request_that_is_none_is_told_apart_from_what_nobody_could_answer():
+    codec = new_codec("flux.v1")
+    bad = frame(without_its_topic(ASKED))
+    for _ in range(2):  # and what comes later is read
+        before, refused, after = codec.decode(frame(ASKED) + bad + frame(ASKED, MAGIC_TEXT), text=False)
+        assert (before, after) == (ASKED, ASKED)
+        assert (refused.message.type, refused.message.matchtag, refused.message.topic) == (1, 1, "")
+        assert refused.text.startswith("flux.v1: ")
+    unanswerable = (
+        without_its_topic(request("attr.get", b"{}\0")),
+        without_its_topic(event("attr.get", b"{}\0", sequence=3)),
+        without_its_topic(response(ASKED, b"{}\0")),
+    )
+    for each in unanswerable:
+        with pytest.raises(DecodeError):
+            codec.decode(frame(ASKED) + frame(each), text=False)
+
+
 def test_a_frame_above_the_cap_is_refused_by_its_announcement():
     codec = new_codec("flux.v1", 2048)
     with pytest.raises(MessageTooLarge, match="2048"):
