@@ -21,7 +21,7 @@ def text(value: object) -> str:
         said = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
         return said.encode("utf-8", "backslashreplace").decode()
     except BaseException as error:  # it is not ours: it may raise anything
-        return f"({type(value).__name__}, whose text cannot be read: {type(error).__name__})"
+        return f"({_kind(value)}, whose text cannot be read: {_kind(error)})"
 
 
 def one_line(said: str) -> str:
@@ -67,4 +67,11 @@ def about(error: BaseException) -> str:
     ('ValueError: no', 'KeyError')
     """
     said = text(error)
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return f"{_kind(error)}: {said}" if said else _kind(error)
+
+
+def _kind(value: object) -> str:
+    try:
+        return str(type(value).__name__)
+    except BaseException:  # a class of classes may say anything, too
+        return "something"

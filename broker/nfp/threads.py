@@ -90,7 +90,7 @@ def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None
         return
     if error is None:
         future.set_result(value)
-    elif isinstance(error, StopIteration):  # a future cannot carry it
+    elif issubclass(type(error), StopIteration):  # a future cannot carry it; its class is not asked of itself
         future.set_exception(RuntimeError(f"the task raised {about(error)}"))
     else:
         future.set_exception(error)

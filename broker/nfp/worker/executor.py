@@ -168,17 +168,19 @@ class Executor:
                 raise
             result = _cancelled(job)
         except BaseException as error:  # of what the task left, something does what nobody thought of
-            log.exception("job %s: what its task left cannot be read", job.uuid)
-            result = failure(error, f"what the task left cannot be read: {about(error)}")
+            said = f"what the task left cannot be read: {about(error)}"
+            log.error("job %s: %s", job.uuid, said)  # its traceback might not be readable either
+            result = failure(error, said)
         finally:
             self._running.pop(job.uuid, None)
         try:
             if result is not None:
                 self._finish(job, result, status)
         except Exception as error:
-            log.exception("job %s: its result cannot be kept as it is", job.uuid)
+            said = f"the result cannot be kept: {about(error)}"
+            log.error("job %s: %s", job.uuid, said)
             if not job.ended:
-                self._finish(job, failure(error, f"the result cannot be kept: {about(error)}"))
+                self._finish(job, failure(error, said))
         finally:
             self._start_waiting()
 

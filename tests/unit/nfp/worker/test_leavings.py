@@ -32,6 +32,23 @@ class Ends(Exception):
         raise SystemExit(3)
 
 
+class NoClass(Exception):
+    @property
+    def __class__(self):
+        raise RuntimeError("no class")
+
+
+class NoName(type):
+    @property
+    def __name__(cls):
+        raise RuntimeError("no name")
+
+
+class Nameless(Exception, metaclass=NoName):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
 class Detached(Mapping):
     """As lazily loaded rows are when their session is gone."""
 
@@ -67,6 +84,8 @@ THINGS = {
     "one whose text raises": BadText("x"),
     "one without text": NoText("x"),
     "one whose text ends the process": Ends("x"),
+    "one without class": NoClass("x"),
+    "one without a name": Nameless("x"),
     "an interrupt": KeyboardInterrupt("x"),
     "an end": SystemExit(3),
     "a cancellation": asyncio.CancelledError(),
