@@ -18,6 +18,7 @@ from broker.cli.status import Every
 from broker.oslo.contract import Settings
 from broker.oslo.node import client_ipc_dir
 from broker.oslo.service import asking
+from broker.trust import folder_objection
 
 EXAMPLES = (
     "headgate oslo status",
@@ -45,6 +46,8 @@ def check(found: NodeStatus, settings: Settings) -> None:
     missing = ""
     if not found.rooms and found.states is None:
         missing = f"no proxy of this node in {', '.join((settings.ipc_dir, *settings.directories))}"
+        if text := folder_objection(settings.ipc_dir):
+            missing += f"; it is not spoken to: {text}"
     elif found.silent:
         missing = f"no answer from {', '.join(found.silent)}"
     elif found.states is None:

@@ -16,7 +16,8 @@ from broker.oslo.directory.redis_share import RedisShare, opener
 from broker.oslo.directory.replica import Replica
 from broker.oslo.directory.server import DirectoryServer
 from broker.oslo.node import NodeConfig
-from broker.secret import SecretUrl
+from broker.secret import SecretUrl, read_file
+from gateway.fleet.kept import client_of
 from tests.live.ports import free_port
 from tests.tables import for_each
 from tests.unit.oslo.directory.clouds import config, rpc, set_records, state, turn_for, turn_until
@@ -268,6 +269,19 @@ def test_other_urls_are_refused_without_their_password(url):
         opener(SecretUrl(url), "redis URL 1")
     assert PASSWORD not in str(caught.value)
     assert str(caught.value).startswith("redis URL 1")
+
+
+@for_each("url", ["redis://host:1/2", "sentinel://a:1/main"])
+def test_a_password_in_a_file_counts_where_the_url_has_none(url, tmp_path):
+    file = tmp_path / "password"
+    file.write_text(f"{PASSWORD}\n")
+    file.chmod(0o600)
+    made = opener(SecretUrl(url), "x", read_file(str(file)))[1]()
+    assert made.connection_pool.connection_kwargs["password"] == PASSWORD
+    both = opener(SecretUrl(url.replace("://", "://:its-own@")), "x", PASSWORD)[1]()
+    assert both.connection_pool.connection_kwargs["password"] == "its-own"
+    gateways = client_of(SecretUrl("redis://host:1/2"), str(file))
+    assert gateways.connection_pool.connection_kwargs["password"] == PASSWORD
 
 
 def test_labels_have_no_password():
