@@ -273,6 +273,9 @@ class Hub:
             epoch_changed: the instance's rank 0 is another one, numbers begin anew; also at the first time.
             missed: events nobody here saw, 0 for none, None when that cannot be known.
         """
+        owner = self.upstream.owner
+        if owner is not None and self.identity is not None and self.identity.set_owner(owner):
+            self._each(rights.judge_again)  # it is no web user's who is no owner
         self.counters.missed += 0 if epoch_changed else missed or 0
         if self.latest is not None and (epoch_changed or missed != 0):
             self.latest.clear()

@@ -155,8 +155,15 @@ class Authenticator:
         Raises:
             ConfigError: a user is not what it must be; those of before stay.
         """
-        self.users = Users(settings)
+        self.users = Users(settings, self.users.owner)
         self._settings = settings
+
+    def set_owner(self, userid: int) -> bool:
+        """Take up whose instance it is; False: that was known. `again` says who users are now."""
+        if userid in (self.users.owner, os.geteuid()):
+            return False
+        self.users = Users(self._settings, userid)
+        return True
 
     def again(self, principal: Principal) -> Principal | None:
         """Who a principal that was let in before is by the users of now; None when that is nobody, or another one."""

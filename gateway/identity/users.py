@@ -30,11 +30,18 @@ GUEST_NAME: Final = "guest"
 class Users:
     """The users of ``[[users]]``, by name and by certificate, and those of login links.
 
+    Args:
+        settings: users, access and the names of providers count.
+        owner: userid of the instance's owner; None: of this process.
+
+    Attributes:
+        owner: as above.
+
     Raises:
         ConfigError: a name stands twice, or a role needs a setting of ``[access]`` that is false.
     """
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, owner: int | None = None) -> None:
         check_by(faults, settings)
         self._access = settings.access
         self._by_name: dict[str, UserEntry] = {user.name: user for user in settings.users}
@@ -42,6 +49,8 @@ class Users:
         for user in settings.users:
             for name in user.certificates:
                 self._by_certificate.setdefault(normal_name(name), set()).add(user.name)
+        self.owner = os.geteuid() if owner is None else owner
+        self._owners = (os.geteuid(), self.owner)
         self._shared: frozenset[int] = _shared(settings)
         self._named: frozenset[int] = frozenset(user.userid for user in settings.users)
         self._own_userids = settings.access.own_userids
@@ -87,7 +96,7 @@ class Users:
         if entry is None:
             raise _no_role(f"user {name[:64]!r} is not in [[users]]")
         roles = roles_of(entry.roles)
-        own = entry.userid != os.geteuid() or bool(roles & Role.OWNER)
+        own = entry.userid not in self._owners or bool(roles & Role.OWNER)
         return Principal(
             name=name,
             userid=entry.userid if own else NOBODY,
@@ -133,7 +142,8 @@ class Users:
         userid is another's.
         """
         roles = self._let_in(mine.role_names)
-        return replace(mine, roles=roles) if roles and mine.userid not in self._named else None
+        others = mine.userid in self._named or (mine.userid in self._owners and not roles & Role.OWNER)
+        return replace(mine, roles=roles) if roles and not others else None
 
     def _let_in(self, names: Iterable[str]) -> Role:
         """Roles of claims, without those that ``[access]`` does not let in over the web."""
@@ -159,12 +169,13 @@ class Users:
         """The claim ``userid``.
 
         Raises:
-            Denied: it is none, root's, nobody's, the gateway's own, or of those that are given here (403).
+            Denied: it is none, root's, nobody's, the gateway's own or the instance owner's, or of those that are given
+                here (403).
         """
         userid = userid_of(claims.get("userid"))
         if userid is None:
             raise _no_role(f"user {name[:64]!r}: the claim userid is no userid")
-        if userid in (0, NOBODY, os.geteuid()) or self._is_own(userid):
+        if userid in (0, NOBODY, *self._owners) or self._is_own(userid):
             raise _no_role(f"user {name[:64]!r}: no claim may say userid {userid}")
         return userid
 

@@ -78,6 +78,7 @@ class Upstream:
         handle: for calls as the owner; None while not joined.
         joined: session traffic can be sent.
         epoch: uuid of rank 0's broker, whose numbers events carry; "" while not joined.
+        owner: userid of the instance's owner, as whom we are stamped there; None before the first join.
         rank: of the broker we are attached to. size: brokers of the instance. version: as it says.
         headgate: it is one of ours, not a flux-core. journals: it has a journal, on or off, that takes refusals.
         reason: why it is not joined; "" while it is.
@@ -101,6 +102,7 @@ class Upstream:
         self.handle: Trunk | None = None
         self.joined = False
         self.epoch = ""
+        self.owner: int | None = None
         self.rank = 0
         self.size = 0
         self.version = ""
@@ -282,6 +284,7 @@ class Upstream:
                 f"{self.shown} takes us for the guest {seen.get('userid')}: a gateway has to run as its owner",
                 errno.EPERM,
             )
+        self.owner = int(seen["userid"])
         self.rank = await trunk.rank()
         trunk.numbering.certain = self.rank == 0
         self.size = await trunk.size()

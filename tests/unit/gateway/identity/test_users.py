@@ -197,6 +197,25 @@ def test_claims_lose_the_roles_that_are_not_let_in_any_more():
     assert users(allow_admin=True).again(mine) is None
 
 
+def test_the_owner_of_the_instance_is_nobody_else():
+    """The gateway hears who that is when it joins: with a key it may run as somebody else."""
+    entries = (UserEntry(name="a", userid=1500), UserEntry(name="b", userid=7))
+    before, after = (Users(GatewaySettings(users=entries), owner) for owner in (None, 1500))
+    assert [principal(after, name).userid for name in "ab"] == [NOBODY, 7]
+    assert after.again(principal(before, "a")) is None
+    assert after.again(principal(before, "b")) == principal(before, "b")
+    more = {
+        "kind": "jwt",
+        "credential": "jwt:1",
+        "expires": 9.0,
+        "claims": {"userid": 1600, "roles": ["user"]},
+    }
+    claimed = before.principal("c", **more)
+    assert Users(GatewaySettings(), 1600).again(claimed) is None
+    with pytest.raises(Denied, match="no claim may say"):
+        Users(GatewaySettings(), 1600).principal("c", **more)
+
+
 def test_claims_end_once_another_user_has_their_userid():
     assert users(UserEntry(name="a", userid=9)).again(claimed("user")) is None
 
