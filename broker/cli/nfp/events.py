@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -15,6 +14,7 @@ from broker.cli.screen import Screen
 from broker.errors import print_error
 from broker.nfp.client import Event, NfpClient
 from broker.nfp.client.subscription import GAP
+from broker.safe_text import one_line
 
 EXAMPLES = (
     "headgate nfp events                              every job one may see, until Ctrl-C",
@@ -54,10 +54,8 @@ def show(screen: Screen, event: Event) -> None:
     """Print one event; what is missing is told on stderr."""
     if event.kind == GAP:
         lost = f"{event.lost} events are missing here" if event.lost else "events are missing here"
-        print(
-            f"headgate nfp events: {lost}: {event.message or 'the broker sent more than was read'}",
-            file=sys.stderr,
-        )
+        why = event.message or "the broker sent more than was read"
+        print_error(one_line(f"headgate nfp events: {lost}: {why}"))
     else:
         screen.record(event.body, text_of(event), STYLES.get(event.kind, ""))
 

@@ -100,6 +100,7 @@ class JobDisplay:
 
     def _line(self, worker: str, text: str, done: bool = False) -> None:
         assert self._progress is not None
+        text = one_line(text)
         found = self._lines.get(worker)
         if found is None:
             found = self._lines[worker] = self._progress.add_task(worker or "job", total=None, said=text)
@@ -221,7 +222,7 @@ async def _draw(job: Job, display: JobDisplay) -> None:
 async def _answer(job: Job, event: Event, display: JobDisplay) -> None:
     """Ask whoever sits at the terminal; elsewhere the request waits for its own timeout."""
     if not sys.stdin.isatty():
-        print_error(f"{event.worker} asks: {event.question} (no terminal to answer at)")
+        print_error(one_line(f"{event.worker} asks: {event.question} (no terminal to answer at)"))
         return
     with display.aside():
         print(one_line(f"{event.worker} asks: {event.question} "), end="", file=sys.stderr, flush=True)

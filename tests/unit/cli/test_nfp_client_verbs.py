@@ -1,5 +1,6 @@
 """The client verbs of NFP against a broker made by hand, as a person calls them."""
 
+import asyncio
 import io
 import json
 import os
@@ -13,12 +14,14 @@ import pytest
 
 from broker.cli import exits
 from broker.cli.main import main
+from broker.cli.nfp import events, following
 from broker.cli.nfp.following import show_results
 from broker.cli.nfp.jobs import JOB_HEADS, job_row
 from broker.cli.nfp.session import CONNECT_S, NfpSession
 from broker.cli.screen import Screen
 from broker.errors import LinkBroken
-from broker.nfp.client import BlockingClient, NfpClient
+from broker.nfp.client import BlockingClient, Event, NfpClient
+from broker.nfp.client.subscription import GAP
 from broker.transport import curve
 from tests.tables import for_each
 from tests.unit.nfp.client.fake_broker import FakeBroker, until
@@ -240,6 +243,17 @@ def test_whoever_sits_at_a_terminal_answers_workers(ours, monkeypatch, capsys):
     assert "w2 asks: really? " in said.err
     assert said.out == "w2: 7\n"
     assert ours.inputs["w2"]["value"] == 7
+
+
+def test_what_workers_say_stays_on_its_line(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    said = "really?\nheadgate: forged\x1b[2J"
+    body = {"extras": {"input_request": {"id": "1", "question": said}}}
+    asyncio.run(following._answer(None, Event("input_request", "w2", said, body), None))
+    events.show(Screen(False), Event(GAP, message=said))
+    told = capsys.readouterr().err
+    assert told.count("\n") == 2
+    assert "\x1b" not in told
 
 
 def test_services_of_the_broker_itself_are_asked_once(broker, capsys):
