@@ -167,11 +167,15 @@ def not_there_yet(rundir: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     """What may pass by itself: a configuration, and what is said of it."""
     run = f'[broker]\nrundir = "{rundir}/later"\n'
     save(ours := generate(), rundir / "node.cert")
-    address = curve(rundir, "node.cert").replace(KEY, ours.public_key).replace(f"ipc://{rundir}/tree-0", "{}")
     elsewhere = "tcp://192.0.2.1:8050"
     return {
         "a certificate": (curve(rundir, "none.cert"), ("none.cert", "No such file")),
-        "an address": (address.format(elsewhere), (elsewhere, "assign requested address")),
+        "an address": (
+            curve(rundir, "node.cert")
+            .replace(KEY, ours.public_key)
+            .replace(f"ipc://{rundir}/tree-0", elsewhere),
+            (elsewhere, "assign requested address"),
+        ),
         "a listener's address": (
             f'{run}[[listen]]\nuri = "{elsewhere}"\ninsecure = true\n',
             (elsewhere, "assign requested address"),
