@@ -17,6 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from broker import atomic
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 
 ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
 """Names that every certificate has besides those that were asked for."""
@@ -101,7 +102,7 @@ def save(made: Made, directory: str | os.PathLike[str], *, replace: bool = False
         atomic.write(key, made.key)
         atomic.write(certificate, made.certificate, 0o644)
     except OSError as error:
-        raise ConfigError(f"{error.filename or folder}: {error.strerror}", error.errno) from error
+        raise obstacle(f"{error.filename or folder}: {error.strerror}", error) from error
     return certificate, key
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from broker import atomic
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.trust import folder_objection
 
 _LOCK: Final = "lock"
@@ -49,8 +50,8 @@ class Rundir:
                 os.chmod(self.path, 0o711)  # noqa: S103 - certificates in it are 0600, sockets ask who comes
             self._lock: int = self._take()
         except OSError as error:
-            raise ConfigError(
-                f"run directory {path or tempfile.gettempdir()}: {error.strerror}", error.errno
+            raise obstacle(
+                f"run directory {path or tempfile.gettempdir()}: {error.strerror}", error
             ) from error
 
     def _make(self, path: str | None) -> str:
@@ -101,7 +102,7 @@ class Rundir:
         try:
             atomic.write(path, text.encode())
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
+            raise obstacle(f"{path}: {error.strerror}", error) from error
         return path
 
     def remove(self) -> None:

@@ -14,6 +14,7 @@ go on; then call ``poll``. Restarts need a clock, so ``poll`` has to be called n
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -25,7 +26,6 @@ import msgspec
 
 from broker import interpreter
 from broker.backoff import Backoff
-from broker.errors import ConfigError
 from broker.journal import premises
 from broker.journal.child import Child
 from broker.journal.marks import (
@@ -40,6 +40,7 @@ from broker.journal.marks import (
     WRITER_DIED,
 )
 from broker.journal.options import JournalOptions
+from broker.obstacles import obstacle
 
 if TYPE_CHECKING:
     from broker.journal.shipment import Shipment
@@ -137,7 +138,8 @@ class Recorder:
         if self.state == "on":
             return
         if not self._see_off(time.monotonic() + CLOSE_S):
-            raise ConfigError(f"journal {self.options.directory}: the former writer is still at work")
+            text = f"journal {self.options.directory}: the former writer is still at work"
+            raise obstacle(text, errno.EBUSY)
         lock = premises.take(self.options, 0.0 if self._number else FORMER_S)
         self._failed_starts = 0
         self._backoff.reset()
@@ -146,7 +148,7 @@ class Recorder:
                 self._spawn(lock.fd)
         except OSError as error:
             text = f"the journal's writer cannot be started: {error.strerror}"
-            raise ConfigError(text, error.errno) from error
+            raise obstacle(text, error) from error
         if self.options.ship_to and self._shipment is None:
             from broker.journal.shipment import Shipment
 

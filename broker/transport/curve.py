@@ -158,7 +158,7 @@ def save(certificate: Certificate, path: str | Path, *, replace: bool = False) -
     try:
         atomic.write(path, data, mode, replace=replace)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot write the certificate: {error.strerror}", error.errno) from error
+        raise obstacle(f"{path}: cannot write the certificate: {error.strerror}", error) from error
 
 
 def _read(path: str | Path, *, secret: bool) -> str:

@@ -224,7 +224,7 @@ def test_keys_are_changed_under_load_and_nobody_notices(instance, ranks):
         assert heard == list(range(heard[0], load.published + 1))
     assert incarnations(instance) == before
     for rank in range(4):
-        assert instance.said(rank, "refused") == 0
+        assert instance.said(rank, "WARNING refused") == 0
         assert instance.said(rank, "lost") == 0
         assert instance.said(rank, "joined rank ") == (rank > 0)
         assert instance.said(rank, " ended") == 0

@@ -27,6 +27,7 @@ from broker.errors import ConfigError
 from broker.nfp.inventory import Datastore, Topology, TopologyWorker, load_environment, read_topology
 from broker.nfp.inventory.topology import ENDPOINT
 from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key
+from broker.obstacles import obstacle
 from broker.outlet import take_over
 from broker.settings import NfpSection
 from broker.transport.zeromq.address import contact, parse
@@ -291,7 +292,7 @@ class OutputPrinter:
         try:
             home.make(folder)
         except OSError as error:
-            raise ConfigError(f"{folder}: cannot make the folder: {error.strerror}", error.errno) from error
+            raise obstacle(f"{folder}: cannot make the folder: {error.strerror}", error) from error
         self._folder = folder
         self._as_json = as_json
         self._quiet = quiet

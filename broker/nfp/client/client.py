@@ -121,7 +121,7 @@ class NfpClient:
         try:
             return peer_file(self.state_dir or default_base_dir(), self.name, ".db")
         except ConfigError as error:
-            raise ConfigError(f"{error}; store=False keeps no jobs on disk", error.errno) from error
+            raise type(error)(f"{error}; store=False keeps no jobs on disk", error.errno) from error
 
     # -- life -------------------------------------------------------------------------------------
 

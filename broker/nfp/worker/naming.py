@@ -17,6 +17,7 @@ from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX
 from broker.nfp.peer.keys import peer_file
 from broker.nfp.store.database import Lock
+from broker.obstacles import obstacle
 
 log = logging.getLogger("headgate")
 NEIGHBOURS_MAX: Final = 1000
@@ -87,7 +88,7 @@ class Naming:
         except ConfigError:
             return False
         except OSError as error:
-            raise ConfigError(f"{path}.lock: {error.strerror}", error.errno) from error
+            raise obstacle(f"{path}.lock: {error.strerror}", error) from error
         return True
 
     def release(self) -> None:

@@ -22,6 +22,7 @@ from struct import Struct
 from typing import Final, Protocol
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.transport.zeromq.address import Endpoint
 from broker.transport.zeromq.connection import inode
 
@@ -173,8 +174,8 @@ class ReplacedPath:
                 self._next = _identity(path)
                 return made.detach()
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen at ipc://{self._path}: {error.strerror or error}", error.errno
+            raise obstacle(
+                f"cannot listen at ipc://{self._path}: {error.strerror or error}", error
             ) from error
 
     def take(self, fd: int) -> None:

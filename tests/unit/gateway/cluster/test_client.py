@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError, HeadgateError
-from broker.settings.addresses import UNIX_PATH_BYTES
+from broker.schemes import UNIX_PATH_BYTES
 from gateway.cluster import state
 from gateway.cluster.client import Cluster, check_paths, free_url, last_line, lines_of
 from gateway.cluster.shape import Shape
@@ -72,7 +72,7 @@ def test_logs_of_what_is_not_there(saved):
 def test_paths_that_are_too_long_are_told_before_anything_is_started(saved, monkeypatch, rundir):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(rundir / ("x" * 90)))
     cluster = saved(Shape("demo", 1))
-    with pytest.raises(ConfigError, match="too long for a socket"):
+    with pytest.raises(ConfigError, match="at most 107 bytes"):
         cluster.up()
     assert list((cluster.folder / state.KEYS).iterdir()) == []
 
