@@ -21,7 +21,7 @@ def text(value: object) -> str:
         said = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
         return said.encode("utf-8", "backslashreplace").decode()
     except BaseException as error:  # it is not ours: it may raise anything
-        return f"({_kind(value)}, whose text cannot be read: {_kind(error)})"
+        return f"({kind(value)}, whose text cannot be read: {kind(error)})"
 
 
 def one_line(said: str) -> str:
@@ -67,10 +67,11 @@ def about(error: BaseException) -> str:
     ('ValueError: no', 'KeyError')
     """
     said = text(error)
-    return f"{_kind(error)}: {said}" if said else _kind(error)
+    return f"{kind(error)}: {said}" if said else kind(error)
 
 
-def _kind(value: object) -> str:
+def kind(value: object) -> str:
+    """The name of its class."""
     try:
         return str(type(value).__name__)
     except BaseException:  # a class of classes may say anything, too

@@ -28,7 +28,7 @@ from oslo_serialization import jsonutils
 
 from broker.nesting import check
 from broker.oslo.bodies import USUAL, BodyFormat
-from broker.safe_text import text
+from broker.safe_text import about, kind, text
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +129,8 @@ def reply_body(result: Any) -> bytes:
         if inspect.isgenerator(result) or inspect.isawaitable(result) or inspect.isasyncgen(result):
             raise TypeError(f"the endpoint returned a {type(result).__name__}, expected a value")
         return encode({"result": result})
-    except Exception as error:  # also what a result does when it is gone through
-        log.exception("the result of a call, a %s, cannot be sent", type(result).__name__)
+    except BaseException as error:  # also what a result does when it is gone through
+        log.error("the result of a call, a %s, cannot be sent: %s", kind(result), about(error))
         return failure_body((type(error), error, error.__traceback__))
 
 
@@ -138,24 +138,29 @@ def failure_body(failure: tuple[Any, Any, Any]) -> bytes:
     """Body of a reply that raises at the caller; ``failure`` is ``sys.exc_info()`` of the endpoint."""
     try:
         return encode({"failure": common.serialize_remote_exception(failure)})
-    except Exception:  # its arguments cannot be sent, or its __str__ fails: as much of it as can be
-        log.exception("an exception of a call, a %s, cannot be sent as it is", text(failure[0]))
-        return encode({"failure": _to_text(_told(*failure))})
+    except (
+        BaseException
+    ) as error:  # its arguments cannot be sent, or its __str__ fails: as much of it as can be
+        log.error("an exception of a call, %s, cannot be sent as it is: %s", about(failure[1]), about(error))
+        return encode({"failure": _to_text(_told(failure[1], failure[2]))})
 
 
-def _told(kind: Any, error: Any, trace: Any) -> dict[str, Any]:
+def _told(error: Any, trace: Any) -> dict[str, Any]:
     """What ``serialize_remote_exception`` writes of an exception, with texts where something cannot be sent."""
     try:
-        lines = traceback.format_exception(kind, error, trace)
-    except Exception:  # attributes that no exception of its kind has
-        lines = [*traceback.format_tb(trace), f"{kind.__name__}: {text(error)}\n"]
-    kwargs = getattr(error, "kwargs", None)
+        lines = traceback.format_exception(type(error), error, trace)
+    except BaseException:  # attributes that no exception of its kind has
+        lines = [*traceback.format_tb(trace), f"{about(error)}\n"]
+    try:
+        args, kwargs = [_sendable(each) for each in error.args], getattr(error, "kwargs", None)
+    except BaseException:  # properties in place of what every exception has
+        args, kwargs = [], None
     return {
-        "class": kind.__name__,
-        "module": kind.__module__,
+        "class": kind(error),
+        "module": text(type(error).__module__),
         "message": text(error),
         "tb": [text(line) for line in lines],
-        "args": [_sendable(each) for each in error.args],
+        "args": args,
         "kwargs": {text(key): _sendable(each) for key, each in kwargs.items()}
         if type(kwargs) is dict
         else {},
@@ -165,7 +170,7 @@ def _told(kind: Any, error: Any, trace: Any) -> dict[str, Any]:
 def _sendable(value: Any) -> Any:
     try:
         _to_text(value)
-    except Exception:
+    except BaseException:
         return text(value)
     return value
 

@@ -239,6 +239,12 @@ class Odd(Exception):
         super().__init__(*args)
 
 
+class NoArguments(Exception):
+    @property
+    def args(self) -> Any:
+        raise RuntimeError("none")
+
+
 @for_each(
     ("error", "said"),
     [
@@ -246,6 +252,7 @@ class Odd(Exception):
         (Unsayable(), "Unsayable, whose text cannot be read"),
         (Odd(b"\xff"), "xff"),
         (Odd(object(), {(1, 2): 3}), "object"),
+        (NoArguments("odd"), "odd"),
         (KnownHere("caf\udce9"), "caf"),
     ],
 )
@@ -272,8 +279,11 @@ class Detached(dict[str, Any]):
 
 
 class Lazy:
+    def __init__(self, error: type[BaseException] = RuntimeError) -> None:
+        self.error = error
+
     def __iter__(self) -> Any:
-        raise RuntimeError("detached")
+        raise self.error("detached")
 
 
 @for_each(
@@ -283,6 +293,7 @@ class Lazy:
         ({"a": Detached(KeyError("row"))}, KeyError, "row"),
         (Lazy(), RuntimeError, "detached"),
         ([Lazy()], RuntimeError, "detached"),
+        ([Lazy(SystemExit)], oslo_messaging.RemoteError, "SystemExit detached"),
         (b"\xff", oslo_messaging.RemoteError, "UnicodeDecodeError.*utf-8"),
         ((each for each in [1]), TypeError, "returned a generator"),
     ],
