@@ -297,21 +297,25 @@ class OutputPrinter:
         self._as_json = as_json
         self._quiet = quiet
         self._files: dict[str, _File] = {}
-        self._screen = take_over("stdout")
+        self._screen = take_over("stdout", self._dropped)
 
     def __call__(self, name: str, event: str, text: str) -> None:
         """See ``processes.Tell``."""
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        now = _now()
         if name:
             self._keep(name, text if event == "line" else f"{now} -- {text}")
         if event == "line" and self._quiet:
             return
-        if self._as_json:
-            line = json.dumps({"time": now, "name": name, "event": event, "text": text})
-        else:
-            line = f"{name} {'|' if event == 'line' else '-'} {text}" if name else text
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            self._screen.write(f"{line}\n")
+            self._screen.write(self._told(now, name, event, text))
+
+    def _told(self, now: str, name: str, event: str, text: str) -> str:
+        if self._as_json:
+            return json.dumps({"time": now, "name": name, "event": event, "text": text}) + "\n"
+        return f"{name} {'|' if event == 'line' else '-'} {text}\n" if name else f"{text}\n"
+
+    def _dropped(self, lines: int) -> str:
+        return self._told(_now(), "", "dropped", f"{lines} lines were dropped here: nobody read them")
 
     def close(self) -> None:
         """Let what waits be written, if the terminal takes it."""
@@ -326,6 +330,10 @@ class OutputPrinter:
             path = self._folder / f"{quote(name, safe=' ')}.log"
             file = self._files[name] = _File(path, maxBytes=LOG_BYTES_MAX, backupCount=1)
         file.emit(logging.makeLogRecord({"msg": line}))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class _File(RotatingFileHandler):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from broker.cli import exits
 from broker.cli.main import main
 from broker.cli.nfp import norfab_worker, up
 from broker.nfp.inventory import Datastore, read_topology
+from broker.outlet import Outlet
 from tests.tables import for_each
 
 KEY = "k" * 40
@@ -220,6 +222,16 @@ def test_objects_without_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = json.loads(capsys.readouterr().out)
     assert (said["name"], said["event"], said["text"]) == ("w", "left", "has left")
     assert "text" in (tmp_path / "w.log").read_text()
+
+
+def test_what_nobody_reads_is_told_as_an_object_among_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(tmp_path / "out", "w", encoding="utf-8") as out:
+        monkeypatch.setattr("sys.stdout", Outlet(out))
+        up.OutputPrinter(tmp_path, as_json=True, quiet=True).close()
+        said = json.loads(sys.stdout.told_of(7))
+    assert (said["event"], said["text"][:7]) == ("dropped", "7 lines")
 
 
 def test_a_folder_that_cannot_be_made(
