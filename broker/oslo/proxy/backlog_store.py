@@ -10,11 +10,13 @@ proxy that is killed in between may have lost the last messages, or hand the las
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from typing import Final
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.oslo.proxy.backlog import Backlog, BacklogRecipient, Kept
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.pool_member import Notification
@@ -41,7 +43,7 @@ class BacklogFile:
         counters: where errors are told.
 
     Raises:
-        ConfigError: it can be neither read nor made.
+        ConfigError: it can be neither read nor made. NotReady: not now: another program has it locked, say.
     """
 
     def __init__(self, reactor: Reactor, path: str, counters: Counters) -> None:
@@ -52,6 +54,10 @@ class BacklogFile:
         self._soon = False
         try:
             self._db = self._open()
+        except sqlite3.OperationalError as error:  # nothing is wrong with what is in it
+            absent = not os.path.isdir(os.path.dirname(os.path.abspath(path)))
+            text = f"oslo.backlog.path {path}: {error}"
+            raise obstacle(text, errno.ENOENT if absent else error, absent=True) from error
         except sqlite3.DatabaseError as error:
             aside = f"{path}.damaged"
             counters.dropped(

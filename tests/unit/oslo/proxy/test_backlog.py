@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, NotReady
 from broker.oslo.names import LISTENER_CHARS
 from broker.oslo.node import BacklogConfig
 from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, BacklogRecipient, listener_of
@@ -273,6 +273,21 @@ def test_a_file_that_cannot_be_read_is_put_aside(tmp_path, clock):
     disk.reactor.close()
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT count(*) FROM shelves").fetchone() == (1,)
+
+
+def test_a_file_that_cannot_be_opened_now_stays_where_it_is(tmp_path, clock):
+    path = tmp_path / "backlog"
+    disk = Disk(path, clock)
+    disk.file.close()
+    disk.reactor.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(NotReady, match="locked"):
+            BacklogFile(None, str(path), Counters(None))
+    with pytest.raises(NotReady, match="unable to open"):
+        BacklogFile(None, str(tmp_path / "not-yet" / "backlog"), Counters(None))
+    assert not list(tmp_path.glob("*.damaged"))
 
 
 def test_a_file_of_somebody_else_is_closed_again(tmp_path, clock):
