@@ -255,7 +255,9 @@ class UnixTransport:
             sock.listen(BACKLOG)
         except OSError as error:
             sock.close()
-            raise obstacle(f"cannot listen at {uri}: {error.strerror}", error, path=path) from error
+            raise obstacle(
+                f"cannot listen at {uri}: {error.strerror}", error, absent=True, path=path
+            ) from error
         return UnixListener(sock, path, accept, options, UnixLink)
 
     async def dial(self, uri: str, options: Options) -> Link:
