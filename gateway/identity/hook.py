@@ -167,7 +167,9 @@ class AuthorizationHook:
             said = await self._post(key, mine)
         except FAULTS as error:
             self.outcomes["failed"] += 1
-            log.warning("authorisation hook %s: %s; it counts as a no", self._url, told(error))
+            log.warning(
+                "authorisation hook %s: %s; it counts as a no", self._url, self._url.masked_in(told(error))
+            )
             verdict = Verdict(False, AWAY, errno.EHOSTUNREACH)
             answers = isinstance(error, ValueError) and not isinstance(error, OSError)
             if answers or (isinstance(error, TimeoutError) and self._answered_at > began):

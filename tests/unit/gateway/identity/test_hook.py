@@ -172,7 +172,9 @@ async def test_a_hook_that_is_slow_is_waited_for_once_and_asked_again_in_a_momen
 
 
 async def test_a_question_that_it_is_slow_with_shuts_nobody_else_out(clock):
-    hook = AuthorizationHook(AccessSection(hook_url="http://127.0.0.1:1/", hook_s=0.05), lambda: clock[0])
+    hook = AuthorizationHook(
+        AccessSection(hook_url=SecretUrl("http://127.0.0.1:1/"), hook_s=0.05), lambda: clock[0]
+    )
     stuck = asyncio.Event()
 
     async def post(key, _mine):
