@@ -1,13 +1,24 @@
 """What may pass by itself, and what a person has to change."""
 
+import asyncio
 import errno
 import os
 import socket
 import sqlite3
 
+import pytest
+import zmq
+
 from broker.endings import CONFIG, FAILED, TEMPFAIL, code_of
-from broker.errors import HeadgateError
+from broker.errors import HeadgateError, NotReady
+from broker.exposition import PageListener
 from broker.obstacles import obstacle
+from broker.oslo.reactor.binding import bind_local
+from broker.transport.link import Options
+from broker.transport.unix import UnixTransport
+from broker.transport.zeromq.binding import bind, listening_at
+from gateway.settings.places import place_of
+from gateway.web import listener
 from tests.tables import for_each
 
 
@@ -56,3 +67,31 @@ def test_who_listens_is_named_and_a_file_in_the_way_is_for_a_person(rundir):
     (rundir / "file").write_text("")
     in_the_way = obstacle("taken", errno.EADDRINUSE, path=os.fspath(rundir / "file"))
     assert (str(in_the_way), code_of(in_the_way)) == ("taken", CONFIG)
+
+
+def by_zeromq(path):
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
+        bind(sock, listening_at(f"ipc://{path}", None, False))
+
+
+def by_oslo(path):
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
+        bind_local(sock, f"ipc://{path}")
+
+
+def clients(path):
+    asyncio.run(UnixTransport().listen(f"local://{path}", None, Options()))
+
+
+def metrics(path):
+    asyncio.run(PageListener("metrics_listen", f"unix://{path}", None).start())
+
+
+def web(path):
+    listener.bind(place_of(f"unix://{path}"))
+
+
+@for_each("place", [by_zeromq, by_oslo, clients, metrics, web])
+def test_a_folder_of_a_socket_may_come_later(tmp_path, place):
+    with pytest.raises(NotReady, match="No such file"):
+        place(tmp_path / "not-yet" / "socket")
