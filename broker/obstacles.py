@@ -13,6 +13,7 @@ import re
 import socket
 import stat
 import struct
+import sys
 from typing import Final
 
 from broker.errors import ConfigError, NotReady
@@ -67,6 +68,9 @@ def obstacle(
 
 
 def _number(error: Exception) -> int | None:
+    tls = sys.modules.get("ssl")  # whoever loaded no TLS has no error of it
+    if tls is not None and isinstance(error, tls.SSLError):
+        return None  # its numbers are OpenSSL's
     told = getattr(error, "sqlite_errorname", "")
     number: int | None = next(
         (number for name, number in _OF_SQLITE.items() if told.startswith(name)),

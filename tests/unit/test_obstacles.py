@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import sqlite3
+import ssl
 
 import pytest
 import zmq
@@ -45,6 +46,7 @@ def of_sqlite(name: str) -> sqlite3.Error:
         (PermissionError(errno.EACCES, "x"), True, CONFIG),
         (of_sqlite("SQLITE_CORRUPT"), False, CONFIG),
         (ValueError("x"), True, CONFIG),
+        (ssl.SSLError(errno.ESTALE, "keys do not match"), True, CONFIG),
     ],
 )
 def test_what_passes_by_itself(error, absent, code):

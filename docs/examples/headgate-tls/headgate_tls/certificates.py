@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from broker.errors import ConfigError, LinkRefused
 from broker.identity import ClientKey, Key, PeerInfo
+from broker.obstacles import obstacle
 from broker.schemes import FilePath
 
 FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
@@ -116,5 +117,5 @@ def _loaded(context: ssl.SSLContext, options: TlsOptions | None) -> ssl.SSLConte
             options.cert, options.key, password=lambda: ""
         )  # else it asks at the terminal
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{file}: {error.strerror or error}", error.errno) from error
+        raise obstacle(f"{file}: {error.strerror or error}", error, absent=True) from error
     return context

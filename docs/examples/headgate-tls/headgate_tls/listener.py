@@ -10,8 +10,9 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.errors import ConfigError, LinkRefused
+from broker.errors import LinkRefused
 from broker.identity import PeerInfo
+from broker.obstacles import obstacle
 from broker.schemes import host_of, listening_host
 from broker.transport.link import Accept, Listener, Options
 from headgate_tls.certificates import peer_of, server_context
@@ -141,7 +142,7 @@ def _bound(uri: str) -> socket.socket:
             family = socket.AF_INET6 if both else socket.AF_INET
             sock = socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=both)
     except OSError as error:
-        raise ConfigError(f"cannot listen at {uri}: {error.strerror}", error.errno) from error
+        raise obstacle(f"cannot listen at {uri}: {error.strerror}", error) from error
     sock.setblocking(False)
     return sock
 
