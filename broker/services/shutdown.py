@@ -7,7 +7,6 @@ before their parents. Whoever asked by a stream hears what is logged meanwhile.
 from __future__ import annotations
 
 import errno
-from typing import Final
 
 from broker.errors import RpcError
 from broker.services.context import Context
@@ -16,9 +15,6 @@ from broker.services.ring import Entry
 from broker.services.service import Service, method
 from broker.services.streams import Streams
 from broker.serving.request import LATER, Later, Request
-
-ERRORS: Final = 3
-"""Least severe lines that are told to one who does not say which."""
 
 
 class Shutdown(Service):
@@ -47,7 +43,7 @@ class Shutdown(Service):
         """``{"loglevel"}``: rank 0 ends the instance. Streaming -> ``{"log"}``, a line each, no less severe than that,
         then ENODATA when the broker says goodbye; otherwise answered, empty, at once.
         """
-        level = request.field("loglevel", int, ERRORS) if request.message.payload_part else ERRORS
+        level = request.field("loglevel", int)
         state = self.context.state()[0]
         if self._begun:
             raise RpcError(errno.EINVAL, "shutdown is already in progress")

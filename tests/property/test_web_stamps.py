@@ -14,6 +14,7 @@ from broker.transport.inproc import pair
 from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.message import Message
+from broker.wire.parts import encode_part
 from broker.wire.payload import encode_json
 from gateway.codecs import new_codec
 from gateway.hub import Hub
@@ -65,12 +66,13 @@ def messages(draw):
     kind = draw(st.sampled_from([wire.REQUEST, wire.RESPONSE, wire.EVENT, wire.CONTROL]))
     payload = draw(payloads)
     message = wire.request(
-        draw(topics),
+        "x",
         payload,
         matchtag=draw(words),
         userid=draw(words),
         rolemask=draw(words),
     )
+    message.topic_part = encode_part(draw(topics))  # whatever a client writes, NULs too
     message.set_aux1(draw(words))
     own = wire.ROUTE | wire.TOPIC | (wire.PAYLOAD if payload is not None else 0)
     flags = (draw(st.integers(0, 255)) & ~(wire.ROUTE | wire.TOPIC | wire.PAYLOAD)) | own

@@ -29,12 +29,21 @@ def test_in_the_background_it_is_answered_at_once():
 
 
 def test_who_and_when_it_is_refused():
-    assert Desk(rank=1).client().refused("shutdown.start") == (22, "shutdown may only be initiated on rank 0")
+    assert Desk(rank=1).client().refused("shutdown.start", {"loglevel": 6}) == (
+        22,
+        "shutdown may only be initiated on rank 0",
+    )
     join = Desk(context={"lifecycle": "join"}).client()
-    assert join.refused("shutdown.start") == (22, "shutdown cannot be initiated in state join")
+    assert join.refused("shutdown.start", {"loglevel": 6}) == (
+        22,
+        "shutdown cannot be initiated in state join",
+    )
     assert Desk().client(GUEST).refused("shutdown.start") == (1, "Request requires owner credentials")
     desk = Desk()
     desk.context.leave_errnum = errno.ENOSYS
-    assert desk.client().refused("shutdown.start") == (38, "this broker is ended by the program that runs it")
+    assert desk.client().refused("shutdown.start", {"loglevel": 6}) == (
+        38,
+        "this broker is ended by the program that runs it",
+    )
     desk.context.leave_errnum = 0
     assert desk.client().ask("shutdown.start").errnum == 0
