@@ -46,4 +46,4 @@ def test_who_and_when_it_is_refused():
         "this broker is ended by the program that runs it",
     )
     desk.context.leave_errnum = 0
-    assert desk.client().ask("shutdown.start").errnum == 0
+    assert desk.client().ask("shutdown.start", {"loglevel": 6}).errnum == 0

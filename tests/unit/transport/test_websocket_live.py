@@ -151,7 +151,10 @@ def test_refresh_keeps_the_session():
 
 def test_the_gateways_limit_is_known_to_the_client():
     async def body(folder: Path) -> None:
-        async with live(folder, "[limits]\nmessage_bytes = 4096\n") as gateway, to(gateway) as h:
+        async with (
+            live(folder, "[limits]\nmessage_bytes = 4096\npreauth_bytes = 4096\n") as gateway,
+            to(gateway) as h,
+        ):
             with pytest.raises(RpcError) as caught:
                 await h.rpc("echo.run", bytes(5000))
             assert caught.value.errno == errno.EMSGSIZE
