@@ -1,4 +1,4 @@
-"""Who is at the other end of a local socket: one answer for all that dial one. A leaf.
+"""Who is at the other end of a local socket: one answer for all that dial one.
 
 Whoever may write into the folder of a socket may put their own there, reads what is sent, and is believed. So it has to
 be a folder, no link to one, that is ours or root's and that nobody else may write to. That of a service's user counts
@@ -16,6 +16,8 @@ import socket
 import stat
 import struct
 from typing import Final
+
+from broker.identity import NOBODY
 
 TRUSTED_USERS: Final = "HEADGATE_TRUSTED_USERS"
 """Environment: names or uids of users, with commas between, whose local sockets are spoken to as well."""
@@ -36,8 +38,17 @@ def folder_objection(folder: str) -> str:
         return f"{folder}: expected a folder"
     if found.st_mode & _OTHERS_WRITE:
         mode = stat.S_IMODE(found.st_mode)
-        return f"{folder}: saw mode {mode:04o}, which lets others put sockets there, expected 0700, or chmod go-w"
-    if found.st_uid not in _trusted() and not _is_kept(os.path.dirname(folder)):
+        # also for a group of one: who is in it now, and later, is not told by the folder
+        remedies = f"chmod go-w {folder}, or umask 022 for whoever makes it"
+        return (
+            f"{folder}: saw mode {mode:04o}, which lets others put sockets there, expected 0700: {remedies}"
+        )
+    if found.st_uid in _trusted():
+        return ""
+    if found.st_uid == NOBODY:
+        whose = f"saw the folder of uid {NOBODY}, which may be anybody's"
+        return f"{folder}: {whose}, expected one of {_expected(NOBODY)}"
+    if not _is_kept(os.path.dirname(folder)):
         whose = f"saw the folder of uid {found.st_uid}, which not only root or we can have put there"
         return f"{folder}: {whose}, expected one of {_expected(found.st_uid)}"
     return ""
@@ -60,7 +71,7 @@ def peer_objection(sock: socket.socket, path: str) -> str:
         folder = os.lstat(os.path.dirname(os.path.abspath(path)))
     except OSError:
         folder = None
-    if folder is not None and folder.st_uid == uid:
+    if folder is not None and folder.st_uid == uid != NOBODY:
         return ""
     return f"{path}: saw a process of uid {uid} at the other end, expected one of {_expected(uid)}"
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import stat
 import threading
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from broker import trust
 from broker.cli import address, diagnosis, exits
 from broker.client import blocking
 from broker.errors import LinkRefused
+from broker.identity import NOBODY
 from broker.oslo.service import asking
 from broker.transport.zeromq.address import check_trust, parse
 from broker.wire.framing import Splitter, frame
@@ -100,11 +102,34 @@ def test_that_of_a_service_counts_where_only_root_or_we_can_have_put_it(rundir, 
         assert trust.folder_objection(folder) == ""
 
 
-@for_each("mode", [0o707, 0o770, 0o1777])
+def test_nobody_is_trusted_only_where_it_is_named(rundir, monkeypatch):
+    (rundir / "s").mkdir(mode=0o755)
+    lstat = os.lstat
+
+    def nobodys(path):
+        found = list(lstat(path))
+        found[stat.ST_UID] = NOBODY
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "lstat", nobodys)
+    monkeypatch.setattr(trust, "peer_uid", lambda _sock: NOBODY)
+    with socket.socket(socket.AF_UNIX) as sock:
+        asked = [
+            lambda: trust.folder_objection(f"{rundir}/s"),
+            lambda: trust.peer_objection(sock, f"{rundir}/s/local-0"),
+        ]
+        assert all(f"{trust.TRUSTED_USERS}={NOBODY}" in ask() for ask in asked)
+        monkeypatch.setenv(trust.TRUSTED_USERS, str(NOBODY))
+        assert [ask() for ask in asked] == ["", ""]
+
+
+@for_each("mode", [0o707, 0o770, 0o775, 0o1777])
 def test_one_that_others_may_write_to_is_not(rundir, mode):
     (rundir / "s").mkdir(exist_ok=True)
     (rundir / "s").chmod(mode)
-    assert f"saw mode {mode:04o}" in trust.socket_objection(f"{rundir}/s/local-0")
+    text = trust.socket_objection(f"{rundir}/s/local-0")
+    assert f"saw mode {mode:04o}" in text
+    assert f"chmod go-w {rundir}/s, or umask 022" in text
 
 
 def test_a_link_is_not(rundir, tmp_path):
