@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import importlib
 import importlib.util
+import io
 import logging
 import os
 import sys
@@ -24,7 +25,6 @@ from broker.loglines import Stderr
 from broker.nfp.peer.keys import PLAINTEXT, check_name
 from broker.nfp.worker import Worker
 from broker.nfp.worker.worker import check_service
-from broker.outlet import take_over
 
 log = logging.getLogger("headgate")
 _FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
@@ -105,10 +105,12 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(
         level=logging.WARNING if given.quiet else logging.INFO, handlers=[Stderr(logging.Formatter(_FORMAT))]
     )
-    take_over("stdout")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a task prints is there at once, in a pipe, too
     worker.take_name()
     if not given.quiet:
-        print("\n".join([*worker.summary(), "Ctrl-C ends it"]), flush=True)
+        # what is on stdout is the tasks' own
+        print("\n".join([*worker.summary(), "Ctrl-C ends it"]), file=sys.stderr)
     if asyncio.run(_serve(worker)) == "restart":
         log.info("%s: starts anew", worker.name)
         supervision.start_again()

@@ -23,7 +23,6 @@ from broker.nfp.store.peers import KEEP_S
 from broker.nfp.worker.naming import Naming
 from broker.nfp.worker.session import Session
 from broker.nfp.worker.tasks import F, Function, Task, TaskOptions, make, marked
-from broker.outlet import take_over
 from broker.safe_text import texts
 from broker.transport.curve import Certificate
 
@@ -257,8 +256,6 @@ class Worker:
         Raises:
             ConfigError: see ``run``.
         """
-        take_over("stdout")
-        take_over("stderr")
         self.take_name()
         sys.stderr.write("".join(f"{line}\n" for line in self.summary()))
         while asyncio.run(self.serve()) == "restart":

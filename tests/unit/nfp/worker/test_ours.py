@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ from broker.nfp import bodies
 from broker.nfp.names import Command, Dialect
 from broker.nfp.worker import Worker, start_control
 from broker.nfp.worker.store import StoredAssignment
+from tests.tables import for_each
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 from tests.unit.nfp.worker.rig import body, confirm, final, made, post, result, working
 
@@ -489,6 +491,23 @@ def test_main_starts_anew_until_it_is_told_to_end(monkeypatch):
     monkeypatch.setattr(worker, "serve", serve)
     assert worker.main() == 0
     assert list(lives) == []
+
+
+@for_each("name", ("stdout", "stderr"))
+def test_main_leaves_its_callers_streams_as_they_are(monkeypatch, tmp_path, name):
+    worker = Worker("dummy", name="w1")
+
+    async def serve():
+        seen.append(getattr(sys, name))
+        return "shutdown"
+
+    monkeypatch.setattr(worker, "serve", serve)
+    with open(tmp_path / name, "w") as own:
+        monkeypatch.setattr(sys, f"__{name}__", own)
+        monkeypatch.setattr(sys, name, own)
+        seen = []
+        worker.main()
+        assert [*seen, getattr(sys, name)] == [own, own]
 
 
 def test_what_a_worker_says_of_itself_before_it_runs():

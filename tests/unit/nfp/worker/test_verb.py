@@ -27,6 +27,7 @@ worker = Worker("greet", resources=["r1"])
 
 @worker.task
 def hello(who="world"):
+    print("said", who)
     return f"hello {who}"
 """
 
@@ -141,6 +142,7 @@ async def life(broker, greet, process):
     """Call it, have it started anew with another program, call it, end it."""
     await broker.take_only(Command.READY)
     assert await fetched(broker, "u1") == "hello world"
+    assert await asyncio.to_thread(process.stdout.readline) == "said world\n"
     greet.write_text(GREET.replace("hello {who}", "good day, {who}"))
     broker.say("w1", Command.MMI, client=b"o", uuid="x", body=json.dumps({"task": "restart"}).encode())
     await broker.take_only(Command.DISCONNECT, Command.RESPONSE)
@@ -162,7 +164,8 @@ def test_a_process_works_starts_anew_and_leaves(greet, tmp_path):
             asyncio.run(life(broker, greet, process))
             said, logged = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0
-            assert said.count("worker w1 of the service greet: hello") == 2
+            assert said == "said world\n", "what is there is the tasks' own"
+            assert logged.count("worker w1 of the service greet: hello") == 2
             assert "starts anew" in logged
         finally:
             if process.poll() is None:
