@@ -88,6 +88,12 @@ class Executor:
         job = next(found, None)
         return f"task {job.task} of job {job.uuid}" if job is not None and task is not None else ""
 
+    def remaining_s(self, task: asyncio.Task[Any] | None) -> float:
+        """What is left to the job that ``task`` runs; to the last of all when it runs none. From any thread."""
+        jobs = [job for job, _context in tuple(self._running.values())]
+        own = [job for job in jobs if task is not None and job.running is task]
+        return max((job.deadline for job in own or jobs), default=0.0) - time.monotonic()
+
     def add(self, job: Assignment) -> None:
         """Run ``job`` when a slot is free."""
         self._waiting.append(job)

@@ -1,7 +1,8 @@
 """A thread that sees when a task blocks the worker's event loop: it says which and where, and keeps the heartbeat.
 
 An asynchronous task that calls what blocks stops everything that the loop does. Without a sign of life the broker would
-give the worker up and its jobs to others, so that what may run twice would, although nobody is gone.
+give the worker up and its jobs to others, so that what may run twice would, although nobody is gone. That holds for the
+time of the job: a loop that is blocked longer may never go on, and others are to have the worker's jobs.
 """
 
 from __future__ import annotations
@@ -28,15 +29,20 @@ class LoopWatch:
 
     Args:
         name: of the worker. beat: called in the thread with each look at a blocked loop.
-        told_as: what is said of a task of the loop; "": it runs no job.
+        told_as: what is said of a task of the loop; "": it runs no job. remaining_s: how long that may still take.
     """
 
     def __init__(
-        self, name: str, beat: Callable[[], None], told_as: Callable[[asyncio.Task[Any] | None], str]
+        self,
+        name: str,
+        beat: Callable[[], None],
+        told_as: Callable[[asyncio.Task[Any] | None], str],
+        remaining_s: Callable[[asyncio.Task[Any] | None], float],
     ) -> None:
         self._name = name
         self._beat = beat
         self._told_as = told_as
+        self._remaining_s = remaining_s
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._ended = threading.Event()
@@ -59,7 +65,7 @@ class LoopWatch:
         self._timer = self._loop.call_later(LOOK_S, self._sign)
 
     def _watch(self) -> None:
-        looked, told = time.monotonic(), False
+        looked, told, over = time.monotonic(), False, False
         while not self._ended.wait(LOOK_S):
             before, looked = looked, time.monotonic()
             if (
@@ -70,10 +76,17 @@ class LoopWatch:
             if blocked_s < BLOCKED_S:
                 if told:
                     log.warning("%s: the event loop goes on", self._name)
-                told = False
+                told = over = False
                 continue
             try:
-                self._beat()
+                if not over and self._remaining_s(asyncio.current_task(self._loop)) > 0:
+                    self._beat()
+                elif not over:
+                    over = True
+                    log.error(
+                        "%s: the event loop is still blocked, and its time is over: no sign of life",
+                        self._name,
+                    )
                 if not told:
                     told = True
                     what = "%s: the event loop is blocked for %.1f s by %s: an ordinary function would run in a thread"

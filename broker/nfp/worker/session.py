@@ -80,7 +80,10 @@ class Session:
         self._process = ProcessStats()
         self.watchdog = Watchdog(self.name, self._process, self.stop)
         self._loop_watch = LoopWatch(
-            self.name, self.consumer.heartbeat.beat_from_thread, self.executor.told_as
+            self.name,
+            self.consumer.heartbeat.beat_from_thread,
+            self.executor.told_as,
+            self.executor.remaining_s,
         )
         self._leave = asyncio.Event()
         self._client: NfpClient | None = None

@@ -6,7 +6,9 @@ import time
 
 from broker.nfp.names import Command
 from broker.nfp.worker import loop_watch
-from tests.unit.nfp.worker.rig import PATIENCE_S, RawBroker, made, post, result, working
+from broker.nfp.worker.loop_watch import LoopWatch
+from tests.tables import for_each
+from tests.unit.nfp.worker.rig import PATIENCE_S, RawBroker, final, made, post, result, working
 
 
 def test_a_task_that_blocks_is_named_while_the_heartbeat_goes_on(monkeypatch, caplog):
@@ -49,3 +51,46 @@ def test_a_task_that_blocks_is_named_while_the_heartbeat_goes_on(monkeypatch, ca
     assert "by task blocks of job u1, " in caplog.text
     assert f"{__file__}:" in caplog.text
     assert "(blocks)" in caplog.text
+
+
+@for_each(("remaining_s", "beats"), [(60.0, True), (0.0, False)])
+def test_a_blocked_loop_has_a_heartbeat_for_the_time_of_its_job(monkeypatch, caplog, remaining_s, beats):
+    monkeypatch.setattr(loop_watch, "LOOK_S", 0.01)
+    monkeypatch.setattr(loop_watch, "BLOCKED_S", 0.03)
+
+    async def main():
+        beaten, told = [], []
+        watch = LoopWatch(
+            "w1", lambda: beaten.append(1), lambda task: told.append(1) or "task x", lambda task: remaining_s
+        )
+        watch.start()
+        end = time.monotonic() + PATIENCE_S
+        while not told or "is blocked for" not in caplog.text:
+            assert time.monotonic() < end
+            time.sleep(0.005)  # noqa: ASYNC251 (that is the point)
+        watch.stop()
+        return bool(beaten)
+
+    with caplog.at_level(logging.WARNING, "headgate"):
+        assert asyncio.run(main()) is beats
+    assert ("no sign of life" in caplog.text) is not beats
+
+
+def test_the_time_of_a_blocking_job_is_that_of_its_deadline():
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, store=False)
+            left = []
+
+            @worker.task
+            async def looks(job):
+                executor = worker._session.executor
+                left.append((executor.remaining_s(asyncio.current_task()), executor.remaining_s(None)))
+
+            async with working(worker, broker):
+                post(broker, "u1", "looks", timeout=500)
+                await final(broker)
+                assert worker._session.executor.remaining_s(None) < 0
+            assert all(400 < each <= 500 for each in left[0])
+
+    asyncio.run(main())
