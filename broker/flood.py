@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 
+from broker.safe_text import text
+
 LINES_PER_S = 10
 """Lines with the same template in one second; a person reads no more, and a retrying peer makes hundreds."""
 TEMPLATES_MAX = 256
@@ -30,12 +32,12 @@ class FloodGate(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether ``record`` is written; its own time is the clock."""
-        kind = str(record.msg) if record.args else f"{record.pathname}:{record.lineno}"
+        kind = text(record.msg) if record.args else f"{record.pathname}:{record.lineno}"
         since, count = self._seen.get(kind, (record.created, 0))
         if not 0 <= record.created - since < 1.0:
             held_back = count - LINES_PER_S
             if held_back > 0:
-                record.msg = f"{record.msg} (and {held_back} more of this kind)"
+                record.msg = f"{text(record.msg)} (and {held_back} more of this kind)"
             since, count = record.created, 0
         if kind not in self._seen and len(self._seen) >= TEMPLATES_MAX:
             self._seen = {}

@@ -23,6 +23,21 @@ def test_the_rest_of_a_second_is_told_in_the_next():
     assert quiet.getMessage() == "refused peer"
 
 
+def test_an_object_without_a_readable_text_is_let_through_like_any_other():
+    class Unreadable:
+        def __str__(self):
+            raise ValueError("no text")
+
+    gate = FloodGate()
+    assert gate.filter(record(Unreadable(), 100))
+    for _ in range(LINES_PER_S):
+        gate.filter(record(Unreadable(), 100, ()))
+    gate.filter(record(Unreadable(), 100, ()))
+    later = record(Unreadable(), 102, ())
+    assert gate.filter(later)
+    assert "Unreadable, whose text cannot be read" in later.getMessage()
+
+
 def test_kinds_do_not_hide_each_other():
     gate = FloodGate()
     for n in range(100):

@@ -18,6 +18,7 @@ from broker.nfp.dispatch.state import unnoticed
 from broker.nfp.frames import Packet, answer_packet
 from broker.nfp.management.internal_service import InternalService, refusal
 from broker.nfp.names import ASKED_BY_MMI, MMI_WORKER, SEED_CODES, Code, Command, Dialect, Sender
+from broker.safe_text import about
 
 log = logging.getLogger("headgate")
 _OPEN: Final = Command.OPEN
@@ -152,7 +153,7 @@ class Commands:
             return service.call(call)
         except Exception as error:
             log.exception("%s: %s %s failed", peer.name, packet.service, asked.task)
-            return refusal(f"{type(error).__name__}: {error}", Code.ERROR)
+            return refusal(about(error), Code.ERROR)
 
 
 def _unsaid(peer: Peer, packet: Packet) -> frozenset[str]:

@@ -22,6 +22,7 @@ from broker.nfp.client.errors import FetchFailed
 from broker.nfp.client.fetching import path_of
 from broker.nfp.client.transfer import MARK_CHARS, Details
 from broker.nfp.urls import is_url
+from broker.safe_text import kind, text
 
 KEPT_S: Final = 7 * 86_400.0
 """Longer than a task runs that was given the path."""
@@ -150,9 +151,9 @@ async def _fetched(url: str, fetch: Fetch) -> str:
     try:
         return os.fspath(await fetch(url))
     except Exception as error:
-        text = str(error) or type(error).__name__
+        said = text(error) or kind(error)
         raise FetchFailed(
-            text if text.startswith(url) else f"fetching {url[:256]!r} failed: {text}"
+            said if said.startswith(url) else f"fetching {url[:256]!r} failed: {said}"
         ) from error
 
 
@@ -166,7 +167,7 @@ def _read(url: str, path: str) -> str:
             )
         return content.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise FetchFailed(f"{url[:256]!r} cannot be read as text: {error}") from error
+        raise FetchFailed(f"{url[:256]!r} cannot be read as text: {text(error)}") from error
 
 
 def _replaced(value: Any, by: dict[str, str]) -> Any:

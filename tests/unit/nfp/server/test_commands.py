@@ -24,6 +24,11 @@ from tests.unit.nfp.server.scripted import RecordingDispatch, RecordingJournal, 
 BOTH = (Dialect.SEED, Dialect.NORFAB)
 
 
+class Unreadable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
 class Service:
     def __init__(self, name=MMI_BROKER, status=200):
         self.name = name
@@ -34,6 +39,8 @@ class Service:
         self.calls.append(call)
         if call.task == "break":
             raise ValueError("it broke")
+        if call.task == "break unreadably":
+            raise Unreadable
         return Answer(self.status, msgspec.json.encode({"task": call.task}))
 
 
@@ -134,11 +141,19 @@ def test_the_texts_clients_get_exactly_one(status):
     assert answers[0].status_text
 
 
-def test_a_service_of_the_broker_that_breaks_is_told():
+@for_each(
+    ("task", "error"),
+    [
+        ("break", "ValueError: it broke"),
+        ("break unreadably", "Unreadable: (Unreadable, whose text cannot be read: ValueError)"),
+    ],
+)
+def test_a_service_of_the_broker_that_breaks_is_told(task, error):
     on = Setting()
-    answers = on.say(request(Command.MMI, "u", service=MMI_BROKER, body=b'{"task":"break"}'))
+    body = msgspec.json.encode({"task": task})
+    answers = on.say(request(Command.MMI, "u", service=MMI_BROKER, body=body))
     assert answers[0].status == 500
-    assert msgspec.json.decode(answers[0].body)["error"] == "ValueError: it broke"
+    assert msgspec.json.decode(answers[0].body)["error"] == error
 
 
 def test_an_answer_that_takes_its_time_is_sent_when_it_is_there():

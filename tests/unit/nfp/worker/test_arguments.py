@@ -122,3 +122,17 @@ def test_cancelling_is_passed_on(tmp_path):
                 await localise((["nf://a"], {}), never)
 
     asyncio.run(scenario())
+
+
+def test_an_error_without_a_readable_text_is_told_as_one_that_fetching_ended_with():
+    class Unreadable(Exception):
+        def __str__(self):
+            raise ValueError("no text")
+
+    async def fetch(url):
+        raise Unreadable
+
+    with pytest.raises(
+        FetchFailed, match=r"fetching 'nf://a' failed: .Unreadable, whose text cannot be read"
+    ):
+        run((["nf://a"], {}), fetch)
