@@ -78,7 +78,7 @@ def initial(
         attributes["parent-uri"] = attributes["tbon.parent-endpoint"] = (masked(parent.address), IMMUTABLE)
     own = settings.host(rank)
     if own is not None and topology.children(rank):
-        attributes["tbon.endpoint"] = (lambda: endpoint() or own.address, 0)
+        attributes["tbon.endpoint"] = (lambda: masked(endpoint() or own.address), 0)
     attributes["broker.quorum"] = (str(topology.size), 0)
     for name in ("log-stderr-level", "log-level"):
         attributes[name] = (str(STDERR_SEVERITY[section.log_level]), SETTABLE)

@@ -28,7 +28,7 @@ def _shown(value: Any, foreign: bool) -> Any:
 
 
 def secrets(value: Any, name: str = "") -> Iterator[str]:
-    """The settings with a password in them, by name."""
+    """The settings of which something is not shown, by name; not all of a foreign transport's: it may be harmless."""
     if isinstance(value, Struct):
         for field in value.__struct_fields__:
             yield from secrets(getattr(value, field), f"{name}.{field}" if name else field)
@@ -38,7 +38,5 @@ def secrets(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for at, each in enumerate(value):
             yield from secrets(each, f"{name}[{at}]")
-    elif isinstance(value, (SecretUrl, str)):
-        url = SecretUrl(value) if isinstance(value, str) else value
-        if url.secret:
-            yield name
+    elif value.secret if isinstance(value, SecretUrl) else isinstance(value, str) and masked(value) != value:
+        yield name

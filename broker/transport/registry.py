@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from broker.errors import ConfigError
 from broker.schemes import capabilities_of, find, scheme_of
+from broker.secret import masked
 
 if TYPE_CHECKING:
     from broker.transport.link import Accept, Link, Listener, Options, Transport
@@ -49,10 +50,12 @@ def _check(uri: str, options: Options) -> None:
     """Refuse what the transport does not say that it can."""
     can = capabilities_of(uri)
     if options.dialect not in can.dialects:
-        raise ConfigError(f"{uri}: this transport does not carry dialect {options.dialect!r}")
+        raise ConfigError(f"{masked(uri)}: this transport does not carry dialect {options.dialect!r}")
     if options.strict_rfc3 and not can.strict_rfc3:
-        raise ConfigError(f"{uri}: this transport does not write the form of strict_rfc3")
+        raise ConfigError(f"{masked(uri)}: this transport does not write the form of strict_rfc3")
     if options.tree and not can.tree:
-        raise ConfigError(f"{uri}: this transport does not join brokers")
+        raise ConfigError(f"{masked(uri)}: this transport does not join brokers")
     if can.protection == "none" and not options.insecure and can.is_exposed(uri):
-        raise ConfigError(f"{uri}: plaintext off loopback; set insecure = true, or use another transport")
+        raise ConfigError(
+            f"{masked(uri)}: plaintext off loopback; set insecure = true, or use another transport"
+        )

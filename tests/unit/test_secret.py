@@ -30,6 +30,9 @@ MARK = "hush"
         ),
         (f"unix:///run/r.sock?password={MARK}", "unix:///run/r.sock?password=***"),
         (f"https://h/p?{MARK}#once={MARK}", "https://h/p?***#once=***"),
+        (f"https://{MARK}@h", "https://h"),
+        (f"https://h/p?code={MARK}", "https://h/p?code=***"),
+        ("abfs://c@a.net/j", "abfs://c@a.net/j"),
         ("tcp://*:5555", "tcp://*:5555"),
         ("ipc://@abstract?", "ipc://@abstract?"),
     ],
@@ -37,6 +40,7 @@ MARK = "hush"
 def test_of_a_url_login_and_values_are_hidden(url, shown):
     assert masked(url) == shown
     secret = SecretUrl(url)
+    assert secret.secret is SecretPlace(url).secret is (MARK in url), "others must not read it, either"
     texts = [str(secret), repr(secret), f"{secret}", f"{secret:.99}", f"{[secret]}"]
     assert not any(MARK in text for text in texts)
     assert msgspec.json.encode(secret, enc_hook=hidden) == msgspec.json.encode(shown)
@@ -48,6 +52,7 @@ def test_of_a_url_login_and_values_are_hidden(url, shown):
 def test_what_is_no_url_is_hidden_unless_it_is_a_place():
     assert str(SecretUrl(f"u:{MARK}@h")) == str(SecretPlace(f"u:{MARK}@h")) == HIDDEN
     assert str(SecretPlace("/var/a@b?c")) == "/var/a@b?c"
+    assert not SecretPlace("/var/a@b?c").secret
 
 
 def test_nothing_encodes_one_unasked():

@@ -23,6 +23,7 @@ from broker.node.overlay import control, hello
 from broker.node.overlay.config import Objection, OverlayConfig
 from broker.node.overlay.liveness import ActiveClock, KeepaliveTimer, SilenceTimer, lost_after_s
 from broker.routing.port import PARENT, Port
+from broker.secret import masked, masked_in
 from broker.transport import registry
 from broker.transport.link import Link
 from broker.wire.message import CONTROL, UPSTREAM, Message
@@ -56,6 +57,7 @@ class Parent:
     ) -> None:
         self._broker = broker
         self._config = config
+        self._shown = masked(config.parent_uri or "")
         self._introduce = introduce
         self._joined = joined
         self._clock = clock
@@ -91,12 +93,12 @@ class Parent:
                 if self._config.dial.extra.get("curve") is shown:
                     raise
                 log.warning(
-                    "cannot join the parent at %s: %s; keys have changed", self._config.parent_uri, error
+                    "cannot join the parent at %s: %s; keys have changed", self._shown, masked_in(str(error))
                 )
             except (LinkError, ConfigError) as error:
                 if isinstance(error, ConfigError) and not again:
                     raise
-                log.warning("cannot join the parent at %s: %s", self._config.parent_uri, error)
+                log.warning("cannot join the parent at %s: %s", self._shown, masked_in(str(error)))
             # whoever dialled for longer has paused meanwhile
             await asyncio.sleep(max(0.0, began + self._backoff.after() - self._clock()))
             self.reincarnate()
@@ -127,7 +129,7 @@ class Parent:
         rank = router.topology.parent(router.rank)
         if link.peer.rank not in (None, rank):  # known by its key, and another broker of the tree
             link.close()
-            text = f"{config.parent_uri} has the key of rank {link.peer.rank}, expected that of rank {rank}"
+            text = f"{self._shown} has the key of rank {link.peer.rank}, expected that of rank {rank}"
             raise LinkRefused(text, errno.EPERM)
         greeting, self._greeted = _Greeting(self), link
         try:
@@ -146,10 +148,10 @@ class Parent:
 
     def _failing(self, error: LinkError) -> None:
         """Say at once what the first attempt failed of, and each other reason once until we have joined."""
-        text = str(error)
+        text = masked_in(str(error))
         if text not in self._said and len(self._said) < REASONS_MAX:
             self._said.add(text)
-            log.info("cannot join the parent at %s yet: %s", self._config.parent_uri, text)
+            log.info("cannot join the parent at %s yet: %s", self._shown, text)
 
     def _is_joined(self, link: Link) -> bool:
         return self.port is not None and self.port.link is link

@@ -109,6 +109,26 @@ def test_a_door_at_which_nobody_is_let_in_is_a_warning(text, said, rundir, capsy
     assert [said in warning for warning in warnings] == ([True] if said else [])
 
 
+@for_each(
+    ("text", "setting"),
+    [
+        ('[journal]\nship_to = "s3://b/j?hush"', "journal.ship_to"),
+        (
+            '[[listen]]\nurl = "http://127.0.0.1:0"\n[jwt]\naudience = "a"\nissuer = "b"\nkeys = ["https://hush@h/"]',
+            "jwt.keys[0]",
+        ),
+        ('[[listen]]\nuri = "ipc:///run/x?a@b"', ""),
+    ],
+)
+def test_what_is_not_shown_is_not_for_others_to_read(text, setting, rundir, capsys):
+    file = rundir / "b.toml"
+    file.write_text(text)
+    file.chmod(0o644)
+    assert main(["config", "check", str(file), "--json"]) == 0
+    told = [w for w in json.loads(capsys.readouterr().out)["warnings"] if "shows the secret" in w]
+    assert [f"the secret in {setting} to others" in each for each in told] == ([True] if setting else [])
+
+
 GATEWAYS = '[[listen]]\nurl = "http://127.0.0.1:0"\n[[users]]\nname = "ann"\nuserid = 5\n'
 
 

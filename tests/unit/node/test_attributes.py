@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.exposition import render
-from broker.node.attributes import configuration, fold
+from broker.node.attributes import configuration, fold, initial
 from broker.node.metrics import listener as listener_of
+from broker.routing.topology import Topology
 from broker.secret import SecretPlace, SecretUrl
-from broker.settings import JournalSection, ListenEntry, OsloSection, Settings
+from broker.settings import HostEntry, JournalSection, ListenEntry, OsloSection, Settings
 from tests.tables import for_each
 from tests.unit.node import desk
 
@@ -80,6 +81,13 @@ def test_what_every_guest_may_read_of_the_configuration_has_no_key_and_no_passwo
         told["listen"][0] | {"uri": "mqtt://h", "options": {"password": "***", "qos": 1}} == told["listen"][0]
     )
     assert configuration(Settings())["headgate"]["oslo"] is None
+
+
+def test_what_children_dial_is_told_without_its_secret():
+    hosts = tuple(HostEntry(rank=rank, address="mqtt://me:hush@h/t") for rank in range(2))
+    for endpoint in (None, "mqtt://me:hush@h/t"):
+        told = initial(Settings(hosts=hosts).at_rank(0), Topology(2), str, 0, lambda: endpoint)  # noqa: B023
+        assert told["tbon.endpoint"][0]() == "mqtt://h/t"
 
 
 def test_prometheus_text():

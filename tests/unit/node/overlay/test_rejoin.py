@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from broker.errors import ConfigError, LinkBroken
+from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.node.overlay import control, hello, parent
 from broker.node.overlay.hello import HeadgateHello
 from broker.routing.topology import Topology
@@ -162,6 +162,25 @@ def test_what_the_first_attempts_fail_of_is_said_at_once_and_each_reason_once(mo
         ]
 
     run(tell)
+
+
+def test_the_log_shows_no_secret_of_the_parents_address(monkeypatch, caplog):
+    caplog.set_level("INFO", "headgate")
+    uri, left = "mqtt://me:hush@h/t?token=hush", [LinkBroken, LinkRefused]
+
+    async def dial(uri, options):
+        options.failing(LinkBroken(f"{uri}: refused"))
+        raise left.pop(0)(f"cannot reach {uri}")
+
+    async def main():
+        monkeypatch.setattr(registry, "dial", dial)
+        with pytest.raises(LinkRefused):
+            await Rank(1, Topology(2), replace(QUICK, parent_uri=uri)).overlay.start()
+
+    asyncio.run(main())
+    said = [each.getMessage() for each in caplog.records if "cannot join the parent" in each.getMessage()]
+    assert len(said) == 2
+    assert all("mqtt://h/t?token=***" in line and "hush" not in line for line in said)
 
 
 def test_a_file_that_cannot_be_read_at_the_start_is_an_error(monkeypatch):
