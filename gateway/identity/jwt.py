@@ -13,7 +13,7 @@ import jwt
 
 from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.claims import NAME_CHARS, name_of
-from gateway.identity.keys import JwtKeys, Key
+from gateway.identity.keys import NAMES, JwtKeys, Key
 from gateway.principal import Denied, refused
 from gateway.settings.credentials import JwtSection
 
@@ -71,6 +71,9 @@ class Verifier:
         self, settings: JwtSection, jwt_keys: JwtKeys, *, wall: Callable[[], float] = time.time
     ) -> None:
         self._settings = settings
+        self._accepted = [
+            name for names in NAMES.values() for name in names if not {*names}.isdisjoint(settings.algorithms)
+        ]
         self._jwt_keys = jwt_keys
         self._wall = wall
 
@@ -103,7 +106,7 @@ class Verifier:
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise refused(f"not a JWT: {type(error).__name__}") from error
         algorithm, kid = head.get("alg"), head.get("kid")
-        if algorithm not in self._settings.algorithms:
+        if algorithm not in self._accepted:
             raise refused(
                 f"algorithm {str(algorithm)[:16]!r}, expected {', '.join(self._settings.algorithms)}"
             )
