@@ -51,7 +51,8 @@ def check(
     if is_gateways(file):
         settings = import_module("gateway.settings").load(file)
         told, said = _gateway_facts(settings)
-        closed = _without_users(settings)
+        shared = import_module("gateway.settings.rules").shared_userids(settings)
+        closed = [*_without_users(settings), *(text for _userid, text in shared)]
     else:
         settings = load(file)
         told, said = facts(settings), summary(settings)

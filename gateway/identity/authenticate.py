@@ -41,6 +41,7 @@ from gateway.identity.user_logins import UserLogins
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal, refused
 from gateway.settings.places import place_of
+from gateway.settings.rules import shared_userids
 from gateway.settings.schema import GatewaySettings
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Authenticator:
         Raises:
             ConfigError: one of these files, or the secret for a provider, is bad.
         """
+        _tell_shared(self._settings)
         await self._revocations.read()
         if problem := self._revocations.problem:
             raise ConfigError(problem)
@@ -157,6 +159,7 @@ class Authenticator:
         """
         self.users = Users(settings, self.users.owner)
         self._settings = settings
+        _tell_shared(settings)
 
     def set_owner(self, userid: int) -> bool:
         """Take up whose instance it is; False: that was known. `again` says who users are now."""
@@ -324,7 +327,10 @@ class Authenticator:
             )
         else:
             raise refused("neither a token nor a JWT")
-        return self._unrevoked(principal)
+        self._unrevoked(principal)
+        if principal.kind == "jwt" and not self.users.known(principal.name):
+            await self.user_logins.take_userid(principal)  # who may not come in takes none
+        return principal
 
     def _of_certificate(self, request: web.BaseRequest) -> Principal | None:
         transport = request.transport
@@ -399,6 +405,11 @@ async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
             log.warning("%s; again in %g s", error, seconds)
         except Exception:
             log.exception("a fault of ours; again in %g s", seconds)
+
+
+def _tell_shared(settings: GatewaySettings) -> None:
+    for _userid, text in shared_userids(settings):
+        log.warning("%s", text)
 
 
 def _names(settings: GatewaySettings) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.identity import NOBODY
-from gateway.closes import BUSY
+from gateway.closes import BUSY, NO_ROLE
 from gateway.identity.login import LoggedIn, Login, Logins
 from gateway.identity.oidc import SOURCE, Account, Providers
 from gateway.identity.store import Store
@@ -73,6 +73,25 @@ class UserLogins:
         known = self._users().known(mine.name)
         claims = {} if known else {"userid": mine.userid, "roles": mine.role_names}
         return self._enter(mine.credential, mine.name, claims, mine.expires)
+
+    async def take_userid(self, mine: Principal) -> None:
+        """Let a user of claims, who shows a JWT, have the userid that they say: nobody else has it from now on.
+
+        Raises:
+            Denied: somebody else came with it before (403), that cannot be found out at the moment (503), or the store
+                cannot be written.
+        """
+        taken = await self._userids.take(f"jwt {mine.name}", mine.userid, self.providers.elsewhere)
+        if taken:
+            return
+        said = "is another person's here" if taken is False else "may be another's: Redis does not answer"
+        raise Denied(
+            f"user {mine.name[:64]!r}: userid {mine.userid} {said}",
+            public="this user has no role here" if taken is False else "try again in a moment",
+            status=403 if taken is False else 503,
+            close=NO_ROLE if taken is False else BUSY,
+            errno=errno.EPERM if taken is False else errno.EAGAIN,
+        )
 
     async def by_provider(self, name: str, account: Account) -> LoggedIn:
         """Log in whom the provider ``name`` has let in, if the settings do, too; with a userid of its own.

@@ -7,7 +7,7 @@ the first free one of ``access.own_userids``, in an order that its name gives::
 
 That is nearly always the first, so that a store that was lost gives the same ones again. Who has which stands in the
 store for good, and in Redis where several gateways share one: there it is taken first, and while it cannot be, who has
-none yet gets none.
+none yet gets none. What the claim of a JWT says stands there, too (``"jwt alice"``), so that it is one person's.
 """
 
 from __future__ import annotations
@@ -60,6 +60,17 @@ class Userids:
             if free and self._take(userid, who):
                 return userid
         return None
+
+    async def take(self, who: str, userid: int, elsewhere: SharedLogins | None) -> bool | None:
+        """Whether ``who`` has ``userid``, and no other one, from now on; None: that cannot be found out at the moment.
+
+        Raises:
+            Denied: the store cannot be written.
+        """
+        if self._known(who) == userid:
+            return True
+        free = True if elsewhere is None else await elsewhere.take_userid(userid, who)
+        return self._take(userid, who) if free else free
 
     def _known(self, who: str) -> int | None:
         found = self._store.reading("SELECT userid FROM userids WHERE who = ?", who)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
@@ -16,6 +15,7 @@ from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.oidc import SOURCE
 from gateway.principal import ROLE_NAMES, Denied, Principal
 from gateway.settings.credentials import UserEntry
+from gateway.settings.rules import shared_userids
 from gateway.settings.rules import users as faults
 from gateway.settings.schema import AccessSection, GatewaySettings
 
@@ -51,7 +51,7 @@ class Users:
                 self._by_certificate.setdefault(normal_name(name), set()).add(user.name)
         self.owner = os.geteuid() if owner is None else owner
         self._owners = (os.geteuid(), self.owner)
-        self._shared: frozenset[int] = _shared(settings)
+        self._shared: frozenset[int] = frozenset(userid for userid, _ in shared_userids(settings))
         self._named: frozenset[int] = frozenset(user.userid for user in settings.users)
         self._own_userids = settings.access.own_userids
         self._prefixes = {f"{SOURCE}{entry.name}": entry.prefix for entry in settings.oidc if entry.prefix}
@@ -250,9 +250,3 @@ def _allows(access: AccessSection, role: Role) -> bool:
     if role == Role.OWNER:
         return access.allow_owner
     return access.allow_admin if role == Role.ADMIN else True
-
-
-def _shared(settings: GatewaySettings) -> frozenset[int]:
-    """Userids of more than one user."""
-    counts = Counter(user.userid for user in settings.users)
-    return frozenset(userid for userid, users in counts.items() if users > 1)

@@ -51,8 +51,8 @@ class JwtSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     trust_claims: bool = False
     """Take `userid` and `roles` from the token for users that `users` does not name. Default false: only users that
-    are named here come in. Never taken are the userids that `userid_claim` of a provider may not say either, nor a
-    name that begins as those of a provider do."""
+    are named here come in. Never taken are the userids that `userid_claim` of a provider may not say either, nor one
+    that another user came with before, nor a name that begins as those of a provider do."""
 
 
 class OidcGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +98,8 @@ class OidcEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     user_prefix: str | None = None
     """What stands before it in the user's name, so that providers cannot name each other's users, nor those of `users`.
-    Default: the provider's name and a colon. "" trusts the provider to name any user."""
+    Default: the provider's name and a colon. "" trusts the provider to name any user; one alone may have
+    it."""
 
     groups_claim: Text = "groups"
     """The claim that holds the groups. Default `groups`. It may be a path, like `realm_access.roles`."""
@@ -138,8 +139,9 @@ class UserEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The name credentials refer to."""
 
     userid: Userid
-    """The userid its messages carry. Without the role *owner* nobody who has that of another user receives private
-    events; who has that of the gateway's own process is stamped as 65534, nobody, and owns nothing."""
+    """The userid its messages carry. Two with one userid share jobs and services, of which `headgate config check`
+    warns, and without the role *owner* receive no private events; who has that of the gateway's own process, and not
+    that role, is stamped as 65534, nobody, and owns nothing."""
 
     roles: Annotated[tuple[RoleName, ...], Meta(min_length=1)] = ("user",)
     """Its roles. Default user: the least that may speak. `owner` and `admin` need `access.allow_owner` or

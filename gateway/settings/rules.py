@@ -167,7 +167,8 @@ def _oidc(settings: GatewaySettings) -> Iterator[Problem]:
         if times[entry.name] > 1:
             yield saw(("oidc", index, "name"), entry.name, "each provider once")
         for other in settings.oidc[:index]:
-            if entry.prefix and other.prefix and _overlap(entry.prefix, other.prefix):
+            # one without a prefix names nobody of those that have one: its names that begin as theirs are refused
+            if bool(entry.prefix) == bool(other.prefix) and _overlap(entry.prefix, other.prefix):
                 expected = f"one that does not meet {other.prefix!r} of {other.name}"
                 yield saw(("oidc", index, "user_prefix"), entry.prefix, expected)
         for name in ("issuer", "url"):
@@ -207,6 +208,22 @@ def users(settings: GatewaySettings) -> Iterator[Problem]:
             if holder != user.name:
                 path = ("users", index, "certificates", at)
                 yield saw(path, certificate, f"a name of its own: this is {holder}'s")
+
+
+def shared_userids(settings: GatewaySettings) -> list[tuple[int, str]]:
+    """The userids that several of ``[[users]]`` have, each with what that means for them: the operator may want it."""
+    names: dict[int, list[str]] = {}
+    for user in settings.users:
+        names.setdefault(user.userid, []).append(user.name)
+    means = (
+        "each can read and cancel the others' jobs and act on their services; without the role owner none receives "
+        "private events"
+    )
+    return [
+        (userid, f"userid {userid} is shared by {', '.join(map(repr, sharers))} of [[users]]: {means}")
+        for userid, sharers in names.items()
+        if len(sharers) > 1
+    ]
 
 
 def _access(settings: GatewaySettings) -> Iterator[Problem]:

@@ -99,9 +99,15 @@ CLIENT = f'[[clients]]\npublic_key = "{"k" * 40}"\nuserid = 5\n'
         (f'[tree]\ncurve_cert = "c"\n{LISTEN.format("tcp://127.0.0.1:1")}{CLIENT}', ""),
         (LISTEN.format("ipc:///run/x"), ""),
         ('[[listen]]\nurl = "http://127.0.0.1:0"\n', "nobody is ever let in: no [[users]]"),
+        (
+            '[[users]]\nname = "ann"\nuserid = 5\n[[users]]\nname = "bob"\nuserid = 5\n',
+            "userid 5 is shared by 'ann', 'bob' of [[users]]",
+        ),
     ],
 )
-def test_a_door_at_which_nobody_is_let_in_is_a_warning(text, said, rundir, capsys):
+def test_a_door_at_which_nobody_is_let_in_is_a_warning_and_a_userid_that_is_shared(
+    text, said, rundir, capsys
+):
     file = rundir / "b.toml"
     file.write_text(text)
     assert main(["config", "check", str(file), "--json"]) == 0

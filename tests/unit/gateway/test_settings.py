@@ -212,6 +212,10 @@ def test_public_names_exist():
             "f:2: access.client_crls: saw 'a.crl', expected a listener with client_ca",
         ),
         (OIDC + OIDC, "f:2: oidc[0].name: saw 'corp', expected each provider once"),
+        (
+            OIDC + "user_prefix = ''\n" + OIDC.replace("corp", "lab") + "user_prefix = ''\n",
+            "oidc[1].user_prefix: saw '', expected one that does not meet '' of corp",
+        ),
         (OIDC.replace("https://id", "http://id"), "oidc[0].issuer: saw 'http://id.example', expected https"),
         (OIDC.replace("https://gate", "http://gate"), "oidc[0].url"),
         (OIDC.replace("gate.example", "u@gate.example"), "oidc[0].url"),

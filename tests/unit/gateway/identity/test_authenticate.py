@@ -1,6 +1,7 @@
 """The one door, through real connections: tokens and JWTs, refusals, and what many of them cost."""
 
 import errno
+import time
 
 import pytest
 
@@ -8,8 +9,11 @@ from broker.errors import ConfigError
 from gateway import closes
 from gateway.identity.attempts import ADDRESSES, BURST, Attempts
 from gateway.identity.cookies import LOGIN
+from gateway.identity.oidc import Account
+from gateway.identity.user_logins import UserLogins
 from gateway.principal import Denied
-from gateway.settings.credentials import UserEntry
+from gateway.settings.credentials import OidcEntry, UserEntry
+from gateway.settings.schema import GatewaySettings
 from tests.tables import for_each
 from tests.unit.gateway.identity.authority import public_pem
 from tests.unit.gateway.identity.doorway import BOB, add_token, ask, bearer, settings_in
@@ -109,6 +113,54 @@ async def test_trusted_claims_are_for_users_without_a_name_here(open_door, state
     assert (found["name"], found["userid"]) == ("alice", 1001)
     assert (await ask(door.port, bearer(signed(sub="carol")))).status == 403
     assert (await ask(door.port, bearer(signed(sub="carol", userid=7, roles=["owner"])))).status == 403
+
+
+async def test_a_userid_of_claims_is_one_persons(open_door, state, tmp_path):
+    (tmp_path / "key.pem").write_bytes(public_pem(KEYS["EdDSA"]))
+    door = await open_door(settings_in(state, jwt=section(tmp_path / "key.pem", trust_claims=True)))
+
+    async def status(name, userid, **claims):
+        said = bearer(signed(sub=name, userid=userid, roles=["user"], **claims))
+        return (await ask(door.port, said)).status
+
+    door.store.revoke("jwt:lost", time.time() + 60)
+    assert await status("mallory", 7001, jti="lost") == 401, "who may not come in takes none"
+    assert [await status(name, 7001) for name in ("carol", "dave", "carol")] == [200, 403, 200]
+    assert await status("dave", 7002) == 200
+    assert [await status("dave", 7001), await status("erin", 7002)] == [403, 403], "the own one stays"
+    carol = Account("corp:carol", {"userid": 7001})
+    provider = OidcEntry(
+        name="corp",
+        issuer="https://id",
+        client_id="x",
+        url="https://gate",
+        userid_claim="uid",
+        roles=("user",),
+    )
+    logins = UserLogins(
+        GatewaySettings(oidc=(provider,)),
+        door.store,
+        time.monotonic,
+        users=lambda: door.identity.users,
+        ended=lambda *_: False,
+    )
+    assert (await logins.by_provider("corp", carol)).principal.userid not in (7001, 7002)
+
+    class Away:
+        async def take_userid(self, _userid, _who):
+            return None
+
+    door.identity.user_logins.providers.elsewhere = Away()
+    assert [await status("carol", 7001), await status("erin", 7003)] == [200, 503]
+
+
+async def test_a_userid_that_is_shared_is_told(open_door, state, caplog):
+    twins = tuple(UserEntry(name=name, userid=7) for name in ("ann", "bob"))
+    door = await open_door(settings_in(state, users=twins))
+    assert caplog.text.count("userid 7 is shared by 'ann', 'bob'") == 1
+    door.identity.set_users(settings_in(state))
+    door.identity.set_users(settings_in(state, users=twins))
+    assert caplog.text.count("userid 7 is shared by 'ann', 'bob'") == 2
 
 
 async def test_keys_are_read_again_on_reload(open_door, state, tmp_path):
