@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     T = TypeVar("T")
+
+log = logging.getLogger("headgate.cli")
 
 CONNECT_S = 30.0
 """How long connecting may take when the answers of a verb have no limit."""
@@ -58,8 +62,10 @@ class Session:
             try:
                 code = await work(handle)
             except (LookupError, TypeError, ValueError) as error:
-                text = f"an answer is none that a broker gives: {type(error).__name__}: {error}"
-                raise ProtocolError(f"{self.uri}: {text}") from error
+                # or a fault of the verb, which looks the same: where it arose tells them apart
+                log.debug("%s: while an answer was read", self.uri, exc_info=error)
+                said = f"{type(error).__name__}: {error} ({_place(error)})"
+                raise ProtocolError(f"{self.uri}: an answer is none that a broker gives: {said}") from error
             except RpcError as error:
                 if error.errno != errno.EHOSTUNREACH or str(error) != os.strerror(error.errno):
                     raise
@@ -77,6 +83,14 @@ class Session:
                 return await answer
         except TimeoutError as error:
             raise TimeoutError(f"{what}: nothing came within {self.timeout_s:g} s") from error
+
+
+def _place(error: Exception) -> str:
+    """Where in the verbs an error arose: ``FILE:LINE``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    verbs = os.path.dirname(__file__)
+    frame = [each for each in frames if each.filename.startswith(verbs)][-1]
+    return f"{os.path.relpath(frame.filename, verbs)}:{frame.lineno}"
 
 
 async def looked(handle: Handle, look: Callable[[], Awaitable[T]], watch: bool) -> T:
