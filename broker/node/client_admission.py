@@ -12,9 +12,10 @@ import uuid
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from broker.errors import ConfigError, LinkBroken
+from broker.errors import LinkBroken
 from broker.identity import PeerInfo
 from broker.ingress.admission import Access, Admission, admit
+from broker.obstacles import obstacle
 from broker.routing.port import CLIENT, Port
 from broker.transport.link import Link
 
@@ -155,7 +156,7 @@ def access_of(settings: Settings, owner: int) -> Access:
     """The rules of ``[access]`` for a broker that runs as uid ``owner``; asks the user database, so it may block.
 
     Raises:
-        ConfigError: a user or group has no account here.
+        NotReady: a user or group has no account here yet.
     """
     section = settings.access
     return Access(
@@ -174,7 +175,7 @@ def user_ids(users: tuple[str | int, ...]) -> frozenset[int]:
     """Uids of names and uids.
 
     Raises:
-        ConfigError: a name has no account here.
+        NotReady: a name has no account here yet.
     """
     return _numbers("admin_users", users, lambda name: pwd.getpwnam(name).pw_uid)
 
@@ -183,7 +184,7 @@ def group_ids(groups: tuple[str | int, ...]) -> frozenset[int]:
     """Gids of names and gids.
 
     Raises:
-        ConfigError: a name has no group here.
+        NotReady: a name has no group here yet.
     """
     import grp
 
@@ -194,4 +195,5 @@ def _numbers(key: str, entries: tuple[str | int, ...], look_up: Callable[[str], 
     try:
         return frozenset(entry if isinstance(entry, int) else look_up(entry) for entry in entries)
     except KeyError as error:
-        raise ConfigError(f"access.{key}: {error.args[0]}") from error
+        # who knows names may be yet to come, as sssd and LDAP do at boot: the system says the same of both
+        raise obstacle(f"access.{key}: {error.args[0]}", errno.ENOENT, absent=True) from error

@@ -8,12 +8,15 @@
 
 Each gateway has a copy of the first two, which counts while Redis is away. Who comes back takes what was revoked first,
 and then logins: none that was ended meanwhile comes to life again. When Redis has lost everything, the gateways bring
-it back; what was begun with the old key has to be begun again.
+it back; what was begun with the old key has to be begun again. What stands under a name of ours and is none of the
+above (another type, a key that is too short) is deleted with a line of the log, and counts as lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -31,6 +34,10 @@ SPENT: Final = 16384
 CONNECT_S: Final = 2.0
 AT_ONCE: Final = 1000
 """Keys in one command, and revocations or logins in one transaction of the store."""
+KINDS: Final = {"key": "string", "revoked": "zset", "spent": "zset", "userids": "hash"}
+"""What the type of each key is in Redis."""
+
+log = logging.getLogger("headgate")
 
 
 class Kept:
@@ -57,6 +64,8 @@ class Kept:
         Raises:
             Denied: the store cannot be written.
         """
+        for part, kind in KINDS.items():
+            await self._delete_odd(f"{self._name}.{part}", kind, KEY_BYTES if part == "key" else None)
         await self._redis.set(f"{self._name}.key", secrets.token_bytes(KEY_BYTES), nx=True)
         self.key = await self._redis.get(f"{self._name}.key")
         await self._forget_ended()
@@ -73,6 +82,26 @@ class Kept:
                 shared.take(self._store, filter(None, await self._redis.mget(names)))
             if not cursor:
                 return set(found)
+
+    async def _delete_odd(self, key: str, kind: str, size: int | None) -> None:
+        """Delete what is there when it is of another type, or a string of another size; no command could use it."""
+        from redis.exceptions import WatchError
+
+        async with self._redis.pipeline() as pipe:
+            await pipe.watch(key)  # another gateway may put it right meanwhile
+            found = (await pipe.type(key)).decode()
+            if found == "none":
+                return
+            has = await pipe.strlen(key) if found == kind and size is not None else size
+            if (found, has) == (kind, size):
+                return
+            pipe.multi()
+            pipe.delete(key)
+            with contextlib.suppress(WatchError):
+                await pipe.execute()
+                saw = f"a {found}" if found != kind else f"{has} bytes"
+                expected = f"a {kind}" if found != kind else f"{size}"
+                log.warning("redis: %s was deleted: saw %s, expected %s", key, saw, expected)
 
     async def emptied(self) -> bool:
         """Whether Redis has lost what it kept, or has it from somebody else: read it all again."""

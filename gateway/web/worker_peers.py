@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from broker import atomic
-from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from gateway.web.samples import Snapshot, counters_only, merged
 
 log = logging.getLogger("headgate")
@@ -69,13 +69,13 @@ class WorkerPeers:
         """Answer other workers.
 
         Raises:
-            ConfigError: the directory cannot be used.
+            ConfigError: the directory cannot be used. NotReady: not now: the disk is full, say.
         """
         try:
             self._server = await asyncio.start_unix_server(self._answer, self._folder / f"{self._name}.sock")
             self._save()
         except OSError as error:
-            raise ConfigError(f"{self._folder}: {error}") from error
+            raise obstacle(f"{self._folder}: {error}", error) from error
         self._saving = asyncio.get_running_loop().create_task(self._save_often(), name="save counts")
 
     async def stop(self) -> None:

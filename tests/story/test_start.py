@@ -330,7 +330,7 @@ def test_rank_that_cannot_start_says_why_once(here):
     done = run(
         "--size", "2", "--rundir", str(here), "--set", "access.admin_users=['no-such-user']", "--", "true"
     )
-    assert done.returncode == 78
+    assert done.returncode == 75  # who knows the name may come up later
     assert "no-such-user" in done.stderr
     assert "before it was ready" in done.stderr.splitlines()[-1]
 

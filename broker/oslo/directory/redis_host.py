@@ -68,6 +68,7 @@ class RedisHost:
         open_: makes a client.
         config: of the node: its name, whose places are not read, how long a lease lasts and how often it is renewed.
         say: takes what was read, in this host's threads: a message, or None and why the host is lost.
+        warn: takes a line for the log, likewise.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RedisHost:
         open_: Opener,
         config: NodeConfig,
         say: Callable[[RedisHost, DirectoryMessage | None, str], None],
+        warn: Callable[[RedisHost, str], None],
     ) -> None:
         self.name = name
         self.label = label
@@ -90,6 +92,8 @@ class RedisHost:
         self._lease_s = config.lease_s
         self._beat_s = config.beat_s
         self._say = say
+        self._warn = warn
+        self._odd: set[Place] = set()
         self._lock = natives.allocate_lock()
         self._stopping = natives.new_event()
         self._wanted: dict[Place, State] = {}
@@ -354,10 +358,15 @@ class RedisHost:
 
     def _state(self, place: Place, data: bytes) -> State | None:
         try:
-            return read_state(place, data)
-        except Malformed:
+            state = read_state(place, data)
+        except Malformed as error:
             self.counts["malformed"] += 1
+            if place not in self._odd and len(self._odd) < STATES_MAX:  # each scan reads it again
+                self._odd.add(place)
+                self._warn(self, f"{place[0][:64]!r}, {place[1][:64]!r}: {error}")
             return None
+        self._odd.discard(place)
+        return state
 
 
 def _incarnation(client: Any) -> int:

@@ -48,7 +48,7 @@ class RedisShare:
         password = secret.read_file(config.redis_password_file) if config.redis_password_file else ""
         openers = [opener(url, f"redis URL {number}", password) for number, url in enumerate(config.redis, 1)]
         self.hosts = [
-            RedisHost(f"redis:{number}", label, open_, config, self._said)
+            RedisHost(f"redis:{number}", label, open_, config, self._said, self._warn)
             for number, (label, open_) in enumerate(openers)
         ]
         for host in self.hosts:
@@ -88,6 +88,11 @@ class RedisShare:
     def _said(self, host: RedisHost, message: DirectoryMessage | None, error: str) -> None:
         """From a host's thread."""
         self._reactor.call_threadsafe(self._take, host, message, error)
+
+    def _warn(self, host: RedisHost, text: str) -> None:
+        """From a host's thread, in which locks of the log may be another library's."""
+        line = "redis at %s: a state was left out: %s"
+        self._reactor.call_threadsafe(self._reactor.say, logging.WARNING, line, (host.label, text))
 
     def _take(self, host: RedisHost, message: DirectoryMessage | None, error: str) -> None:
         host.taken()

@@ -54,7 +54,7 @@ def give_to_group(path: str, group: str) -> None:
     """Make ``path`` belong to ``group``.
 
     Raises:
-        ConfigError: there is no such group, or we may not.
+        ConfigError: we may not. NotReady: there is no such group yet.
     """
     try:
         os.chown(path, -1, group_id(group))
@@ -68,14 +68,15 @@ def group_id(group: str) -> int:
     """The number of ``group``, which may be a number itself.
 
     Raises:
-        ConfigError: there is no such group.
+        NotReady: there is no such group yet; what knows it may come later, as sssd and LDAP do at boot.
     """
     if group.isascii() and group.isdigit():
         return int(group)
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
-        raise ConfigError(f"ipc_group {group!r}: saw no such group on this host") from None
+        text = f"ipc_group {group!r}: saw no such group on this host"
+        raise obstacle(text, errno.ENOENT, absent=True) from None
 
 
 def resolved(host: str, port: int) -> Endpoint:

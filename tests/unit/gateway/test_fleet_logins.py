@@ -361,7 +361,7 @@ async def test_odd_revocations_are_left_out_or_bounded(redis, tmp_path, caplog):
     async with members(tmp_path, redis, "a", "b") as (one, other):
         said = {"jwt:nan": float("nan"), "jwt:told": 1e300}
         client.publish(f"{name}.all", encode(Revoked("zz", said)))
-        await until(lambda: "jwt:told" in other.store.revocations())
+        await until(lambda: all("jwt:told" in each.store.revocations() for each in (one, other)))
         assert {*one.store.revocations()} == {"jwt:good", "jwt:long", "jwt:told"}
         assert max(one.store.revocations().values()) == LATEST
     assert "revocations were left out" in caplog.text
@@ -547,6 +547,38 @@ async def test_odd_things_in_redis_end_nothing(redis, tmp_path):
         async with members(tmp_path, redis, "b") as (other,):
             cookie, _ = await other.enter()
             assert await one.who(cookie) == "ada"
+
+
+@for_each(
+    ("part", "spoil", "said"),
+    [
+        ("key", lambda client, key: client.rpush(key, "x"), "saw a list, expected a string"),
+        ("key", lambda client, key: client.set(key, "short"), "saw 5 bytes, expected 32"),
+        ("revoked", lambda client, key: client.set(key, "x"), "saw a string, expected a zset"),
+        ("spent", lambda client, key: client.hset(key, "a", "x"), "saw a hash, expected a zset"),
+        ("userids", lambda client, key: client.set(key, "x"), "saw a string, expected a hash"),
+    ],
+)
+async def test_a_key_of_redis_that_is_another_thing_is_deleted_once(
+    redis, tmp_path, caplog, part, spoil, said
+):
+    key, store = f"t.{tmp_path.name}.{part}", Store(tmp_path)
+    caplog.clear()
+    with Redis.from_url(redis) as client:
+        client.flushall()
+        spoil(client, key)
+    client = AsyncRedis.from_url(redis)
+    there = kept.Kept(client, f"t.{tmp_path.name}", store)
+    for _ in range(2):
+        await there.take_up()
+    assert len(there.key) == 32
+    await there.revoke({"jwt:1": store.wall() + 1000})
+    assert await there.take_up() == {"jwt:1"}
+    assert await there.spend(b"answer", store.wall() + 1000)
+    assert await there.take_userid(7, "ada")
+    assert [each.getMessage() for each in caplog.records] == [f"redis: {key} was deleted: {said}"]
+    await client.aclose()
+    store.close()
 
 
 async def test_a_redis_that_was_emptied_is_filled_again(redis, tmp_path, monkeypatch):

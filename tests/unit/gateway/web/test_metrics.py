@@ -1,11 +1,13 @@
 """Counts: what one process tells, and the sum of several."""
 
 import asyncio
+import errno
 
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.errors import NotReady
 from gateway.web.samples import COUNTER, GAUGE, LEAST, counters_only, merged, render
 from gateway.web.worker_peers import WorkerPeers, fold
 from tests.unit.gateway.web.site import Stream
@@ -134,6 +136,17 @@ async def test_a_file_that_is_folded_already_counts_once(rundir):
     await second.start()
     assert total(await second.snapshots()) == 6
     await second.stop()
+
+
+async def test_a_full_disk_may_pass_before_a_worker_is_started_again(rundir, monkeypatch):
+    def write(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gateway.web.worker_peers.atomic.write", write)
+    worker = WorkerPeers(str(rundir), "full", lambda: counted(1))
+    with pytest.raises(NotReady, match="No space left"):
+        await worker.start()
+    await worker.stop()
 
 
 async def test_a_worker_that_does_not_answer_speaks_by_its_file(rundir, monkeypatch):

@@ -219,7 +219,7 @@ def test_a_frozen_redis_stops_nobody(reactor, tmp_path, closing, server):
     turn_until(reactor, lambda: room.status()["redis"][0]["alive"])
 
 
-def test_nonsense_in_redis_is_counted_and_harmless(reactor, tmp_path, closing, server):
+def test_nonsense_in_redis_is_counted_told_once_and_harmless(reactor, tmp_path, closing, server, said):
     room, _, replica = open_node(reactor, tmp_path, closing, "n1", [server.url])
     turn_until(reactor, lambda: room.status()["redis"][0]["alive"])
     with server.client() as client:
@@ -234,7 +234,9 @@ def test_nonsense_in_redis_is_counted_and_harmless(reactor, tmp_path, closing, s
         )
         for nonsense in (b"nonsense", b'["\xff",""]', b'["' + b"n" * 5000 + b'","call"]'):
             client.publish(CHANNEL, nonsense)
-        turn_until(reactor, lambda: room.status()["redis"][0]["malformed"] >= 5)
+        turn_until(reactor, lambda: room.status()["redis"][0]["malformed"] >= 8)
+    odd = sorted(line for line in said if "a state was left out" in line)
+    assert ["'n3', 'call'" in odd[0], "'n4', 'call'" in odd[1], len(odd)] == [True, True, 2]
     assert room.status()["redis"][0]["losses"] == 0
     open_node(reactor, tmp_path, closing, "n6", [server.url])
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n6"])
