@@ -130,7 +130,8 @@ def test_options_are_typed_shown_and_their_files_found(pigeon, tmp_path, capsys)
     found = typed(settings.listen[0].options, capabilities_of("pigeon://loft"))
     assert found == Colours(file=f"{tmp_path}/a.txt", shade=4)
     assert main(["config", "show", str(file), "--brief"]) == 0
-    assert f'options = {{ file = "{tmp_path}/a.txt", shade = 4 }}' in capsys.readouterr().out
+    # nobody here knows which of another package's options are secrets
+    assert 'options = { file = "***", shade = 4 }' in capsys.readouterr().out
 
 
 @for_each(
