@@ -25,6 +25,8 @@ from aiohttp import web
 
 from gateway.closes import NO_ROLE
 from gateway.identity import cookies
+from gateway.identity.jwt import CREDENTIAL as JWT
+from gateway.identity.oidc import SOURCE
 from gateway.identity.proxies import Client
 from gateway.identity.store import FLEET, KEY_BYTES, LATEST, LOGIN, LONGEST_S, Store, count_change, hash_of
 from gateway.identity.users import GUEST_NAME, LINK, OWNER_NAME, link_principal
@@ -278,6 +280,11 @@ def _owned(mine: Principal) -> tuple[str, ...]:
         return ("id = ?", _id(mine.credential))
     if mine.login == LINK:
         return ("(source = ? AND role = 'owner')", LINK)
+    source = mine.login or mine.credential
+    if mine.certificates is None and source.startswith((SOURCE, JWT)):
+        # one name of claims may be one person's by JWT, and another's at a provider without a prefix
+        pattern = source if source.startswith(SOURCE) else f"{JWT}*"
+        return ("(source GLOB ? AND user = ?)", pattern, mine.name)
     return ("(source != ? AND user = ?)", LINK, mine.name)
 
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from broker.identity import Role
 from gateway import closes
 from gateway.identity.login import LOGINS, Logins, add_link
 from gateway.identity.proxies import Client
 from gateway.identity.store import Store
-from gateway.principal import Denied
+from gateway.principal import Denied, Principal
 from gateway.settings.schema import AccessSection
 from tests.tables import for_each
 
@@ -141,6 +142,20 @@ def test_junk(store, secret):
     assert denied(logins.redeem, secret, HERE).status == 401
     assert logins.principal(secret, HERE) is None
     assert logins.principal(made.cookie, HERE) is not None
+
+
+def test_logins_of_claims_are_those_of_their_source(store):
+    logins = Logins(store, AccessSection())
+    for source in ("jwt:1", "oidc:corp", "jwt:2", "token:1"):
+        logins.begin(source, "alice", {})
+
+    def seen(kind, credential, login="", certificates=None):
+        mine = Principal("alice", 7, Role.USER, kind, credential, login=login, certificates=certificates)
+        return sorted(each.source for each in logins.of(mine))
+
+    assert seen("jwt", "jwt:3") == seen("cookie", "login:1", "jwt:1") == ["jwt:1", "jwt:2"]
+    assert seen("cookie", "login:1", "oidc:corp") == ["oidc:corp"]
+    assert len(seen("cookie", "login:1", "oidc:corp", ())) == 4, "the settings name the user"
 
 
 def test_logins_are_bounded(store, clock, monkeypatch):
