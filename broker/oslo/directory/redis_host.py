@@ -188,6 +188,9 @@ class RedisHost:
             self._begin(client)
             self._stay(client, channel)
         except Exception as error:  # whatever it is: the thread has to try again
+            if "WRONGTYPE" in str(error):
+                with contextlib.suppress(Exception):
+                    self._delete_odd(client)
             return f"{type(error).__name__}: {str(error)[:160]}"
         finally:
             for each in (channel, client):
@@ -238,6 +241,17 @@ class RedisHost:
                 self._changed.add(place)
 
     # ------------------------------------------------------------ writing
+
+    def _delete_odd(self, client: Any) -> None:
+        """Delete ``PLACES`` when it is no set: no session could go on. Everybody adds theirs again at a beat."""
+        with client.pipeline(transaction=True) as batch:
+            batch.watch(PLACES)  # another node may put it right meanwhile
+            found = batch.type(PLACES).decode()
+            if found not in ("none", "set"):
+                batch.multi()
+                batch.delete(PLACES)
+                batch.execute()
+                self._warn(self, f"{PLACES.decode()} was deleted: saw a {found}, expected a set")
 
     def _write(self, client: Any) -> bool:
         """Take back what has ended, write what has changed; whether there was any."""
@@ -363,7 +377,7 @@ class RedisHost:
             self.counts["malformed"] += 1
             if place not in self._odd and len(self._odd) < STATES_MAX:  # each scan reads it again
                 self._odd.add(place)
-                self._warn(self, f"{place[0][:64]!r}, {place[1][:64]!r}: {error}")
+                self._warn(self, f"a state was left out: {place[0][:64]!r}, {place[1][:64]!r}: {error}")
             return None
         self._odd.discard(place)
         return state

@@ -91,8 +91,9 @@ class RedisShare:
 
     def _warn(self, host: RedisHost, text: str) -> None:
         """From a host's thread, in which locks of the log may be another library's."""
-        line = "redis at %s: a state was left out: %s"
-        self._reactor.call_threadsafe(self._reactor.say, logging.WARNING, line, (host.label, text))
+        self._reactor.call_threadsafe(
+            self._reactor.say, logging.WARNING, "redis at %s: %s", (host.label, text)
+        )
 
     def _take(self, host: RedisHost, message: DirectoryMessage | None, error: str) -> None:
         host.taken()

@@ -242,6 +242,15 @@ def test_nonsense_in_redis_is_counted_told_once_and_harmless(reactor, tmp_path, 
     turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n6"])
 
 
+def test_what_is_no_set_of_places_is_deleted(reactor, tmp_path, closing, server, said):
+    with server.client() as client:
+        client.set(PLACES, "x")
+    _, _, replica = open_node(reactor, tmp_path, closing, "n1", [server.url])
+    open_node(reactor, tmp_path, closing, "n2", [server.url])
+    turn_until(reactor, lambda: listeners(replica) == ["of-n1", "of-n2"])
+    assert sum("was deleted: saw a string, expected a set" in line for line in said) == 1
+
+
 def test_a_password_is_never_told(reactor, tmp_path, closing, server, said, caplog):
     room, _, _ = open_node(
         reactor, tmp_path, closing, "n1", [server.url, f"redis://:wrong-{PASSWORD}@127.0.0.1:{server.port}/0"]
