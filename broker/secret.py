@@ -117,7 +117,7 @@ class SecretPlace(SecretUrl):
 # ---------------------------------------------------------------- for msgspec, which knows no such type
 
 
-def decoded(kind: type, value: Any) -> Any:
+def convert_secret(kind: type, value: Any) -> Any:
     """For ``dec_hook``: a text becomes a URL of ours.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from broker.errors import ConfigError
-from broker.secret import decoded, masked_in, revealed
+from broker.secret import convert_secret, masked_in, revealed
 from broker.settings import NfpSection, OsloSection, Settings, check, load, loads
 
 _TABLES = ("broker", "tree", "access", "limits", "journal", "nfp", "oslo")
@@ -54,7 +54,7 @@ def apply(settings: Settings, assignments: Sequence[str]) -> Settings:
         shown = masked_in(assignment)
         _assign(tables, section, key, _value(text.strip()), shown)
         _typed(tables, shown, section, key)
-    return check(msgspec.convert(tables, Settings, dec_hook=decoded))
+    return check(msgspec.convert(tables, Settings, dec_hook=convert_secret))
 
 
 def _assign(tables: dict[str, Any], section: str, key: str, value: Any, assignment: str) -> None:
@@ -92,7 +92,7 @@ def _typed(tables: dict[str, Any], assignment: str, section: str, key: str) -> N
         ConfigError: in the words that a file with this one setting would get.
     """
     try:
-        msgspec.convert(tables, Settings, dec_hook=decoded)
+        msgspec.convert(tables, Settings, dec_hook=convert_secret)
     except msgspec.ValidationError as error:
         said = str(error)
         try:

@@ -26,7 +26,7 @@ from broker.journal.options import JournalOptions
 from broker.journal.reading.segments import listing, live_writers
 from broker.journal.stores import Store
 from broker.loglines import Stderr
-from broker.secret import SecretPlace, decoded, masked
+from broker.secret import SecretPlace, convert_secret, masked
 
 log = logging.getLogger("headgate")
 
@@ -220,7 +220,7 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, handlers=[Stderr(logging.Formatter("headgate %(levelname)s %(message)s"))]
     )
-    options = msgspec.json.decode(sys.stdin.buffer.readline(), type=JournalOptions, dec_hook=decoded)
+    options = msgspec.json.decode(sys.stdin.buffer.readline(), type=JournalOptions, dec_hook=convert_secret)
     assert options.ship_to is not None
     directory, writer, url = options.directory, options.writer, options.ship_to.reveal()
     shipper = Shipper(directory, url, writer=writer)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from broker.errors import ConfigError
-from broker.secret import decoded
+from broker.secret import convert_secret
 from broker.settings.journal import JournalSection
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import NfpSection
@@ -160,7 +160,7 @@ def loads_as(struct: type[S], rules: Rules[S], text: str, name: str) -> S:
         raise ConfigError(_syntax_error(text, name, str(error))) from None
     if wrong := list(shape_problems(struct, tables, ())):
         _refuse(text, name, wrong)
-    settings = msgspec.convert(tables, struct, dec_hook=decoded)
+    settings = msgspec.convert(tables, struct, dec_hook=convert_secret)
     if wrong := list(rules(settings)):
         _refuse(text, name, wrong)
     return settings

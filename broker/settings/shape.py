@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from broker.secret import HIDDEN, SecretUrl, decoded, masked_in
+from broker.secret import HIDDEN, SecretUrl, convert_secret, masked_in
 from broker.settings.faults import Problem
 from broker.settings.lines import KeyPath
 
@@ -50,7 +50,7 @@ def _value(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
 
 def _leaf(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
     try:
-        msgspec.convert(value, kind, dec_hook=decoded)
+        msgspec.convert(value, kind, dec_hook=convert_secret)
         if value != value:  # not a number: TOML has it, and no range excludes it
             yield Problem(path, "saw nan, expected a number")
     except msgspec.ValidationError as error:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from broker.errors import ConfigError
-from broker.secret import SecretPlace, decoded, masked_in, revealed
+from broker.secret import SecretPlace, convert_secret, masked_in, revealed
 from broker.settings.faults import check_key
 from broker.settings.reading import check_by, loads_as, text_of
 from broker.settings.transport_options import rooted_options
@@ -141,7 +141,7 @@ def apply(settings: GatewaySettings, assignments: Sequence[str]) -> GatewaySetti
         shown = masked_in(assignment)
         _check_key(tables, section, key, shown)
         tables[section][key] = _typed(section, key, text, shown)
-    return check(msgspec.convert(tables, GatewaySettings, dec_hook=decoded))
+    return check(msgspec.convert(tables, GatewaySettings, dec_hook=convert_secret))
 
 
 def _check_key(tables: dict[str, Any], section: str, key: str, assignment: str) -> None:

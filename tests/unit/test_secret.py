@@ -6,7 +6,7 @@ from broker.secret import (
     HIDDEN,
     SecretPlace,
     SecretUrl,
-    decoded,
+    convert_secret,
     hidden,
     masked,
     masked_in,
@@ -58,7 +58,7 @@ def test_what_is_no_url_is_hidden_unless_it_is_a_place():
 def test_nothing_encodes_one_unasked():
     with pytest.raises(TypeError):
         msgspec.json.encode({"redis": SecretUrl(f"redis://:{MARK}@h")})
-    assert msgspec.convert("a://b", SecretUrl, dec_hook=decoded) == SecretUrl("a://b")
+    assert msgspec.convert("a://b", SecretUrl, dec_hook=convert_secret) == SecretUrl("a://b")
 
 
 @for_each(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker import settings as public
 from broker.errors import ConfigError
-from broker.secret import decoded
+from broker.secret import convert_secret
 from broker.settings import ListenEntry, Settings, check, load, loads
 from broker.settings.schema import default_rundir
 from tests.tables import for_each
@@ -138,7 +138,7 @@ def test_sample_shows_every_setting_with_its_default(section, field):
     if field.name == "options":
         assert value == {}
     if field.default is not msgspec.NODEFAULT and field.default is not None and section != "hosts":
-        assert msgspec.convert(value, field.type, dec_hook=decoded) == field.default
+        assert msgspec.convert(value, field.type, dec_hook=convert_secret) == field.default
 
 
 def test_sample_is_a_tree_of_one():

@@ -15,7 +15,7 @@ import msgspec
 from broker.cli import overrides
 from broker.cli.parsing import Parser
 from broker.errors import ConfigError
-from broker.secret import decoded
+from broker.secret import convert_secret
 from broker.settings import JournalSection, OsloSection, Settings, check, load_journal, load_oslo
 
 
@@ -35,7 +35,7 @@ def section_from(given: argparse.Namespace, named: Mapping[str, Any]) -> OsloSec
     """
     for name, value in named.items():
         try:
-            msgspec.convert({name: value}, OsloSection, dec_hook=decoded)
+            msgspec.convert({name: value}, OsloSection, dec_hook=convert_secret)
         except msgspec.ValidationError as error:
             option = f"--{name.replace('_', '-')} {value!r:.64}"
             raise ConfigError(f"{option}: {str(error).partition(' - at')[0]}") from None

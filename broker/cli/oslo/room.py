@@ -21,7 +21,7 @@ from broker.cli.oslo import plan
 from broker.cli.oslo.children import Order, Ready
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.oslo.node import NodeConfig
-from broker.secret import decoded
+from broker.secret import convert_secret
 
 
 def log_to_stderr(level: str, who: str = "oslo") -> None:
@@ -64,7 +64,7 @@ def _given() -> Order:
         ConfigError: it is just being written; another signal follows.
     """
     try:
-        return msgspec.json.decode(interpreter.ordered(), type=Order, dec_hook=decoded)
+        return msgspec.json.decode(interpreter.ordered(), type=Order, dec_hook=convert_secret)
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"the order of this process cannot be read: {error}") from error
 

@@ -23,7 +23,7 @@ from broker.extras import install
 from broker.journal.marks import OFF, REPORT
 from broker.journal.options import JournalOptions
 from broker.journal.premises import Lock
-from broker.secret import decoded
+from broker.secret import convert_secret
 
 log = logging.getLogger("headgate")
 
@@ -95,7 +95,7 @@ def read_options(text: bytes) -> JournalOptions:
         ConfigError: no JSON, or values that no segment can hold.
     """
     try:
-        options = msgspec.json.decode(text, type=JournalOptions, dec_hook=decoded)
+        options = msgspec.json.decode(text, type=JournalOptions, dec_hook=convert_secret)
         run = options.run or os.urandom(16).hex()
         if len(bytes.fromhex(run)) != 16:
             raise ValueError(f"run {run[:64]!r}, expected 32 hex digits")

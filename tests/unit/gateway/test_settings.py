@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from broker.errors import ConfigError
-from broker.secret import SecretPlace, decoded
+from broker.secret import SecretPlace, convert_secret
 from gateway import settings as public
 from gateway.settings import GatewaySettings, apply, check, load, loads, place_of
 from tests.tables import for_each
@@ -391,7 +391,7 @@ def all_fields():
 @for_each(("section", "field"), all_fields(), ids=lambda part: getattr(part, "name", part))
 def test_sample_shows_every_setting_with_its_default(section, field):
     value = tomllib.loads(f"v = {sample_assignments()[section, field.name]}")["v"]
-    converted = msgspec.convert(value, field.type, dec_hook=decoded)
+    converted = msgspec.convert(value, field.type, dec_hook=convert_secret)
     if field.name not in EXAMPLES and field.default is not msgspec.NODEFAULT and field.default is not None:
         assert converted == field.default
 
