@@ -13,6 +13,7 @@ export class LinkState {
   #retry;
   #act = () => {};
   #upstreamJoined = true;
+  #seen = false;
 
   /** @param {() => void} retry  tries to connect at once */
   constructor(retry) {
@@ -48,6 +49,7 @@ export class LinkState {
   /** @param {boolean} joined @param {string} reason */
   upstream(joined, reason) {
     this.#upstreamJoined = joined;
+    this.#seen ||= joined;
     if (joined) {
       this.#set('open', 'live');
       this.#banner('');
@@ -55,7 +57,9 @@ export class LinkState {
     }
     this.#set('headless', 'no broker');
     const why = reason ? `: ${reason}` : '';
-    this.#banner(`The gateway has lost its broker and is looking for it${why}. What you see is from before.`);
+    this.#banner(this.#seen
+      ? `The gateway has lost its broker and is looking for it${why}. What you see is from before.`
+      : `The gateway has found no broker yet and is looking for it${why}.`);
   }
 
   /** Nobody answers, though the connection is there: a gateway that is frozen, or the way to it. */
