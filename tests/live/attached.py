@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.live.brokers import eventually
 from tests.live.starter import NFP, Started, started
 
 HEADGATE = (sys.executable, "-m", "broker.cli.main")
@@ -90,8 +91,11 @@ class Attached:
         self.start_worker(self.endpoint)
 
     def start_worker(self, endpoint: str) -> None:
-        worker = self._process("worker", str(self.folder / "tasks.py"), "--broker", endpoint)
-        until_said(worker, "Ctrl-C", self.log)
+        self.log.touch()
+        before = self.log.read_text().count("Ctrl-C ends it")
+        self._process("worker", str(self.folder / "tasks.py"), "--broker", endpoint)
+        # on stderr: its stdout is its tasks' own
+        eventually(lambda: self.log.read_text().count("Ctrl-C ends it") > before)
 
     def _process(self, *words: str) -> subprocess.Popen[bytes] | Started:
         argv = [*HEADGATE, "nfp", *words, "--base-dir", str(self.folder / "state")]

@@ -28,7 +28,8 @@ try:
     settings = load(sys.argv[1]).at_rank(int(sys.argv[2]))
 except ConfigError as error:
     sys.exit(f"headgate: {error}")
-sys.exit(run(settings, ready=lambda node: print("ready", flush=True)))
+# what it logged until then is in its log
+sys.exit(run(settings, ready=lambda node: (sys.stderr.flush(), print("ready", flush=True))))
 """
 COMMAND = (sys.executable, "-c", PROGRAM)
 

@@ -58,7 +58,7 @@ def test_a_directory_of_somebody_else(rundir):
     other = rundir / "run"
     other.mkdir(mode=0o755)
     os.chown(other, 65534, 65534)
-    refused(start(rundir, f'[broker]\nrundir = "{other}"\n'), str(other), "uid 65534's")
+    refused(start(rundir, f'[broker]\nrundir = "{other}"\n'), str(other), "the folder of uid 65534")
 
 
 def test_a_socket_that_another_broker_listens_at(rundir):

@@ -125,9 +125,7 @@ def test_signals_are_taken_by_others():
     piped = Piped()
     piped.out.write("x" * 3 * PIPE_BYTES + "\n")
     piped.out.flush()
-    (thread,) = (
-        each for each in os.listdir("/proc/self/task") if _state(each, "wchan").startswith("anon_pipe")
-    )
+    (thread,) = (each for each in os.listdir("/proc/self/task") if "pipe_write" in _state(each, "wchan"))
     (blocked,) = (line.split()[1] for line in _state(thread, "status").splitlines() if line[:6] == "SigBlk")
     assert int(blocked, 16) & 1 << signal.SIGTERM - 1
     os.close(piped.read)

@@ -86,7 +86,7 @@ def test_a_port_in_use_is_one_line(tmp_path, capsys, monkeypatch):
         url = f"http://127.0.0.1:{used.getsockname()[1]}"
         for workers in ("1", "2"):
             words = ["--listen", url, "--workers", workers, "--set", f"gateway.statedir={tmp_path}/state"]
-            assert main(["gateway", "--upstream", "local:///nowhere", *words]) == exits.CONFIG
+            assert main(["gateway", "--upstream", "local:///nowhere", *words]) == exits.TEMPFAIL
             err = capsys.readouterr().err
             assert f"listen {url}: Address already in use" in err
             assert "Traceback" not in err
