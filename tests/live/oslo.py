@@ -43,10 +43,13 @@ from broker.errors import ConfigError
 from broker.oslo.names import Pipeline
 from broker.oslo.node import BacklogConfig, KeyEntry, NodeConfig, Rule
 from broker.oslo.proxy.process import NodeProxy
+from broker.secret import SecretUrl
 told = json.loads(sys.argv[1])
 for name in ("directories", "redis", "keepalive"):
     if name in told:
         told[name] = tuple(told[name])
+if "redis" in told:
+    told["redis"] = tuple(map(SecretUrl, told["redis"]))
 if "backlog" in told:
     told["backlog"] = BacklogConfig(**{**told["backlog"], "topics": tuple(told["backlog"]["topics"])})
 if "run" in told:

@@ -32,10 +32,11 @@ export class Access {
   }
 
   /**
-   * Whether the session may, and which roles may. Without an answer it may: then the call itself will tell.
+   * Whether the session may, which roles may, and the preset of rules that would let it ('' for none). Without an answer it
+   * may: then the call itself will tell.
    * @param {string} kind  call, publish, subscribe or register
    * @param {string} topic
-   * @returns {Promise<{allowed: boolean, roles: string[]}>}
+   * @returns {Promise<{allowed: boolean, roles: string[], preset: string}>}
    */
   ask(kind, topic) {
     const key = `${kind} ${topic}`;
