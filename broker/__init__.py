@@ -37,6 +37,7 @@ One message's journey, room by room::
     extras       libraries that the base does not bring, and what to type for them
     nesting      how deep JSON from outside may be nested: its readers
     safe_text    what somebody else's code has left, as text that can be written
+    sockets      what the kernel tells of sockets: who is at the other end, who listens on a port
     tasks        tasks that somebody looks after
     loopthread   the thread with an event loop behind every blocking facade
 

@@ -12,11 +12,11 @@ import os
 import re
 import socket
 import stat
-import struct
 import sys
 from typing import Final
 
 from broker.errors import ConfigError, NotReady
+from broker.sockets import peer_credentials, tcp_listeners
 
 PASSING: Final = frozenset(
     {
@@ -91,19 +91,13 @@ def _owner(path: str) -> str:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.setblocking(False)
         sock.connect(path)
-        pid, _uid, _gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return _process(pid)
+        return _process(peer_credentials(sock)[0])
     return ""
 
 
 def _listener(port: int) -> str:
     """Which process of ours listens at a TCP port; "" when it is another user's."""
-    sockets = set()
-    for name in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError), open(f"/proc/net/{name}", encoding="ascii") as table:
-            for words in map(str.split, table):
-                if words[3] == _LISTENS and int(words[1].rpartition(":")[2], 16) == port:
-                    sockets.add(f"socket:[{words[9]}]")
+    sockets = {f"socket:[{inode}]" for _address, inode in tcp_listeners(port)}
     for pid in filter(str.isdecimal, os.listdir("/proc") if sockets else ()):
         with contextlib.suppress(OSError):
             for fd in os.listdir(f"/proc/{pid}/fd"):

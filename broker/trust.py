@@ -14,14 +14,13 @@ import errno
 import os
 import socket
 import stat
-import struct
 from typing import Final
 
 from broker.identity import NOBODY
+from broker.sockets import peer_credentials
 
 TRUSTED_USERS: Final = "HEADGATE_TRUSTED_USERS"
 """Environment: names or uids of users, with commas between, whose local sockets are spoken to as well."""
-_UCRED: Final = struct.Struct("3i")
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -98,7 +97,7 @@ class Untrusted(PermissionError):
 
 def peer_uid(sock: socket.socket) -> int:
     """The user whose process listens, or has connected, at the other end of a UNIX socket."""
-    return int(_UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1])
+    return peer_credentials(sock)[1]
 
 
 def _trusted() -> frozenset[int]:

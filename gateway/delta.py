@@ -121,10 +121,10 @@ def opened(place: str) -> DeltaTable | None:
         found = None
     except DeltaError as error:
         with plain_errors(place):
-            why = _damaged(place) or f"{masked(place)}: {one_line(error)}"
+            why = _damaged(place) or f"{masked(place)}: {brief(error)}"
         raise TableError(f"{why}; {_remedy(place)}") from None
     except OSError as error:
-        raise TableError(f"{masked(place)}: {one_line(error)}") from None
+        raise TableError(f"{masked(place)}: {brief(error)}") from None
     version = -1 if found is None else found.version()
     if not is_url(place) and (empty := _empty(place, version)):
         raise TableError(f"{empty}: a commit that is lost: the file is empty; {_remedy(place)}")
@@ -197,10 +197,10 @@ def _remedy(place: str) -> str:
     )
 
 
-def one_line(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
     """What a library said, in one line, and no URL with what may be secret in it.
 
-    >>> one_line(OSError("GET https://u:pw@h/w?sig=k failed"))
+    >>> brief(OSError("GET https://u:pw@h/w?sig=k failed"))
     'GET https://h/w?sig=*** failed'
     """
     text = masked_in(_FRAMES.sub("", _COLOURS.sub(" ", str(error)), count=1))
@@ -219,6 +219,4 @@ def plain_errors(place: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ArrowException) as error:
-        raise TableError(
-            f"{masked(place)}: {one_line(error)}", getattr(error, "errno", None) or None
-        ) from error
+        raise TableError(f"{masked(place)}: {brief(error)}", getattr(error, "errno", None) or None) from error

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from broker.cli.diagnosis import Finding, ok
 from broker.schemes import host_of, is_loopback, listening_host, scheme_of
+from broker.sockets import tcp_listeners
 
 if TYPE_CHECKING:
     from broker.settings import Settings
     from broker.settings.schema import HostEntry
-
-_LISTEN: Final = "0A"
-"""TCP_LISTEN in the kernel's tables."""
 
 
 def reach(settings: Settings) -> Iterator[Finding]:
@@ -35,7 +32,7 @@ def reach(settings: Settings) -> Iterator[Finding]:
         for child in _children(settings, rank)
         if child is not None and child.hostname and child.hostname != own.hostname
     ]
-    heard = listening_hosts(int(port)) if port.isdigit() else []
+    heard = [address for address, _inode in tcp_listeners(int(port))] if port.isdigit() else []
     if is_loopback(bound) and (elsewhere or not is_loopback(host)):
         yield Finding(
             "fail",
@@ -70,21 +67,3 @@ def _known_here(host: str) -> str:
     if not all(is_loopback(each) for each in found):
         return ""
     return f", which is {', '.join(sorted(found))} here: other machines must know {host} by another address"
-
-
-def listening_hosts(port: int) -> list[str]:
-    """Addresses of this machine at which somebody listens on ``port``, as the kernel's tables tell."""
-    found = []
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        try:
-            with open(f"/proc/net/{name}", encoding="ascii") as table:
-                rows = [line.split() for line in table][1:]
-        except OSError:
-            continue
-        for _number, local, _remote, state, *_rest in rows:
-            text, _, there = local.partition(":")
-            if state == _LISTEN and int(there, 16) == port:
-                words = (int(text[at : at + 8], 16) for at in range(0, len(text), 8))
-                packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
-                found.append(socket.inet_ntop(family, packed))
-    return found

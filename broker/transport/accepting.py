@@ -13,10 +13,10 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from struct import Struct
 from typing import Final
 
 from broker.identity import PeerInfo
+from broker.sockets import peer_credentials
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.reserve import SpareDescriptor, exhausted
 
@@ -31,7 +31,6 @@ ACCEPT_RETRY_S: Final = 0.25
 TOLD_S: Final = 60.0
 """A want of descriptors is told once in so long."""
 
-_UCRED = Struct("3i")
 MakeLink = Callable[[socket.socket, PeerInfo, Options], Link]
 
 
@@ -119,7 +118,7 @@ class UnixListener(Listener):
 
     def _greet(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        pid, uid, gid = peer_credentials(sock)
         peer = PeerInfo(f"{self.address}#{sock.fileno()}", uid=uid, gid=gid, pid=pid, local=True)
         denied = self._options.admit(peer) or self._kept_from(peer, sock.fileno())
         try:

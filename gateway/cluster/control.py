@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import struct
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,7 @@ import msgspec
 
 from broker import trust
 from broker.errors import ConfigError, HeadgateError
+from broker.sockets import peer_credentials
 
 log = logging.getLogger("headgate")
 
@@ -30,7 +30,6 @@ LINE_BYTES: Final = 1 << 20
 
 LOOK_S: Final = 5.0
 """How long a look whether somebody listens may take."""
-_CREDENTIALS: Final = struct.Struct("3i")
 """``struct ucred``: pid, uid, gid."""
 
 Do = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -98,8 +97,7 @@ def ask(sock: socket.socket, **words: Any) -> dict[str, Any]:
 
 def peer_pid(sock: socket.socket) -> int:
     """Who listens at the other end of a UNIX socket, or has connected to it: the kernel says so (SO_PEERCRED)."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[0])
+    return peer_credentials(sock)[0]
 
 
 # ---------------------------------------------------------------- the supervisor's side

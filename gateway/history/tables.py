@@ -239,7 +239,7 @@ def _folders(place: str) -> list[str]:
         system, folder = delta.filesystem(place)
         about = delta.listed(system, folder)
     except (OSError, ConfigError) as error:
-        raise Absent(f"{masked(place)}: {delta.one_line(error)}") from None
+        raise Absent(f"{masked(place)}: {delta.brief(error)}") from None
     return [each.base_name for each in about if each.type is fs.FileType.Directory]
 
 

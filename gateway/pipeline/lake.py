@@ -326,9 +326,9 @@ def _conflicts(place: str) -> Iterator[None]:
         with delta.plain_errors(place):
             yield
     except CommitFailedError as error:
-        raise Conflict(f"{masked(place)}: {delta.one_line(error)}") from None
+        raise Conflict(f"{masked(place)}: {delta.brief(error)}") from None
     except DeltaError as error:
-        raise delta.TableError(f"{masked(place)}: {delta.one_line(error)}") from None
+        raise delta.TableError(f"{masked(place)}: {delta.brief(error)}") from None
 
 
 def create(at: Snapshot) -> None:

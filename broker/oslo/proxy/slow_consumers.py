@@ -30,6 +30,7 @@ import zmq
 from broker.awake import Looks
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.socket_events import SocketEvents
+from broker.sockets import peer_credentials
 
 STILL_S: Final = 1.0
 """Nobody is cut off sooner: a healthy process may be without a processor for a while."""
@@ -39,7 +40,6 @@ LOOKS: Final = 5
 """Looks at everybody within the time that one may be still."""
 PORTIONS: Final = 4
 """Looks while as much is published as may wait."""
-_CREDENTIALS: Final = struct.Struct("3i")
 _SWITCHES: Final = re.compile(rb"ctxt_switches:\s*(\d+)")
 _COUNT: Final = struct.Struct("i")
 
@@ -129,8 +129,7 @@ class SlowConsumers:
         if sock.family != socket.AF_UNIX or sock.getsockname() != self._path:
             sock.close()
             return
-        said = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        self._peers[descriptor] = _Peer(sock, _CREDENTIALS.unpack(said)[0])
+        self._peers[descriptor] = _Peer(sock, peer_credentials(sock)[0])
 
     def _forget(self, descriptor: int) -> None:
         peer = self._peers.pop(descriptor, None)

@@ -14,7 +14,7 @@ export class Login {
     this.parent = parent;
     this.why = h('p', { class: 'wrong', role: 'alert' });
     this.ways = h('div', { class: 'ways', hidden: true });
-    this.links = h('div', { hidden: true },
+    this.links = h('div', { class: 'links', hidden: true },
       h('p', {}, 'On the host of the gateway, print a one-time link and open it; ', h('code', { text: '--config FILE' }),
         ' names its configuration, if it has one:'),
       h('pre', { class: 'command', text: 'headgate login link' }),

@@ -186,4 +186,4 @@ def _opened(threads: int | None = None) -> Iterator[Any]:
             pa.ArrowException,
             OSError,
         ) as error:  # the latter where rows are read bit by bit
-            raise PipelineError(f"DuckDB: {delta.one_line(error)}") from error
+            raise PipelineError(f"DuckDB: {delta.brief(error)}") from error
