@@ -59,7 +59,8 @@ LACKING = (
 )  # fmt: skip
 """What a service's environment has not, unless it needs it for itself."""
 OURS = {
-    "broker", "broker.atomic", "broker.awake", "broker.backoff", "broker.errors", "broker.identity", "broker.memory",
+    "broker", "broker.sockets",
+    "broker.atomic", "broker.awake", "broker.backoff", "broker.errors", "broker.identity", "broker.memory",
     "broker.nesting", "broker.obstacles", "broker.safe_text", "broker.schemes", "broker.secret", "broker.trust",
     "broker.transport", "broker.transport.curve", "broker.transport.zeromq", "broker.transport.zeromq.address",
     "broker.transport.zeromq.tuning",
