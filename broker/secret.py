@@ -1,22 +1,31 @@
 """URLs that may hold a secret, as they may be shown: without login, and without the values of query and fragment.
 
 Settings that may hold one are of the type `SecretUrl`, which shows itself so wherever it becomes a text, and is no
-``str``: what needs the real one says ``reveal``. A leaf: every room may ask here.
+``str``: what needs the real one says ``reveal``. And who may read a file with a secret: one rule for keys, passwords
+and tokens (``check_mode``). A leaf: every room may ask here.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import re
 import stat
+from pathlib import Path
 from typing import Any, Final
 
 from broker.errors import ConfigError, NotReady
+
+log = logging.getLogger("headgate")
 
 HIDDEN: Final = "***"
 """What stands where something is hidden."""
 FILE_BYTES: Final = 4096
 """Longest secret in a file."""
+MOUNTS: Final = "/run/secrets"
+"""Where Docker, Podman and Kubernetes mount secrets."""
+_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _URLS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
 _LOGIN: Final = re.compile(r"[^/@]*:[^@]*@")
@@ -148,26 +157,80 @@ def hidden(value: Any) -> Any:
 # ---------------------------------------------------------------- secrets in files
 
 
-def read_file(path: str) -> str:
-    """The secret in a file.
+def read_file(path: str, *, limit: int = FILE_BYTES, refuse: bool = True) -> str:
+    """The secret in a file, ``limit`` bytes of it at most; ``refuse``: see ``check_mode``.
 
     Raises:
         ConfigError: it cannot be read or is empty, or others may read it.
     """
     try:
         with open(path, "rb") as file:
-            mode = os.fstat(file.fileno())
-            text = file.read(FILE_BYTES).decode().strip()
+            check_mode(path, os.fstat(file.fileno()), refuse=refuse)
+            text = file.read(limit).decode().strip()
     except FileNotFoundError as error:  # it may yet be mounted
         raise NotReady(f"{path}: {error.strerror}", error.errno) from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: saw a byte that is not UTF-8 at offset {error.start}") from None
-    if mode.st_uid == os.geteuid() and mode.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(
-            f"{path}: mode {stat.S_IMODE(mode.st_mode):04o} shows the secret to others, expected 0600"
-        )
     if not text:
         raise ConfigError(f"{path}: empty, expected the secret")
     return text
+
+
+def exposure(seen: os.stat_result, what: str = "the secret") -> str:
+    """What others can do with a file of this mode; "" where they can do nothing that matters.
+
+    Args:
+        seen: of the file.
+        what: is secret in it; "" where nothing is, so that only writing counts.
+    """
+    mode = f"mode {stat.S_IMODE(seen.st_mode):04o}"
+    if what and seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return f"{mode} shows {what} to others"
+    if seen.st_mode & _WRITE:
+        return f"{mode} lets others write it"
+    return ""
+
+
+def check_mode(
+    path: str | os.PathLike[str], seen: os.stat_result, what: str = "the secret", *, refuse: bool = True
+) -> None:
+    """A file with a secret is its owner's alone. Of one that was handed over, whose mode is not ours to choose, it is
+    only said that others may read it (``_is_handed_over``); one that they may write is refused wherever it lies.
+
+    Args:
+        path: as it is configured.
+        seen: of the open file.
+        what: see ``exposure``.
+        refuse: False: a person or a program that is not ours keeps it, and it is used whatever its mode; that is said.
+
+    Raises:
+        ConfigError: others may read or write it.
+    """
+    told = exposure(seen, what)
+    if not told:
+        return
+    if refuse and (seen.st_mode & _WRITE or not _is_handed_over(path, seen)):
+        raise ConfigError(f"{path}: {told}, expected 0600")
+    _warn(os.fspath(path), told)
+
+
+@functools.lru_cache(maxsize=64)
+def _warn(path: str, told: str) -> None:
+    """Once for each file and mode: some are read at every login."""
+    log.warning("%s: %s; it is used all the same", path, told)
+
+
+def _is_handed_over(path: str | os.PathLike[str], seen: os.stat_result) -> bool:
+    """Whether a container engine or service manager gave us this file: it lies where secrets are mounted, or nobody
+    here can change it (a volume of Kubernetes is read-only, wherever it is mounted), or it is somebody else's and open
+    to our group alone (``fsGroup``, a group for certificates).
+    """
+    real = os.path.realpath(path)
+    for place in (MOUNTS, os.environ.get("CREDENTIALS_DIRECTORY", "")):
+        if place and Path(real).is_relative_to(os.path.realpath(place)):
+            return True
+    if os.statvfs(real).f_flag & os.ST_RDONLY:
+        return True
+    return seen.st_uid != os.geteuid() and not seen.st_mode & stat.S_IRWXO

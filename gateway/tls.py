@@ -8,11 +8,13 @@ was replaced decrypts no session ticket of the new one: a client whose authority
 
 from __future__ import annotations
 
+import os
 import ssl
 from typing import Any, Final, Self
 
 from cryptography import x509
 
+from broker import secret
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from gateway.settings.schema import ListenEntry
@@ -81,7 +83,10 @@ def load(entry: ListenEntry) -> tuple[ssl.SSLContext, float]:
     context.minimum_version = MINIMUM
     context.set_alpn_protocols(list(PROTOCOLS))
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    key = entry.key or entry.cert
     try:
+        # certbot and its like keep these; a renewal with another mode must not end the service
+        secret.check_mode(key, os.stat(key), refuse=False)
         context.load_cert_chain(entry.cert, entry.key, password=_no_password)
     except (OSError, ValueError) as error:
         files = entry.cert if entry.key is None else f"{entry.cert}, {entry.key}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from broker import secret
 from broker.cli import options, settings_text
 from broker.cli.exits import OK
 from broker.cli.overrides import read
@@ -57,8 +57,12 @@ def check(
         settings = load(file)
         told, said = facts(settings), summary(settings)
         closed = list(closed_doors(settings))
-    shown_to_others = secrets(settings) if _is_open(file) else ()
-    warnings = [*closed, *(_open_to_others(file, name) for name in shown_to_others)]
+    mode = os.stat(file)
+    shown = [secret.exposure(mode, f"the secret in {name}") for name in secrets(settings)]
+    warnings = [
+        *closed,
+        *(f"{file}: {each}, expected 0600, or the secret in a file" for each in shown if each),
+    ]
     screen.record({"file": file, "ok": True, "warnings": warnings, **told}, f"{file}: ok, {said}", "green")
     for warning in () if as_json else warnings:
         screen.line(warning, "yellow")
@@ -71,16 +75,6 @@ def _without_users(settings: Any) -> list[str]:
     if any(ways) or settings.access.login_links != "off":
         return []
     return ["nobody is ever let in: no [[users]], no jwt.keys, no [[oidc]], and access.login_links is off"]
-
-
-def _is_open(file: str) -> bool:
-    """Whether others than its owner may read a file."""
-    return bool(os.stat(file).st_mode & (stat.S_IRGRP | stat.S_IROTH))
-
-
-def _open_to_others(file: str, name: str) -> str:
-    mode = stat.S_IMODE(os.stat(file).st_mode)
-    return f"{file}: mode {mode:04o} shows the secret in {name} to others, expected 0600, or the secret in a file"
 
 
 def is_gateways(file: str) -> bool:

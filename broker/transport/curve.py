@@ -8,9 +8,8 @@ A certificate file has two sections of indented, quoted values (ZeroMQ RFC 4/ZPL
         public-key = "40 characters of Z85"
         secret-key = "40 characters of Z85"
 
-The secret key makes the file worth stealing: it is written with mode 0600 and not read when anyone else may read it,
-with one exception: a file that somebody else mounted for this process (``_is_mounted``), whose mode is not ours to
-choose.
+The secret key makes the file worth stealing: it is written with mode 0600, and not read when anyone else may read it
+(``secret.check_mode``).
 A public certificate is the same without the secret key, readable by everyone.
 """
 
@@ -19,7 +18,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +29,7 @@ import zmq
 from broker import atomic
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
+from broker.secret import check_mode
 
 log = logging.getLogger("headgate")
 
@@ -43,8 +42,6 @@ _LINE: Final = re.compile(
          (?:=\ *(?P<value>"[^"]*"|'[^']*'|[^\s"'\#]+))?\ *(?:\#.*)?$""",
     re.VERBOSE,
 )
-_SECRETS: Final = "/run/secrets"
-"""Where Docker, Podman and Kubernetes mount secrets."""
 SLOW_BOX_US: Final = 300.0
 """``box_speed`` above this means a libsodium without its fast code: 27 us is usual, an old wheel took 1 169 us."""
 _BOX_BYTES: Final = 64 << 10
@@ -126,7 +123,7 @@ def load(path: str | Path) -> Certificate:
     """The key pair in the file ``path``.
 
     Raises:
-        ConfigError: unreadable, readable by others (see ``_check_mode``), no certificate, without secret key, or two
+        ConfigError: unreadable, readable by others (``secret.check_mode``), no certificate, without secret key, or two
             keys that do not belong together.
     """
     certificate = decode(_read(path, secret=True), str(path))
@@ -166,39 +163,13 @@ def _read(path: str | Path, *, secret: bool) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             if secret:
-                _check_mode(path, os.fstat(file.fileno()))
+                check_mode(path, os.fstat(file.fileno()))
             return file.read()
     except OSError as error:
         text = f"{path}: cannot read the certificate: {error.strerror}"
         raise obstacle(text, error, absent=secret) from error  # one's own may yet be mounted
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not a certificate: not UTF-8 text") from error
-
-
-def _check_mode(path: str | Path, seen: os.stat_result) -> None:
-    """A secret key is read by its owner alone; of a mounted secret that is said, not refused.
-
-    Raises:
-        ConfigError: others may read the file, or write it.
-    """
-    shared = seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-    if not shared:
-        return
-    mode = f"{path}: mode {stat.S_IMODE(seen.st_mode):04o}"
-    if shared & (stat.S_IWGRP | stat.S_IWOTH) or not _is_mounted(path, seen):
-        raise ConfigError(f"{mode} shows the secret key to others, expected 0600")
-    log.warning("%s: others may read this secret key; it was mounted so, and is used", mode)
-
-
-def _is_mounted(path: str | Path, seen: os.stat_result) -> bool:
-    """Whether ``path`` is a secret that a container engine or service manager handed over: it is not ours, and either
-    lies where secrets are mounted or is open to our group alone (a Kubernetes volume with ``fsGroup``).
-    """
-    if seen.st_uid == os.geteuid():
-        return False
-    given = (_SECRETS, os.environ.get("CREDENTIALS_DIRECTORY", ""))
-    inside = any(place and Path(os.path.abspath(path)).is_relative_to(place) for place in given)
-    return inside or not seen.st_mode & stat.S_IRWXO
 
 
 # -- text -----------------------------------------------------------------------------------------

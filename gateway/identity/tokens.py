@@ -16,7 +16,6 @@ import hashlib
 import hmac
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +25,7 @@ import msgspec
 from broker import atomic, home
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
+from broker.secret import check_mode
 from gateway.identity.store import KEY_BYTES
 from gateway.principal import refused
 from gateway.settings.schema import GatewaySettings
@@ -228,12 +228,7 @@ def token_id(text: str) -> str | None:
 def _read(path: Path) -> tuple[Token, ...]:
     try:
         with open(path, "rb") as file:
-            seen = os.fstat(file.fileno())
-            if seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                mode = stat.S_IMODE(seen.st_mode)
-                raise ConfigError(
-                    f"{path}: mode {mode:04o} lets others write tokens of their own, expected 0600"
-                )
+            check_mode(path, os.fstat(file.fileno()), what="")  # hashes tell nothing
             encoded = file.read(FILE_BYTES + 1)
     except FileNotFoundError:
         return ()

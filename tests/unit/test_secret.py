@@ -1,3 +1,8 @@
+import logging
+import os
+import subprocess
+import sys
+
 import msgspec
 import pytest
 
@@ -81,3 +86,75 @@ def test_a_secret_in_a_file(tmp_path, content, mode, said):
     with pytest.raises(ConfigError, match=said) as refused:
         read_file(str(file))
     assert isinstance(refused.value, NotReady) is (content is None), "it may yet be mounted"
+
+
+@pytest.fixture
+def told(caplog):
+    """What the log says."""
+    logging.getLogger("headgate").addHandler(caplog.handler)
+    yield caplog
+    logging.getLogger("headgate").removeHandler(caplog.handler)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="optional: not root, who alone can give a file away")
+@for_each(("mode", "owner", "place", "taken"), [
+    (0o440, 12345, "", True),  # fsGroup, a group for certificates
+    (0o440, 0, "", False),
+    (0o444, 12345, "", False),
+    (0o460, 12345, "", False),
+    (0o444, 12345, "given", True),  # a secret of compose keeps the mode of the host's file
+    (0o444, 0, "given", True),  # of Podman, for root in the container
+    (0o446, 12345, "given", False),
+    (0o444, 12345, "beside", False),
+    (0o444, 12345, "..data", True),
+])  # fmt: skip
+def test_of_a_secret_that_was_handed_over_it_is_said_that_others_may_read_it(
+    tmp_path, monkeypatch, told, mode, owner, place, taken
+):
+    folder = tmp_path / f"{mode}-{owner}-{place}"
+    (folder / "given" / "data").mkdir(parents=True)
+    (folder / "given" / "..data").symlink_to("data")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(folder / "given"))
+    real = folder / "given" / ("data" if place == "..data" else "") / "pw"
+    path = real
+    if place == "..data":
+        path = folder / "given" / "pw"
+        path.symlink_to("..data/pw")
+    elif place != "given":
+        real = folder / "pw"
+        path = folder / "given" / ".." / "pw" if place == "beside" else real
+    real.write_text("pw")
+    os.chown(real, owner, -1)
+    real.chmod(mode)
+    if not taken:
+        with pytest.raises(ConfigError, match=f"mode {mode:04o} shows the secret to others, expected 0600"):
+            read_file(str(path))
+        return
+    assert read_file(str(path)) == read_file(str(path)) == "pw"
+    (said,) = {each for each in told.records if each.getMessage().startswith(f"{path}: ")}  # once
+    assert f"mode {mode:04o} shows the secret to others; it is used" in said.getMessage()
+
+
+def test_a_volume_that_nobody_here_can_change(tmp_path, told):
+    """A secret of Kubernetes belongs to root and is 0644, wherever it is mounted, and whoever reads it may be root."""
+    (tmp_path / "pw").write_text("pw")
+    (tmp_path / "pw").chmod(0o644)
+    read = f"from broker.secret import read_file; print(read_file({str(tmp_path / 'pw')!r}))"
+    mounts = f"mount --bind {tmp_path} {tmp_path} && mount -o remount,ro,bind {tmp_path}"
+    words = f'{mounts} && exec {sys.executable} -c "$0"'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", words, read], capture_output=True, text=True, check=False
+    )
+    if "unshare:" in done.stderr or "mount:" in done.stderr:
+        pytest.skip("optional: no name spaces for mounts here")
+    assert done.stdout == "pw\n", done.stderr
+    with pytest.raises(ConfigError, match="mode 0644 shows"):
+        read_file(str(tmp_path / "pw"))
+
+
+def test_what_others_keep_is_used_and_said(tmp_path, told):
+    """TLS keys, the token of a command line."""
+    (tmp_path / "pw").write_text("pw")
+    (tmp_path / "pw").chmod(0o666)
+    assert read_file(str(tmp_path / "pw"), refuse=False) == "pw"
+    assert "mode 0666 shows the secret" in told.text

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from broker.errors import ConfigError
-from broker.secret import masked
+from broker.secret import masked, read_file
 
 DEFAULT_PATH: Final = "/v1/ws"
 TOKEN_BYTES: Final = 64 << 10
@@ -116,13 +116,10 @@ def token_of(extra: dict[str, Any]) -> Token:
 
 def _from_file(path: str) -> str:
     try:
-        with open(path, encoding="ascii") as file:
-            token = file.read(TOKEN_BYTES).strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"HEADGATE_TOKEN_FILE {path}: {error}") from error
-    if not token:
-        raise ConfigError(f"HEADGATE_TOKEN_FILE {path}: the file is empty")
-    return token
+        # a person keeps it, as the output of a command has it: said, not refused
+        return read_file(path, limit=TOKEN_BYTES, refuse=False)
+    except ConfigError as error:
+        raise type(error)(f"HEADGATE_TOKEN_FILE {error}", error.errno) from error
 
 
 def fresh(token: Token) -> str | None:

@@ -311,12 +311,14 @@ def test_the_end_of_the_certificate_is_told(files, authority):
     )
 
 
-def test_a_key_of_its_own_file(files, authority):
+def test_a_key_of_its_own_file(files, authority, caplog):
     whole = (files / "server.pem").read_bytes()
     certificate, mark, key = whole.partition(b"-----BEGIN PRIVATE")
     (files / "server.pem").write_bytes(certificate)
     (files / "key.pem").write_bytes(mark + key)
+    (files / "key.pem").chmod(0o604)
     assert TlsContext(entry(files, key=str(files / "key.pem"))).expires > 0
+    assert "key.pem: mode 0604 shows the secret to others; it is used" in caplog.text
 
 
 @pytest.mark.parametrize(

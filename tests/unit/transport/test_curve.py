@@ -1,7 +1,6 @@
 """CURVE certificates: the ZPL text, the files, and what is refused."""
 
 import errno
-import logging
 import os
 import stat
 from pathlib import Path
@@ -122,37 +121,6 @@ def test_a_secret_that_others_may_read_is_refused(rundir: Path, mode):
     with pytest.raises(ConfigError, match=f"{mode:04o}"):
         curve.load(rundir / "cert")
     assert curve.load_public(rundir / "cert") == PAIR.public
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="optional: not root, who alone can give a file away")
-@pytest.mark.parametrize(("mode", "place", "taken"), [
-    (0o440, "", True),  # a Kubernetes secret with fsGroup
-    (0o444, "", False),
-    (0o460, "", False),
-    (0o444, "mounted", True),  # a secret of compose keeps the mode of the host's file
-    (0o446, "mounted", False),
-    (0o444, "beside", False),
-])  # fmt: skip
-def test_of_a_mounted_secret_it_is_said_that_others_may_read_it(
-    rundir: Path, monkeypatch, caplog, mode, place, taken
-):
-    curve.save(curve.generate(), rundir / "cert")
-    os.chown(rundir / "cert", 12345, -1)
-    (rundir / "cert").chmod(mode)
-    where = {"": "/nowhere", "mounted": str(rundir), "beside": str(rundir / "elsewhere")}[place]
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", where)
-    path = rundir / "elsewhere" / ".." / "cert" if place == "beside" else rundir / "cert"
-    (rundir / "elsewhere").mkdir()
-    logging.getLogger("headgate").addHandler(caplog.handler)
-    try:
-        if taken:
-            assert curve.load(path).secret_key
-            assert f"mode {mode:04o}: others may read this secret key" in caplog.text
-        else:
-            with pytest.raises(ConfigError, match=f"{mode:04o}"):
-                curve.load(path)
-    finally:
-        logging.getLogger("headgate").removeHandler(caplog.handler)
 
 
 def test_save_keeps_what_is_there(rundir: Path):
