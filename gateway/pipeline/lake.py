@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +33,7 @@ from gateway.pipeline.errors import Conflict
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
@@ -45,18 +49,25 @@ _LOOKED: Final = 64
 """Commits looked through for notes at first; then four times as many, and so on."""
 _RETRIES: Final = 100
 """How often a commit goes behind others that are no conflict."""
+_READERS: Final = 8
+"""Footers read at once."""
+_PLAIN_TEXT: Final = frozenset(("detail", "offsets"))
+"""Columns of JSON, which nobody looks for by its order."""
+_TEXT_MOST: Final = 64
+"""Characters of a bound; a column with a longer one has none."""
 _TASKS_A_CORE: Final = 4
 """Of a read from a store at most; each reads its share of the files."""
 
 
 @dataclass(frozen=True)
 class File:
-    """One file of a table; ``path`` within its directory."""
+    """One file of a table; ``path`` within its directory, ``stats`` as Delta's log has them."""
 
     path: str
     date: str
     rows: int
     size: int
+    stats: str = ""
 
 
 class Snapshot:
@@ -208,7 +219,7 @@ class Snapshot:
                 {PARTITION: each.date},
                 now_ms,
                 not same,
-                json.dumps({"numRecords": each.rows}),
+                each.stats or json.dumps({"numRecords": each.rows}),
             )
             for each in added
         ]
@@ -268,6 +279,76 @@ class Snapshot:
                 break
             limit *= 4
         return [wanted[number] for number in sorted(wanted)]
+
+
+# ---------------------------------------------------------------- files that somebody wrote
+
+
+def files_in(place: str, folder: str) -> list[File]:
+    """The Parquet files below a folder of a table's place, whoever wrote them, as a commit takes them: their date is
+    that of a folder ``dt=...`` on the way. Marks like ``_SUCCESS`` are passed over, and so are files without rows.
+
+    Raises:
+        TableError: one is no Parquet, the disk or the store refuses.
+    """
+    import pyarrow.parquet as pq
+
+    system, root = delta.filesystem(place)
+    with delta.plain_errors(place):
+        found = delta.listed(system, f"{root}/{folder}", recursive=True)
+        names = [
+            each for each in found if each.base_name.endswith(".parquet") and each.base_name[0] not in "._"
+        ]
+        with ThreadPoolExecutor(_READERS, "footers") as pool:
+            footers = list(pool.map(lambda each: pq.read_metadata(each.path, filesystem=system), names))
+    files = [
+        file_of(each.path.removeprefix(f"{root}/"), each.size, footer)
+        for each, footer in zip(names, footers, strict=True)
+    ]
+    return sorted((each for each in files if each.rows), key=_place)
+
+
+def file_of(path: str, size: int, footer: pq.FileMetaData) -> File:
+    """A file as a commit takes it, of what stands in its footer."""
+    date = path.partition(f"{PARTITION}=")[2].partition("/")[0]
+    return File(path, date, footer.num_rows, size, stats_of(footer))
+
+
+def stats_of(footer: pq.FileMetaData) -> str:
+    """Least, greatest and how many nulls of each column, by which readers pass files over, as JSON of Delta's log."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for index in range(footer.num_columns if groups else 0):
+        chunks = [group.column(index) for group in groups]
+        name, seen = chunks[0].path_in_schema, [chunk.statistics for chunk in chunks]
+        if not all(each is not None and each.has_null_count for each in seen):
+            continue
+        nulls[name] = sum(each.null_count for each in seen)
+        filled = [each for each in seen if each.num_values]
+        if name in _PLAIN_TEXT or not filled or not all(each.has_min_max for each in filled):
+            continue
+        low = _edge(min(each.min for each in filled), up=False)
+        high = _edge(max(each.max for each in filled), up=True)
+        if low is not None and high is not None:
+            least[name], most[name] = low, high
+    told = {"numRecords": footer.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+    return json.dumps(told, separators=(",", ":"))
+
+
+def _edge(value: Any, *, up: bool) -> Any:
+    """A bound as Delta writes it: times to the millisecond, outwards; None where there is none to be had."""
+    if isinstance(value, datetime):
+        at = value.astimezone(UTC) + timedelta(microseconds=-value.microsecond % 1000 if up else 0)
+        return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, str):
+        return value if len(value) <= _TEXT_MOST else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, int) else None
 
 
 def _place(file: File) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from broker.journal.stores import is_url
 from gateway import delta
-from gateway.pipeline import schema
+from gateway.pipeline import lake, schema
 from gateway.pipeline.columns import PARTITION, Table
 from gateway.pipeline.lake import File
 
@@ -30,9 +30,8 @@ class _Open:
     """A file that is being written."""
 
     path: str
-    date: str
     writer: Any
-    rows: int = 0
+    footer: list[Any]
 
 
 class Parts:
@@ -90,23 +89,27 @@ class Parts:
         rows = pa.Table.from_batches([batch.select(self._shape.names)])
         part = self._open.get(day) or self._begin(day, rows.schema)
         part.writer.write_table(rows, row_group_size=ROW_GROUP)
-        part.rows += rows.num_rows
 
     def _begin(self, day: int, given: pa.Schema) -> _Open:
         import pyarrow.parquet as pq
 
         if len(self._open) >= OPEN_MOST:
             self._close(next(iter(self._open)))
-        date = date_of(day)
-        path = f"{PARTITION}={date}/{self._stem}-{uuid.uuid4().hex[:12]}.parquet"
+        path = f"{PARTITION}={date_of(day)}/{self._stem}-{uuid.uuid4().hex[:12]}.parquet"
         whole = f"{self._folder}/{path}"
         if not is_url(self._place):  # a store needs no folders
             self._system.create_dir(os.path.dirname(whole), recursive=True)
+        footer: list[Any] = []
         shape = given.with_metadata(self._shape.metadata)
         writer = pq.ParquetWriter(
-            whole, shape, filesystem=self._system, compression="zstd", compression_level=1
+            whole,
+            shape,
+            filesystem=self._system,
+            compression="zstd",
+            compression_level=1,
+            metadata_collector=footer,
         )
-        self._open[day] = _Open(path, date, writer)
+        self._open[day] = _Open(path, writer, footer)
         return self._open[day]
 
     def _close(self, day: int) -> None:
@@ -129,7 +132,7 @@ class Parts:
 
     def _written(self, part: _Open) -> File:
         size = self._system.get_file_info(f"{self._folder}/{part.path}").size
-        return File(part.path, part.date, part.rows, size)
+        return lake.file_of(part.path, size, part.footer[0])
 
     def as_json(self) -> str:
         """``files`` as JSON, for the driver."""

@@ -9,12 +9,14 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 from broker.cli.main import main
 from gateway.delta import TableError
-from gateway.pipeline import compact
+from gateway.pipeline import compact, lake
 from gateway.pipeline.errors import Busy, Conflict
+from gateway.pipeline.schema import MESSAGES
 from gateway.pipeline.warehouse import Warehouse, until_it_passes
 from tests.live import traffic
 
@@ -115,6 +117,46 @@ def test_what_is_not_committed_is_not_there(warehouse: Warehouse) -> None:
     assert count(warehouse) == 9
 
 
+def test_files_say_what_is_in_them(warehouse: Warehouse) -> None:
+    """By it readers pass them over; so do those of files that another writer, such as Spark's, left in a folder."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for rank in (3, 5):
+        add(warehouse, 4, rank=rank)
+    folder = warehouse.root / "messages" / "data-0123" / f"dt={DAY}"
+    folder.mkdir(parents=True)
+    for name, some in (("part-0.parquet", rows(2, 7)), ("part-1.parquet", rows(0, 7))):
+        pq.write_table(some.drop_columns(["dt"]).cast(MESSAGES.arrow()), folder / name)
+    (folder.parent / "_SUCCESS").touch()
+    place = str(warehouse.root / "messages")
+    found = lake.files_in(place, "data-0123")
+    assert [(each.path, each.date, each.rows) for each in found] == [
+        (f"data-0123/dt={DAY}/part-0.parquet", DAY, 2)
+    ]
+    assert lake.files_in(place, "nothing-there") == []
+    warehouse.at("messages").commit(found)
+    latest = warehouse.at("messages").delta
+    told = pa.table(latest.get_add_actions(flatten=True)).sort_by("min.rank").to_pylist()
+    assert [(each["min.rank"], each["max.rank"], each["num_records"]) for each in told] == [
+        (3, 3, 4),
+        (5, 5, 4),
+        (7, 7, 2),
+    ]
+    scanned = warehouse.scan("messages")
+    moments = scanned["ts"].to_pylist()
+    for each in told:
+        assert each["min.ts"] <= min(moments) <= max(moments) <= each["max.ts"]
+        assert (each["min.type"], each["null_count.type"], each["null_count.nodeid"]) == (
+            "event",
+            0,
+            each["num_records"],
+        )
+    kept = latest.to_pyarrow_table(filters=[("rank", "=", 5)])
+    assert kept.num_rows == 4
+    assert len(list(latest.to_pyarrow_dataset().get_fragments(filter=ds.field("rank") == 5))) == 1
+
+
 def test_a_snapshot_stays_as_it_was(warehouse: Warehouse) -> None:
     add(warehouse, 3)
     before = warehouse.at("messages")
@@ -204,6 +246,7 @@ def test_many_writers_and_a_compaction_lose_nothing(warehouse: Warehouse) -> Non
 
 REPLACES = """
 import sys
+from gateway.pipeline.schema import MESSAGES
 from gateway.pipeline.warehouse import Warehouse
 from tests.unit.gateway.pipeline.test_warehouse import rows
 warehouse = Warehouse(sys.argv[1])
