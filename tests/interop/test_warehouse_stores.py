@@ -1,6 +1,5 @@
 """Warehouses in a store that speaks S3: throttled, hung, killed in the middle, two jobs at once. Without Spark."""
 
-import json
 import signal
 import socket
 import subprocess
@@ -11,8 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from broker.cli.main import main
-from broker.journal.shipping import Shipper
 from gateway import delta
 from gateway.delta import TableError
 from gateway.history.files import Absent, Reading
@@ -154,27 +151,3 @@ def test_the_history_reads_it(s3: Apart, tmp_path: Path) -> None:
     assert answer(stored, asked) == answer(HistoryWarehouse(str(local)), asked)
     assert stored.tables() == ["traffic"]
     assert len(stored.runs(Reading(), 5)) == 2
-
-
-def test_the_verbs(
-    s3: Apart,
-    journal: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What opens the store is in the environment."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    journals, warehouse = (place(s3.url, name, key="") for name in ("verbs/journals", "verbs/warehouse"))
-    Shipper(journal, journals).round()
-    assert main(["pipeline", "batch", "--journal", journals, "--warehouse", warehouse]) == 0
-    assert main(["pipeline", "verify", "--journal", journals, "--warehouse", warehouse]) == 0
-    assert main(["pipeline", "compact", "--warehouse", warehouse]) == 0
-    page = tmp_path / "report.html"
-    assert main(["pipeline", "report", "--warehouse", warehouse, "-o", str(page)]) == 0
-    assert "kvs.get" in page.read_text()
-    capsys.readouterr()
-    assert main(["pipeline", "describe", "--warehouse", warehouse, "--json"]) == 0
-    held = {each["table"]: each["rows"] for each in json.loads(capsys.readouterr().out)["tables"]}
-    assert (held["messages"], held["rpc"]) == (ROWS, ROWS)

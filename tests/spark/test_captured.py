@@ -22,7 +22,6 @@ from tests.live.gold import NOTHING, differences
 from tests.tables import for_each
 
 TIMES = 5
-pytestmark = [pytest.mark.story, pytest.mark.patient]
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +47,10 @@ def rows(session: Captured) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def warehouse(session: Captured, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-
+def warehouse(spark: Any, session: Captured, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     made = Warehouse(tmp_path_factory.mktemp("warehouse"))
-    ingest(None, session.journals, made)
-    batch(None, made)
+    ingest(spark, session.journals, made)
+    batch(spark, made)
     return made
 
 
