@@ -17,8 +17,7 @@ help: ## this list
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
-# what is used is compiled when it is first imported: all of it would take as long as the rest of an installation
-PIP_INSTALL := $(PIP) install --quiet --no-compile $(if $(LOCKED),--constraint requirements.lock)
+INSTALL := $(PY) deploy/install.py $(if $(LOCKED),--constraint requirements.lock)
 
 # The first of these that is 3.11 or newer makes the environment; PYTHON=… overrides.
 PYTHON_CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
@@ -29,7 +28,6 @@ $(VENV)/.stamp-venv:
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "creating $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV) || { echo "make: '$(PYTHON) -m venv' failed; on Debian: apt install python3-venv" >&2; exit 1; }
-	@$(PIP_INSTALL) --upgrade pip # that of Python 3.11 takes more than twice the time for what follows
 	@touch $@
 
 # one environment, a stamp for each set of extras in it
@@ -40,7 +38,7 @@ EXTRAS_docs := all,test-docs
 EXTRAS_spark := test-spark
 $(VENV)/.stamp-%: pyproject.toml | $(VENV)/.stamp-venv
 	@echo "installing headgate[$(EXTRAS_$*)]"
-	@$(PIP_INSTALL) --editable '.[$(EXTRAS_$*)]'
+	@$(INSTALL) --editable '.[$(EXTRAS_$*)]'
 	@touch $@
 $(VENV)/.stamp-lint $(VENV)/.stamp-docs $(VENV)/.stamp-spark: | $(VENV)/.stamp-test
 
@@ -115,7 +113,7 @@ oslo: $(VENV)/.stamp-test system-packages ## of interop, what is about oslo.mess
 
 TLS := docs/examples/headgate-tls
 example: $(VENV)/.stamp-test ## a transport that is a distribution of its own: the contract, our checks of trees on it
-	@$(PIP_INSTALL) --no-deps --upgrade --target build/headgate-tls ./$(TLS)
+	@$(INSTALL) --no-deps --upgrade --target build/headgate-tls ./$(TLS)
 	cd $(TLS) && PYTHONPATH=$(CURDIR)/build/headgate-tls:$(CURDIR) PYTHONDONTWRITEBYTECODE= $(CURDIR)/$(PY) -m pytest --timeout 120 $(PYTEST_ARGS)
 	HEADGATE_TEST_TREE=tls_tree PYTHONPATH=build/headgate-tls:$(TLS)/tests $(COMPUTING) -m '$(FAST)' tests/unit/node/overlay $(PYTEST_ARGS)
 
@@ -132,7 +130,7 @@ bench: $(VENV)/.stamp-spark $(NORFAB) $(OSLO) system-packages ## every figure, b
 	$(PY) -m tests.bench $$(ls dist/*-cp3*.whl 2>/dev/null | head -1 | sed 's/^/--wheel /') $(BENCH_ARGS)
 
 coverage: $(VENV)/.stamp-test ## what of each room the tests reach
-	@$(PIP_INSTALL) --editable '.[test-reports]'
+	@$(INSTALL) --editable '.[test-reports]'
 	$(PY) -m tests.reports coverage
 
 licences: $(VENV)/.stamp-test ## of all that is depended on

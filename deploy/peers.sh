@@ -8,15 +8,11 @@ root=$PWD
 environment() {
     echo "installing $1 into $folder"
     rm -rf "$folder"
-    "$PY" -m venv --without-pip "$folder" # that of PY installs there: a newer one, which takes half the time
-}
-
-pip() {
-    "$PY" -m pip --disable-pip-version-check --python "$folder/bin/python" "$@"
+    "$PY" -m venv --without-pip "$folder"
 }
 
 install() {
-    pip install --quiet --no-compile "$@"
+    "$PY" "$root/deploy/install.py" --python "$folder/bin/python" "$@"
 }
 
 purelib() {
@@ -53,7 +49,7 @@ case $folder in
     ;;
 .venv-ironic) # a service of OpenStack; where a registry does not have it, its test is skipped and says so
     environment "Ironic $version"
-    pip download --quiet --no-deps --dest "$folder/wheel" "ironic==$version" || {
+    "$PY" -m pip --disable-pip-version-check --python "$folder/bin/python" download --quiet --no-deps --dest "$folder/wheel" "ironic==$version" || {
         echo "no Ironic $version in this registry: its test is skipped"
         exit 0
     }
