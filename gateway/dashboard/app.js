@@ -11,6 +11,7 @@ import { Tabs } from './lib/tabs.js';
 import { themed } from './lib/theme.js';
 import { Access } from './model/access.js';
 import { EventLog } from './model/eventlog.js';
+import { History as HistoryModel } from './model/history.js';
 import { Instance } from './model/instance.js';
 import { Methods } from './model/methods.js';
 import { Account } from './panels/account.js';
@@ -100,7 +101,7 @@ class Dashboard {
       events: new Events(this.log), services: new Services(this.methods),
       trends: new Trends(Number(chosen.get('range')), () => this.#tell()), log: new Log(), call: new Call(), sessions: new Sessions(),
       denied: new Denied((count) => this.tabs.badge('denied', count ? String(count) : '')),
-      history: new History(this.token),
+      history: new History(new HistoryModel(this.token)),
       jobs: new Jobs((there, open) => this.#jobs(there, open)),
     };
     this.tabs = new Tabs(byId('tabs'), byId('tab-panels'), (name) => this.#shown(name));

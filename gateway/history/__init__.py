@@ -10,7 +10,6 @@
 ``work``      jobs of NFP, notifications of oslo.messaging
 ``summary``   which tables there are and how fresh they are
 ``reader``    questions -> answers: one thread beside the event loop, a small memory of answers
-``charts``    answers -> SVG, for pages that have no program
 
 Nothing here imports pyarrow before the first question is asked: a gateway without it starts and says so.
 """

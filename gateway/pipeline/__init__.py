@@ -20,7 +20,7 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 ``progress``   how far a job is, on a terminal
 ``describe``, ``verify``   what a warehouse holds; whether it holds all that the journal does
 ``tables/``, ``batch``     bronze -> gold; ``pieces`` of it are what a task of Spark makes
-``report``     charts of a warehouse as one page (``reportlines``, ``reportwords``, ``reportstyle``); ``picture`` as SVG
+``report``     the dashboard's history of a warehouse as one page, with its data inside
 
 ``python -m gateway.pipeline VERB ...`` is ``headgate pipeline VERB ...``, for ``spark-submit``.
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.pipeline import report
 from tests.browser import stage as stages
 from tests.browser.stage import Stage, hurry
 from tests.browser.test_layout import CONTRAST
@@ -273,35 +274,82 @@ def test_a_short_session_is_shown_whole(short):
 
 
 @pytest.mark.patient
-def test_words_are_not_broken_into_letters(look, house, tmp_path):
-    """On a phone: the page itself is not wider, and words of a table have room."""
-    from gateway.pipeline import report
-
-    report.write(str(house), str(tmp_path / "report.html"))
-    page = look.page(width=390, height=844)
-    page.goto((tmp_path / "report.html").as_uri())
-    narrow = """() => [...document.querySelectorAll('td:not(.number)')].filter(each => each.textContent.length > 8
-        && each.getBoundingClientRect().width < 60).map(each => each.outerHTML)"""
-    assert page.evaluate(narrow) == []
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+def test_words_are_not_broken_into_letters(look):
+    """On a phone: words of a table have room."""
     page = history(look, width=390, height=844)
     first = """() => [...document.querySelectorAll('.history-body td:first-child')]
         .filter(each => each.checkVisibility()).map(each => Math.round(each.getBoundingClientRect().width))"""
     assert min(page.evaluate(first)) > 250
 
 
-@pytest.mark.patient
-def test_the_report_shows_the_same_without_any_program(look, house, tmp_path):
-    from gateway.pipeline import report
+# -- the same as a file
 
+FIGURES = """() => ({
+    tables: [...document.querySelectorAll('.history-body table')].map(each => [each.ariaLabel,
+        ...[...each.querySelectorAll('td')].map(cell => [cell.textContent, cell.title, cell.dataset.mood ?? ''])]),
+    charts: [...document.querySelectorAll('.history-body .chart-picture')].map(each => each.ariaLabel),
+    legends: [...document.querySelectorAll('.history-body .legend li')].map(each => [each.className, each.textContent]),
+    rest: [...document.querySelectorAll('.history-sums, .verdict, .history-when')].map(each => each.textContent),
+})"""
+"""All that a history says."""
+
+
+def opened(look, file, **context):
+    page = look.page(**UTC, **context)
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(file.as_uri())
+    drawn(page)
+    assert asked == [file.as_uri()]
+    return page
+
+
+@pytest.mark.smoke
+def test_the_report_is_the_history_with_its_data_inside(look, house, tmp_path):
+    """It is opened from the disk, and says the same."""
     file = tmp_path / "report.html"
     report.write(str(house), str(file), days=1)
-    for scheme in ("light", "dark"):
-        page = look.page(width=390, height=844, color_scheme=scheme, java_script_enabled=False)
-        asked = []
-        page.on("request", lambda request, asked=asked: asked.append(request.url))
-        page.goto(file.as_uri())
-        assert asked == [file.as_uri()]
-        assert page.locator("svg .line, svg .bar").count() >= 10
-        assert re.search(r"2 out of order, 1 missing", page.text_content("body"))
-        assert page.locator("body").bounding_box()["width"] <= 390
+    page = opened(look, file)
+    assert page.evaluate(FIGURES) == history(look).evaluate(FIGURES)
+    assert re.search(
+        r"; the pipeline ran \d min before this page was made$", page.text_content(".history-fresh")
+    )
+    assert page.locator(".history-view select:visible, .history-view .tools button:visible").count() == 0
+    with page.expect_download() as download:
+        page.click("button[aria-label='Top users as CSV']")
+    assert download.value.path().read_text().startswith("userid,messages,bytes,errors,requests,events\n")
+
+
+@pytest.mark.patient
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_on_a_desk_on_a_phone_and_on_paper(look, house, tmp_path, scheme):
+    file = tmp_path / "report.html"
+    report.write(str(house), str(file))
+    page = opened(look, file, color_scheme=scheme)
+    assert page.evaluate(CONTRAST) == []
+    ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert (ground == "rgb(12, 18, 23)") == (scheme == "dark")
+    page.set_viewport_size({"width": 390, "height": 844})
+    wide = """() => [...document.querySelectorAll('body *')].filter(each => each.checkVisibility()
+        && !each.closest('svg') && each.getBoundingClientRect().right > 391).map(each => each.outerHTML.slice(0, 80))"""
+    assert (page.evaluate("document.documentElement.scrollWidth"), page.evaluate(wide)) == (390, [])
+    page.set_viewport_size({"width": 718, "height": 1000})
+    page.emulate_media(media="print", color_scheme=scheme)
+    assert page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink')") == "#14202a"
+    assert page.locator(".download:visible").count() == 0
+    assert page.locator(".chart-picture:visible").count() == len(CHARTS)
+    page.emulate_media(media="screen")
+
+
+@pytest.mark.patient
+def test_a_report_of_nothing_says_what_to_do(look, tmp_path):
+    report.write(str(tmp_path), str(tmp_path / "report.html"))
+    page = look.page(**UTC)
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector(".history-fresh:has-text('no data; the pipeline has not run yet')")
+    for said in (
+        "No messages in this time.",
+        'journal.capture = "both"',
+        "headgate pipeline batch --journal",
+    ):
+        assert said in page.text_content(".history-body")

@@ -1,4 +1,4 @@
-"""``headgate pipeline report``: the history as one HTML page or SVG picture; no Java and no Spark is needed."""
+"""``headgate pipeline report``: the history as one HTML page; no Java and no Spark is needed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from broker.cli.parsing import Parser
 _EPILOG: Final = """\
 Examples:
   headgate pipeline report --warehouse DIR -o report.html              all there is, at most the newest seven days
-  headgate pipeline report --warehouse DIR --svg history.svg           one picture, for another page
   headgate pipeline report --warehouse DIR -o noon.html --since 2026-03-02T12:00 --until 2026-03-02T13:00
 
-The page needs nothing beside it. Times are UTC. It names users, topics and sizes: its mode is 0600.
+The page is the dashboard's History with its data inside: it needs no server and asks nobody for anything. Times given
+here are UTC, the page has those of its reader's clock. It names users, topics and sizes: its mode is 0600.
 Exit codes: 0 written, 1 failed, 2 wrong options
 """
 
@@ -23,17 +23,12 @@ def arguments() -> Parser:
     """The options of the verb."""
     parser = Parser(
         "pipeline report",
-        "Write charts and tables of a warehouse as one self-contained HTML page, or as a picture.",
+        "Write charts and tables of a warehouse as one self-contained HTML page.",
         _EPILOG,
     )
     add = parser.add_argument
     add("-w", "--warehouse", metavar="DIR|URL", required=True, help="What headgate pipeline wrote.")
-    add("-o", "--output", metavar="FILE", help="The page; one that is there is replaced.")
-    add(
-        "--svg",
-        metavar="FILE",
-        help="A picture of traffic, latency, refusals and order, with or without the page.",
-    )
+    add("-o", "--output", metavar="FILE", required=True, help="The page; one that is there is replaced.")
     add(
         "--since",
         metavar="TIME",
@@ -47,10 +42,7 @@ def arguments() -> Parser:
 
 def main(argv: list[str]) -> int:
     """Entry point of the verb."""
-    parser = arguments()
-    given = parser.parse_args(argv)
-    if given.output is None and given.svg is None:
-        parser.error("nothing to write: -o FILE is the page, --svg FILE the picture")
+    given = arguments().parse_args(argv)
 
     from broker.errors import HeadgateError
     from gateway.pipeline import report
@@ -62,15 +54,13 @@ def main(argv: list[str]) -> int:
         summary = report.write(
             given.warehouse,
             given.output,
-            picture=given.svg,
             since=given.since,
             until=given.until,
             days=given.days,
         )
     except OSError as error:
         raise HeadgateError(f"{error.filename2 or error.filename}: {error.strerror}", error.errno) from None
-    files = " and ".join(filter(None, (given.output, given.svg)))
-    print(f"{files}: {summary['messages']} messages, {len(summary['runs'])} runs of the pipeline")
+    print(f"{given.output}: {summary['messages']} messages, {len(summary['runs'])} runs of the pipeline")
     return 0
 
 

@@ -12,6 +12,9 @@ const DAY_H = 24;
 export class Gone extends Error {}
 
 export class History {
+  live = true;
+  ago = 'ago';
+
   /** @param {string | null} token  a bearer token, or null: the cookie of this browser counts */
   constructor(token) {
     this.headers = token === null ? {} : { Authorization: `Bearer ${token}` };

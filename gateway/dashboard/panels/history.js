@@ -6,7 +6,7 @@
 import { stamp } from '../lib/axis.js';
 import { h, keep, mark, say } from '../lib/dom.js';
 import { duration, either, short, size } from '../lib/format.js';
-import { ALL, Gone, History as Model, QUESTIONS } from '../model/history.js';
+import { ALL, Gone, QUESTIONS } from '../model/history.js';
 import * as blocks from './historyblocks.js';
 
 const EVERY_MS = 10_000;
@@ -26,9 +26,9 @@ export class History {
   #asking = null;
   #seen = '';
 
-  /** @param {string | null} token  what this page logged in with; null: a cookie */
-  constructor(token) {
-    this.model = new Model(token);
+  /** @param {import('../model/history.js').History | import('../model/kept.js').Kept} model  whom it asks */
+  constructor(model) {
+    this.model = model;
     this.notice = h('p', { class: 'needs', hidden: true });
     this.commands = h('pre', { class: 'commands', hidden: true, text: COMMANDS.join('\n') });
     this.fresh = h('p', { class: 'count history-fresh', role: 'status' });
@@ -85,6 +85,7 @@ export class History {
     this.rank = choice('Rank', [['', 'all ranks']], (value) => { this.model.rank = value; });
     this.split = choice('Traffic by', SPLITS.map((each) => [each, `by ${each}`]), (value) => { this.model.by = value; });
     this.when = h('span', { class: 'count history-when' });
+    for (const each of [this.earlier, this.span, this.later, this.service, this.rank, this.split]) each.hidden = !this.model.live;
     return h('div', { class: 'tools' }, this.earlier, this.span, this.later, this.service, this.rank, this.split, this.when,
       h('span', { class: 'spring' }), this.fresh);
   }
@@ -121,7 +122,7 @@ export class History {
       if (asking.signal.aborted) return;
       this.#say(error instanceof Gone ? error.message : 'The gateway does not answer.');
     }
-    if (asking.signal.aborted || !this.#watching) return;
+    if (asking.signal.aborted || !this.#watching || !this.model.live) return;
     this.#timer = setTimeout(() => this.#round(), EVERY_MS);
   }
 
@@ -181,7 +182,7 @@ export class History {
     this.later.disabled = this.model.back === 0;
     this.earlier.disabled = summary.first === null || summary.since <= summary.first;
     say(this.when, `${stamp(summary.since, fine)} – ${stamp(summary.until, fine)}`);
-    const ran = summary.fresh_s === null ? 'the pipeline has not run yet' : `the pipeline ran ${duration(summary.fresh_s)} ago`;
+    const ran = summary.fresh_s === null ? 'the pipeline has not run yet' : `the pipeline ran ${duration(summary.fresh_s)} ${this.model.ago}`;
     say(this.fresh, summary.last === null ? `no data; ${ran}` : `data until ${stamp(summary.last)}; ${ran}`);
     mark(this.fresh, 'data-mood', summary.fresh_s === null || summary.fresh_s > STALE_S ? 'warn' : 'ok');
     const sums = [

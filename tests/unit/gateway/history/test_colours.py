@@ -1,39 +1,36 @@
-"""Colours that are shown together are told apart, in light and dark, in the page, the picture and the dashboard."""
+"""Colours that are shown together are told apart, in light and dark."""
 
 import itertools
 import re
 from pathlib import Path
 
-from gateway.pipeline import picture, reportstyle
-from gateway.pipeline.reportlines import PALETTE, PERCENTILES, TONES, toned
+import gateway
 from tests.tables import for_each
 
-DASHBOARD = Path(reportstyle.__file__).parents[1] / "dashboard"
+DASHBOARD = Path(gateway.__file__).parent / "dashboard"
+BLOCKS = (DASHBOARD / "panels" / "historyblocks.js").read_text()
+TONES = dict(re.findall(r"(\w+): '(\w+)'", re.search(r"const TONES = \{(.*?)\};", BLOCKS, re.DOTALL)[1]))
+PALETTE = re.findall(r"\w+", re.search(r"const PALETTE = \[(.*?)\];", BLOCKS)[1])
 TOGETHER = {
     "kinds": [TONES[name] for name in ("request", "response", "event", "control", "nfp", "oslo")],
-    "percentiles": [tone for _, _, tone in PERCENTILES],
+    "percentiles": re.findall(r"\['\w+_ns', '[^']+', '(\w+)'\]", BLOCKS),
     "statuses": [TONES[name] for name in ("completed", "failed", "expired", "cancelled", "running")],
     "priorities": [TONES[name] for name in ("debug", "audit", "info", "warn", "error", "critical", "sample")],
-    "others": list(PALETTE),
+    "others": PALETTE,
 }
 LEAST = 0.085
 """Between two colours in Oklab; orange and the brown of warnings have 0.06 and look alike."""
 
 
-def sheets():
-    """Each set of colours: where it is, and name -> #rrggbb."""
-    texts = {
-        "page": reportstyle.STYLE,
-        "picture": picture.STYLE,
-        "dashboard": (DASHBOARD / "styles" / "tokens.css").read_text(),
-    }
-    for name, text in texts.items():
-        seen: dict[str, list[str]] = {}
-        for key, value in re.findall(r"--([a-z]+): (#[0-9a-f]{6})", text):
-            seen.setdefault(key, []).append(value)
-        count = {"page": 2, "picture": 1, "dashboard": 3}[name]
-        for at in range(count):
-            yield f"{name} {at}", {key: given[at] for key, given in seen.items() if len(given) == count}
+def themes():
+    """Each set of colours: name -> #rrggbb. Dark stands there twice: as the system has it, and chosen."""
+    seen: dict[str, list[str]] = {}
+    for key, value in re.findall(
+        r"--([a-z]+): (#[0-9a-f]{6})", (DASHBOARD / "styles" / "tokens.css").read_text()
+    ):
+        seen.setdefault(key, []).append(value)
+    for at, name in enumerate(("light", "dark", "dark, chosen")):
+        yield name, {key: given[at] for key, given in seen.items() if len(given) == 3}
 
 
 def oklab(colour):
@@ -49,33 +46,15 @@ def oklab(colour):
     )
 
 
-@for_each(("sheet", "colours"), list(sheets()))
+@for_each(("theme", "colours"), list(themes()))
 @for_each("group", TOGETHER)
-def test_no_two_look_alike(sheet, colours, group):
+def test_no_two_look_alike(theme, colours, group):
     for one, other in itertools.combinations(sorted(set(TOGETHER[group])), 2):
         pairs = zip(oklab(colours[one]), oklab(colours[other]), strict=True)
         distance = sum((a - b) ** 2 for a, b in pairs) ** 0.5
-        assert distance >= LEAST, (sheet, one, other, distance)
+        assert distance >= LEAST, (theme, one, other, distance)
 
 
 def test_kinds_and_percentiles_have_a_colour_each():
-    for group in ("kinds", "percentiles", "statuses", "others"):
-        assert len(set(TOGETHER[group])) == len(TOGETHER[group])
-
-
-def test_names_without_a_colour_take_one_that_is_free():
-    names = ["request", "lab", "oslo", "store", "event", "x", "y", "z"]
-    assert len(set(toned(names))) == 8
-    assert toned(["request"] * 2) == ["request", "request"]
-    assert len(toned([str(at) for at in range(12)])) == 12
-
-
-def test_the_dashboard_has_the_same_colours():
-    """Its program cannot import ours: what it says is compared."""
-    text = (DASHBOARD / "panels" / "historyblocks.js").read_text()
-    (block,) = re.findall(r"const TONES = \{(.*?)\};", text, re.DOTALL)
-    assert dict(re.findall(r"(\w+): '(\w+)'", block)) == TONES
-    (palette,) = re.findall(r"const PALETTE = \[(.*?)\];", text)
-    assert tuple(re.findall(r"\w+", palette)) == PALETTE
-    found = re.findall(r"\['(\w+_ns)', '([^']+)', '(\w+)'\]", text)
-    assert tuple(found) == PERCENTILES
+    for group, size in (("kinds", 6), ("percentiles", 4), ("statuses", 5), ("others", 8)):
+        assert len(set(TOGETHER[group])) == len(TOGETHER[group]) == size, group

@@ -6,7 +6,6 @@ from gateway.history.files import Reading
 from gateway.history.reader import Question, answer
 from gateway.history.scope import Scope
 from gateway.history.tables import EXACT, Warehouse
-from gateway.pipeline import report
 from tests.live import warehouse as wh
 from tests.live.warehouse import BEGIN, ONCE, WHEN
 from tests.tables import for_each
@@ -106,15 +105,3 @@ def test_a_row_without_a_time_is_of_the_begin_of_its_day(tmp_path):
     rows = [row for batch in house.read("slow", ["events"], Scope(wh.FIRST, wh.FIRST + 1), Reading())
             for row in batch.to_pylist()]  # fmt: skip
     assert rows == [{"us": wh.FIRST * 10**6, "events": 3}]
-
-
-def test_the_report_of_a_short_session_says_what_was_there(house, tmp_path):
-    file = tmp_path / "report.html"
-    report.write(house.directory, str(file))
-    text = file.read_text()
-    assert "1 Mar 03:35 to 1 Mar 03:37 UTC" in text
-    for nothing in ("Nothing was refused", "No jobs", "No notifications", "Nobody was too slow", "No calls"):
-        assert nothing not in text
-    assert "&lt; 0.1 ms" in text
-    assert "recorded together" in text
-    assert f"{wh.at(WHEN):%H:%M:%S}" in text
