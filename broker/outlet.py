@@ -1,8 +1,9 @@
 """A standard error, or output, that nobody waits for: a full pipe or a stopped terminal holds up its lines alone.
 
-What is written goes into a bounded queue, and a thread that is there only while something is in it writes that to the
-descriptor. What finds the queue full is dropped and counted; once everything before it has been read, one line tells
-how much that was. Whatever else the process prints to ``sys.stderr`` takes the same way, so that its order is kept.
+What is written goes to the descriptor at once, as far as the kernel takes it without waiting (``_Descriptor``). The
+rest goes into a bounded queue, and a thread that is there only while the reader is behind writes that. What finds the
+queue full is dropped and counted; once everything before it has been read, one line tells how much that was. Whatever
+else the process prints to ``sys.stderr`` takes the same way, so that its order is kept.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import io
 import os
 import select
 import signal
+import socket
+import stat
 import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal, TextIO
 
 QUEUE_BYTES: Final = 256 * 1024
@@ -46,7 +50,7 @@ class Outlet(io.TextIOBase):
         stream.flush()
         self.told_of: Callable[[int], str] = "{} lines were dropped here: nobody read them\n".format
         self._stream = stream
-        self._fd = stream.fileno()
+        self._fd = _Descriptor(stream.fileno())
         self._encoding = stream.encoding
         self._ended = False
         self._begin()
@@ -58,6 +62,7 @@ class Outlet(io.TextIOBase):
         )
 
     def _begin(self) -> None:
+        self._fd.forget()
         self._changed = threading.Condition()
         self._queue: deque[bytes] = deque()
         self._bytes = 0
@@ -76,7 +81,7 @@ class Outlet(io.TextIOBase):
 
     def fileno(self) -> int:
         """The descriptor that is written to."""
-        return self._fd
+        return self._fd.number
 
     def isatty(self) -> bool:
         """Whether that is a terminal."""
@@ -116,6 +121,18 @@ class Outlet(io.TextIOBase):
         if not text:
             return
         data = text.encode(self._encoding, "backslashreplace")
+        if not self._busy:
+            told = self.told_of(self._dropped).encode(self._encoding) if self._dropped else b""
+            try:
+                written = self._fd.write_now(told + data)
+            except OSError:  # the reader has gone, the disk is full: there may be room for later lines
+                self._dropped += _lines_in(data)
+                return
+            if written:
+                self._unread, self._dropped = False, 0
+                data = (told + data)[written:]
+            if not data:
+                return
         if self._full or self._bytes + len(data) > QUEUE_BYTES:
             self._full = True
             self._dropped += _lines_in(data)
@@ -156,8 +173,8 @@ class Outlet(io.TextIOBase):
                     self._changed.notify_all()
                     return
             try:
-                _write_all(self._fd, data)
-            except OSError:  # the reader has gone, the disk is full: there may be room for later lines
+                self._fd.write(data)
+            except OSError:
                 failed = True
                 with self._changed:
                     self._dropped += told or _lines_in(data)
@@ -201,15 +218,55 @@ def _lines_in(data: bytes) -> int:
     return max(1, data.count(b"\n"))
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    """Write ``data``, however long that takes; OSError when it cannot be written."""
-    view = memoryview(data)
-    while view:
+class _Descriptor:
+    """A descriptor that others share: O_NONBLOCK is not ours to set on it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._own: int | socket.socket | None = None
+        self._write_now: Callable[[bytes], int] | None = None
+
+    def forget(self) -> None:
+        """After a fork: our own way to where the descriptor leads would keep its reader waiting for the end."""
+        if isinstance(self._own, int):
+            os.close(self._own)
+        elif self._own is not None:
+            self._own.close()
+        self._own = self._write_now = None
+
+    def write_now(self, data: bytes) -> int:
+        """Write as much of ``data`` as is taken without waiting; OSError when it cannot be written."""
+        if self._write_now is None:
+            self._write_now = self._find_way()
         try:
-            view = view[os.write(fd, view) :]
-        except OSError as error:
-            if error.errno != errno.EAGAIN:  # whoever shares the descriptor made it so
-                raise
-            poll = select.poll()
-            poll.register(fd, select.POLLOUT)
-            poll.poll()
+            return self._write_now(data)
+        except BlockingIOError:
+            return 0
+
+    def _find_way(self) -> Callable[[bytes], int]:
+        try:
+            kind = os.fstat(self.number).st_mode
+            if stat.S_ISREG(kind):
+                return partial(os.write, self.number)
+            if stat.S_ISSOCK(kind):
+                self._own = own = socket.socket(fileno=os.dup(self.number))
+                return lambda data: own.send(data, socket.MSG_DONTWAIT)
+            # the same pipe or terminal, opened once more
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            self._own = os.open(f"/proc/self/fd/{self.number}", flags)
+            return partial(os.write, self._own)
+        except OSError:  # another user's: every line takes a thread
+            return lambda _data: 0
+
+    def write(self, data: bytes) -> None:
+        """Write all of ``data``, however long that takes; OSError when it cannot be written."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self.number, view) :]
+            except OSError as error:
+                if error.errno != errno.EAGAIN:  # whoever shares the descriptor made it so
+                    raise
+                poll = select.poll()
+                poll.register(self.number, select.POLLOUT)
+                poll.poll()

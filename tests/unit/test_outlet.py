@@ -1,13 +1,16 @@
 """A standard error that nobody reads."""
 
+import _thread
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 from broker.outlet import FLUSH_S, QUEUE_BYTES, Outlet
+from tests.tables import for_each
 
 PIPE_BYTES = 4096
 
@@ -52,6 +55,67 @@ def test_lines_come_in_order_and_what_was_dropped_is_told_once():
     assert piped.lines() == ["later"]
 
 
+def pair(kind: str) -> tuple[int, int]:
+    """Where to read what is written to the other."""
+    if kind == "socket":
+        near, far = socket.socketpair()
+        return near.detach(), far.detach()
+    if kind == "terminal":
+        return os.openpty()
+    if kind == "file":
+        name = f"/proc/self/fd/{os.memfd_create('log')}"
+        return os.open(name, os.O_RDONLY), os.open(name, os.O_WRONLY | os.O_APPEND)
+    return os.pipe()
+
+
+@for_each("kind", ["pipe", "socket", "terminal", "file"])
+def test_a_line_takes_no_thread_and_comes_before_what_is_said_later(kind, monkeypatch):
+    """Of a log and of what a service says on stdout, both of one terminal."""
+    monkeypatch.setattr(_thread, "start_new_thread", None)
+    read, write = pair(kind)
+    log, said = Outlet(os.fdopen(write, "w")), Outlet(os.fdopen(os.dup(write), "w"))
+    for number in range(3):
+        print("listening", number, file=log)
+        print("ready", number, file=said)
+    lines = os.read(read, 1 << 16).decode().splitlines()
+    assert lines == [f"{word} {number}" for number in range(3) for word in ("listening", "ready")]
+    assert os.get_blocking(write), "it is not ours alone"
+
+
+@for_each("kind", ["pipe", "socket", "terminal"])
+def test_a_fork_holds_up_no_end(kind):
+    """Whoever reads until the end does not wait for a child that says its lines elsewhere."""
+    read, write = pair(kind)
+    out = Outlet(os.fdopen(write, "w"))
+    print("said", file=out)
+    wait, go = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(write)
+        os.close(go)
+        os.read(wait, 1)
+        os._exit(0)
+    out._fd.forget()
+    os.close(write)
+    try:
+        assert os.read(read, 1 << 16).decode().splitlines() == ["said"]
+        try:
+            rest = os.read(read, 1)
+        except OSError:  # of a terminal
+            rest = b""
+        assert rest == b""
+    finally:
+        os.close(go)
+        os.waitpid(child, 0)
+
+
+def test_a_terminal_that_stands_still_stops_nobody():
+    master, slave = os.openpty()
+    out = Outlet(os.fdopen(slave, "w"))
+    while not out._dropped:
+        print("x" * 1000, file=out)
+    os.close(master)
+
+
 def test_a_flush_waits_for_a_reader_once():
     piped = Piped()
     piped.out.write("x" * 3 * PIPE_BYTES)
@@ -81,6 +145,17 @@ def test_a_reader_that_is_gone_is_no_fault():
         print("nobody", file=piped.out)
         piped.out.flush()
     assert piped.out._dropped == 3
+
+
+def test_what_a_full_disk_dropped_is_told_before_the_next_line(monkeypatch):
+    read, write = pair("file")
+    out = Outlet(os.fdopen(write, "w"))
+    with monkeypatch.context() as full:
+        full.setattr(out._fd, "_write_now", lambda _data: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+        print("lost", file=out)
+    print("later", file=out)
+    told = ["1 lines were dropped here: nobody read them", "later"]
+    assert os.read(read, 1 << 16).decode().splitlines() == told
 
 
 PROCESS = """
