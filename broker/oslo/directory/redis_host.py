@@ -42,7 +42,8 @@ CHANNEL_S: Final = 2.0
 """Longest wait for the channel to be there."""
 RETRY_FIRST_S: Final = 0.1
 RETRY_LAST_S: Final = 2.0
-"""After an attempt to connect that failed; doubled each time."""
+"""After an attempt to connect that failed; doubled each time, and never more than half a lease: whoever is back first
+keeps for a lease what it does not find there, and by then all others have written theirs again."""
 LEASES_AT_ONCE: Final = 512
 STATES_AT_ONCE: Final = 32
 MISSING_SCANS: Final = 2
@@ -160,7 +161,7 @@ class RedisHost:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
+        backoff = Backoff(RETRY_FIRST_S, min(RETRY_LAST_S, self._lease_s / 2))
         while not self._stopping.is_set():
             self._since = inf
             error = self._session()

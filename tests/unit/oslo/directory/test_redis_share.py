@@ -11,6 +11,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.oslo.directory.announcer import Announcer
 from broker.oslo.directory.link import Reader
+from broker.oslo.directory.redis_host import RedisHost
 from broker.oslo.directory.redis_keys import CHANNEL, PLACES, lease_key, read_age, read_place, state_key
 from broker.oslo.directory.redis_share import RedisShare, opener
 from broker.oslo.directory.replica import Replica
@@ -155,6 +156,24 @@ def test_known_hosts_work_without_redis_and_after_its_restart_everything_is_writ
     assert listeners(replica) == ["later", "of-n1", "of-n2"]
     assert all("of-n1" in each for each in seen)
     assert room.status()["redis"][0]["connects"] >= 2
+
+
+class Pauses(list):
+    """In the place of the event that ends a host's thread: how long it would have waited, before it ends."""
+
+    def is_set(self):
+        return len(self) == 64
+
+    wait = list.append
+
+
+@for_each(("lease_s", "longest_s"), [(5.0, 2.0), (1.0, 0.5)])
+def test_all_are_back_before_what_the_first_one_does_not_find_is_forgotten(lease_s, longest_s):
+    node = NodeConfig("", node="n", lease_s=lease_s)
+    host = RedisHost("redis:0", "h:1", lambda: 1 // 0, node, lambda *_: None, lambda *_: None)
+    host._stopping = Pauses()
+    host._run()
+    assert longest_s / 2 < max(host._stopping) <= longest_s
 
 
 def test_a_redis_that_forgot_everything_is_filled_again(reactor, tmp_path, closing, server):
