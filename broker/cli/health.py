@@ -117,5 +117,5 @@ def _tell(verdict: Verdict, question: Question, *, as_json: bool) -> None:
         print(json.dumps(told))
     elif verdict.healthy:
         print(f"{question}: {verdict.text} ({verdict.place})")
-    if not verdict.healthy:
+    else:
         print_error(f"headgate health: not {question}: {verdict.text} ({verdict.place})")

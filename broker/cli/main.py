@@ -6,6 +6,7 @@ typer nor rich.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from broker.cli.family import nearest
 from broker.cli.verbs import BUILT_IN, SECTIONS, load, others
 from broker.errors import ConfigError, HeadgateError
 from broker.extras import EXTRA_OF, lacking
+from broker.safe_text import text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the words after ``headgate``; None takes those of this process.
     """
+    _open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     verb = words[0] if words and words[0] in BUILT_IN else ""
     as_json = "--json" in words
@@ -40,7 +43,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.name not in EXTRA_OF:  # of one that is there a part is missing: it is broken
             raise
         return exits.report(ConfigError(lacking(error.name)), verb, as_json=as_json)
+    except (OSError, UnicodeEncodeError) as error:
+        odd = next((word for word in words if text(word) != word), "")
+        if isinstance(error, UnicodeEncodeError) and not odd:
+            raise
+        return exits.report(_of_the_machine(error, odd), verb, as_json=as_json)
     return code
+
+
+def _open_standard_streams() -> None:
+    """Whoever started us may have closed them; the next file or socket would take their places, and what is printed."""
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for the life of this process)
+
+
+def _of_the_machine(error: OSError | UnicodeEncodeError, odd: str) -> HeadgateError:
+    """What a file, a disk or an odd word of the command line did that its verb does not speak of."""
+    from broker.obstacles import obstacle  # late: most verbs need it not
+
+    logging.getLogger("headgate.cli").debug("not foreseen", exc_info=error)
+    if isinstance(error, UnicodeEncodeError):
+        return exits.UsageError(f"saw {odd!r}, expected UTF-8")  # not what was encoded: a key may be in it
+    said = error.strerror or str(error)
+    return obstacle(f"{error.filename}: {said}" if error.filename else said, error)
 
 
 def _dispatch(words: list[str]) -> int:

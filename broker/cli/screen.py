@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.errors import print_error
 from broker.safe_text import one_line, visible
 
 if TYPE_CHECKING:
@@ -25,8 +26,13 @@ def compact(value: Any) -> str:
 
     >>> compact({"rank": 0, "said": "\x9b2J"})
     '{"rank":0,"said":"\\u009b2J"}'
+    >>> compact("caf\udce9")
+    '"caf\\udce9"'
     """
-    text = msgspec.json.encode(value).decode()
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # a name of a file that is no UTF-8
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
@@ -88,6 +94,10 @@ class Screen:
             self.out.write(f"{text}\n")
             self.out.flush()
 
+    def note(self, verb: str, text: str) -> None:
+        """Tell, beside the output, what its reader should know: on stderr, with ``--json`` as JSON, too."""
+        print_error(compact({"note": text}) if self.as_json else f"headgate {verb}: {one_line(text)}")
+
     def record(self, value: Any, text: str | Sequence[str], style: str = "") -> None:
         """``value`` with ``--json``, else ``text``, or each of several: one line each, whatever is in it."""
         if self.as_json:
@@ -99,7 +109,7 @@ class Screen:
     def value(self, value: Any) -> None:
         """A JSON value: indented and coloured on a terminal, one line elsewhere."""
         text = compact(value)
-        if self.rich and msgspec.json.encode(value).decode() == text:
+        if self.rich and "\\u" not in text:
             self.console.print_json(text)
         else:  # rich would show the control characters that are escaped here
             self.line(text)

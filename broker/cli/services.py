@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import sys
 from typing import Any, Final
 
 from broker.cli import options
 from broker.cli.callrates import ask
 from broker.cli.exits import OK
+from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Handle
 from broker.errors import RpcError
@@ -19,7 +19,7 @@ _WITHOUT: Final = (errno.ENOSYS, errno.EHOSTUNREACH)
 """Rank 0 is a broker that does not know, or away."""
 
 
-async def _known(handle: Handle) -> dict[str, Any]:
+async def _known(handle: Handle, screen: Screen) -> dict[str, Any]:
     """What rank 0 knows, which is all; else what our own broker knows, which is what is at it and below it."""
     try:
         answer: dict[str, Any] = (await handle.rpc("service.providers", nodeid=0)).json()
@@ -27,7 +27,7 @@ async def _known(handle: Handle) -> dict[str, Any]:
         if error.errno not in _WITHOUT:
             raise
         answer = (await handle.rpc("service.providers")).json()
-        print("headgate services: rank 0 does not tell; this is what our broker knows", file=sys.stderr)
+        screen.note("services", "rank 0 does not tell; this is what our broker knows")
     return answer
 
 
@@ -41,9 +41,9 @@ async def _provider_names(handle: Handle, ranks: list[int]) -> dict[int, dict[st
     return {rank: {name: each.provider for name, each in of.items()} for rank, of in told.items()}
 
 
-async def _fetch(handle: Handle) -> tuple[list[dict[str, Any]], int]:
+async def _fetch(handle: Handle, screen: Screen) -> tuple[list[dict[str, Any]], int]:
     """The services, and how many pairs of a service and a rank nobody knows."""
-    answer = await _known(handle)
+    answer = await _known(handle, screen)
     services: dict[str, list[int]] = answer["services"]
     names = await _provider_names(handle, sorted({rank for ranks in services.values() for rank in ranks}))
     found = [
@@ -67,7 +67,7 @@ def services(
     session = Session(uri, as_json, timeout)
 
     async def work(handle: Handle) -> int:
-        found, left_out = await session.within(_fetch(handle), "service.providers")
+        found, left_out = await session.within(_fetch(handle, session.screen), "service.providers")
         rows = [
             (
                 each["service"],
@@ -78,7 +78,7 @@ def services(
         ]
         session.screen.records(("service", "ranks", "providers"), found, rows)
         if left_out:
-            print(f"headgate services: {left_out} more are beyond what brokers tell of", file=sys.stderr)
+            session.screen.note("services", f"{left_out} more are beyond what brokers tell of")
         return OK
 
     return session.run(work)

@@ -12,7 +12,6 @@ from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Event, Handle
-from broker.errors import print_error
 
 EXAMPLES = (
     "headgate sub                        every event, until Ctrl-C",
@@ -36,10 +35,10 @@ def as_json_value(event: Event) -> dict[str, Any]:
 def show(screen: Screen, event: Event) -> None:
     """Print one event; a gap in front of it goes to stderr."""
     if event.lost:
-        print_error(f"headgate sub: {event.lost} events were lost here: printing is too slow")
+        screen.note("sub", f"{event.lost} events were lost here: printing is too slow")
     text = f"{event.sequence} {event.topic} {content.as_text(event.payload)}".rstrip()
     if event.missed:
-        print_error(f"headgate sub: events may be missing here: {event.missed}")
+        screen.note("sub", f"events may be missing here: {event.missed}")
     screen.record(as_json_value(event), text)
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final, Self
 
 import typer
@@ -28,7 +29,7 @@ from broker.cli.session import Session
 from broker.cli.tracedcalls import OPEN_MAX, TracedCall, TracedCalls, glob_of
 from broker.cli.tree import SILENT_S
 from broker.client import Handle
-from broker.errors import Overrun, RpcError, print_error
+from broker.errors import Overrun, RpcError
 from broker.wire.message import NODEID_ANY, REQUEST, RESPONSE
 
 EXAMPLES = (
@@ -47,15 +48,23 @@ class CallTrace:
 
     Args:
         handle: asks them. ranks: whom. topics, own: see ``TracedCalls``. full: with payloads.
+        note: is told what is missing.
 
     Attributes:
         seen: what was told so far.
     """
 
     def __init__(
-        self, handle: Handle, ranks: Sequence[int], topics: Sequence[str], own: Container[str], full: bool
+        self,
+        handle: Handle,
+        ranks: Sequence[int],
+        topics: Sequence[str],
+        own: Container[str],
+        full: bool,
+        note: Callable[[str], None],
     ) -> None:
         self._handle = handle
+        self._note = note
         self._ranks = ranks
         self._wanted = {
             "typemask": REQUEST | RESPONSE,
@@ -133,16 +142,14 @@ class CallTrace:
             async for response in stream:
                 told = response.json()
                 if told.get("dropped"):
-                    print_error(
-                        f"headgate trace: rank {rank} missed {told['dropped']} messages: too many pass"
-                    )
+                    self._note(f"rank {rank} missed {told['dropped']} messages: too many pass")
                 if told["name"] is not None and (call := self.seen.take(rank, told)) is not None:
                     await self._told.put(call)
 
     def _say(self, rank: int, what: str) -> None:
         if self._silent.get(rank) != what:
             self._silent[rank] = what
-            print_error(f"headgate trace: rank {rank} {what}")
+            self._note(f"rank {rank} {what}")
 
 
 async def builtin_services(handle: Handle) -> frozenset[str]:
@@ -193,7 +200,7 @@ async def watch(trace: CallTrace, screen: Screen, shown: TraceFilter) -> None:
     """Print calls until as many were printed as are wanted."""
     left = shown.count
     async with trace:
-        print_error(f"headgate trace: {await trace.begun()} brokers look on")
+        screen.note("trace", f"{await trace.begun()} brokers look on")
         try:
             while left or not shown.count:
                 call = await trace.next()
@@ -201,8 +208,7 @@ async def watch(trace: CallTrace, screen: Screen, shown: TraceFilter) -> None:
                     shown.show(screen, call)
                     left -= 1
         finally:
-            if not screen.as_json:
-                print_error(f"headgate trace: {trace.seen.summary()}")
+            screen.note("trace", trace.seen.summary())
 
 
 def trace(
@@ -248,7 +254,8 @@ def trace(
         if rank is not None and rank >= size:
             raise UsageError(f"--rank: saw {rank}, expected a rank from 0 to {size - 1}")
         ranks = range(size) if rank is None else [rank]
-        await watch(CallTrace(handle, ranks, topics, own, payload), session.screen, shown)
+        note = partial(session.screen.note, "trace")
+        await watch(CallTrace(handle, ranks, topics, own, payload, note), session.screen, shown)
 
     return session.run(work)
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli import options
-from broker.cli.exits import FAILED, OK
+from broker.cli.exits import OK, Failed
 from broker.cli.screen import Screen, duration
-from broker.errors import ConfigError, print_error
+from broker.errors import ConfigError
 from gateway.cli.token import moment
 from gateway.cli.whereabouts import Config, Statedir, settings_of
 from gateway.identity.login import LinkRole, Logins, add_link, link_url
@@ -99,8 +99,7 @@ def end(
         found = [each for each in logins.of(None) if which in (each.id, each.described()["user"])]
         logins.end_all(found)
     if not found:
-        print_error(f"headgate login: there is no login and no user {which!r}")
-        return FAILED
+        raise Failed(f"there is no login and no user {which!r}")
     screen = Screen(as_json)
     for each in found:
         value = {"ended": True, **each.described()}

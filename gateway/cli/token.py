@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from broker.cli import options
-from broker.cli.exits import FAILED, OK, UsageError
+from broker.cli.exits import OK, Failed, UsageError
 from broker.cli.screen import Screen
-from broker.errors import ConfigError, print_error
+from broker.errors import ConfigError
 from gateway.cli.whereabouts import Config, Statedir, settings_of
 from gateway.identity.store import FILE, FOREVER, Store
 from gateway.identity.tokens import Token, TokenFile, credential_of, token_path
@@ -95,8 +95,7 @@ def remove(
     file = TokenFile(token_path(settings_of(config, statedir)))
     gone = file.remove(lambda each: each.id == which) or file.remove(lambda each: each.user == which)
     if not gone:
-        print_error(f"headgate token: {file.path} has no token and no user {which!r}")
-        return FAILED
+        raise Failed(f"{file.path} has no token and no user {which!r}")
     screen = Screen(as_json)
     for each in gone:
         screen.record({"removed": True, **shown(each)}, f"removed {each.id} of {each.user}")
@@ -127,8 +126,7 @@ def restore(
     settings = settings_of(config, statedir)
     credential = which if ":" in which else credential_of(which)
     if credential not in revocations(settings):
-        print_error(f"headgate token: {credential} is not revoked")
-        return FAILED
+        raise Failed(f"{credential} is not revoked")
     with contextlib.closing(Store(settings.gateway.statedir)) as store:
         store.restore(credential)
     Screen(as_json).record({"restored": True, "credential": credential}, f"restored {credential}")

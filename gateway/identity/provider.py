@@ -289,12 +289,12 @@ def check_secret(path: str) -> None:
     """At the start.
 
     Raises:
-        ConfigError: as `read_secret`.
+        ConfigError: as `read_secret`; NotReady where it is yet to be mounted.
     """
     try:
-        read_secret(path)
-    except Denied as denied:
-        raise ConfigError(f"oidc.client_secret_file: {denied}") from denied
+        secret.read_file(path)
+    except ConfigError as error:
+        raise type(error)(f"oidc.client_secret_file: {error}", error.errno) from error
 
 
 def _metadata(reply: Reply, entry: OidcEntry) -> Metadata:

@@ -21,7 +21,7 @@ from broker.cli.journal.show import Damages
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Handle
-from broker.errors import ConfigError, print_error
+from broker.errors import ConfigError
 from broker.journal.layout import HEADER_BYTES, PAYLOADS
 from broker.journal.reading.blocks import SegmentFile
 from broker.journal.reading.damage import Damage
@@ -208,10 +208,11 @@ def replay(
         raise UsageError(f"--speed {speed[:64]!r}: expected 1x, 2.5x or max") from None
     place = given.directory(directory)
     name, found = chosen_writer(place, writer)
-    _warn_of_bare(found)
+    screen = Screen(as_json)
+    _warn_of_bare(found, screen)
     span = given.moment_ns(since, "--since"), given.moment_ns(until, "--until")
     plan = Plan(place, name, *span, factor, topic, as_owner, timeout)
-    damages, screen = Damages("replay"), Screen(as_json)
+    damages = Damages("replay", screen)
 
     async def work(handle: Handle) -> int:
         outcome = await replayed(handle, plan, found, damages)
@@ -226,12 +227,12 @@ def replay(
     return Session(to, as_json, 0.0).run(work)
 
 
-def _warn_of_bare(found: list[Segment]) -> None:
+def _warn_of_bare(found: list[Segment], screen: Screen) -> None:
     """Say so when payloads were not captured."""
     bare = sum(each.damage is None and not each.flags & PAYLOADS for each in found)
     if bare:
         text = f"{bare} of {len(found)} segments were captured without payloads: requests go without them"
-        print_error(f"headgate journal replay: {text}")
+        screen.note("journal replay", text)
 
 
 def main(argv: list[str]) -> int:

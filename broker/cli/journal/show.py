@@ -14,7 +14,7 @@ from broker.cli import options
 from broker.cli.exits import FAILED, OK
 from broker.cli.journal import given, lines, wanted
 from broker.cli.screen import Screen
-from broker.errors import ConfigError, print_error
+from broker.errors import ConfigError
 from broker.journal.reading.damage import Damage
 from broker.journal.reading.records import Record, records
 from broker.journal.stores import is_url
@@ -31,14 +31,15 @@ EXAMPLES = (
 class Damages:
     """Tells of damage on stderr as it is met, and counts it."""
 
-    def __init__(self, verb: str) -> None:
+    def __init__(self, verb: str, screen: Screen) -> None:
         self._verb = verb
+        self._screen = screen
         self.count = 0
 
     def __call__(self, damage: Damage) -> None:
         """One was met."""
         self.count += 1
-        print_error(f"headgate journal {self._verb}: {damage}")
+        self._screen.note(f"journal {self._verb}", str(damage))
 
 
 def read(
@@ -80,7 +81,8 @@ def show(
     """
     chosen = wanted.wanted(types, topic, user, direction)
     since_ns, until_ns = given.moment_ns(since, "--since"), given.moment_ns(until, "--until")
-    screen, damages = Screen(as_json), Damages("show")
+    screen = Screen(as_json)
+    damages = Damages("show", screen)
     found = filter(chosen, read(given.directory(directory), since_ns, until_ns, writer, damages))
     for record in islice(found, limit or None):
         if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Iterator
 from typing import Annotated, Final
@@ -40,16 +39,13 @@ class Tail:
         self._keep = keep
         self._there: dict[str, deque[Block]] | None = {}
         """Of each writer the last blocks, until all that was there has been read."""
-        self.damages = Damages("tail")
+        self.damages = Damages("tail", screen)
 
     def take(self, news: News) -> None:
         """A block, damage, or segments that were deleted unread."""
         if isinstance(news, Missed):
-            print(
-                f"headgate journal tail: {news.writer}: {news.last - news.first + 1} records from {news.first} on "
-                "were deleted before they could be read",
-                file=sys.stderr,
-            )
+            lost = f"{news.last - news.first + 1} records from {news.first} on"
+            self._screen.note("journal tail", f"{news.writer}: {lost} were deleted before they could be read")
         elif isinstance(news, Damage):
             self.damages(news)
         elif self._there is None:

@@ -11,10 +11,8 @@ from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.nfp.session import NfpSession, short, with_session
 from broker.cli.screen import Screen
-from broker.errors import print_error
 from broker.nfp.client import Event, NfpClient
 from broker.nfp.client.subscription import GAP
-from broker.safe_text import one_line
 
 EXAMPLES = (
     "headgate nfp events                              every job one may see, until Ctrl-C",
@@ -55,7 +53,7 @@ def show(screen: Screen, event: Event) -> None:
     if event.kind == GAP:
         lost = f"{event.lost} events are missing here" if event.lost else "events are missing here"
         why = event.message or "the broker sent more than was read"
-        print_error(one_line(f"headgate nfp events: {lost}: {why}"))
+        screen.note("nfp events", f"{lost}: {why}")
     else:
         screen.record(event.body, text_of(event), STYLES.get(event.kind, ""))
 
@@ -95,7 +93,7 @@ def events(
             async for event in reader:
                 if reader.lost > lost:
                     said = f"{reader.lost - lost} events were lost here: printing is too slow"
-                    print_error(f"headgate nfp events: {said}")
+                    session.screen.note("nfp events", said)
                     lost = reader.lost
                 show(session.screen, event)
                 left -= 1

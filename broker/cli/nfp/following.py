@@ -74,6 +74,10 @@ class JobDisplay:
             if self._progress is not None:
                 self._progress.start()
 
+    def note(self, text: str) -> None:
+        """Tell it beside the results."""
+        self._screen.note("nfp run", text)
+
     def happened(self, event: Event) -> None:
         """Draw what happened."""
         if not self._shown or event.kind in QUIET:
@@ -190,7 +194,7 @@ async def _leave(job: Job, display: JobDisplay) -> int | None:
         said = "cancelled" if confirmed else "the broker did not confirm that it is cancelled"
     else:
         said = f"goes on; `headgate nfp jobs result {job.uuid}` takes up its results"
-    print_error(f"headgate nfp run: job {job.uuid} {said}")
+    display.note(f"job {job.uuid} {said}")
     return INTERRUPTED
 
 
@@ -222,7 +226,7 @@ async def _draw(job: Job, display: JobDisplay) -> None:
 async def _answer(job: Job, event: Event, display: JobDisplay) -> None:
     """Ask whoever sits at the terminal; elsewhere the request waits for its own timeout."""
     if not sys.stdin.isatty():
-        print_error(one_line(f"{event.worker} asks: {event.question} (no terminal to answer at)"))
+        display.note(f"{event.worker} asks: {event.question} (no terminal to answer at)")
         return
     with display.aside():
         print(one_line(f"{event.worker} asks: {event.question} "), end="", file=sys.stderr, flush=True)

@@ -14,7 +14,6 @@ from broker.cli.journal.given import clock, moment_ns
 from broker.cli.nfp.run import until_done
 from broker.cli.nfp.session import connected, short
 from broker.cli.screen import Screen, compact, duration
-from broker.errors import print_error
 from broker.nfp.client import NfpClient, RequestFailed
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 from broker.nfp.names import JOBS
@@ -109,9 +108,9 @@ async def list_(
         show_jobs(screen, found)
     more = told.get("total", len(found)) - len(found)
     if more > 0:
-        print_error(f"{more} more; --limit shows up to 1000")
+        screen.note("nfp jobs", f"{more} more; --limit shows up to 1000")
     elif told.get("more"):
-        print_error("older jobs were not looked at")
+        screen.note("nfp jobs", "older jobs were not looked at")
     return OK
 
 
@@ -248,7 +247,7 @@ async def cancel(
         try:
             job = await client.attach(uuid, service=service)
         except RequestFailed as error:  # the others are to be cancelled all the same
-            print_error(f"headgate nfp jobs: {error}")
+            screen.note("nfp jobs", str(error))
             code = FAILED
             continue
         confirmed = await job.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -258,9 +257,7 @@ async def worker(
     silent = [name for name in workers if name not in told]
     if silent:
         names = ", ".join(silent)
-        print(
-            f"headgate nfp: no answer of {names}: not there, or has no management interface", file=sys.stderr
-        )
+        screen.note("nfp", f"no answer of {names}: not there, or has no management interface")
     code = FAILED if silent else OK
     for name, said in told.items():
         refused = isinstance(said, dict) and bool(said.get("error"))

@@ -13,7 +13,6 @@ from broker.cli.exits import OK, UsageError
 from broker.cli.nfp.following import follow, show_answers, show_results
 from broker.cli.nfp.session import NfpSession, with_session
 from broker.cli.screen import Screen
-from broker.errors import print_error
 from broker.nfp.client import Job, NfpClient
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 from broker.nfp.names import ASKED_BY_MMI
@@ -100,7 +99,7 @@ async def until_done(job: Job, screen: Screen, *, shown: bool) -> int:
     if left is not None:
         return left
     if job.missing:
-        print_error(f"headgate nfp: not there: {', '.join(job.missing)}")
+        screen.note("nfp", f"not there: {', '.join(job.missing)}")
     show = show_answers if job.service in ASKED_BY_MMI else show_results
     code = show(screen, job.results)
     if job.error is not None:

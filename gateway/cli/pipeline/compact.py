@@ -9,7 +9,6 @@ import typer
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
-from broker.errors import print_error
 from gateway.cli.pipeline import given
 from gateway.pipeline.warehouse import Warehouse
 
@@ -55,7 +54,7 @@ def compact(
             try:
                 _once(screen, target, names, since, until, keep_hours)
             except (Conflict, TableError) as error:
-                print_error(f"headgate pipeline compact: {error}; again in {every:g} s")
+                screen.note("pipeline compact", f"{error}; again in {every:g} s")
             leave.wait(every)
     return OK
 

@@ -1,5 +1,6 @@
 """The dispatcher: verbs, help, exit codes."""
 
+import errno
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 from broker import __version__, errors
 from broker.cli import exits, verbs
 from broker.cli.main import main
+from broker.cli.screen import Screen
+from gateway.identity.store import Store
 from tests.tables import for_each
 
 pytestmark = pytest.mark.interpreter
@@ -152,6 +155,8 @@ def test_verb_of_another_package(monkeypatch, capsys):
         (errors.LinkBroken("slow", 110), exits.TIMEOUT),
         (TimeoutError("slow"), exits.TIMEOUT),
         (errors.ConfigError("wrong"), exits.CONFIG),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "a/b"), exits.CONFIG),
+        (OSError(errno.ENOSPC, "No space left on device"), exits.TEMPFAIL),
         (KeyboardInterrupt(), exits.INTERRUPTED),
         (BrokenPipeError(), exits.PIPE_CLOSED),
     ],
@@ -166,6 +171,61 @@ def test_what_a_verb_raises_becomes_an_exit_code(error, code, monkeypatch, capfd
     assert main(["ping"]) == code
     said = capfd.readouterr().err
     assert said.count("\n") == (0 if code in (exits.INTERRUPTED, exits.PIPE_CLOSED) else 1)
+
+
+@for_each(
+    ("words", "code"),
+    [
+        (["token", "remove", "nobody"], exits.FAILED),
+        (["token", "restore", "nothing"], exits.FAILED),
+        (["login", "end", "nobody"], exits.FAILED),
+        (["keygen", "key", "--name", "caf\udce9"], exits.USAGE),
+        (["config", "check", "caf\udce9"], exits.CONFIG),
+        (["nfp", "keys", "list", "--base-dir", "a" * 5000], exits.CONFIG),
+    ],
+)
+def test_with_json_whatever_ends_a_verb_is_json(words, code, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    Store(tmp_path / "headgate").close()
+    assert main([*words, "--json"]) == code
+    out, err = capsys.readouterr()
+    assert (out, json.loads(err)["exit_code"]) == ("", code)
+    assert "secret" not in err  # what was to be written when a word was none
+
+
+def test_a_name_that_is_no_utf8_is_told_as_json(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["keygen", "caf\udce9", "--json"]) == exits.OK
+    assert json.loads(capsys.readouterr().out)["file"] == "caf\udce9"
+
+
+@for_each(
+    ("note", "told"),
+    [(False, "headgate sub: one\\ntwo\n"), (True, '{"note":"one\\ntwo"}\n')],
+)
+def test_what_is_told_beside_the_output_is_json_where_that_is(note, told, capsys):
+    Screen(note).note("sub", "one\ntwo")
+    assert capsys.readouterr() == ("", told)
+
+
+def test_who_closed_what_a_process_prints_to_gives_it_no_file_in_that_place():
+    look = "import os; print(*(os.path.realpath(f'/proc/self/fd/{each}') for each in (0, 2)))"
+    words = ["health", "--url", "unix:///nowhere"]
+    code = f"""
+import os, subprocess, sys
+from broker.cli.main import main
+from broker.cli.screen import Screen
+from gateway.identity.store import Store
+print(main({words!r}), flush=True)
+subprocess.run([sys.executable, "-c", {look!r}])
+"""
+    command = ["sh", "-c", '"$0" -c "$1" <&- 2>&-', sys.executable, code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.stdout.split() == [str(exits.NO_CONNECTION), os.devnull, os.devnull]
+    command = ["sh", "-c", '"$0" -m broker.cli.main config show >&-', sys.executable]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (exits.OK, "")
 
 
 def test_rpc_error_says_topic_text_and_number():

@@ -119,7 +119,7 @@ async def test_it_ends_with_its_own_link_instead_of_waiting_for_ever():
         def stream(self, *_words, **_more):
             raise LinkBroken("the broker was started again")
 
-    async with CallTrace(Handle(), range(2), [], (), False) as watched:
+    async with CallTrace(Handle(), range(2), [], (), False, print) as watched:
         await watched.begun()
         with pytest.raises(LinkBroken):
             await asyncio.wait_for(watched.next(), 1)
