@@ -11,6 +11,27 @@ from tests.browser.stage import Stage
 from tests.live.brokers import BrokerProcess, tree
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FEATURES_OFF = [
+    # parts of the window that Chromium draws as pages: a second of CPU for each context that is opened
+    "WebUIReloadButton",
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxFullPopup",
+    "WebUIOmniboxAimPopup",
+    # what Playwright turns off: only the last list counts
+    "AimEnabled",
+    "AvoidCorsURLLoaderRestartOnRedirect",
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "LensOverlay",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+    "ThirdPartyStoragePartitioning",
+]
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -19,6 +40,7 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    f"--disable-features={','.join(FEATURES_OFF)}",
     # one process for all pages, instead of a new one for each that is opened
     "--renderer-process-limit=1",
     "--disable-site-isolation-trials",
