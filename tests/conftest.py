@@ -45,7 +45,7 @@ CAPTURED_LINES_MAX = 100
 settings.register_profile("fast", deadline=None, max_examples=30)
 settings.register_profile("ci", settings.get_profile("fast"), derandomize=True, print_blob=True)
 # `make test-patient` has more of them, for which `make test` has no time
-settings.register_profile("thorough", settings.get_profile("ci"), max_examples=100)
+settings.register_profile("thorough", settings.get_profile("ci"), max_examples=60)
 settings.register_profile(
     "soak", deadline=None, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -118,9 +118,12 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def modules(config: pytest.Config) -> Iterator[str]:
     """Yield the names of the test modules that a run was asked for; pytest itself names those of packages."""
+    ignored = [config.invocation_params.dir / each for each in config.option.ignore or ()]
     for each in config.args:
         place = config.invocation_params.dir / each.partition("::")[0]
         for path in [place] if place.is_file() else sorted(place.rglob("test_*.py")):
+            if any(map(path.is_relative_to, ignored)):
+                continue
             if path.is_relative_to(config.rootpath) and not (path.parent / "__init__.py").exists():
                 yield ".".join(path.relative_to(config.rootpath).with_suffix("").parts)
 
