@@ -6,7 +6,7 @@
     exits          exit codes, and which error means which
     family         a verb that has verbs
     options        the options that client verbs share; from typer to an exit code
-    parsing        the options of verbs that become servers, in the same look, without typer
+    parsing        the options of verbs that become servers, in the same look, without typer; ``pages`` how wide help is
     completion     what a shell offers while a command is typed; ``topics`` what ``rpc`` can call
     session        connect, run, leave
     address        which broker is meant

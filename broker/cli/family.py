@@ -33,10 +33,12 @@ def run(
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words or words[0] in ("--help", "-h"):
-        print(f"Usage: headgate {family} VERB [OPTIONS] ...\n\n{about}\n")
-        for verb, what in verbs.items():
-            print(f"  {verb:8} {what}")
-        print(f"\n`headgate {family} VERB --help` has the options and an example of each.{more}")
+        from broker.cli import pages  # late, as in `main`
+
+        lines = [f"Usage: headgate {family} VERB [OPTIONS] ...", "", about, ""]
+        lines += [f"  {verb:8} {what}" for verb, what in verbs.items()]
+        lines += ["", f"`headgate {family} VERB --help` has the options and an example of each.{more}"]
+        print(pages.fit("\n".join(lines), pages.width()))
         return OK if words else USAGE
     if words[0] not in verbs:
         raise UsageError(_unknown(family, words[0], verbs))

@@ -28,8 +28,8 @@ Examples:
 
 Live: it answers, whatever its peers do. Ready: a broker's state is run, a gateway has its broker; a broker of NFP and
 the rooms of an oslo proxy answer, which is the same for both questions.
-Exit codes: 0 healthy, 1 not (stderr says why), 2 wrong options, 3 nobody is there, 78 a key or file is wrong; over
-ZeroMQ (tcp:, ipc:, --nfp) a place where nobody is gives 1: it is tried until the time is over
+Exit codes: 0 healthy, 1 not (stderr says why), 2 wrong options, 3 nobody is there, 78 a key or file is wrong;
+over ZeroMQ (tcp:, ipc:, --nfp) a place where nobody is gives 1: it is tried until the time is over
 """
 
 

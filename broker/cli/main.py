@@ -77,7 +77,9 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     if not words or words[0] in ("--help", "-h"):
-        print(overview())
+        from broker.cli import pages  # late: shutil and textwrap are not for a broker to carry
+
+        print(pages.fit(overview(), pages.width()))
         return exits.OK if words else exits.USAGE
     if words[0] in ("--version", "-V"):
         print(f"headgate {__version__}{_build(words[1:])}")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.cli import pages
 from broker.cli.exits import INTERRUPTED, OK, UsageError, report
 from broker.errors import print_error
 from broker.wire.message import NODEID_ANY
@@ -80,7 +81,7 @@ def application(verb: str) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich would take [[users]] for markup of its own
-        context_settings={"help_option_names": list(_HELP), "max_content_width": 100},
+        context_settings={"help_option_names": list(_HELP), "max_content_width": pages.WIDTH},
     )
 
 
@@ -111,5 +112,6 @@ def run_app(
             return report(UsageError(show()), as_json=True)
         print_error(f"headgate {verb}: {show().rstrip('.')}; see headgate {verb} --help")
     if any(word in _HELP for word in argv):
-        print("\n".join(["", "Examples:", *(f"  {example}" for example in examples)]))
+        text = "\n".join(["", "Examples:", *(f"  {example}" for example in examples)])
+        print(pages.fit(text, pages.width()))
     return code if isinstance(code, int) else OK

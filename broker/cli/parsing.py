@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from broker.cli.exits import UsageError, report
 
-WIDTH: Final = 100
-"""Columns of a help page."""
-
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """As typer has it: ``-n, --size N``, a short usage."""
+    """As typer has it: ``-n, --size N``, a short usage, as wide as the terminal."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=WIDTH)
+        from broker.cli import pages  # late, as in `main`
+
+        super().__init__(prog, max_help_position=28, width=pages.width())
+        self._fit = pages.fit
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """The source has lines of its own: one that goes on begins with a small letter or a figure."""
+        return self._fit(re.sub(r"\n(?=[a-z0-9])", " ", text), width)
 
     def add_usage(
         self,

@@ -55,8 +55,9 @@ def metrics(rundir):
 def test_the_writer_is_killed_under_load(rundir):
     with one_broker(rundir, recording(rundir / "j", "capture = 'both'\n")) as running:
         provider = Provider(running.uri, "svc")
-        caller = Caller(running.uri, "svc", 1, 0, rest_s=0.001)
-        publisher = Publisher(running.uri, "load", 2, 0)
+        # what passes while a writer starts is read below, and the slower the machine the more that is
+        caller = Caller(running.uri, "svc", 1, 0, rest_s=0.05)
+        publisher = Publisher(running.uri, "load", 2, 0, pause_s=0.05)
         killed = []
         for number in range(1, KILLS + 1):
             before = status(running.uri)

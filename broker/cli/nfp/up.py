@@ -53,7 +53,7 @@ inventory.yaml:
   workers:
     greet-*:
       - service: greet
-        worker: greet.py        # FILE.py[:NAME] beside the inventory, or MODULE:NAME, as `headgate nfp worker` takes it
+        worker: greet.py   # FILE.py[:NAME] or MODULE:NAME
         max_concurrent_jobs: 8
   topology:
     broker: true

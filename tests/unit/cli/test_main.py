@@ -1,5 +1,6 @@
 """The dispatcher: verbs, help, exit codes."""
 
+import contextlib
 import errno
 import json
 import os
@@ -87,6 +88,24 @@ def test_help_of_a_verb_has_an_example(verb, capsys):
     assert code == 0
     assert "xamples" in text.lower()
     assert f"headgate {verb} " in text
+
+
+@for_each(
+    ("words", "columns"),
+    [
+        (words.split(), columns)
+        for words in ("", "broker", "up", "health", "status", "nfp", "nfp up", "oslo proxy", "config check")
+        for columns in (60, 80, 240)
+    ],
+)
+def test_help_is_as_wide_as_the_terminal(words, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with contextlib.suppress(SystemExit):  # argparse
+        main([*words, "--help"])
+    text = capsys.readouterr().out
+    assert "  headgate" in text or not words, "examples are there to be copied"
+    wide = [line for line in text.splitlines() if len(line) > min(columns, 100)]
+    assert not [line for line in wide if not line.startswith("  ") or "   " in line.strip()], wide
 
 
 @for_each("rank", ["4294967294", "99999999999", "-1"])

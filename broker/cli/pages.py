@@ -1,0 +1,44 @@
+"""Help pages are as wide as the terminal, and no wider than they are easy to read."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from typing import Final
+
+WIDTH: Final = 100
+"""Columns, where the terminal has as many; and where nobody can say."""
+_EXAMPLE: Final = re.compile(r"(?P<left> +\S.*?  +)(?P<right>\S.*)")
+_BELOW: Final = " " * 6
+"""In front of what does not fit beside an example."""
+
+
+def width() -> int:
+    """Of a page that is printed now."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+
+
+def fit(text: str, columns: int) -> str:
+    r"""Wrap what is wider: sentences, and what is said beside an example; the example itself is there to be copied.
+
+    >>> print(fit("Sentences are wrapped.\n  headgate x --option   what that does", 30))
+    Sentences are wrapped.
+      headgate x --option
+          what that does
+    """
+    return "\n".join(line if len(line) <= columns else _wrapped(line, columns) for line in text.splitlines())
+
+
+def _wrapped(line: str, columns: int) -> str:
+    if not line.startswith(" "):
+        return textwrap.fill(line, columns)
+    parts = _EXAMPLE.fullmatch(line)
+    if parts is None:
+        return line
+    left, right = parts["left"], parts["right"]
+    if len(left) <= columns // 2:
+        return textwrap.fill(right, columns, initial_indent=left, subsequent_indent=" " * len(left))
+    return (
+        f"{left.rstrip()}\n{textwrap.fill(right, columns, initial_indent=_BELOW, subsequent_indent=_BELOW)}"
+    )
