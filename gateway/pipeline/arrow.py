@@ -10,7 +10,6 @@ JVM hold text to be text.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -58,7 +57,7 @@ class Decoder:
         if self._by_name and span.loss is None and span.start > HEADER_BYTES:
             try:
                 self._peers.learn_before(span.path, span.start)
-            except FileNotFoundError:
+            except OSError:
                 return  # reading the span says so
 
     def learn(self, block: Block) -> None:
@@ -87,12 +86,6 @@ class Decoder:
         values = {"kind": LOSS, "topic": loss.why, "detail": loss.as_json()}
         arrays = [pa.array([values.get(name)], self._types[name]) for name in self._all]
         return self.project(pa.RecordBatch.from_arrays(arrays, names=self._all))
-
-
-def losses_in(batch: pa.RecordBatch) -> list[Loss]:
-    """The losses that stand among the rows of a batch with ``kind`` and ``detail``."""
-    rows = batch.filter(pc.equal(batch.column("kind"), LOSS)).column("detail").to_pylist()
-    return [Loss(**json.loads(text)) for text in rows]
 
 
 def first_words(topics: pa.Array) -> pa.Array:

@@ -1,20 +1,44 @@
-"""How far a stream may read, and which bytes lie between two of its offsets: ``{writer: position}`` (``spans``)."""
+"""How far the journal may be read, and which bytes lie between two offsets: ``{writer: position}`` (``spans``).
+
+A stream's checkpoint has its offsets; what bronze holds stands in bronze itself, committed with the rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.journal.layout import HEADER_BYTES
-from broker.journal.reading.files import size_of
+from broker.journal.reading.files import base_name, size_of
 from broker.journal.reading.segments import listing
 from gateway.pipeline import spans
-from gateway.pipeline.spans import SPLIT_BYTES, Loss, Position, Span
+from gateway.pipeline.spans import Loss, Position, Span
 
 Offset = dict[str, dict[str, int]]
 _MANY: Final = 1 << 62
 """No limit."""
+
+
+_KNOWN: Final = ("seg", "pos", "next")
+"""What bronze knows of each writer."""
+
+
+def as_numbers(offset: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """An offset as a commit of bronze has it (``done``)."""
+    return {f"{name}:{writer}": at[name] for writer, at in offset.items() for name in _KNOWN}
+
+
+def committed(done: Callable[[str], int], writers: Iterable[str]) -> Offset:
+    """How far bronze has some writers; those that it knows nothing of are missing."""
+    found = {writer: {name: done(f"{name}:{writer}") for name in _KNOWN} for writer in writers}
+    return {writer: at for writer, at in found.items() if at["pos"] >= 0}
+
+
+def place(offset: Mapping[str, Mapping[str, int]], writer: str) -> str:
+    """How far a writer is read, for people, and to compare."""
+    at = offset.get(writer)
+    return f"{writer}-{at['seg']:020d} byte {at['pos']}" if at else "its begin"
 
 
 @dataclass
@@ -138,10 +162,8 @@ def _within(at: Position, path: str, sealed: bool, until: Position | None, limit
     return at._replace(pos=end, next=at.next if following is None else following)
 
 
-def plan(
-    directory: str, start: Mapping[str, Any], end: Mapping[str, Any], split_bytes: int = SPLIT_BYTES
-) -> list[Span]:
-    """The spans between two offsets; a segment that should be there and is not becomes a span with a loss.
+def plan(directory: str, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Span]:
+    """The spans between two offsets; a segment that should be there and is not, or was cut, becomes a span with a loss.
 
     Raises:
         ConfigError: there is no such directory.
@@ -156,13 +178,11 @@ def plan(
             else Position(to.first, HEADER_BYTES, to.first, to.first)
         )
         if since != to:
-            planned += _between(writer, since, to, there.get(writer, []), split_bytes)
+            planned += _between(writer, since, to, there.get(writer, []))
     return planned
 
 
-def _between(
-    writer: str, since: Position, to: Position, there: list[tuple[int, str]], split_bytes: int
-) -> list[Span]:
+def _between(writer: str, since: Position, to: Position, there: list[tuple[int, str]]) -> list[Span]:
     planned: list[Span] = []
     following: int | None = since.next
     last = since.seg
@@ -174,13 +194,18 @@ def _between(
         begin = since.pos if first == since.seg else HEADER_BYTES
         last = first
         try:
-            limit = to.pos if first == to.seg else size_of(path)
+            size = size_of(path)
+            limit = to.pos if first == to.seg else size
+            if size < limit:
+                why = f"{size} bytes, blocks up to {limit} expected: it was cut"
+                planned.append(Span(path, loss=Loss(base_name(path), size, limit - size, why)))
+                limit = max(begin, size)
             seen = spans.bounds(path, begin, limit)
         except FileNotFoundError:
             following = following if begin == limit else None
             continue
         if limit > begin:
-            planned += spans.split(Span(path, begin, limit, first < to.seg), split_bytes)
+            planned.append(Span(path, begin, limit, first < to.seg))
         if seen.next is not None or not seen.clean:
             following = seen.next if seen.clean else None
     if to.seg not in (first for first, _path in there) and to.next > since.next:
@@ -198,6 +223,4 @@ def _told(path: str, missing_from: int) -> bool:
 
 
 def _missing(writer: str, seg: int, first: int, behind: int) -> Loss:
-    from gateway.pipeline.spans import deleted
-
-    return deleted(f"{writer}-{seg:020d}.fj", 0, 0, behind - first)
+    return spans.deleted(f"{writer}-{seg:020d}.fj", 0, 0, behind - first)

@@ -52,7 +52,7 @@ MESSAGES: Final = table_of(
     detail        string    JSON of nfp, oslo and state; else null
     dt            date      partition
     """,
-    oldest=2,
+    oldest=3,
 )
 
 PAYLOAD: Final = Column("payload", "binary", "only where it was asked for; null where it was not captured")

@@ -2,7 +2,8 @@
 
 Options::
 
-    path                 the journal's directory, seen by all workers, or the URL of a store (``load(DIR)``)
+    path                 the journal's directory, seen by all workers, or the URL of a store (``load(DIR)``); to be read
+                         once also a segment, a pattern (``*/journal``), or a list of these
     payload              false; true adds the column ``payload``
     batchRows            16384: rows of an Arrow batch
     verify               true: CRC of each block
@@ -12,7 +13,11 @@ Options::
     pushdown             false; true: filters are applied while reading. Needs
                          spark.sql.python.filterPushdown.enabled=true, which our sessions set; without it Spark refuses
                          every query of a source that can take filters
-    splitBytes           64m: longer segments are read by several tasks
+    splitBytes           64m: what a task reads at most; a longer segment is read by several, short ones by one
+    tasks                4 a core of the driver: so many tasks, where none reads more than ``splitBytes``
+    startingOffsets      stream: where it begins, JSON as in Spark's checkpoint; default: where the journal does
+    spans                false; true: not records, but which bytes of which segments hold them, for a job that reads
+                         them itself
     maxFilesPerTrigger   stream: segments of a batch
     maxBytesPerTrigger   stream: bytes of a batch (1048576, 64m)
 
@@ -22,10 +27,14 @@ environment with Headgate finds the source by its name (``pyspark_headgate``); w
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from glob import glob, has_magic
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -37,11 +46,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from broker.errors import ConfigError
+from broker.journal.stores import is_url
+from gateway import delta
 from gateway.pipeline import offsets, schema, spans
 from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.filters import Wanted
 from gateway.pipeline.offsets import Limits
-from gateway.pipeline.spans import Loss, Span
+from gateway.pipeline.spans import Loss, Position, Span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,13 +62,14 @@ if TYPE_CHECKING:
     from broker.journal.reading.blocks import Block
 
 BATCH_ROWS: Final = 16384
+_TASKS_A_CORE: Final = 4
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KNOWN: Final = frozenset(
     (
         "path", "payload", "batchrows", "verify", "oncorrupt", "losses", "startingts", "endingts", "pushdown",
-        "splitbytes", "maxfilespertrigger", "maxbytespertrigger",
+        "splitbytes", "maxfilespertrigger", "maxbytespertrigger", "paths", "tasks", "startingoffsets", "spans",
     )
 )  # fmt: skip
 
@@ -110,11 +123,22 @@ def _count(text: str, name: str) -> int:
     return int(text)
 
 
+def _offset(text: str, name: str) -> offsets.Offset:
+    try:
+        given = json.loads(text)
+        return {writer: Position.of(at)._asdict() for writer, at in given.items()}
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise PipelineError(
+            f"option {name}: {text!r:.64}; expected JSON such as "
+            '{"rank0": {"seg": 0, "pos": 64, "next": 0}}'
+        ) from None
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of the source, checked."""
 
-    path: str
+    paths: tuple[str, ...]
     payload: bool = False
     batch_rows: int = BATCH_ROWS
     verify: bool = True
@@ -123,7 +147,10 @@ class Options:
     since_ns: int | None = None
     until_ns: int | None = None
     pushdown: bool = False
-    split_bytes: int = spans.SPLIT_BYTES
+    split_bytes: int = spans.TASK_BYTES
+    tasks: int = 0
+    starting: offsets.Offset = field(default_factory=dict)
+    spans: bool = False
     max_files: int | None = None
     max_bytes: int | None = None
 
@@ -137,7 +164,8 @@ class Options:
         values = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(set(values) - _KNOWN):
             raise PipelineError(f"option {unknown[0]:.64}: unknown; there are {', '.join(sorted(_KNOWN))}")
-        if not values.get("path"):
+        paths = json.loads(values["paths"]) if values.get("paths") else [values.get("path", "")]
+        if not all(paths):
             raise PipelineError("option path: missing; expected the journal's directory: .load(DIR)")
         corrupt = values.get("oncorrupt", "fail").lower()
         if corrupt not in ("fail", "skip"):
@@ -147,7 +175,7 @@ class Options:
             return parse(values[name.lower()], name) if name.lower() in values else default
 
         return cls(
-            path=values["path"],
+            paths=tuple(delta.place_of(each) for each in paths),
             payload=take("payload", _flag, False),
             batch_rows=take("batchRows", _count, BATCH_ROWS),
             verify=take("verify", _flag, True),
@@ -156,10 +184,42 @@ class Options:
             since_ns=take("startingTs", moment_ns, None),
             until_ns=take("endingTs", moment_ns, None),
             pushdown=take("pushdown", _flag, False),
-            split_bytes=take("splitBytes", size_of, spans.SPLIT_BYTES),
+            split_bytes=take("splitBytes", size_of, spans.TASK_BYTES),
+            tasks=take("tasks", _count, _TASKS_A_CORE * (os.cpu_count() or 1)),
+            starting=take("startingOffsets", _offset, {}),
+            spans=take("spans", _flag, False),
             max_files=take("maxFilesPerTrigger", _count, None),
             max_bytes=take("maxBytesPerTrigger", size_of, None),
         )
+
+    def journals(self) -> list[str]:
+        """What is to be read, patterns looked up.
+
+        Raises:
+            ConfigError: nothing is like a pattern.
+        """
+        found: list[str] = []
+        for each in self.paths:
+            some = sorted(glob(each)) if not is_url(each) and has_magic(each) else [each]
+            if not some:
+                raise ConfigError(f"{each}: no such journal", errno.ENOENT)
+            found += some
+        return found
+
+    @property
+    def journal(self) -> str:
+        """The one that a stream reads: of two of them a writer might have the same name.
+
+        Raises:
+            PipelineError: there are several.
+        """
+        if len(found := self.journals()) > 1:
+            raise PipelineError(f"option path: {len(found)} journals; a stream reads one")
+        return found[0]
+
+    def packed(self, wanted: Iterable[Span]) -> list[Part]:
+        """What tasks read."""
+        return [Part(pack) for pack in spans.packed(wanted, self.tasks, self.split_bytes)]
 
     def wanted(self, filters: tuple[Any, ...] = ()) -> Wanted:
         """What of the rows is wanted."""
@@ -168,11 +228,11 @@ class Options:
 
 
 class Part(InputPartition):  # type: ignore[misc]  # pyspark is not typed for us
-    """What one task reads."""
+    """What one task reads; ``offset``: of a batch of spans, where it begins and ends, in the first of them."""
 
-    def __init__(self, span: Span) -> None:
-        super().__init__(span)
-        self.span = span
+    def __init__(self, given: Sequence[Span], offset: str | None = None) -> None:
+        super().__init__(None)
+        self.spans, self.offset = tuple(given), offset
 
 
 class HeadgateSource(DataSource):  # type: ignore[misc]
@@ -186,34 +246,49 @@ class HeadgateSource(DataSource):  # type: ignore[misc]
     def schema(self) -> str:
         """Columns of ``messages``; with the option ``payload`` that column, too."""
         options = Options.parse(self.options)
+        if options.spans:
+            return spans.DDL
         return f"{schema.MESSAGES.ddl}, {schema.PAYLOAD.ddl}" if options.payload else schema.MESSAGES.ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Two classes: one that merely defines ``pushFilters`` fails every query where the session forbids it."""
         options = Options.parse(self.options)
-        return (PushingReader if options.pushdown else BatchReader)(options, tuple(schema.names))
+        return (PushingReader if options.pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark calls it so
         """The same journal as it grows."""
-        return StreamReader(Options.parse(self.options), tuple(schema.names))
+        return StreamReader(Options.parse(self.options), schema)
 
 
-class BatchReader(DataSourceReader):  # type: ignore[misc]
-    """All that the journal holds when the query is planned."""
+class _Reader:
+    """What both have: they read parts."""
 
-    def __init__(self, options: Options, names: tuple[str, ...]) -> None:
-        self.options, self.names = options, names
-        self.filters: tuple[Any, ...] = ()
-        check_columns(options, names)
+    filters: tuple[Any, ...] = ()
 
-    def partitions(self) -> list[Part]:
-        """A segment, or a stretch of a long one, a task."""
-        return [Part(span) for span in spans.whole(self.options.path, self.options.split_bytes)]
+    def __init__(self, options: Options, shape: StructType) -> None:
+        self.options, self.names = options, tuple(shape.names)
+        if not options.spans:
+            check_columns(options, shape)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of one span."""
-        if isinstance(partition, Part):  # an empty journal has one partition without a span
-            yield from batches(partition.span, self.options, self.names, self.filters)
+        """Arrow batches of one part."""
+        if not isinstance(partition, Part):  # an empty journal has one partition without any
+            return
+        if self.options.spans:
+            yield rows_of(partition)
+            return
+        for span in partition.spans:
+            yield from batches(span, self.options, self.names, self.filters)
+
+
+class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
+    """All that the journal holds when the query is planned."""
+
+    def partitions(self) -> list[Part]:
+        """As many bytes for each task."""
+        return self.options.packed(
+            span for journal in self.options.journals() for span in spans.whole(journal)
+        )
 
 
 class PushingReader(BatchReader):
@@ -225,17 +300,14 @@ class PushingReader(BatchReader):
         yield from filters
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Offsets: ``{writer: position}`` (``spans``); always the end of a complete block."""
 
-    def __init__(self, options: Options, names: tuple[str, ...]) -> None:
-        self.options, self.names = options, names
-        self._target: offsets.Offset | None = None
-        check_columns(options, names)
+    _target: offsets.Offset | None = None
 
     def initialOffset(self) -> offsets.Offset:  # noqa: N802 - Spark calls it so
-        """Nothing read of any writer."""
-        return {}
+        """Nothing read of any writer, unless it is to begin elsewhere."""
+        return self.options.starting
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark calls it so
         """Of the two limits the one in bytes is told to Spark; `latestOffset` keeps both."""
@@ -249,11 +321,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if not isinstance(limit, ReadAllAvailable):
             limits.files = self.options.max_files or limits.files
             limits.bytes = self.options.max_bytes or limits.bytes
-        return offsets.latest(self.options.path, start, limits, self._target)
+        return offsets.latest(self.options.journal, start, limits, self._target)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark calls it so
         """What comes later is for the next run."""
-        self._target = offsets.latest(self.options.path, {})
+        self._target = offsets.latest(self.options.journal, {})
 
     def partitions(self, start: offsets.Offset, end: offsets.Offset) -> list[Part]:
         """The spans between two offsets; one that cannot be read any more ends the query, unless it is to be skipped.
@@ -261,29 +333,48 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         Raises:
             Lost: a segment was deleted; the text names it.
         """
-        planned = offsets.plan(self.options.path, start, end, self.options.split_bytes)
+        planned = offsets.plan(self.options.journal, start, end)
         for span in planned:
-            if span.loss is not None and not self.options.skip:
-                for _nothing in spans.blocks(span):
-                    pass
-        return [Part(span) for span in planned]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of one span."""
-        yield from batches(partition.span, self.options, self.names)
+            span.refuse(skip=self.options.skip)
+        parts = self.options.packed(planned) or [Part(())]
+        changed = {writer: at for writer, at in end.items() if at != start.get(writer)}
+        since = {writer: start[writer] for writer in changed if writer in start}
+        parts[0].offset = json.dumps((since, changed))
+        return parts
 
 
-def check_columns(options: Options, names: tuple[str, ...]) -> None:
-    """Raise unless all columns are ours.
+def rows_of(part: Part) -> pa.RecordBatch:
+    """Its spans as ``spans.DDL`` has them."""
+    import pyarrow as pa
+
+    rows = [span.row() for span in part.spans]
+    if part.offset is not None:
+        rows.append(("", 0, 0, False, None, part.offset))
+    kinds = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_()}
+    fields = [pa.field(name, kinds[kind]) for name, kind in (each.split() for each in spans.DDL.split(", "))]
+    columns = zip(*rows, strict=True) if rows else [()] * len(fields)
+    arrays = [pa.array(column, each.type) for column, each in zip(columns, fields, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def check_columns(options: Options, shape: StructType) -> None:
+    """Raise unless all columns are ours, of the types that they have.
 
     Raises:
         PipelineError: one is not.
     """
-    known = [*schema.MESSAGES.names, *([schema.PAYLOAD.name] if options.payload else [])]
-    for name in names:
+    known = {
+        each.name: each for each in (*schema.MESSAGES.columns, *([schema.PAYLOAD] if options.payload else []))
+    }
+    for asked in shape:
+        name, kind = asked.name, asked.dataType.simpleString()
         if name not in known:
             hint = "; it needs the option payload=true" if name == schema.PAYLOAD.name else ""
             raise PipelineError(f"no column {name!r:.64} in messages{hint}; there are {', '.join(known)}")
+        if known[name].ddl != f"`{name}` {kind}":
+            raise PipelineError(
+                f"column {name} of messages: {kind:.64} asked for; it is {known[name].ddl.split()[1]}"
+            )
 
 
 def batches(

@@ -13,20 +13,26 @@ last byte. Of the last one, complete blocks are.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from broker.journal.layout import HEADER_BYTES, STATE, VERSION
 from broker.journal.reading.blocks import Block, Damage, Damaged, SegmentFile, salvage, walk
-from broker.journal.reading.files import base_name, size_of
-from broker.journal.reading.segments import Segment, listing
+from broker.journal.reading.files import base_name, is_folder, size_of
+from broker.journal.reading.segments import Segment, listing, named
 from gateway.pipeline.errors import Lost, PipelineError
 
+DDL: Final = "path string, start bigint, end bigint, sealed boolean, loss string, offset string"
+"""A DataFrame of spans; ``offset`` stands in one row of a stream's batch, and says where it begins and ends."""
 BATCH_BYTES: Final = 64 << 20
 """A batch of rows with large payloads ends here: each core decodes one, in several times its memory."""
-SPLIT_BYTES: Final = 64 << 20
-"""A segment above this is read by several tasks."""
+TASK_BYTES: Final = 64 << 20
+"""What one task of the source reads; a longer segment is read by several."""
+_LEAST_BYTES: Final = 1 << 20
+_OPEN_BYTES: Final = 64 << 10
+"""What a task reads at least, where there is so much, and as how many bytes opening a segment counts."""
 
 
 class Position(NamedTuple):
@@ -39,8 +45,9 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Position:
-        """From a stream's offset."""
-        return cls(int(fields["seg"]), int(fields["pos"]), int(fields["next"]), int(fields["first"]))
+        """From a stream's offset, or from what bronze knows, which is all but ``first``."""
+        seg = int(fields["seg"])
+        return cls(seg, int(fields["pos"]), int(fields["next"]), int(fields.get("first", seg)))
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,20 @@ class Loss:
         return f"{self.segment}: {self.why}"
 
 
+class Unseen(PipelineError):
+    """What was planned to be read is not to be seen here. Whether it was deleted only who planned it can say."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(
+            f"this worker does not see the journal: {path}, {socket.gethostname()}: {why}; or it was deleted since the "
+            "query began"
+        )
+        self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PipelineError, (str(self),)
+
+
 @dataclass(frozen=True)
 class Span:
     """Whole blocks of one segment, ``start`` to ``end``; or a loss that has been found while planning."""
@@ -75,6 +96,30 @@ class Span:
     def name(self) -> str:
         """Name of the segment's file."""
         return base_name(self.path)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.end - self.start
+
+    def row(self) -> tuple[Any, ...]:
+        """As ``DDL`` has it."""
+        return (self.path, self.start, self.end, self.sealed, self.loss and json.dumps(vars(self.loss)), None)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Span:
+        """What ``row`` gave."""
+        loss = Loss(**json.loads(row["loss"])) if row["loss"] else None
+        return cls(row["path"], row["start"], row["end"], row["sealed"], loss)
+
+    def refuse(self, *, skip: bool) -> None:
+        """Raise what was found while planning, unless it is to be skipped.
+
+        Raises:
+            Lost: with the segment.
+        """
+        if self.loss is not None and not skip:
+            raise Lost(str(self.loss))
 
 
 @dataclass
@@ -128,9 +173,9 @@ def refuse_newer(path: str) -> None:
         )
 
 
-def split(span: Span, limit: int = SPLIT_BYTES) -> list[Span]:
+def split(span: Span, limit: int = TASK_BYTES) -> list[Span]:
     """Cut a long span at ends of blocks; one whose headers do not lead through it stays whole."""
-    if span.end - span.start <= limit:
+    if span.size <= limit:
         return [span]
     seen = bounds(span.path, span.start, span.end)
     if not seen.clean:
@@ -138,19 +183,40 @@ def split(span: Span, limit: int = SPLIT_BYTES) -> list[Span]:
     parts, start = [], span.start
     for end in seen.ends:
         if end - start >= limit or end == span.end:
-            parts.append(Span(span.path, start, end, span.sealed and end == span.end))
+            parts.append(replace(span, start=start, end=end, sealed=span.sealed and end == span.end))
             start = end
     return parts
 
 
-def whole(directory: str, split_bytes: int = SPLIT_BYTES) -> list[Span]:
-    """All that a directory holds now, for a batch: sealed segments to their last byte, of others the complete blocks.
+def packed(spans: Iterable[Span], tasks: int, most: int = 1 << 62) -> list[list[Span]]:
+    """Spans for up to so many tasks, about as many bytes for each, neighbours together; for more tasks where that would
+    be above ``most`` bytes for one.
+    """
+    given = list(spans)
+    total = sum(each.size + _OPEN_BYTES for each in given)
+    share = min(most, max(_LEAST_BYTES, -(-total // tasks)))
+    packs: list[list[Span]] = [[]]
+    filled = 0
+    for span in given:
+        for piece in split(span, share):
+            size = piece.size + _OPEN_BYTES
+            if packs[-1] and filled + size // 2 > share:
+                packs.append([])
+                filled = 0
+            packs[-1].append(piece)
+            filled += size
+    return [pack for pack in packs if pack]
+
+
+def whole(place: str) -> list[Span]:
+    """All that a directory, or one segment, holds now, for a batch: sealed segments to their last byte, of others the
+    complete blocks.
 
     Raises:
         ConfigError: there is no such directory.
         PipelineError: a segment is of a newer version.
     """
-    segments = listing(directory)
+    segments = listing(place) if is_folder(place) else [(place, *named(place))]
     spans: list[Span] = []
     for index, (path, writer, _first) in enumerate(segments):
         sealed = index + 1 < len(segments) and segments[index + 1][1] == writer
@@ -160,7 +226,7 @@ def whole(directory: str, split_bytes: int = SPLIT_BYTES) -> list[Span]:
         except FileNotFoundError:
             continue  # retention was faster: as if this had looked a moment later
         if sealed or end > HEADER_BYTES:
-            spans += split(Span(path, HEADER_BYTES, end, sealed), split_bytes)
+            spans.append(Span(path, HEADER_BYTES, end, sealed))
     return spans
 
 
@@ -179,32 +245,25 @@ def reach(path: str, start: int) -> tuple[int, int | None]:
 
 
 def blocks(span: Span, *, crc: bool = True, skip: bool = False) -> Iterator[Block | Loss]:
-    """The blocks of a span; what cannot be read is an error, or with ``skip`` a Loss.
+    """The blocks of a span; damage is an error, or with ``skip`` a Loss.
 
     A sealed segment may end in a torn block: it never was complete, so it is a Loss in either case.
 
     Raises:
-        Lost: the segment is gone, or it is shorter than it was.
+        Lost: the span is a loss that was found while planning.
+        Unseen: the segment is not to be seen, or not all of it; whatever is to be skipped.
         Damaged: no block stands at ``start``, none ends at ``end``, or one is damaged.
     """
+    span.refuse(skip=skip)
     if span.loss is not None:
-        if not skip:
-            raise Lost(str(span.loss))
         yield span.loss
         return
     try:
         if (size := size_of(span.path)) < span.end:
-            why = f"{size} bytes, blocks up to {span.end} expected: it was cut"
-            if not skip:
-                raise Lost(f"{span.name}: {why}")
-            yield Loss(span.name, size, span.end - size, why)
-            span = Span(span.path, span.start, max(size, span.start), span.sealed)
+            raise Unseen(span.path, f"{size} bytes, blocks up to {span.end} expected")
         yield from _salvaged(span) if skip else _walked(span, crc)
-    except FileNotFoundError:
-        gone = deleted(span.name, span.start, span.end)
-        if not skip:
-            raise Lost(str(gone)) from None
-        yield gone
+    except OSError as error:
+        raise Unseen(span.path, error.strerror or str(error)) from None
 
 
 def gathered(blocks: Iterable[Block | Loss], rows_most: int) -> Iterator[list[Block] | Loss]:

@@ -1,8 +1,9 @@
 """The journal as it grows -> bronze, each record exactly once; gold follows in steps of its own (``follow``).
 
 Spark keeps in its checkpoint up to where each batch reads; a batch that did not end is done again with the same
-offsets. Here a batch is committed to bronze with its number, and one whose number is there already is not written
-again; then it gets its row in ``_runs``.
+offsets. Here a batch is committed to bronze (``bronze``) with its number, and one whose number is there already is not
+written again; then it gets its row in ``_runs``. Bronze itself knows how far it is: a stream whose checkpoint is new
+begins there, so one that is lost costs nothing, and one that is older than bronze is refused.
 """
 
 from __future__ import annotations
@@ -10,29 +11,24 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.pipeline import parts, runs, schema
-from gateway.pipeline.errors import Busy, PipelineError
+from gateway import delta
+from gateway.pipeline import offsets, runs, schema
+from gateway.pipeline.bronze import TASKS_A_CORE, How, by_spark, commit, judge
+from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.follow import Follow, OnRun
 from gateway.pipeline.session import first_line, plain_errors
 from gateway.pipeline.spans import Loss
 from gateway.pipeline.warehouse import STREAM, Warehouse, until_it_passes
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from gateway.pipeline.lake import File
-
-_WRITTEN_DDL: Final = "files string, losses string"
 _STARTED_S: Final = 60.0
-"""How long the first batch waits until it is known that this stream feeds the warehouse."""
-_OFFSETS_LINE: Final = 2
-"""In a file of Spark's offset log: version, metadata, then a line for each source."""
+"""How long the first batch waits until it is known which stream it is of."""
 
 
 class Stream:
@@ -65,27 +61,35 @@ class Stream:
         options: Mapping[str, str] | None = None,
         on_run: OnRun | None = None,
     ) -> None:
-        self._spark, self._warehouse, self._on_run = spark, warehouse, on_run
-        self._checkpoint = checkpoint or warehouse.checkpoint
-        self._claimed = threading.Event()
-        self._payload = (options or {}).get("payload", "false").lower() == "true"
-        rows = spark.readStream.format("headgate").options(**{**(options or {}), "losses": "true"})
+        self._warehouse, self._on_run = warehouse, on_run
+        given = dict(options or {})
+        self._payload = given.get("payload", "false").lower() == "true"
+        self._skip = given.get("onCorrupt", "fail").lower() == "skip"
+        place = delta.place_of(journal)
         trigger: dict[str, Any] = (
             {"availableNow": True}
             if trigger_s is None
             else {"processingTime": f"{round(trigger_s * 1000)} milliseconds"}
         )
         warehouse.ready()
-        warehouse.claim(STREAM)
-        writer = rows.load(os.fspath(journal)).writeStream.foreachBatch(self._batch).trigger(**trigger)
+        bronze = warehouse.at(schema.MESSAGES.name)
+        given |= {
+            "spans": "true",
+            "tasks": str(TASKS_A_CORE * spark.sparkContext.defaultParallelism),
+            "startingOffsets": json.dumps(offsets.committed(bronze.done, offsets.by_writer(place))),
+        }
+        rows = spark.readStream.format("headgate").options(**given).load(place)
+        writer = rows.writeStream.foreachBatch(self._batch).trigger(**trigger)
+        self._started = threading.Event()
         with plain_errors():  # Spark cannot write there
-            self.query: StreamingQuery = writer.option("checkpointLocation", self._checkpoint).start()
+            at = writer.option("checkpointLocation", checkpoint or warehouse.checkpoint)
+            self.query: StreamingQuery = at.start()
         try:
-            warehouse.claim(STREAM, self.query.id)
-        except Busy:
+            warehouse.claim(STREAM)
+        except BaseException:
             self.query.stop()
             raise
-        self._claimed.set()
+        self._started.set()
         self._gold = Follow(warehouse, on_run) if gold else None
         if self._gold is not None:
             self._gold.start()
@@ -130,72 +134,26 @@ class Stream:
     # ---------------------------------------------------------------- a batch
 
     def _batch(self, rows: DataFrame, number: int) -> None:
-        if not self._claimed.wait(_STARTED_S):
+        if not self._started.wait(_STARTED_S):
             raise PipelineError("the stream did not start in time")
+        name = f"{STREAM}:{self.query.id}"
         run = runs.Run(STREAM, STREAM, number)
-        run.offsets = self._offsets(number)
         bronze = self._warehouse.at(schema.MESSAGES.name)
-        if bronze.done(STREAM) < number - 1:
-            raise PipelineError(
-                f"{self._warehouse}: lacks the batches {bronze.done(STREAM) + 1} to {number - 1}, which the checkpoint "
-                f"counts as done: take a new warehouse and a new checkpoint, which read the journal from its begin"
-            )
-        if bronze.done(STREAM) < number:
-            files, run.losses = self._written(rows)
-            losses = [vars(loss) for loss in run.losses[: runs.NAMED_LOSSES]]
-            until_it_passes(
-                lambda: self._warehouse.add_bronze(
-                    self._warehouse.at(schema.MESSAGES.name), files, {STREAM: number}, losses
-                )
-            )
-            run.rows_out = sum(file.rows for file in files)
+        if bronze.done(name) < number:
+            if self._payload:
+                self._warehouse.keep_payloads()
+            how = How(self._warehouse.table(schema.MESSAGES.name), self._payload, self._skip)
+            written = by_spark(rows, how)
+            judge(written, how)
+            since, until = written.offset or ({}, {})
+            until_it_passes(lambda: commit(self._warehouse, written, since, until, {name: number}))
+            run.rows_out, run.losses, run.offsets = written.rows, written.losses, dict(until)
         else:
-            for note in bronze.notes(number - 1, STREAM, number):
+            for note in bronze.notes(number - 1, name, number):
                 run.rows_out, run.losses = note["rows"], [Loss(**loss) for loss in note["losses"]]
         run.rows_in = run.rows_out
-        runs.add(self._warehouse, run.finish(), {STREAM: number})
+        runs.add(self._warehouse, run.finish(), {name: number})
         if self._gold is not None:
             self._gold.wake()
         if self._on_run is not None:
             self._on_run(run)
-
-    def _written(self, rows: DataFrame) -> tuple[list[File], list[Loss]]:
-        place, payload = self._warehouse.table(schema.MESSAGES.name), self._payload
-        if payload:
-            self._warehouse.keep_payloads()
-
-        def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from write_part(batches, place, payload)
-
-        few = rows.coalesce(max(1, self._spark.sparkContext.defaultParallelism))
-        written = few.mapInArrow(write, _WRITTEN_DDL).collect()
-        losses = [Loss(**loss) for row in written for loss in json.loads(row["losses"])]
-        return [file for row in written for file in parts.files_of(row["files"])], losses
-
-    def _offsets(self, number: int) -> dict[str, Any]:
-        """How far a batch reads, from Spark's checkpoint; empty where that is no directory of this machine."""
-        path = Path(self._checkpoint.removeprefix("file:")) / "offsets" / str(number)
-        try:
-            value = json.loads(path.read_text().splitlines()[_OFFSETS_LINE])
-        except (OSError, ValueError, IndexError):
-            return {}
-        return value if isinstance(value, dict) else {}
-
-
-def write_part(batches: Iterable[pa.RecordBatch], place: str, payload: bool) -> Iterator[pa.RecordBatch]:
-    """In a task: rows -> files of bronze, losses apart; gives one row that says what was done."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from gateway.pipeline import arrow
-
-    losses: list[Loss] = []
-    with parts.Parts(place, schema.MESSAGES, "batch", payload) as written:
-        for batch in batches:
-            lost = pc.equal(batch.column("kind"), arrow.LOSS)
-            if pc.any(lost).as_py():
-                losses += arrow.losses_in(batch)
-                batch = batch.filter(pc.invert(lost))
-            written.add(batch)
-    result = {"files": [written.as_json()], "losses": [json.dumps([vars(loss) for loss in losses])]}
-    yield pa.RecordBatch.from_pydict(result)

@@ -1,8 +1,9 @@
 """Whether bronze holds every record of the journal exactly once. Reads both without Spark.
 
-Compared are, for each segment that is still there, how many of its numbers are rows, up to the last number that
-bronze has of that writer: what came later has not been read yet (``behind``). Damage of the journal is named; it is
-an error of the journal, not of the warehouse.
+Compared are, for each segment that is still there, its numbers with those of rows. Bronze says how far it read each
+writer: what lies below that and is no row is lost, what lies above has not been read yet (``behind``), and of a writer
+that it knows nothing of all is missing. Damage of the journal is named; it is an error of the journal, not of the
+warehouse.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.journal.layout import DICTIONARY, HEADER_BYTES
 from broker.journal.reading.blocks import Block, salvage
 from broker.journal.reading.files import base_name
-from broker.journal.reading.segments import listing
-from gateway.pipeline import spans
+from broker.journal.reading.segments import listing, named
+from gateway import delta
+from gateway.pipeline import offsets, spans
 from gateway.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ class Compared:
         records: of the journal that should be rows.
         rows: numbers of them that bronze has.
         twice: rows whose number is there already.
-        behind: records that were written after the last one bronze has.
+        behind: records that lie behind what bronze has read.
+        unknown: bronze knows nothing of its writer.
         damages: stretches that cannot be read.
     """
 
@@ -43,12 +46,13 @@ class Compared:
     rows: int = 0
     twice: int = 0
     behind: int = 0
+    unknown: bool = False
     damages: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Every record once."""
-        return self.records == self.rows and not self.twice
+        """Every record that bronze says it read is there once, and it did read of this writer, if there is anything."""
+        return self.records == self.rows and not self.twice and not (self.unknown and self.behind)
 
 
 @dataclass
@@ -64,13 +68,31 @@ class Report:
         """Every record of the journal, as far as it was read, is in bronze once."""
         return all(each.ok for each in self.segments)
 
+    @property
+    def behind(self) -> int:
+        """Records that have not been read yet."""
+        return sum(each.behind for each in self.segments)
+
+    @property
+    def verdict(self) -> str:
+        """In words: of what was compared, and no more."""
+        records = sum(each.records for each in self.segments)
+        later = f"; {self.behind:,} have not been read yet" if self.behind else ""
+        if self.ok:
+            return f"{records:,} records were read, every one is there once{later}"
+        twice = sum(each.twice for each in self.segments)
+        lost = records - sum(each.rows for each in self.segments)
+        writers = {named(each.segment)[0] for each in self.segments if each.unknown and each.behind}
+        missing = f", all of {', '.join(sorted(writers))} is MISSING" if writers else ""
+        return f"{lost:,} records that were read are LOST, {twice:,} are there TWICE{missing}{later}"
+
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
         return {
             "ok": self.ok,
             "rows": self.rows,
             "records": sum(each.records for each in self.segments),
-            "behind": sum(each.behind for each in self.segments),
+            "behind": self.behind,
             "beyond": self.beyond,
             "segments": [{**asdict(each), "ok": each.ok} for each in self.segments],
         }
@@ -89,10 +111,13 @@ def verify(journal: str | os.PathLike[str], warehouse: Warehouse) -> Report:
     held = _numbers(warehouse)
     report.rows = sum(len(each) for each in held.values())
     inside = 0
-    for path, writer, _first in listing(os.fspath(journal)):
+    found = listing(delta.place_of(journal))
+    bronze = warehouse.at("messages")
+    read = offsets.committed(bronze.done, {writer for _path, writer, _first in found})
+    for path, writer, _first in found:
         spans.refuse_newer(path)
         rows = held.get(writer, np.empty(0, np.int64))
-        compared = _one(path, rows)
+        compared = _one(path, rows, read[writer]["next"] if writer in read else None)
         inside += compared.rows + compared.twice
         report.segments.append(compared)
     report.beyond = max(0, report.rows - inside)
@@ -114,11 +139,12 @@ def _numbers(warehouse: Warehouse) -> dict[str, NDArray[np.int64]]:
     return {writer: np.sort(np.concatenate(each)) for writer, each in parts.items()}
 
 
-def _one(path: str, rows: NDArray[np.int64]) -> Compared:
+def _one(path: str, rows: NDArray[np.int64], read: int | None) -> Compared:
+    """``read``: the number up to which bronze read of the writer."""
     import numpy as np
 
-    compared = Compared(base_name(path))
-    last = int(rows[-1]) if len(rows) else -1
+    compared = Compared(base_name(path), unknown=read is None)
+    last = max(-1 if read is None else read - 1, int(rows[-1]) if len(rows) else -1)
     every: list[Any] = []
     for block in salvage(path, HEADER_BYTES):
         if not isinstance(block, Block):

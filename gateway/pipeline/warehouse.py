@@ -4,11 +4,11 @@ folder in a store, which they all reach.
 ``messages`` is bronze, made from the journal; the others are gold, made from bronze; ``_runs`` says what each job did.
 How far the jobs are stands in the commits themselves, so that a job that was killed goes on where it was:
 
-* of ``messages``: ``bronze``, the number of its last addition; ``stream``, the stream's last batch;
-  ``ingest:SEGMENT``, the bytes read of a segment. What an addition brought stands in its notes: ``bronze``, ``files``,
-  ``rows``, ``losses``;
+* of ``messages``: ``bronze``, the number of its last addition; ``stream:ID``, the last batch of a stream;
+  ``seg:WRITER``, ``pos:WRITER``, ``next:WRITER``, how far a writer was read (``offsets``). What an addition brought
+  stands in its notes: ``bronze``, ``files``, ``rows``, ``losses``;
 * of a gold table: ``gold``, the addition to bronze up to which it was made;
-* of ``_runs``: ``gold``, up to where all gold tables were made; ``stream``, the last batch with a row.
+* of ``_runs``: ``gold``, up to where all gold tables were made; ``stream:ID``, the last batch with a row.
 
 Any number of jobs may run at once. Two that make gold take turns (``making_gold``); where they cannot see each other,
 on two machines, one of their commits is a conflict, and it begins again.
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 CHECKPOINT: Final = "_checkpoint"
 FEED: Final = "headgate.feed"
-QUERY: Final = "headgate.query"
-"""Properties of ``messages``: ingest or stream; uuid of the stream's checkpoint."""
+"""Property of ``messages``: ingest or stream."""
 BRONZE: Final = "bronze"
 GOLD: Final = "gold"
 STREAM: Final = "stream"
+INGEST: Final = "ingest"
 TRIES: Final = 5
 """How often a job begins again where others commit at the same time."""
 
@@ -215,33 +215,21 @@ class Warehouse:
     def feed(self) -> dict[str, Any]:
         """Who fills bronze and how far it and gold are; ``feed`` is missing when nobody does yet."""
         bronze = self.at(schema.MESSAGES.name)
-        properties = {
-            name: bronze.settings[key]
-            for name, key in (("feed", FEED), ("query", QUERY))
-            if bronze.settings.get(key)
-        }
-        return properties | {BRONZE: bronze.done(BRONZE), GOLD: self.gold()}
+        fed = bronze.settings.get(FEED)
+        return ({"feed": fed} if fed else {}) | {BRONZE: bronze.done(BRONZE), GOLD: self.gold()}
 
-    def claim(self, feed: str, query: str = "") -> None:
-        """Say who fills bronze: ``ingest`` or ``stream`` (of the checkpoint with uuid ``query``).
+    def claim(self, feed: str) -> None:
+        """Say who fills bronze from now on: ``ingest`` or ``stream``.
 
         Raises:
-            Busy: something else does: both would bring every record twice.
+            Busy: a stream does, whose place an ingest does not take.
         """
-        until_it_passes(lambda: self._claim(feed, query))
+        until_it_passes(lambda: self._claim(feed))
 
-    def _claim(self, feed: str, query: str) -> None:
-        now = self.feed()
-        if now.get("feed", feed) != feed:
-            raise Busy(
-                f"{self}: fed by {now['feed']}; {feed} would bring every record twice: take another warehouse"
-            )
-        if query and now.get("query", query) != query:
-            raise Busy(
-                f"{self}: fed by the stream whose checkpoint is {now['query']}, this one is {query}: take its "
-                "checkpoint, or another warehouse"
-            )
-        self.at(schema.MESSAGES.name).set({FEED: feed, **({QUERY: query} if query else {})})
+    def _claim(self, feed: str) -> None:
+        if feed == INGEST and self.feed().get("feed", feed) != feed:
+            raise Busy(f"{self}: fed by a stream, which an ingest would overtake: take another warehouse")
+        self.at(schema.MESSAGES.name).set({FEED: feed})
 
     def keep_payloads(self) -> None:
         """Let bronze have the column ``payload``."""

@@ -47,13 +47,8 @@ def test_all_segments_become_one_commit_and_doing_it_again_makes_none(
     segments.write(journal, "nfp", said(40), peers=PEERS)
     run = ingest(spark, journal, warehouse)
     assert run.rows_out == 290
-    names = [path.partition("/")[2].rpartition("-")[0] for path in files(warehouse)]
-    assert sorted(names) == [
-        "nfp-00000000000000000000",
-        "rank0-00000000000000000000",
-        "rank0-00000000000000000100",
-        "rank0-00000000000000000200",
-    ]
+    assert run.by == "Spark"
+    assert {path.partition("/")[0] for path in files(warehouse)} == {"dt=2026-01-01"}
     before = files(warehouse)
     assert ingest(spark, journal, warehouse).rows_out == 0
     assert files(warehouse) == before
@@ -67,16 +62,16 @@ def test_all_segments_become_one_commit_and_doing_it_again_makes_none(
     assert {row.peer for row in found.select("peer").distinct().collect()} == {"unix:1"}
 
 
-def test_of_a_segment_that_grew_what_is_new_is_read(spark, journal: Path, warehouse: Warehouse) -> None:
+def test_of_a_segment_that_grew_what_is_new_is_read(journal: Path, warehouse: Warehouse) -> None:
     segments.write(journal, "rank0", said(100), peers=PEERS)
     path = segments.write(journal, "rank0", said(80, 100), 100, per_block=10, peers=PEERS)
     whole = path.read_bytes()
     starts = [at for at in range(64, len(whole), 8) if whole[at : at + 4] == b"FJBK"]
     path.write_bytes(whole[: starts[6] + 70])  # peers, five blocks, and a torn one
-    assert ingest(spark, journal, warehouse).rows_out == 150
+    assert ingest(None, journal, warehouse).rows_out == 150
     first = files(warehouse)
     path.write_bytes(whole)
-    assert ingest(spark, journal, warehouse).rows_out == 30
+    assert ingest(None, journal, warehouse).rows_out == 30
     assert seqs(warehouse) == list(range(180))
     assert files(warehouse) > first
     rows = warehouse.scan("messages", ["peer", "via"])
@@ -91,7 +86,7 @@ def test_rows_stand_under_their_date_and_a_wild_clock_is_no_error(
         record.with_(ts=-(1 << 63) if index % 2 else (1 << 63) - 1) for index, record in enumerate(said(4))
     ]
     segments.write(journal, "rank0", late + wild, peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     assert warehouse.dates("messages") == ["1677-09-21", "2026-01-01", "2026-01-02", "2262-04-11"]
     counted = {
         str(row.dt): row["count"] for row in warehouse.read(spark, "messages").groupBy("dt").count().collect()
@@ -119,13 +114,13 @@ def test_damage_ends_the_job_or_is_counted_and_named(spark, journal: Path, wareh
     assert len(report.segments[0].damages) == 1
 
 
-def test_an_ingest_that_was_killed_left_nothing(spark, journal: Path, warehouse: Warehouse) -> None:
+def test_an_ingest_that_was_killed_left_nothing(journal: Path, warehouse: Warehouse) -> None:
     """Files without a commit are no rows; ``compact`` deletes them once they are older than any job."""
     segments.write_many(journal, "rank0", said(60), 30, peers=PEERS)
     warehouse.ready()
     rows = warehouse.write_rows("messages", segments_as_rows())
     assert warehouse.scan("messages").num_rows == 0
-    assert ingest(spark, journal, warehouse).rows_out == 60
+    assert ingest(None, journal, warehouse).rows_out == 60
     assert seqs(warehouse) == list(range(60))
     orphan = warehouse.root / "messages" / rows[0].path
     compact.compact(warehouse, keep_hours=1)
@@ -140,25 +135,24 @@ def segments_as_rows() -> pa.Table:
     return traffic.arrow(traffic.Player(traffic.Writer()).play([("event", 1, 1, 0)]))
 
 
-def test_rows_stay_when_their_segment_is_deleted(spark, journal: Path, warehouse: Warehouse) -> None:
+def test_rows_stay_when_their_segment_is_deleted(journal: Path, warehouse: Warehouse) -> None:
     first, _second = segments.write_many(journal, "rank0", said(60), 30, peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     first.unlink()
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     assert seqs(warehouse) == list(range(60))
     report = verify.verify(journal, warehouse)
     assert (report.ok, report.beyond, report.rows) == (True, 30, 60)
 
 
-def test_verify_finds_what_is_missing_and_what_is_there_twice(
-    spark, journal: Path, warehouse: Warehouse
-) -> None:
+def test_verify_finds_what_is_missing_and_what_is_there_twice(journal: Path, warehouse: Warehouse) -> None:
     segments.write_many(journal, "rank0", said(90), 30, peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     bronze = warehouse.at("messages")
-    _one, two, _three = bronze.files()
-    again = warehouse.write_rows("messages", bronze.scan().sort_by("seq").slice(0, 7))
-    bronze.commit(again, removed=[two])
+    (whole,) = bronze.files()
+    rows = bronze.scan().sort_by("seq")
+    some = pa.concat_tables([rows.slice(0, 30), rows.slice(0, 7), rows.slice(60)])
+    bronze.commit(warehouse.write_rows("messages", some), removed=[whole])
     report = verify.verify(journal, warehouse)
     assert not report.ok
     assert [(each.records, each.rows, each.twice) for each in report.segments] == [
@@ -168,35 +162,31 @@ def test_verify_finds_what_is_missing_and_what_is_there_twice(
     ]
 
 
-def test_a_stream_and_an_ingest_do_not_feed_the_same_warehouse(
-    spark, journal: Path, warehouse: Warehouse
-) -> None:
+def test_a_stream_and_an_ingest_do_not_feed_the_same_warehouse(journal: Path, warehouse: Warehouse) -> None:
     segments.write(journal, "rank0", said(5), peers=PEERS)
     warehouse.ready()
-    warehouse.claim("stream", "0123")
-    with pytest.raises(Busy, match="fed by stream; ingest would bring every record twice"):
-        ingest(spark, journal, warehouse)
-    with pytest.raises(Busy, match="fed by the stream whose checkpoint is 0123"):
-        warehouse.claim("stream", "4567")
-    assert warehouse.feed()["query"] == "0123"
+    warehouse.claim("stream")
+    with pytest.raises(Busy, match="fed by a stream, which an ingest would overtake"):
+        ingest(None, journal, warehouse)
 
 
 def test_compaction_keeps_every_row_and_what_comes_later_comes_in(
     spark, journal: Path, warehouse: Warehouse
 ) -> None:
-    segments.write_many(journal, "rank0", said(250), 50, peers=PEERS, per_block=16)
-    ingest(spark, journal, warehouse, payload=True)
+    for first, count in ((0, 100), (100, 150)):
+        segments.write(journal, "rank0", said(count, first), first, per_block=16, peers=PEERS)
+        ingest(None, journal, warehouse, payload=True)
     extra = [schema.PAYLOAD]
     before = warehouse.at("messages")
     rows = before.read(spark, extra=extra).toArrow().sort_by("seq")
     (done,) = compact.compact(warehouse, ["messages"])
-    assert (done.files_before, done.files_after, done.rows) == (5, 1, 250)
+    assert (done.files_before, done.files_after, done.rows) == (2, 1, 250)
     assert warehouse.at("messages").read(spark, extra=extra).toArrow().sort_by("seq").equals(rows)
     assert before.read(spark, extra=extra).toArrow().sort_by("seq").equals(rows), "who began before goes on"
-    assert ingest(spark, journal, warehouse, payload=True).rows_out == 0
+    assert ingest(None, journal, warehouse, payload=True).rows_out == 0
     assert compact.compact(warehouse, ["messages"]) == []
     segments.write(journal, "rank0", said(10, 250), 250, peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     assert seqs(warehouse) == list(range(260))
     (again,) = compact.compact(warehouse, ["messages"])
     assert (again.files_before, again.files_after, again.rows) == (2, 1, 260)
@@ -209,31 +199,31 @@ def test_a_column_that_is_new_is_null_in_older_files(
     spark, journal: Path, warehouse: Warehouse, monkeypatch
 ) -> None:
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     grown = Table(
         "messages",
         schema.MESSAGES.doc,
-        (*schema.MESSAGES.columns, Column("colour", "string", "of the message", 3)),
+        (*schema.MESSAGES.columns, Column("colour", "string", "of the message", 4)),
         schema.MESSAGES.oldest,
     )
     monkeypatch.setitem(schema.TABLES, "messages", grown)
-    assert grown.version == 3
+    assert grown.version == 4
     assert warehouse.scan("messages", ["seq", "colour"])["colour"].null_count == 5
     assert [row.colour for row in warehouse.read(spark, "messages").select("colour").collect()] == [None] * 5
-    assert warehouse.at("messages").settings["headgate.v"] == "2"
+    assert warehouse.at("messages").settings["headgate.v"] == "3"
     warehouse.ready()
     bronze = warehouse.at("messages")
-    assert bronze.settings["headgate.v"] == "3"
+    assert bronze.settings["headgate.v"] == "4"
     assert bronze.delta.to_pyarrow_table(columns=["colour"])["colour"].null_count == 5
 
 
 @pytest.mark.parametrize(
     ("version", "text"),
     [
-        (9, "version 9 of table messages; this program knows up to 2"),
+        (9, "version 9 of table messages; this program knows up to 3"),
         (
             1,
-            "version 1 of table messages; this program reads from 2 on: make the warehouse anew from its journal",
+            "version 1 of table messages; this program reads from 3 on: make the warehouse anew from its journal",
         ),
     ],
 )
@@ -241,7 +231,7 @@ def test_another_version_is_refused_in_words(
     spark, journal: Path, warehouse: Warehouse, version: int, text: str
 ) -> None:
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     delta = warehouse.at("messages").delta
     delta.alter.set_table_properties({"headgate.v": str(version)}, raise_if_not_exists=False)
     with pytest.raises(PipelineError, match=text):
@@ -259,7 +249,7 @@ def test_other_readers_read_it_and_tables_without_rows_too(
     from deltalake import DeltaTable
 
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     with duckdb.connect() as base:
         for table in schema.TABLES.values():
             rows = {"messages": 5, "_runs": 1}.get(table.name, 0)
@@ -272,15 +262,15 @@ def test_other_readers_read_it_and_tables_without_rows_too(
             assert bool(warehouse.dates(table.name)) == bool(rows)
 
 
-def test_one_can_look_back(spark, journal: Path, warehouse: Warehouse) -> None:
+def test_one_can_look_back(journal: Path, warehouse: Warehouse) -> None:
     """As the pipeline's page says: a table as it was at a version or a time."""
     from deltalake import DeltaTable
 
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     before = DeltaTable(warehouse.table("messages")).version()
     segments.write(journal, "nfp", said(7), peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     compact.compact(warehouse)
     assert DeltaTable(warehouse.table("messages")).to_pyarrow_table().num_rows == 12
     assert DeltaTable(warehouse.table("messages"), version=before).to_pyarrow_table().num_rows == 5
@@ -288,7 +278,7 @@ def test_one_can_look_back(spark, journal: Path, warehouse: Warehouse) -> None:
 
 def test_views_are_the_tables(spark, journal: Path, warehouse: Warehouse) -> None:
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     assert pipeline.views(spark, warehouse.root) == list(schema.TABLES)
     assert spark.sql("SELECT count(*) FROM messages JOIN slow USING (rank)").first()[0] == 0
     assert spark.sql("SELECT sum(rows_out) FROM _runs").first()[0] == 5
@@ -304,13 +294,13 @@ def test_a_batch_done_again_has_one_row(warehouse: Warehouse) -> None:
     assert runs.last(warehouse)["batch_id"] == 3
 
 
-def test_describe_says_what_there_is(spark, journal: Path, warehouse: Warehouse) -> None:
+def test_describe_says_what_there_is(journal: Path, warehouse: Warehouse) -> None:
     with pytest.raises(PipelineError, match="no such warehouse"):
         describe.describe(warehouse)
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
     told = describe.describe(warehouse)
     (messages,) = [each for each in told["tables"] if each["table"] == "messages"]
-    assert (messages["rows"], messages["files"], messages["version"]) == (5, 1, 2)
+    assert (messages["rows"], messages["files"], messages["version"]) == (5, 1, 3)
     assert told["last_run"]["job"] == "ingest"
     assert 0 <= told["last_run"]["age_s"] < 60

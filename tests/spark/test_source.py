@@ -1,5 +1,6 @@
 """The data source `headgate`, batch: columns, projection, filters, damage, versions, options."""
 
+import json
 import struct
 import zlib
 from pathlib import Path
@@ -53,6 +54,27 @@ def test_a_schema_projects_and_an_unknown_column_is_refused(spark, tmp_path: Pat
     assert [row.topic for row in few.orderBy("seq").collect()][:2] == ["kvs.get", "job.list"]
     with pytest.raises(Exception, match="no column 'nonsense' in messages"):
         spark.read.format("headgate").schema("nonsense string").load(str(tmp_path)).collect()
+    with pytest.raises(Exception, match="column userid of messages: int asked for; it is bigint"):
+        spark.read.format("headgate").schema("seq bigint, userid int").load(str(tmp_path)).collect()
+
+
+def test_several_journals_are_one_table_and_short_segments_are_read_together(spark, tmp_path: Path) -> None:
+    places = [tmp_path / name / "journal" for name in ("a", "b")]
+    for place in places:
+        segments.write_many(place, "rank0", said(100), 10, peers=PEERS)
+    read = spark.read.format("headgate").schema("seq bigint")
+    found = read.load([str(place) for place in places])
+    assert found.rdd.getNumPartitions() == 2, "of 20 segments"
+    assert found.count() == 200
+    assert read.load(str(tmp_path / "*" / "journal")).count() == 200
+    assert read.load(str(next(iter(places[0].iterdir())))).count() == 10
+    with pytest.raises(Exception, match="no such journal"):
+        read.load(str(tmp_path / "c*")).count()
+    with pytest.raises(Exception, match="2 journals; a stream reads one"):
+        stream = spark.readStream.format("headgate").load(str(tmp_path / "*" / "journal")).writeStream
+        stream.format("noop").trigger(availableNow=True).option(
+            "checkpointLocation", str(tmp_path / "c")
+        ).start().awaitTermination()
 
 
 def test_a_split_segment_knows_its_peers(spark, tmp_path: Path) -> None:
@@ -88,13 +110,14 @@ def test_filters_pushed_or_not_give_the_same(spark, tmp_path: Path, where: str, 
 def test_pushed_filters_are_applied_while_reading(java, tmp_path: Path) -> None:
     """The reader alone, without Spark behind it to filter again; all filters are given back."""
     from pyspark.sql import datasource as ds
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
 
     from gateway.pipeline.source import Options, PushingReader
 
     segments.write(tmp_path, "rank0", said(100), per_block=10, peers=PEERS)
-    reader = PushingReader(
-        Options.parse({"path": str(tmp_path), "pushdown": "true"}), ("seq", "topic", "ts_ns")
-    )
+    kinds = {"seq": LongType(), "topic": StringType(), "ts_ns": LongType()}
+    shape = StructType([StructField(*each) for each in kinds.items()])
+    reader = PushingReader(Options.parse({"path": str(tmp_path), "pushdown": "true"}), shape)
     filters = [
         ds.EqualTo(("topic",), "kvs.get"),
         ds.GreaterThanOrEqual(("ts_ns",), T0 + 50_000),
@@ -106,6 +129,32 @@ def test_pushed_filters_are_applied_while_reading(java, tmp_path: Path) -> None:
         row for part in reader.partitions() for batch in reader.read(part) for row in batch["seq"].to_pylist()
     ]
     assert found == [50, 52]
+
+
+def test_a_stream_of_spans_says_where_each_batch_begins_and_ends(java, tmp_path: Path) -> None:
+    """As the stream's tasks get them, without a JVM between: each record once, and the offsets of the batch."""
+    from pyspark.sql.types import StructType
+
+    from gateway.pipeline import bronze, offsets
+    from gateway.pipeline.source import Options, StreamReader
+
+    segments.write_many(tmp_path / "j", "rank0", said(100), 50, per_block=10, peers=PEERS)
+    options = {"path": str(tmp_path / "j"), "spans": "true", "tasks": "2", "splitBytes": "2000"}
+    reader = StreamReader(Options.parse(options), StructType([]))
+    until = offsets.latest(str(tmp_path / "j"), reader.initialOffset())
+    run, found = bronze.task(bronze.How(str(tmp_path / "w"))), bronze.Written()
+    parts = reader.partitions({}, until)
+    assert len(parts) > 2
+    for part in parts:
+        for batch in run(reader.read(part)):
+            found.take(batch["written"][0].as_py())
+    assert (found.rows, found.offset, found.losses) == (100, ({}, until), [])
+    for part in reader.partitions(until, until):
+        for batch in run(reader.read(part)):
+            found.take(batch["written"][0].as_py())
+    assert (found.rows, found.offset) == (100, ({}, {}))
+    begun = StreamReader(Options.parse({**options, "startingOffsets": json.dumps(until)}), StructType([]))
+    assert begun.initialOffset() == until
 
 
 def test_a_range_of_time(spark, tmp_path: Path) -> None:

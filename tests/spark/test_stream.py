@@ -15,6 +15,7 @@ import pytest
 
 from gateway.pipeline import compact, offsets, runs, schema, verify
 from gateway.pipeline.errors import PipelineError
+from gateway.pipeline.ingest import ingest
 from gateway.pipeline.lake import File
 from gateway.pipeline.stream import Stream
 from gateway.pipeline.warehouse import Warehouse
@@ -294,13 +295,27 @@ def test_stream_batch_and_compact_at_once(spark, journal: Path, warehouse: Wareh
         )
 
 
-def test_a_warehouse_knows_its_stream(spark, journal: Path, warehouse: Warehouse) -> None:
+def test_a_stream_whose_checkpoint_is_gone_goes_on_where_bronze_is(
+    spark, journal: Path, warehouse: Warehouse
+) -> None:
+    """So does one behind an ``ingest``; the checkpoint that was put away is refused then: it is older than bronze."""
     segments.write(journal, "rank0", said(10), peers=PEERS)
-    read_all(spark, journal, warehouse)
+    ingest(None, journal, warehouse)
+    segments.write(journal, "rank0", said(10, 10), 10, peers=PEERS)
+    assert [run.rows_in for run in read_all(spark, journal, warehouse)] == [10]
+    away = (warehouse.root / "_checkpoint").rename(warehouse.root / "_away")
+    segments.write(journal, "rank0", said(10, 20), 20, peers=PEERS)
+    assert [run.rows_in for run in read_all(spark, journal, warehouse)] == [10]
+    assert seqs(warehouse) == list(range(30))
+    assert verify.verify(journal, warehouse).ok
     shutil.rmtree(warehouse.root / "_checkpoint")
-    with pytest.raises(PipelineError, match="fed by the stream whose checkpoint is"):
+    away.rename(warehouse.root / "_checkpoint")
+    segments.write(journal, "rank0", said(10, 30), 30, peers=PEERS)
+    with pytest.raises(
+        PipelineError, match=r"has rank0 up to .*, and this begins at .*: another job read on"
+    ):
         read_all(spark, journal, warehouse)
-    assert seqs(warehouse) == list(range(10))
+    assert seqs(warehouse) == list(range(30))
 
 
 # ---------------------------------------------------------------- killed

@@ -16,8 +16,8 @@ EXAMPLES = (
 def verify(journal: given.Journal, warehouse: given.Where, as_json: options.AsJson = False) -> int:
     """Compare the numbers of records with those of rows, segment by segment. Needs no Java.
 
-    Exit codes: 0 every record is there once, 1 some are missing or there twice, 2 wrong options, 78 no such journal or
-    warehouse.
+    Exit codes: 0 every record that was read is there once, 1 some are lost or there twice, or a writer is missing,
+    2 wrong options, 78 no such journal or warehouse.
     """
     from gateway.pipeline import verify as job
 
@@ -42,8 +42,7 @@ def verify(journal: given.Journal, warehouse: given.Where, as_json: options.AsJs
         for damage in each.damages:
             screen.line(damage, "yellow")
     screen.line(
-        f"{report.rows:,} rows, {report.beyond:,} of them of segments that are gone: "
-        + ("every record is there once" if report.ok else "records are MISSING or there TWICE"),
+        f"{report.rows:,} rows, {report.beyond:,} of them of segments that are gone: {report.verdict}",
         "green" if report.ok else "bold red",
     )
     return OK if report.ok else FAILED

@@ -16,7 +16,7 @@ BINDING = (
 
 def test_bronze_has_its_columns_in_the_fixed_order() -> None:
     assert schema.MESSAGES.names == tuple(BINDING.split())
-    assert schema.MESSAGES.version == 2
+    assert schema.MESSAGES.version == 3
 
 
 @for_each("table", schema.TABLES.values(), ids=lambda table: table.name)

@@ -278,9 +278,9 @@ def test_killed_at_any_moment_it_holds_the_old_or_the_new(warehouse: Warehouse, 
         assert len(set(found)) == 1
 
 
-def test_ingest_and_stream_do_not_both_feed_it(warehouse: Warehouse) -> None:
-    warehouse.claim("stream", "q")
-    warehouse.claim("stream", "q")
-    with pytest.raises(Busy, match="fed by stream"):
+def test_an_ingest_does_not_overtake_a_stream(warehouse: Warehouse) -> None:
+    warehouse.claim("ingest")
+    warehouse.claim("stream")
+    with pytest.raises(Busy, match="fed by a stream"):
         warehouse.claim("ingest")
-    assert warehouse.feed() == {"feed": "stream", "query": "q", "bronze": -1, "gold": -1}
+    assert warehouse.feed() == {"feed": "stream", "bronze": -1, "gold": -1}

@@ -1,0 +1,211 @@
+"""Segments -> bronze: the one writer of ``messages``, for ``ingest`` and for the stream.
+
+Spark gets a DataFrame of spans, which say what bytes of which segments are to be read, about as many in each partition.
+A task decodes its spans, writes Parquet itself, a file for each date, and gives back what Delta's log must know of it:
+records never become rows of the JVM. Then one commit takes in all files, and with them how far each writer is read.
+
+What a task says of the journal counts when the driver says so, too: a segment that one of them sees and the other does
+not is an error whatever may be skipped; only what neither finds was deleted. Damage comes back as a word, not as a
+failure of the task, which Spark would try again: then the files of all tasks are deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from broker.journal.reading.damage import Damaged
+from broker.journal.reading.files import size_of
+from gateway.pipeline import offsets, parts, runs, schema, spans
+from gateway.pipeline.errors import Busy, Lost, PipelineError
+from gateway.pipeline.lake import File
+from gateway.pipeline.offsets import Offset
+from gateway.pipeline.spans import Loss, Span, Unseen
+from gateway.pipeline.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+TASKS_A_CORE: Final = 3
+"""At most; more would not end sooner, and each begins with what costs the same."""
+DECODE_ROWS: Final = 32_768
+"""Rows decoded at once: enough for Parquet, and still in the cache of a core."""
+_WRITTEN_DDL: Final = "written string"
+
+
+@dataclass(frozen=True)
+class How:
+    """How segments are converted.
+
+    Attributes:
+        place: directory of ``messages``, or the URL of it.
+        payload: keep payloads.
+        skip: step over damage instead of raising.
+        verify: check CRCs.
+    """
+
+    place: str
+    payload: bool = False
+    skip: bool = False
+    verify: bool = True
+
+
+@dataclass
+class Written:
+    """What became of some spans.
+
+    Attributes:
+        files: of ``messages``, not committed yet.
+        losses: what could not be read.
+        unseen: spans, and why they could not be read here.
+        damage: what ended it; then there are no files.
+        offset: between which offsets the spans lie, where the source of a stream said so.
+    """
+
+    files: list[File] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    unseen: list[tuple[Span, str]] = field(default_factory=list)
+    damage: str = ""
+    offset: tuple[Offset, Offset] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return sum(each.rows for each in self.files)
+
+    def as_json(self) -> str:
+        """For the driver."""
+        return json.dumps(asdict(self))
+
+    def take(self, text: str) -> None:
+        """What another task has to say."""
+        told = json.loads(text)
+        self.files += [File(**each) for each in told["files"]]
+        self.losses += [Loss(**each) for each in told["losses"]]
+        self.unseen += [(Span(**span), why) for span, why in told["unseen"]]
+        self.damage = self.damage or told["damage"]
+        self.offset = tuple(told["offset"]) if told["offset"] else self.offset
+
+
+def write(given: Iterable[Span], how: How) -> Written:
+    """Spans -> files: what a task does; needs no Spark.
+
+    Raises:
+        TableError: the disk or the store refuses.
+    """
+    from gateway.pipeline.arrow import Decoder
+
+    names = [*schema.MESSAGES.names, *([schema.PAYLOAD.name] if how.payload else [])]
+    done = Written()
+    try:
+        with parts.Parts(how.place, schema.MESSAGES, "part", how.payload) as written:
+            for span in given:
+                decoder = Decoder(names, payload=how.payload)
+                try:
+                    decoder.begin(span)
+                    found = spans.blocks(span, crc=how.verify, skip=how.skip)
+                    for blocks in spans.gathered(found, DECODE_ROWS):
+                        if isinstance(blocks, Loss):
+                            done.losses.append(blocks)
+                        else:
+                            written.add(decoder.batch(blocks))
+                except Unseen as error:
+                    done.unseen.append((span, f"{socket.gethostname()}: {error.why}"))
+        done.files = written.files
+    except (Damaged, Lost) as error:
+        done.damage = str(error)
+    return done
+
+
+def frame(spark: SparkSession, packs: Sequence[Sequence[Span]]) -> DataFrame:
+    """Spans as a DataFrame, a pack each partition."""
+    rows = [(number, *span.row()) for number, pack in enumerate(packs) for span in pack]
+    ids = spark.createDataFrame(rows, f"task int, {spans.DDL}")
+    return ids.repartitionById(len(packs), ids.task).drop("task")
+
+
+def task(how: How) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What ``mapInArrow`` calls with the spans of a partition; gives one row, which says what was done."""
+
+    def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        given = [row for batch in batches for row in batch.to_pylist()]
+        done = write([Span.of(row) for row in given if not row["offset"]], how)
+        for row in given:
+            done.offset = json.loads(row["offset"]) if row["offset"] else done.offset
+        yield pa.RecordBatch.from_pydict({"written": [done.as_json()]})
+
+    return write_part
+
+
+def by_spark(rows: DataFrame, how: How) -> Written:
+    """A DataFrame of spans -> files, each partition in a task.
+
+    Raises:
+        PipelineError: Spark failed.
+    """
+    from gateway.pipeline.session import plain_errors
+
+    whole = Written()
+    with plain_errors():
+        for row in rows.mapInArrow(task(how), _WRITTEN_DDL).collect():
+            whole.take(row["written"])
+    return whole
+
+
+def judge(written: Written, how: How) -> None:
+    """What tasks could not read, as the driver sees it: deleted, or there.
+
+    Raises:
+        PipelineError: a task did not see what is there, or what it read is damaged; no file stays.
+    """
+    try:
+        if written.damage:
+            raise PipelineError(written.damage)
+        for span, why in written.unseen:
+            try:
+                there = size_of(span.path)
+            except FileNotFoundError:
+                gone = spans.deleted(span.name, span.start, span.end)
+                if not how.skip:
+                    raise Lost(str(gone)) from None
+                written.losses.append(gone)
+                continue
+            if there < span.end:
+                raise Lost(f"{span.name}: {there} bytes, blocks up to {span.end} expected: it was cut")
+            raise PipelineError(f"this worker does not see the journal: {span.path}, {why}")
+    except PipelineError:
+        parts.discard(how.place, [each.path for each in written.files])
+        raise
+
+
+def commit(
+    warehouse: Warehouse,
+    written: Written,
+    since: Offset,
+    until: Offset,
+    done: dict[str, int] | None = None,
+) -> None:
+    """Take files into bronze, and that each writer was read from ``since`` to ``until``.
+
+    Raises:
+        Busy: bronze is not where ``since`` is.
+        Conflict: something else was added at the same time.
+    """
+    bronze = warehouse.at(schema.MESSAGES.name)
+    at = offsets.committed(bronze.done, until)
+    for writer in until:
+        here, begun = (offsets.place(each, writer) for each in (at, since))
+        if here != begun:
+            parts.discard(bronze.place, [each.path for each in written.files])
+            raise Busy(
+                f"{warehouse}: has {writer} up to {here}, and this begins at {begun}: another job read on; begin "
+                "again from where bronze is, a stream with a new checkpoint"
+            )
+    losses = [vars(loss) for loss in written.losses[: runs.NAMED_LOSSES]]
+    warehouse.add_bronze(bronze, written.files, {**offsets.as_numbers(until), **(done or {})}, losses)
