@@ -51,7 +51,7 @@ def test_from_journal_to_tables_and_back(java, tmp_path: Path) -> None:
 
     out, err = headgate("verify", *both)
     assert "300 rows" in out
-    assert "every record is there once" in out
+    assert "every one is there once" in out
     out, _err = headgate("compact", "--warehouse", str(root), "--json")
     assert {json.loads(line)["table"] for line in out.splitlines()} >= {"messages"}
     out, _err = headgate("describe", "--warehouse", str(root))

@@ -94,7 +94,7 @@ def test_two_jobs_make_it_at_once(tmp_path: Path) -> None:
         try:
             made = Warehouse(tmp_path / "both")
             made.ready()
-            made.claim("stream", "q")
+            made.claim("stream")
         except BaseException as error:
             problems.append(error)
 
@@ -104,7 +104,7 @@ def test_two_jobs_make_it_at_once(tmp_path: Path) -> None:
     for each in threads:
         each.join()
     assert problems == []
-    assert Warehouse(tmp_path / "both").feed()["query"] == "q"
+    assert Warehouse(tmp_path / "both").feed()["feed"] == "stream"
 
 
 def test_what_is_not_committed_is_not_there(warehouse: Warehouse) -> None:
