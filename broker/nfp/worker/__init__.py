@@ -38,6 +38,7 @@ How a job goes through the room::
     consumer       what is done with each message of the broker
     start_control  when a task may be entered: the broker's word, the store, 201
     executor       runs tasks, so many at a time, ordinary functions in threads
+    containment    what a task starts in the loop may end that task alone
     delivery       what goes to the broker; results until they are safe
     heartbeat      READY, KEEPALIVE, the broker's silence
     loop_watch     a task that blocks the loop: which, and the heartbeat meanwhile

@@ -18,6 +18,7 @@ from broker.errors import HeadgateError
 from broker.nfp.client.errors import FetchFailed, JobCancelled
 from broker.nfp.threads import Threads
 from broker.nfp.worker.assignments import RUNNING, Assignment
+from broker.nfp.worker.containment import contain, enter_job
 from broker.nfp.worker.context import JobContext, ThreadContext
 from broker.nfp.worker.delivery import Delivery
 from broker.nfp.worker.results import Result, clock_text, encode, failure, normalise
@@ -71,6 +72,8 @@ class Executor:
         self._waiting: deque[Assignment] = deque()
         self._running: dict[str, tuple[Assignment, JobContext | ThreadContext]] = {}
         self._paused = True
+        self._stopping = False
+        contain(delivery.loop)
 
     @property
     def running(self) -> int:
@@ -139,7 +142,7 @@ class Executor:
 
     async def stop(self) -> None:
         """Cancel what runs; ordinary functions are left to themselves."""
-        self._paused = True
+        self._paused = self._stopping = True
         tasks = [job.running for job, _ in self._running.values() if job.running is not None]
         for task in tasks:
             task.cancel()
@@ -161,6 +164,7 @@ class Executor:
     async def _run(self, job: Assignment, task: Task | None, context: JobContext | ThreadContext) -> None:
         """``job`` in its slot: whatever its task leaves, it has a result when its slot is free again."""
         result, status = None, 200
+        enter_job()
         try:
             await self._may_start(job)
             job.begun, job.state, job.started_s = True, RUNNING, time.time()
@@ -203,8 +207,8 @@ class Executor:
             result.errors = [text(error)]
             return _with_context(result, context)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-                raise
+            if isinstance(error, asyncio.CancelledError) and (job.cancelled or self._stopping):
+                raise  # else somebody in the user's code cancelled it, or said so
             late = isinstance(error, TimeoutError) and context.remaining_s <= 0
             said = text(error) if isinstance(error, LookupError) and task is None else _trace(error)
             return _with_context(failure(error, said, "timeout" if late else "error"), context)
@@ -260,12 +264,6 @@ def _with_context(result: Result, context: JobContext | ThreadContext) -> Result
         result.diff = context.diff
     result.dry_run = result.dry_run or bool(context.dry_run)
     return result
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody cancelled the running task: a CancelledError may also be an error of the user's code."""
-    current = asyncio.current_task()
-    return current is not None and current.cancelling() > 0
 
 
 def _no_task(name: str, tasks: dict[str, Task]) -> str:

@@ -158,6 +158,56 @@ def tasks(worker):
         return await job.ask(THINGS[thing], default=THINGS[thing], timeout_s=0.01, about=THINGS[thing])
 
 
+async def ends():
+    raise SystemExit(3)
+
+
+async def interrupts():
+    raise KeyboardInterrupt
+
+
+async def cancels_itself():
+    asyncio.current_task().cancel()
+    await asyncio.sleep(PATIENCE_S)
+
+
+async def is_cancelled_by_a_timer():
+    asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+    await asyncio.sleep(PATIENCE_S)
+
+
+async def in_a_group(what):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(what())
+
+
+IN_THE_LOOP = {
+    "ends in a gather": (lambda: asyncio.gather(ends(), interrupts()), "SystemExit: 3"),
+    "ends in a group": (lambda: in_a_group(ends), "SystemExit: 3"),
+    "is interrupted in a group": (lambda: in_a_group(interrupts), "KeyboardInterrupt"),
+    "cancels itself": (cancels_itself, "CancelledError"),
+    "is cancelled by a timer": (is_cancelled_by_a_timer, "CancelledError"),
+}
+
+
+def test_what_an_asynchronous_task_does_to_the_loop_is_its_own_failure():
+    async def main():
+        with RawBroker(opens=True) as broker:
+            worker = made(broker, jobs_at_a_time=1, store=False)
+
+            @worker.task
+            async def odd(name):
+                await IN_THE_LOOP[name][0]()
+
+            async with working(worker, broker):
+                for name, (_task, said) in IN_THE_LOOP.items():
+                    post(broker, name, "odd", name)
+                    told = result(await asyncio.wait_for(ended(broker), PATIENCE_S))
+                    assert (told["failed"], said in str(told["errors"])) == (True, True), (name, told)
+
+    asyncio.run(main())
+
+
 def test_every_job_ends_and_its_slot_comes_back():
     async def main():
         with RawBroker(opens=True) as broker:
