@@ -9,8 +9,9 @@ Time. A test that needs real time is marked `patient` and left to `make test-pat
 than `FAST_S` is named at the end of a run. It is no failure: a machine may stand still for seconds, which no test sees.
 
 Workers. Each collects all tests, which costs as much as a thousand tests do: there are no more of them than keep the
-cores busy. A file whose tests are all of a tier that is not asked for is not even imported. In a fresh clone, rewriting the assertions of all tests takes twice as long as the rest of it: each worker
-imports another part of the files first, and the others read what it compiled.
+cores busy, and a file whose tests are all of a tier that is not asked for is not imported. In a fresh clone, rewriting
+the assertions of all tests takes twice as long as the rest of it: each worker imports another part of the files first,
+and the others read what it compiled.
 """
 
 import atexit

@@ -112,7 +112,6 @@ UNSENDABLE = [
 ]
 
 
-@in_both
 def test_what_cannot_be_sent_fails_that_call_and_no_other(look, page):
     page.evaluate(
         f"""flux.register('odd', {{
@@ -227,7 +226,6 @@ def test_a_call_can_be_given_up(look, page):
     assert page.evaluate("flux.inFlight") == 0
 
 
-@in_both
 def test_a_stream_and_its_cancel(look, page):
     got = page.evaluate(
         """async () => {
@@ -266,7 +264,6 @@ def test_leaving_the_loop_cancels_the_stream(look, page):
     assert got == [True, 0, 0]
 
 
-@in_both
 def test_a_stream_that_ends_and_one_that_fails(look, page):
     assert page.evaluate(
         """async () => {
@@ -279,7 +276,6 @@ def test_a_stream_that_ends_and_one_that_fails(look, page):
     assert caught(page, work)[1] == "ENOSYS"
 
 
-@in_both
 def test_events_in_order_and_only_while_subscribed(look, page):
     got = page.evaluate(
         """async () => {
@@ -351,7 +347,6 @@ def test_payloads_of_every_kind(look, page):
     ]
 
 
-@in_both
 def test_private_events_are_for_their_user(look, page):
     other = look.client()
     connect(look, other, "bob")
@@ -362,7 +357,6 @@ def test_private_events_are_for_their_user(look, page):
     assert other.evaluate("told.filter(([name]) => name.startsWith('open.'))") == [["open.plain", False]]
 
 
-@in_both
 def test_a_page_can_serve(look, page):
     page.evaluate(
         """flux.register('sums', {
@@ -397,6 +391,7 @@ def test_a_role_is_missing(look):
     assert page.evaluate("flux.subscribe('open.').then(({prefix}) => prefix)") == "open."
 
 
+@pytest.mark.patient
 def test_a_token_of_the_page_counts_more_than_the_cookie_of_its_browser(look):
     page = look.dashboard()
     page.evaluate("async url => { window.client = await import(url) }", f"{look.url}/client.js")

@@ -83,6 +83,7 @@ def test_rates_and_round_trips_are_live(look):
     eventually(lambda: page.locator("#traffic .line:has-text('heartbeat.pulse')").count(), 1)
 
 
+@pytest.mark.patient
 def test_choosing_a_broker_shows_its_links_and_its_traffic(look):
     page = look.dashboard()
     page.click('.node[data-rank="1"]')
@@ -225,6 +226,7 @@ def append(look, text):
     )
 
 
+@pytest.mark.patient
 def test_the_log_follows(look):
     page = look.dashboard("log")
     append(look, "one line for the log view")

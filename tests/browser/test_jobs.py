@@ -54,6 +54,7 @@ def jobs(look, **context):
     return page
 
 
+@pytest.mark.patient
 def test_without_an_nfp_broker_there_is_no_tab(look):
     page = look.dashboard()
     assert page.locator("#tab-jobs").is_hidden()

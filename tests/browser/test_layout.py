@@ -86,6 +86,7 @@ def test_a_phone_needs_no_sideways_scrolling(look, tab):
     assert (width, wide) == (390, [])
 
 
+@pytest.mark.patient
 def test_the_login_page_fits_a_phone(look):
     page = look.page(width=390, height=844)
     page.goto(look.url)

@@ -44,6 +44,7 @@ def test_a_refused_call_names_the_role_and_the_owner_sees_it(look):
     assert owner.locator("#tab-denied .badge").is_visible()
 
 
+@pytest.mark.patient
 def test_a_prefix_that_the_role_may_see_is_subscribed(look):
     page = look.guest()
     page.wait_for_selector("#panel-events .needs:has-text('Enter a prefix')")

@@ -29,15 +29,6 @@ def broken_by(loads):
     return {}
 
 
-@pytest.mark.smoke
-def test_some_guests_of_rank_0_cost_others_nothing():
-    """Many that come and go, streams that are left open, floods of events and calls, and what a seed draws."""
-    assert (
-        broken_by(["unix.churn", "unix.streams", "unix.events-large", "unix.calls-large", "unix.random"])
-        == {}
-    )
-
-
 @pytest.mark.patient
 @pytest.mark.parametrize("way", ["unix", "child", "curve"])
 def test_guests_cost_others_nothing(way):

@@ -139,6 +139,7 @@ async def away(http, both, count):
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.patient
 def test_a_login_counts_at_both_and_ends_at_both_and_redis_may_come_and_go(rundir, broker):
     async def work():
         async with (

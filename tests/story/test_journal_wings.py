@@ -63,6 +63,7 @@ def wire(record) -> list[bytes]:
 # -- NFP ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.patient
 @for_each(("end", "peer"), [("client", "cli-1"), ("worker", "lab-1")])
 @for_each(("did", "direction"), [("sent", "in"), ("received", "out")])
 def test_every_packet_of_both_ends_is_there_in_order(session, end, peer, did, direction):

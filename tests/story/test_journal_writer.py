@@ -197,6 +197,7 @@ def test_killed_in_mid_block_again_and_again(start, tmp_path):
     assert report.ok, report
 
 
+@pytest.mark.patient
 def test_a_broker_that_comes_again_gets_numbers_behind_the_former_ones(start, tmp_path):
     first = start(tmp_path)
     first.ready()

@@ -306,6 +306,7 @@ def test_a_second_ready_ends_the_registration(rundir):
         assert worker.hear().command is DISCONNECT
 
 
+@pytest.mark.patient
 def test_a_flood_of_ready_is_cut_and_told_once(rundir):
     """Who is told DISCONNECT registers on a new connection; on the old one it hears nothing more."""
     with (
@@ -440,6 +441,7 @@ def test_plaintext_from_elsewhere_is_refused_before_it_listens(rundir):
         pass
 
 
+@pytest.mark.patient
 def test_a_twin_waits_until_the_first_is_gone(rundir):
     """Two processes with one name and key: the second is not heard, and gets the name when the first leaves."""
     with nfp_broker(rundir) as live, live.dealer("c1") as client:

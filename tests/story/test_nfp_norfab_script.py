@@ -68,7 +68,7 @@ def folder(rundir: Path) -> Path:
     return rundir
 
 
-@pytest.mark.smoke
+@pytest.mark.patient
 def test_a_script_starts_its_topology_and_ends_it(folder: Path) -> None:
     endpoint = free_endpoint()
     done = run(folder, endpoint, SCRIPT)

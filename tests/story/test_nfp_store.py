@@ -244,6 +244,7 @@ def test_a_broker_that_ends_or_starts_on_a_full_disk(small):
     asyncio.run(asyncio.wait_for(story(), 40))
 
 
+@pytest.mark.patient
 def test_room_that_is_freed_on_a_full_disk_is_used_again(small):
     """A -wal file that takes the last room is emptied into what forgotten jobs have left free."""
 

@@ -8,6 +8,7 @@ from tests.live.load import Caller, Provider, Publisher, Subscriber, stop_all
 pytestmark = pytest.mark.story
 
 
+@pytest.mark.patient
 def test_calls_and_events_of_many_parties(broker):
     providers = [Provider(broker.uri, f"svc{number}") for number in range(3)]
     listeners = [Subscriber(broker.uri, prefix) for prefix in ("", "load", "load.1")]

@@ -201,6 +201,7 @@ def test_signal_while_starting(here):
 # ---------------------------------------------------------------- a terminal
 
 
+@pytest.mark.patient
 def test_ctrl_c_at_the_terminal_is_for_the_command(here):
     """The terminal's signal reaches the command once and no broker; the command decides."""
     script = (

@@ -63,6 +63,7 @@ def test_up_and_down_from_a_leaf_and_to_our_own_broker(running):
     assert [hop["where"] for hop in summary["hops"]] == ["here - 3", "rank 3"]
 
 
+@pytest.mark.patient
 def test_a_service_that_is_slow_is_what_takes_the_time(running):
     def ping(request):
         time.sleep(0.2)

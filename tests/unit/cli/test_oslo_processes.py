@@ -229,6 +229,7 @@ def test_a_child_that_cannot_start_says_why(rundir, capfd):
     assert f"{rundir}/ipc" in capfd.readouterr().err
 
 
+@pytest.mark.patient
 def test_a_bridge_without_its_broker_takes_the_proxy_with_it(rundir, capfd):
     async def work():
         kept = Children(orders(made(rundir), f"local://{rundir}/none"))

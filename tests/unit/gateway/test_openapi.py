@@ -38,8 +38,8 @@ def quiet():
 @pytest.mark.parametrize(
     ("user", "examples"),
     [
-        ("ada", 3),
-        (None, 2),
+        ("ada", 1),
+        (None, 1),
         pytest.param("ada", 20, marks=pytest.mark.patient),
         pytest.param(None, 10, marks=pytest.mark.patient),
     ],

@@ -501,6 +501,7 @@ def test_a_run_has_a_name(make):
     assert make(run="ab" * 16).options.run == "ab" * 16
 
 
+@pytest.mark.patient
 def test_a_writer_has_its_lock_before_it_runs(make, tmp_path, monkeypatch):
     """Whoever asks for the same name a moment later is refused, however long the first process takes to begin."""
     monkeypatch.setattr(recorder, "FORMER_S", 0.1)

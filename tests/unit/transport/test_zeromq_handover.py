@@ -250,6 +250,7 @@ def test_a_dialler_that_knows_two_keys_finds_the_right_one(keys):
     asyncio.run(check())
 
 
+@pytest.mark.patient
 def test_a_dialler_gives_up_when_neither_key_is_right():
     async def check():
         async with stage("tcp://127.0.0.1:0") as door:

@@ -156,6 +156,7 @@ def test_who_leaves_in_order_or_is_configured_wrongly_is_not_started_again(rundi
     asyncio.run(run())
 
 
+@pytest.mark.patient
 def test_who_fails_again_and_again_is_started_less_and_less_often(rundir, monkeypatch):
     monkeypatch.setattr(members, "RESTART_S", 0.05)
     monkeypatch.setattr(members, "RESTART_MAX_S", 0.2)

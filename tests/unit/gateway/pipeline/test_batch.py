@@ -39,6 +39,7 @@ def test_gold_is_the_oracles_and_again_the_same(
         assert differences(name, rows_again, first[name]) == NOTHING, name
 
 
+@pytest.mark.patient
 def test_a_late_date_sets_its_neighbours_right(tmp_path: Path) -> None:
     """The answers of calls made before midnight come into bronze after gold was made."""
 

@@ -43,6 +43,7 @@ def test_an_addition_that_is_more_than_memory_is_good_for(
     assert follow.step(warehouse) is None
 
 
+@pytest.mark.patient
 def test_batch_makes_what_steps_leave_to_it(warehouse: Warehouse) -> None:
     """Though gold of the stream knows all: one row of the many for a key, and the order, which no step sees whole."""
     player = traffic.Player(traffic.Writer(both=True))

@@ -64,6 +64,7 @@ def test_compact_goes_on_until_it_is_told_to_leave(warehouse: Warehouse) -> None
     assert count(warehouse) == 6
 
 
+@pytest.mark.patient
 def test_compact_goes_on_behind_a_disk_that_refused(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

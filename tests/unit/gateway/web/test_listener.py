@@ -349,6 +349,7 @@ async def test_a_stream_that_outlives_its_session_ends_soon(live, monkeypatch):
     writer.transport.abort()
 
 
+@pytest.mark.patient
 async def test_a_stream_whose_client_does_not_read_keeps_no_gateway_from_its_end(live):
     writer, _session = await deaf_stream(live)
     async with asyncio.timeout(20):  # aiohttp waits for two minutes, if it may

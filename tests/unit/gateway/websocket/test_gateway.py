@@ -172,6 +172,7 @@ async def test_everybody_hears_of_the_end(gateway):
     assert (await late.closing())[1] == 4000
 
 
+@pytest.mark.patient
 async def test_what_came_at_the_rate_while_the_gateway_was_stopped_closes_nobody(open_gateway):
     gateway = await open_gateway(ping_s=1.0, msgs_per_s=1000, msgs_burst=50)
     peer, _ = await enter(gateway)

@@ -110,6 +110,7 @@ async def test_a_check_that_takes_too_long_ends_in_time(open_house):
     assert not house.hub.opened
 
 
+@pytest.mark.patient
 async def test_time_is_no_matter_once_the_credential_was_accepted(open_house):
     house = await open_house(handshake_s=1.0)
     peer = await house.connect(token=None)

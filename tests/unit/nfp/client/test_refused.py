@@ -67,6 +67,7 @@ def test_threads_are_told_as_well(live):
         nfp.run("filesharing", "list_files")
 
 
+@pytest.mark.patient
 def test_a_broker_of_the_list_that_is_away_may_still_come(live):
     """Not all of them refuse: a job waits for the other one, and says at its deadline what is in the way."""
 
@@ -136,6 +137,7 @@ def test_a_name_of_another_key_is_told_at_the_first_try(live):
     assert more <= 6
 
 
+@pytest.mark.patient
 def test_a_name_that_is_connected_is_in_the_text_of_the_deadline(live):
     """libzmq tells nobody of a second connection of a name; all there is to see is silence."""
 

@@ -603,6 +603,7 @@ def test_a_loop_that_is_always_late_sees_a_disk_that_hangs(make, disk, monkeypat
     run(story())
 
 
+@pytest.mark.patient
 def test_commits_in_time_are_no_disk_that_hangs(make, disk, monkeypatch):
     monkeypatch.setattr(threads, "HANGS_S", 1.0)  # more than a busy machine keeps a thread waiting
 

@@ -54,6 +54,7 @@ def test_where_nothing_was_ever_listened_to_nothing_is_kept(run_node, open_sessi
     assert node.status("notify")["backlog"] == {"messages": 0, "bytes": 0, "shelves": []}
 
 
+@pytest.mark.patient
 def test_it_survives_the_proxy(folder, rundir, open_session, stack):
     config = whole_node(folder, backlog=BacklogConfig(("n.*",), path=str(rundir / "backlog")))
     with Node(config) as node:

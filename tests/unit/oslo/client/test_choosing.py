@@ -159,6 +159,7 @@ def test_what_a_node_has_is_never_sent_again(play, open_session):
     assert second.silent(0.05)
 
 
+@pytest.mark.patient
 def test_a_node_that_is_not_there_is_passed_over_until_it_is(play, open_session):
     away, there = play("n1", bind=False), play("n2")
     away.announce(server("l1"))

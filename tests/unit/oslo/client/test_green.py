@@ -65,6 +65,7 @@ def answering(node, open_session, stack):
     return inbox
 
 
+@pytest.mark.patient
 def test_greenlets_call_at_once_and_others_run_meanwhile(answering, folder):
     assert run(folder, """
 def ask(number):

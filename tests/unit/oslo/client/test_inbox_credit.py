@@ -76,6 +76,7 @@ def member(node, room="call"):
     return next(iter(node.status(room)["members"]), None)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("more", [0, 15])
 def test_after_a_restart_a_full_inbox_gets_nothing_more_and_each_call_is_answered_once(
     folder, open_session, stack, monkeypatch, more

@@ -127,6 +127,7 @@ def test_a_directory_without_a_number_keeps_nobody(name_server, run_node, open_s
     until(lambda: port._client.routes.synced, "the directory")
 
 
+@pytest.mark.patient
 def test_a_port_with_a_name_that_nobody_resolves_is_closed_in_time(name_server, local, stack):
     node, port = local
     far = stack.enter_context(Played(door_of(node), "compute7"))

@@ -54,6 +54,7 @@ def test_nothing_is_opened_before_the_first_use(folder, descriptors):
     assert (descriptors(), threads_of_sockets()) == (before, [])
 
 
+@pytest.mark.patient
 def test_all_ports_have_one_thread_and_it_ends_with_the_last(proxy, folder, descriptors):
     before = descriptors()
     for _ in range(3):
@@ -73,6 +74,7 @@ def test_all_ports_have_one_thread_and_it_ends_with_the_last(proxy, folder, desc
         assert descriptors() == before
 
 
+@pytest.mark.patient
 def test_close_is_bounded_when_nobody_takes_what_is_there(folder, node):
     port = ClientSession(settings_at(folder, linger_s=0.3))
     inbox = port.listen(SERVER)

@@ -107,6 +107,7 @@ def test_a_node_that_does_not_subscribe_is_waited_for_once(hear, open_session):
     assert here.get()[2] == b"third"
 
 
+@pytest.mark.patient
 def test_the_first_message_to_a_node_is_held_for_the_time_of_a_restart(hear, open_session):
     """As those behind it: a proxy that has just been started subscribes when its servers have come back."""
     node = hear("n1", "fanout", Record("x", "t"))
@@ -213,6 +214,7 @@ def test_a_pool_has_another_listener_where_one_node_is_away(hear, open_session):
     assert sorted(here.get()[2] for _ in range(4)) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.patient
 def test_a_proxy_that_lets_senders_wait_is_not_taken_for_one_that_is_down(hear, open_session, monkeypatch):
     """It reads nothing for seconds where a listener is slow; what would be dropped meanwhile has nowhere else to go."""
     assert NOTIFY_DOWN_S > PAUSE_MAX_S

@@ -19,6 +19,7 @@ WHERE = Address("x", "t")
 SERVER = Address("x", "t", "s")
 
 
+@pytest.mark.patient
 def test_a_listener_that_begins_while_its_port_is_closed_does_not_stay(node, open_session):
     keep = open_session()
     keep.cast(WHERE, b"")

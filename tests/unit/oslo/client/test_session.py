@@ -242,6 +242,7 @@ def test_start_call_tells_its_end_once(node, open_session, serve):
     assert isinstance(answers[1], CallTimeout)
 
 
+@pytest.mark.patient
 def test_a_monitored_call_lives_by_its_heartbeats(node, open_session, stack):
     port = open_session()
     inbox = port.listen(Address("x", "t", "s"))
@@ -284,6 +285,7 @@ def test_a_server_that_does_not_answer_is_told_of(node, open_session):
     assert port.status()["pending"] == 0
 
 
+@pytest.mark.patient
 def test_a_reply_that_finds_nobody_is_a_line_in_the_servers_log(run_node, open_session, monkeypatch, caplog):
     monkeypatch.setattr("broker.oslo.proxy.absent_clients.FRESH_S", 0.0)
     monkeypatch.setattr("broker.oslo.proxy.call.SWEEP_S", 0.02)

@@ -3,6 +3,8 @@
 import itertools
 from types import SimpleNamespace
 
+import pytest
+
 from broker.oslo.directory.burst import FREE_RECORDS, LAST_S, RECORD_S, ChangesForOthers
 from broker.oslo.directory.wire import DirectoryKind, Hello
 from tests.unit.oslo.directory.clouds import Raw, announcer_of, config, open_room, rpc, state, turn_until
@@ -86,6 +88,7 @@ def test_what_has_ended_is_not_announced_any_more():
     assert told == [(first,), (state(pipeline="cast"),)]
 
 
+@pytest.mark.patient
 def test_listeners_that_open_one_after_another_are_told_to_other_nodes_together(reactor, tmp_path, closing):
     """Each once its own node knows the one before, as ``listen`` does."""
     room = open_room(reactor, config(tmp_path, host="127.0.0.1", directory_port=0), closing)

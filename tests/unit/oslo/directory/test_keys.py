@@ -153,6 +153,7 @@ def test_who_announces_in_the_folder_is_our_own_user_or_root(address, owner):
     assert LocalAdmission("n1", uid=1000).owner(address) == owner
 
 
+@pytest.mark.patient
 def test_a_key_that_spoke_for_a_node_first_cannot_keep_its_own_pipelines_out(
     reactor, tmp_path, closing, keys
 ):

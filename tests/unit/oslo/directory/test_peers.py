@@ -240,6 +240,7 @@ def test_a_reader_that_does_not_read_costs_its_own_outbox_and_is_told_all_again(
     assert listening.counts["snapshots"] >= 3
 
 
+@pytest.mark.patient
 def test_listeners_that_vanish_or_fall_silent_are_forgotten(reactor, tmp_path, closing):
     settings = config(tmp_path, lease_s=0.4, beat_s=0.1)
     room = open_room(reactor, settings, closing)

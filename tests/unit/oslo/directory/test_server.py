@@ -156,6 +156,7 @@ def test_a_restarted_directory_is_told_everything_again(reactor, tmp_path, closi
     assert all("l1" in each for each in seen)  # and never was away
 
 
+@pytest.mark.patient
 def test_a_silent_directory_is_noticed_and_takes_nothing_away(reactor, tmp_path, closing, said):
     settings = config(tmp_path, lease_s=0.5, beat_s=0.1)
     room = open_room(reactor, settings, closing)
@@ -246,6 +247,7 @@ def test_nodes_see_each_other_by_their_directories(reactor, tmp_path, closing):
     turn_until(reactor, lambda: listeners(far_replica) == [])
 
 
+@pytest.mark.patient
 def test_known_hosts_stay_known_while_the_other_directory_is_away_and_it_is_told_again(
     reactor, tmp_path, closing
 ):

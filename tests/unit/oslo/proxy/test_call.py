@@ -370,6 +370,7 @@ def test_what_waits_too_long_is_not_sent(run_node):
     assert (member["credit"], member["unconfirmed"]) == (1000 - len(sent) + expired, len(sent) - expired)
 
 
+@pytest.mark.patient
 def test_credit_of_a_process_that_did_not_read_counts_when_what_waited_is_too_old(run_node, monkeypatch):
     """It is given while the queue is full of calls to another listener, none of which is ever sent."""
     monkeypatch.setattr(call, "SWEEP_S", 0.1)

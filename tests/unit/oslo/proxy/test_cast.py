@@ -258,6 +258,7 @@ def test_what_waits_goes_elsewhere_when_its_process_is_killed(run_node):
         assert len(members(node)) == 1
 
 
+@pytest.mark.patient
 def test_what_waits_for_a_name_is_counted_when_its_process_is_killed(run_node):
     node = run_node(**NARROW)
     client, server = node.client("cast"), node.server("cast")

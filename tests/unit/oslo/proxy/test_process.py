@@ -146,6 +146,7 @@ def test_only_known_rooms_run(folder, run):
     assert not folder.exists()
 
 
+@pytest.mark.patient
 def test_leaving_is_told_and_does_not_wait_for_the_frozen(run_node, monkeypatch):
     monkeypatch.setattr(process, "FLUSH_S", 0.2)
     node = run_node(queue_msgs=1000, send_msgs=4, lease_s=60.0)

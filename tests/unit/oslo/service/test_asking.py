@@ -3,6 +3,7 @@
 import contextlib
 import threading
 
+import pytest
 import zmq
 
 from broker.oslo.contract import Settings
@@ -48,6 +49,7 @@ def status(body):
 NONSENSE = [[], [b""], [b"\xff"], [b'{"a":"\xff"}'], [DEEP], [b"[]"], [b'{"a":1e999}'], [b"{"], [b"null"]]
 
 
+@pytest.mark.patient
 @for_each("bodies", [NONSENSE[at : at + 3] for at in range(0, len(NONSENSE), 3)])
 def test_rooms_that_answer_nonsense_are_silent_and_the_others_are_heard(tmp_path, bodies):
     rooms = ("call", "fanout", "notify")
