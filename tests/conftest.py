@@ -118,7 +118,7 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(name)
 
 
-LEFT_OUT = re.compile(r"not \(([a-z ]+)\)( and [a-z]+)?")
+LEFT_OUT = re.compile(r"not \(([a-z ]+)\)( and (\w+|\(.*\)))?")
 """How `-m` of the fast tiers begins: the markers whose tests are left out."""
 MARKED = re.compile(r"^pytestmark = (?:\[[^]]*\]|.*)", re.MULTILINE)
 FOLDERS = {"spark": "spark", "containers": "slow"}
@@ -127,10 +127,12 @@ FOLDERS = {"spark": "spark", "containers": "slow"}
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no file whose tests are all left out: a sixth of them, and some of the dearest imports."""
-    return True if collection_path.is_file() and is_left_out(collection_path, config) else None
+    named = collection_path in places(config)
+    return True if not named and collection_path.is_file() and is_left_out(collection_path, config) else None
 
 
 def is_left_out(path: Path, config: pytest.Config) -> bool:
+    """Tell whether all tests of a file have a marker that `-m` leaves out."""
     asked = LEFT_OUT.fullmatch(config.option.markexpr)
     if asked is None or not path.name.startswith("test_"):
         return False
@@ -139,17 +141,19 @@ def is_left_out(path: Path, config: pytest.Config) -> bool:
     return not {FOLDERS.get(path.parent.name), *names}.isdisjoint(asked[1].split(" or "))
 
 
+def places(config: pytest.Config) -> list[Path]:
+    """Return the files and folders that a run was asked for."""
+    return [config.invocation_params.dir / each.partition("::")[0] for each in config.args]
+
+
 def modules(config: pytest.Config) -> Iterator[str]:
     """Yield the names of the test modules that a run was asked for; pytest itself names those of packages."""
     ignored = [config.invocation_params.dir / each for each in config.option.ignore or ()]
-    for each in config.args:
-        place = config.invocation_params.dir / each.partition("::")[0]
+    for place in places(config):
         for path in [place] if place.is_file() else sorted(place.rglob("test_*.py")):
-            if any(map(path.is_relative_to, ignored)):
+            if any(map(path.is_relative_to, ignored)) or (path != place and is_left_out(path, config)):
                 continue
             if path.is_relative_to(config.rootpath) and not (path.parent / "__init__.py").exists():
-                if is_left_out(path, config):
-                    continue
                 yield ".".join(path.relative_to(config.rootpath).with_suffix("").parts)
 
 
