@@ -68,6 +68,11 @@ def hurry(page: Any, probe: Callable[[], object], expected: object = True) -> No
     eventually(look, expected)
 
 
+def stop_clock(page: Any) -> None:
+    """Let nothing but ``clock.run_for`` and ``clock.fast_forward`` advance the clock of a page that is ``hurried``."""
+    page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 3600)  # it can only be stopped at what is to come
+
+
 def press(button: Any) -> None:
     """Press a button that asks before it acts, and again: at once, for it waits three seconds, and no longer."""
     said = button.evaluate(

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.browser.stage import stop_clock
+
 pytestmark = pytest.mark.patient
 
 PLAYED = """async (model) => {
@@ -51,7 +53,9 @@ UNREACHABLE = 113
 
 @pytest.fixture
 def page(look):
-    return look.bench(hurried=True)
+    opened = look.bench(hurried=True)
+    stop_clock(opened)
+    return opened
 
 
 def play(page, model, told):

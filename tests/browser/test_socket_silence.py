@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.browser.stage import stop_clock
+
 pytestmark = pytest.mark.patient
 
 PLAYED = """async () => {
@@ -27,6 +29,7 @@ PLAYED = """async () => {
 @pytest.fixture
 def page(look):
     opened = look.bench(hurried=True)
+    stop_clock(opened)
     opened.evaluate(PLAYED)
     return opened
 
