@@ -70,7 +70,9 @@ def hurry(page: Any, probe: Callable[[], object], expected: object = True) -> No
 
 def stop_clock(page: Any) -> None:
     """Let nothing but ``clock.run_for`` and ``clock.fast_forward`` advance the clock of a page that is ``hurried``."""
-    page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 3600)  # it can only be stopped at what is to come
+    page.clock.pause_at(
+        page.evaluate("Date.now()") / 1000 + 3600
+    )  # it can only be stopped at what is to come
 
 
 def press(button: Any) -> None:

@@ -1,4 +1,5 @@
-"""The attempts to have another link: pauses grow, also over links that are lost again at once."""
+"""The attempts to have another link: pauses grow, also over links that are lost again at once, and begin anew after one
+that lasted."""
 
 import asyncio
 
@@ -18,22 +19,36 @@ class Noted(reconnecting.Backoff):
         return 0.0
 
 
-def test_a_link_that_is_lost_at_once_counts_as_a_failed_attempt(monkeypatch):
+def bounds_of(monkeypatch, fails, lives):
+    """The bound of each pause: ``fails`` tells of each attempt whether it does, ``lives`` how long each link lasts."""
     monkeypatch.setattr(reconnecting, "Backoff", Noted)
-    fails = iter([True, True, False, False, True, False])
+    outcomes = iter(fails)
 
     async def dial():
-        if next(fails):
+        if next(outcomes):
             raise LinkBroken("nobody listens")
         return "link"
 
     async def work():
         loop = asyncio.get_running_loop()
+        now_s = 0.0
+        loop.time = lambda: now_s
         redialing = reconnecting.Reconnecting("ws://somewhere", dial, reconnecting.Reconnect(1.0, 10.0))
-        for _ in range(3):
+        for life_s in lives:
+            now_s += life_s
             found = loop.create_future()
             redialing.begin(LinkBroken("lost"), found.set_result, found.set_exception)
             assert await found == "link"
         return redialing._backoff.bounds
 
-    assert asyncio.run(work()) == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    return asyncio.run(work())
+
+
+def test_a_link_that_is_lost_at_once_counts_as_a_failed_attempt(monkeypatch):
+    bounds = bounds_of(monkeypatch, fails=[True, True, False, False, True, False], lives=[0, 0, 0])
+    assert bounds == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_pauses_begin_anew_after_a_link_that_lasted_and_grow_from_there(monkeypatch):
+    bounds = bounds_of(monkeypatch, fails=[True, False, True, True, False], lives=[0, 21])
+    assert bounds == [1.0, 2.0, 1.0, 2.0, 4.0]
