@@ -46,6 +46,7 @@ CALLS = {
     "total": {"calls": 3.0, "errors": 0.0, "failing": 0, "worst": "", "recent": [None, 3.0]},
     "rows": [{"kind": "call", "name": "a.b", "calls": 3.0, "recent": [1.0, 3.0]}],
 }  # fmt: skip
+DASH = "\u2013"
 AGAIN = "() => { model.stop(); model.start(); }"
 TIMED_OUT = 110
 UNREACHABLE = 113
@@ -177,3 +178,25 @@ def test_calls_are_what_the_gateway_tells_every_second_second(page):
 def test_where_no_broker_counts_calls_the_page_says_so(page):
     play(page, "Methods", CALLS | {"rows": [], "why": "These brokers do not count calls."})
     assert page.evaluate("model.why") == "These brokers do not count calls."
+
+
+FIGURE = """async (types) => {
+    const { Series } = await import('./lib/ring.js');
+    const { Figures } = await import('./panels/figures.js');
+    const series = (values) => {
+        const made = new Series();
+        for (const each of values) made.push(each ?? NaN);
+        return made;
+    };
+    const instance = { list: [], total: { drops: null }, latency: series([]),
+        types: Object.fromEntries(Object.entries(types).map(([name, values]) => [name, series(values)])) };
+    const box = document.createElement('div');
+    const methods = { why: 'not asked', total: { series: { values: [], max: 0 } } };
+    new Figures(box).draw(instance, { rate: series([]), total: 0 }, methods);
+    return ['Messages/s', 'Events/s'].map((name) => box.querySelector(`[data-figure="${name}"] b`).textContent);
+}"""
+
+
+def test_a_tile_says_the_seconds_of_the_list_beside_it_and_nothing_where_nothing_is_known(page):
+    assert page.evaluate(FIGURE, {"request": [99, 4, 8, 4, 8], "event": [None]}) == ["6.0", DASH]
+    assert page.evaluate(FIGURE, {"request": [], "event": [None]}) == [DASH, DASH]

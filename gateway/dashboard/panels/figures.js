@@ -10,6 +10,7 @@ import { Sparkline } from '../lib/sparkline.js';
 /** Seconds whose mean is shown. */
 const STEADY = 4;
 
+const DROPPED = 'Messages that went nowhere since the brokers started';
 const CALLS = 'Calls of clients to services that clients provide, and how many fail';
 
 class Figure {
@@ -37,7 +38,7 @@ export class Figures {
     this.events = new Figure('Events/s', 'event', 'Events this page received');
     this.trip = new Figure('Round trip', 'latency', 'Median time of a call from the gateway to a broker and back');
     this.open = new Figure('Open calls', null, 'Calls of clients to services that clients provide, which wait for an answer');
-    this.dropped = new Figure('Dropped', null, 'Messages that went nowhere since the brokers started');
+    this.dropped = new Figure('Dropped', null, DROPPED);
     parent.append(...[this.brokers, this.calls, this.messages, this.events, this.trip, this.open, this.dropped]
       .map((figure) => figure.element));
   }
@@ -55,9 +56,10 @@ export class Figures {
     if (!ranks.length) this.brokers.show('–');
     this.#drawCalls(methods);
     const all = total(instance);
-    this.messages.show(rate(all.last || 0));
+    // the mean of the same seconds as in the list by type beside it
+    this.messages.show(rate(sum(Object.values(instance.types).map((series) => series.mean(STEADY)))));
     this.messages.spark.draw(all, rate);
-    this.events.show(rate(events.rate.mean(STEADY) || 0), `${short(events.total)} seen`);
+    this.events.show(rate(events.rate.mean(STEADY)), `${short(events.total)} seen`);
     this.events.spark.draw(events.rate, rate);
     this.trip.show(latency(instance.latency.last), 'median');
     this.trip.spark.draw(instance.latency, latency);
@@ -65,6 +67,7 @@ export class Figures {
     const dropped = Object.values(drops ?? {}).reduce((sum, count) => sum + count, 0);
     if (drops === null) this.dropped.show('–', 'not told');
     else this.dropped.show(short(dropped), dropped ? mostly(drops) : 'nothing', dropped ? 'warn' : null);
+    mark(this.dropped.element, 'title', dropped ? `Most: ${mostly(drops)}` : DROPPED);
   }
 
   #drawCalls({ why, total: { calls, errors, open, worst, series } }) {
@@ -87,6 +90,9 @@ function missing(ranks) {
 
 /** The most frequent reason. */
 const mostly = (drops) => Object.entries(drops).reduce((most, each) => (each[1] > most[1] ? each : most), ['', 0])[0];
+
+/** Of those that are known; NaN without one. */
+const sum = (values) => values.reduce((all, value) => (Number.isNaN(value) ? all : (all || 0) + value), NaN);
 
 /** All types together, as a series of its own. */
 function total(instance) {

@@ -73,7 +73,7 @@ export class Sessions {
       { name: 'queue', number: true, text: (row) => size(row.queued_bytes), mood: (row) => waits(row.queued_bytes) },
     ], '');
     this.gateways.element.hidden = true;
-    this.services = new Table('Services', [
+    this.services = new Table('Services of clients', [
       { name: 'service', text: (row) => row.name },
       { name: 'provided by', text: (row) => row.by },
       { name: 'idle', number: true, text: (row) => duration(row.idle) },

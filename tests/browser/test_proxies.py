@@ -1,12 +1,14 @@
-"""A dashboard behind nginx that ends TLS below a path, with what OPERATIONS.md tells people to set, and what others
-than nginx say of a WebSocket."""
+"""A dashboard behind a proxy that ends TLS below a path, with what OPERATIONS.md tells people to set: nginx, and what
+others than it say of a WebSocket; Caddy and HAProxy where they are installed."""
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
 import time
 import tomllib
+from collections.abc import Sequence
 
 import pytest
 
@@ -69,18 +71,39 @@ def reachable(port: int) -> None:
             time.sleep(0.02)
 
 
-@contextlib.contextmanager
-def nginx(folder, port: int, listener: str, said: str):
+def nginx(folder, port: int, listener: str, said: str) -> Sequence[object]:
     """It passes on to ``listener``, as ``X-Forwarded-Proto`` of a WebSocket ``said``."""
-    program = shutil.which("nginx")
-    if program is None:
-        pytest.skip(f"{OPTIONAL} nginx is not here")
-    selfsigned.save(selfsigned.make(["localhost"], now=time.time()), folder)
     location = told("nginx", "proxy_pass").replace(LISTENER, listener)
     if said != "https":
         location = location.replace("$scheme", "$said")
     (folder / "nginx.conf").write_text(SERVER % (said, port, location))
-    with subprocess.Popen([program, "-p", folder, "-c", folder / "nginx.conf", "-e", "error.log"]) as process:
+    return ["nginx", "-p", folder, "-c", folder / "nginx.conf", "-e", "error.log"]
+
+
+def caddy(folder, port: int, listener: str, _said: str) -> Sequence[object]:
+    site = f"https://localhost:{port} {{\n    tls cert.pem key.pem"
+    block = told("caddyfile", "reverse_proxy").replace("gate.example.org {", site).replace(LISTENER, listener)
+    (folder / "Caddyfile").write_text(f"{{\n    admin off\n    auto_https off\n}}\n{block}")
+    return ["caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile"]
+
+
+def haproxy(folder, port: int, listener: str, _said: str) -> Sequence[object]:
+    (folder / "both.pem").write_bytes((folder / "cert.pem").read_bytes() + (folder / "key.pem").read_bytes())
+    block = told("haproxy", "frontend").replace("bind :443", f"bind 127.0.0.1:{port}")
+    block = block.replace("/etc/haproxy/gate.example.org.pem", str(folder / "both.pem"))
+    (folder / "haproxy.cfg").write_text(block.replace(LISTENER, listener))
+    return ["haproxy", "-db", "-f", folder / "haproxy.cfg"]
+
+
+@contextlib.contextmanager
+def proxy(kind, folder, port: int, listener: str, said: str):
+    """A proxy of that kind with a certificate of its own."""
+    if shutil.which(kind.__name__) is None:
+        pytest.skip(f"{OPTIONAL} {kind.__name__} is not here")
+    selfsigned.save(selfsigned.make(["localhost"], now=time.time()), folder)
+    words = kind(folder, port, listener, said)
+    environ = {**os.environ, "HOME": str(folder)}
+    with subprocess.Popen(words, cwd=folder, env=environ) as process:
         try:
             reachable(port)
             yield
@@ -88,8 +111,12 @@ def nginx(folder, port: int, listener: str, said: str):
             process.terminate()
 
 
-@pytest.mark.parametrize("said", ["https", "wss"], ids=["nginx", "as Traefik"])
-def test_the_page_behind_tls_that_ends_at_nginx(browser, four, rundir, said):
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(nginx, "https"), (nginx, "wss"), (caddy, ""), (haproxy, "")],
+    ids=["nginx", "as Traefik", "caddy", "haproxy"],
+)
+def test_the_page_behind_tls_that_ends_at_a_proxy(browser, four, rundir, kind, said):
     port, ours = free_port(), f"127.0.0.1:{free_port()}"
     settings = (
         told("toml", "trusted_proxies").replace(LISTENER, ours).replace(ORIGIN, f"https://localhost:{port}")
@@ -97,7 +124,7 @@ def test_the_page_behind_tls_that_ends_at_nginx(browser, four, rundir, said):
     assert tomllib.loads(settings)["gateway"] == {"prefix": "/headgate"}
     with (
         gateway_process(rundir, four, settings.replace("[gateway]", "", 1), users=USERS) as gateway,
-        nginx(rundir, port, ours, said),
+        proxy(kind, rundir, port, ours, said),
     ):
         url = f"https://localhost:{port}/headgate"
         page = browser.new_context(ignore_https_errors=True).new_page()
