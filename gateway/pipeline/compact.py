@@ -7,12 +7,17 @@ disk for ``KEEP_HOURS``. Where ``batch`` replaces the same date at the same time
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.journal.stores import is_url
 from gateway import delta
 from gateway.pipeline import schema
+from gateway.pipeline.columns import PARTITION
 from gateway.pipeline.lake import File, Snapshot
 from gateway.pipeline.parts import Parts
 from gateway.pipeline.warehouse import Warehouse, until_it_passes
@@ -79,7 +84,19 @@ def compact(
         latest = warehouse.at(table)
         with delta.plain_errors(latest.place):
             latest.delta.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
+            _tidy(latest.place, time.time() - keep_hours * 3600)
     return compacted
+
+
+def _tidy(place: str, before: float) -> None:
+    """Delete folders in which Spark wrote for a job that was killed: vacuum leaves what begins with ``_``."""
+    if is_url(place):
+        return
+    for folder in os.scandir(place):
+        if folder.is_dir() and folder.name != delta.LOG and not folder.name.startswith(f"{PARTITION}="):
+            seen = [os.stat(at).st_mtime for at, _folders, _files in os.walk(folder.path)]
+            if max(seen, default=before) < before:
+                shutil.rmtree(folder.path, ignore_errors=True)
 
 
 def _groups(files: Iterable[File], file_bytes: int) -> list[list[File]]:

@@ -202,7 +202,8 @@ class Snapshot:
         same: bool = False,
     ) -> None:
         """Make a version: ``added`` files come in, ``removed`` ones go, jobs are ``done``, ``notes`` say more of it;
-        ``same``: the rows are.
+        ``same``: the rows are. The table's history calls all of it WRITE, for whoever writes files itself may say
+        nothing else; so the notes have what it was, REPLACE or OPTIMIZE.
 
         Raises:
             Conflict: another commit since this snapshot took files out, too, or is of the same job.
@@ -226,8 +227,9 @@ class Snapshot:
         actions += [
             RemoveAction(each.path, not same, now_ms, each.size, {PARTITION: each.date}) for each in removed
         ]
+        told = {**({"operation": "OPTIMIZE" if same else "REPLACE"} if removed else {}), **(notes or {})}
         about = CommitProperties(
-            custom_metadata={_NOTES: dict(notes)} if notes else None,
+            custom_metadata={_NOTES: told} if told else None,
             max_commit_retries=_RETRIES,
             app_transactions=[Transaction(name, number) for name, number in jobs.items()],
         )

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 OPEN_MOST: Final = 64
 """Dates written at once; a clock that runs wild closes the oldest, which then gets a second file."""
 ROW_GROUP: Final = 131_072
+FILE_ROWS: Final = 4_000_000
+"""A task goes on in another file."""
+_COUNTING: Final = frozenset(("seq", "ts", "ts_ns"))
+"""Columns of numbers that are all different and lie near each other: as differences they take half the time of all, and
+a tenth of the space, of a dictionary that turns out not to be worth it.
+"""
 
 
 @dataclass
@@ -32,6 +38,7 @@ class _Open:
     path: str
     writer: Any
     footer: list[Any]
+    rows: int = 0
 
 
 class Parts:
@@ -64,7 +71,7 @@ class Parts:
         return self
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows with ``dt``; strings may be dictionary-encoded.
+        """Rows with ``dt``.
 
         Raises:
             TableError: they cannot be written.
@@ -84,13 +91,13 @@ class Parts:
                 self._write(int(day), batch.filter(pa.array(days == day)))
 
     def _write(self, day: int, batch: pa.RecordBatch) -> None:
-        import pyarrow as pa
+        part = self._open.get(day) or self._begin(day)
+        part.writer.write_batch(batch.select(self._shape.names), row_group_size=ROW_GROUP)
+        part.rows += batch.num_rows
+        if part.rows >= FILE_ROWS:
+            self._close(day)
 
-        rows = pa.Table.from_batches([batch.select(self._shape.names)])
-        part = self._open.get(day) or self._begin(day, rows.schema)
-        part.writer.write_table(rows, row_group_size=ROW_GROUP)
-
-    def _begin(self, day: int, given: pa.Schema) -> _Open:
+    def _begin(self, day: int) -> _Open:
         import pyarrow.parquet as pq
 
         if len(self._open) >= OPEN_MOST:
@@ -100,13 +107,15 @@ class Parts:
         if not is_url(self._place):  # a store needs no folders
             self._system.create_dir(os.path.dirname(whole), recursive=True)
         footer: list[Any] = []
-        shape = given.with_metadata(self._shape.metadata)
+        counting = _COUNTING & set(self._shape.names)
         writer = pq.ParquetWriter(
             whole,
-            shape,
+            self._shape,
             filesystem=self._system,
             compression="zstd",
             compression_level=1,
+            use_dictionary=[name for name in self._shape.names if name not in counting],
+            column_encoding=dict.fromkeys(counting, "DELTA_BINARY_PACKED"),
             metadata_collector=footer,
         )
         self._open[day] = _Open(path, writer, footer)

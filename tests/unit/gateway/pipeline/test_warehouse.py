@@ -206,6 +206,28 @@ def test_who_replaces_or_compacts_and_who_adds_do_not_conflict(warehouse: Wareho
     assert count(warehouse) == 11
 
 
+def test_the_history_says_what_was_done_and_folders_of_killed_jobs_go(warehouse: Warehouse) -> None:
+    place = warehouse.root / "messages"
+    for job, age_h in (("part-0123", 3), ("part-4567", 1)):
+        left = place / job / "_temporary" / "0"
+        left.mkdir(parents=True)
+        (place / job / "_SUCCESS").touch()
+        for folder in (left, left.parent, place / job):
+            os.utime(folder, (time.time() - age_h * 3600,) * 2)
+    for _turn in range(2):
+        add(warehouse, 2)
+    (orphan,) = warehouse.write_rows("messages", rows(1))
+    os.utime(place / orphan.path, (time.time() - 3 * 3600,) * 2)
+    compact.compact(warehouse, ["messages"], keep_hours=2)
+    assert not (place / orphan.path).exists()
+    assert sorted(each.name for each in place.iterdir()) == ["_delta_log", f"dt={DAY}", "part-4567"]
+    at = warehouse.at("messages")
+    at.commit(warehouse.write_rows("messages", rows(1)), removed=at.files())
+    history = warehouse.at("messages").delta.history()
+    told = [each.get("headgate", {}).get("operation", each["operation"]) for each in history]
+    assert told[:5] == ["REPLACE", "VACUUM END", "VACUUM START", "OPTIMIZE", "WRITE"]
+
+
 def test_notes_are_those_that_were_asked_for(warehouse: Warehouse) -> None:
     for number in range(6):
         add(warehouse, number + 1, stream=10 + number)
