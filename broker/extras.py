@@ -5,9 +5,11 @@ The base is msgspec and pyzmq: brokers, proxies and the driver ``zmq://``. ``hea
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 EXTRA_OF: Final = {
@@ -37,9 +39,29 @@ EXTRA_OF: Final = {
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def lacking(module: str) -> str:
-    """What is said where a module of ``EXTRA_OF`` is missing."""
-    return f"{module} is not installed: {install(EXTRA_OF[module])}"
+PARTS_OF_SPARK: Final = frozenset({"journal", "history"})
+"""Extras that ``spark`` brings with it."""
+
+
+def absent(modules: Iterable[str]) -> list[str]:
+    """Those of some modules that are not there; none of them is loaded."""
+    return [each for each in modules if not _is_there(each)]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def lacking(*modules: str) -> str:
+    """What is said where modules of ``EXTRA_OF`` are missing, all of them at once."""
+    wanted = {EXTRA_OF[each] for each in modules}
+    if "spark" in wanted:
+        wanted -= PARTS_OF_SPARK
+    verb = "is" if len(modules) == 1 else "are"
+    return f"{', '.join(modules)} {verb} not installed: {install(','.join(sorted(wanted)))}"
 
 
 def install(extra: str) -> str:

@@ -25,6 +25,14 @@ def state_folder(*names: str) -> str:
     return os.path.join(state, "headgate", *names)
 
 
+def cache_folder(*names: str) -> str:
+    """``$XDG_CACHE_HOME/headgate/NAMES``, else ``~/.cache/headgate/NAMES``; below ``NOWHERE`` without a home."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):
+        cache = os.path.join(_home(), ".cache")
+    return os.path.join(cache, "headgate", *names)
+
+
 def make(folder: str | os.PathLike[str]) -> None:
     """Make a folder of the user's state, and those above it, for the user alone; one that is there stays as it is.
 

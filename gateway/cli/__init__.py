@@ -7,5 +7,6 @@
 ``login``        one-time login links
 ``tls``          a self-signed certificate
 ``pipeline``     journals -> tables -> charts, a file each of its verbs
+``following``    tables of the journal, made beside ``up``
 ``whereabouts``  which gateway a command is about
 """

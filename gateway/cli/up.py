@@ -32,6 +32,7 @@ from broker.node.local_tree import LocalTree, plan
 from broker.settings import ListenEntry as BrokerListenEntry
 from broker.settings import Settings
 from gateway import delta
+from gateway.cli import following
 from gateway.settings import GatewaySettings, ListenEntry, UserEntry, apply, check, load, place_of
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ Examples:
   headgate up --nfp                    and a broker of NFP for workers and clients
   headgate up --oslo                   and a node proxy for oslo.messaging (zmq://)
   headgate up --journal DIR            and what passes, on disk
+  headgate up --journal DIR --pipeline and tables of it, as it grows: the dashboard's History
   headgate up --config gateway.toml    with users, tokens and certificates
   headgate up --listen http://127.0.0.1:9000 --no-login
 
@@ -101,6 +103,12 @@ def arguments() -> Parser:
         metavar="DIR",
         help="Record what passes the brokers, into this folder (headgate journal, headgate pipeline).",
     )
+    add(
+        "--pipeline",
+        action="store_true",
+        help="And headgate pipeline stream, which makes tables of that journal, in the warehouse that --history names "
+        "(default: the journal's name and -warehouse). Needs the extra spark and Java.",
+    )
     add("--history", metavar="DIR", help="Show what headgate pipeline made of a journal in this warehouse.")
     add("--broker-config", metavar="FILE", help="Settings of every rank; the shape of the tree is made here.")
     for name, whose in (("--set", "of the gateway"), ("--broker-set", "of every rank")):
@@ -112,6 +120,9 @@ def arguments() -> Parser:
 def main(argv: list[str]) -> int:
     """Entry point of the verb."""
     given = arguments().parse_args(argv)
+    if given.pipeline:
+        following.check(given.journal)
+        given.history = given.history or f"{given.journal.rstrip('/')}-warehouse"
     settings = gateway_settings(given)
     base = broker_settings(given)
     rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
@@ -176,6 +187,8 @@ def _run(
         if not given.no_login and settings.gateway.statedir.startswith(f"{rundir.path}/"):
             settings, token = with_owner(settings)
         up = _Up(settings, ranks[0], own, instance, sockets, began, rundir, token, login=not given.no_login)
+        if given.pipeline:
+            up.tables = following.Following(given.journal, delta.place_of(given.history), rundir.path)
         code = asyncio.run(up.run())
         hurry = up.forced
         return code
@@ -230,7 +243,10 @@ def _bound(settings: GatewaySettings, *, fixed: bool) -> list[socket.socket]:
 
 
 class _Up:
-    """Rank 0 and the gateway on one event loop; ``forced`` is True once a second signal ended them at once."""
+    """Rank 0 and the gateway on one event loop; ``forced`` is True once a second signal ended them at once.
+
+    ``tables`` is what makes tables beside them.
+    """
 
     def __init__(
         self,
@@ -256,6 +272,7 @@ class _Up:
         self._login = login
         self._wing = wing_of(rank)
         self._oslo = oslo.wing_of(rank)
+        self.tables: following.Following | None = None
         self._running = asyncio.Event()
         self.forced = False
 
@@ -287,6 +304,8 @@ class _Up:
             self.forced = leaving.forced
             if not self.forced:
                 with contextlib.suppress(asyncio.CancelledError):
+                    if self.tables is not None:
+                        await self.tables.stop()
                     if self._oslo is not None:
                         await self._oslo.stop()
                     if self._wing is not None:
@@ -307,6 +326,8 @@ class _Up:
             await self._wing.start()
         if self._oslo is not None:
             await self._oslo.start()
+        if self.tables is not None:
+            self.tables.start()
         await gateway.start()
 
     def _entered(self, state: str) -> None:
@@ -344,6 +365,8 @@ class _Up:
             lines += where(self._rank.nfp, nfp.endpoints, nfp.server_key)
         if self._oslo is not None:
             lines += self._oslo.where()
+        if self.tables is not None:
+            lines += self.tables.where()
         lines.append("Ctrl-C ends it")
         print("\n".join(lines), flush=True)
 
@@ -354,4 +377,7 @@ class _Up:
             found["HEADGATE_TOKEN"] = self._token
         if self._wing is not None and self._wing.broker is not None and self._rank.nfp is not None:
             found |= variables(self._rank.nfp, self._wing.broker.endpoints)
-        return found | self._oslo.variables() if self._oslo is not None else found
+        for beside in (self._oslo, self.tables):
+            if beside is not None:
+                found |= beside.variables()
+        return found

@@ -91,6 +91,40 @@ class Progress:
         return tell
 
     @contextlib.contextmanager
+    def stages(self, spark: SparkSession) -> Iterator[None]:
+        """A bar for each stage that Spark runs, while it does: how many of its tasks are done."""
+        if self._bars is None:
+            yield
+            return
+        ended = threading.Event()
+        shown: dict[int, Any] = {}
+        tracker = spark.sparkContext.statusTracker()
+
+        def look() -> None:
+            while not ended.wait(LOOK_S):
+                with contextlib.suppress(Exception):  # the session may be ending
+                    self._show(shown, [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()])
+
+        watcher = threading.Thread(target=look, name="stages", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+            self._show(shown, [])
+
+    def _show(self, shown: dict[int, Any], stages: list[Any]) -> None:
+        """Bars of these stages, and no others."""
+        active = {stage.stageId: stage for stage in stages if stage is not None}
+        for number in shown.keys() - active.keys():
+            self._bars.remove_task(shown.pop(number))
+        for number, stage in active.items():
+            if number not in shown:
+                shown[number] = self._bars.add_task(f"  stage {number}", total=stage.numTasks)
+            self._bars.update(shown[number], completed=stage.numCompletedTasks)
+
+    @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
         """A bar without an end, while something takes its time."""
         if self._bars is None:

@@ -10,7 +10,8 @@ goes before):
 * timestamps are written as INT96: microseconds;
 * above 32 files a job of its own looks whether they are there: the log says so, and 10 000 are looked at here;
 * workers of a cluster do not know what opens the store: they get it (``STORE_ACCESS``), not on a command line;
-* Spark's words go to the terminal: into a file, whose end is told when the session does not come up.
+* Spark's words go to the terminal: into a file, whose end is told when the session does not come up;
+* a JVM loads and checks thousands of classes: they are kept (``archive``), and few rows are compiled for a quick start.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.pipeline import archive
 from gateway.pipeline.errors import Missing, PipelineError
 
 if TYPE_CHECKING:
@@ -65,27 +68,42 @@ _LOCAL: Final = {
 _LOCAL_MASTER: Final = re.compile(r"local(-cluster)?(\[|$)|spark://(127\.0\.0\.1|localhost)[:,]")
 
 
+SMALL_ROWS: Final = 500_000
+"""Up to so many the time goes into starting: with the quick compiler (C1) and collector alone it takes half the CPU. Of
+more each row takes more.
+"""
+_SMALL: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+
 def java_missing(environ: Mapping[str, str] = os.environ) -> str:
     """What is wrong with the Java of this machine; empty when it will do."""
+    return _java(environ)[1]
+
+
+def _java(environ: Mapping[str, str]) -> tuple[str, str]:
+    """What the Java of this machine says of itself, and what is wrong with it."""
     home = environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH"))
+    floor = f"Java {JAVA_FLOOR} or later"
     if java is None:
-        return f"Java {JAVA_FLOOR} or later: none found on the path, and JAVA_HOME is not set; {_GET_JAVA}"
+        return "", f"{floor}: none found on the path, and JAVA_HOME is not set; {_GET_JAVA}"
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_LOOK_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"Java {JAVA_FLOOR} or later: {java} does not run ({error}); {_GET_JAVA}"
-    seen = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+        return "", f"{floor}: {java} does not run ({error}); {_GET_JAVA}"
+    said = done.stderr + done.stdout
+    seen = re.search(r'version "(?:1\.)?(\d+)', said)
     if seen is None or int(seen.group(1)) < JAVA_FLOOR:
         version = seen.group(1) if seen else "of unknown version"
-        return f"Java {JAVA_FLOOR} or later: {java} is {version}; {_GET_JAVA}"
-    return ""
+        return said, f"{floor}: {java} is {version}; {_GET_JAVA}"
+    return f"{os.path.realpath(java)}\n{said}", ""
 
 
-def require() -> None:
-    """Raise unless PySpark, pyarrow and Java are there.
+def require() -> str:
+    """Raise unless PySpark, pyarrow and Java are there; what Java says of itself.
 
     Raises:
         ModuleNotFoundError: a package is not.
@@ -93,8 +111,12 @@ def require() -> None:
     """
     for name in ("pyspark", "deltalake", "pyarrow", "numpy"):
         import_module(name)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ and (why := java_missing()):
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return ""
+    said, why = _java(os.environ)
+    if why:
         raise Missing(why)
+    return said
 
 
 def session(
@@ -102,6 +124,8 @@ def session(
     name: str = "headgate pipeline",
     conf: Mapping[str, str] | None = None,
     *,
+    rows: int | None = None,
+    lasting: bool = False,
     verbose: bool = False,
 ) -> SparkSession:
     """A session with the source ``headgate`` registered.
@@ -110,13 +134,16 @@ def session(
         master: ``local[2]``, ``spark://HOST:PORT``, ``yarn``, ...; None: what ``spark-submit`` says, else ``local[*]``.
         name: of the application, as Spark shows it.
         conf: settings of Spark that go before ours.
+        rows: about how many it is for, where that is known; few are compiled for a quick start.
+        lasting: it is not ended soon: it uses the archive of classes, and makes none.
         verbose: Spark's words go to stderr.
 
     Raises:
         Missing: PySpark or Java is not there.
         PipelineError: it does not come up; with the end of what Spark said.
     """
-    require()
+    java = require()
+    import pyspark
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -124,6 +151,10 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])
     wanted = {**_wanted(master), **(conf or {}), "spark.app.name": name}
+    if java and _OPTIONS not in wanted:
+        jars = Path(pyspark.__file__).parent / "jars"
+        small = _SMALL if rows is not None and rows <= SMALL_ROWS and "spark.driver.host" in wanted else ""
+        wanted[_OPTIONS] = f"{small} {archive.options(java, jars, make=not lasting)}".strip()
     launch = SparkConf(loadDefaults=False)
     for key, value in wanted.items():
         launch.set(key, value)
@@ -177,11 +208,17 @@ def _tail(log: Any) -> str:
     return f"\n{text}" if text else ""
 
 
+def keeps_classes(spark: SparkSession) -> bool:
+    """Whether its JVM keeps its classes as it ends, which takes some seconds, once."""
+    return bool(archive.written_by(spark.sparkContext.getConf().get(_OPTIONS, "")))
+
+
 def close(spark: SparkSession) -> None:
     """Stop the session and end its JVM, unless that is ``spark-submit``'s."""
     from pyspark import SparkContext
 
     gateway = spark.sparkContext._gateway
+    fresh = archive.written_by(spark.sparkContext.getConf().get(_OPTIONS, ""))
     spark.stop()
     process = getattr(gateway, "proc", None)
     if process is None:
@@ -189,11 +226,23 @@ def close(spark: SparkSession) -> None:
     SparkContext._gateway = SparkContext._jvm = None
     gateway.shutdown()
     process.stdin.close()
+    if not fresh:
+        _wait(process, _END_S)
+        return
+    with archive.ending(fresh) as codes:
+        codes.append(_wait(process, archive.END_S))
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Until it has ended by itself, or else been killed; its exit code."""
     try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
+        return process.wait(seconds)
+    except BaseException as error:
         process.kill()
         process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        return process.returncode
 
 
 _OURS: Final = re.compile(

@@ -35,7 +35,12 @@ MaybeJournal = Annotated[
 Where = Annotated[
     str,
     typer.Option(
-        "--warehouse", "-w", metavar="DIR|URL", help="The tables; all workers reach it by this name."
+        "--warehouse",
+        "-w",
+        metavar="DIR|URL",
+        envvar="HEADGATE_WAREHOUSE",
+        show_envvar=True,
+        help="The tables; all workers reach it by this name.",
     ),
 ]
 Master = Annotated[
@@ -77,8 +82,16 @@ class Spark:
     verbose: bool
 
     @contextlib.contextmanager
-    def session(self, name: str, progress: Progress) -> Iterator[SparkSession]:
-        """A session, ended behind the block; ``progress`` shows that it takes its time to come up.
+    def session(
+        self, name: str, progress: Progress, *, rows: int | None = None, lasting: bool = False
+    ) -> Iterator[SparkSession]:
+        """A session, ended behind the block; ``progress`` shows that it takes its time to come up, and its stages.
+
+        Args:
+            name: of the verb.
+            progress: where its bars are.
+            rows: about how many it is for; None: nobody knows.
+            lasting: until somebody ends it.
 
         Raises:
             UsageError: a ``--conf`` without ``=``.
@@ -88,11 +101,26 @@ class Spark:
 
         settings = dict(_pair(each) for each in self.conf or ())
         with progress.waiting("Spark starts"):
-            made = session.session(self.master, f"headgate pipeline {name}", settings, verbose=self.verbose)
+            made = session.session(
+                self.master,
+                f"headgate pipeline {name}",
+                settings,
+                rows=rows,
+                lasting=lasting,
+                verbose=self.verbose,
+            )
         try:
-            yield made
+            with progress.stages(made):
+                yield made
         finally:
-            session.close(made)
+            keeps = session.keeps_classes(made)
+            words = (
+                "Spark keeps its classes: from now on it starts in a third of the time"
+                if keeps
+                else "Spark ends"
+            )
+            with progress.waiting(words):
+                session.close(made)
 
     @property
     def asked(self) -> bool:

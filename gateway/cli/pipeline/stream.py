@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from broker import supervision
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
@@ -76,7 +77,7 @@ def stream(
     with (
         given.leaving() as leave,
         Progress(quiet=as_json) as progress,
-        given.Spark(master, conf, verbose).session("stream", progress) as spark,
+        given.Spark(master, conf, verbose).session("stream", progress, lasting=True) as spark,
     ):
         from gateway.pipeline import stream as room
 
@@ -90,6 +91,7 @@ def stream(
             options=settings,
             on_run=lambda run: screen.record(run.as_json(), f"batch {run.batch_id}: {given.line_of(run)}"),
         )
+        supervision.notify("READY=1")
         with progress.waiting(f"following {masked(journal)}"):
             _follow(running, leave)
     return OK

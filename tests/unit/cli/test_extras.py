@@ -55,13 +55,20 @@ def test_a_verb_that_lacks_a_library(words, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("batch --journal j --warehouse w", "duckdb is not installed: pip install '.[spark]'"),
-        ("describe --warehouse deploy", "deltalake is not installed: pip install '.[history]'"),
+        (
+            "pipeline batch --journal j --warehouse w",
+            "deltalake, numpy, pyarrow, pyspark, typer are not installed: pip install '.[all,spark]'",
+        ),
+        (
+            "pipeline verify -j j -w w",
+            "deltalake, numpy, pyarrow, typer are not installed: pip install '.[all,history,journal]'",
+        ),
+        ("pipeline report -w w -o o", "deltalake, pyarrow are not installed: pip install '.[history]'"),
     ],
 )
 def test_the_pipeline_without_its_extras(words, said):
-    absent = ("deltalake", "duckdb", "pyarrow", "pyspark")
-    done = run("pipeline", *words.split(), "--json", absent=absent)
+    absent = ("deltalake", "numpy", "pyarrow", "pyspark", "typer")
+    done = run(*words.split(), "--json", absent=absent)
     assert (done.returncode, done.stdout) == (78, "")
     assert json.loads(done.stderr)["error"] == said
 

@@ -1,12 +1,18 @@
 """``headgate up``: its options and errors; that it runs is a story."""
 
+import asyncio
+import logging
 import socket
+import sys
 
 import pytest
 
+from broker import extras, interpreter
 from broker.cli import exits
 from broker.cli.main import main
+from broker.cli.nfp import processes
 from broker.errors import ConfigError
+from gateway.cli.following import Following
 from gateway.cli.up import _bound, arguments, broker_settings, gateway_settings
 from gateway.settings import GatewaySettings, ListenEntry
 from tests.tables import for_each
@@ -69,6 +75,7 @@ def with_url(url):
         (["--topo", "star"], exits.CONFIG, "tree.topology"),
         (["--config", "/nowhere.toml"], exits.CONFIG, "expected a readable TOML file"),
         (["--rundir", "/proc/no"], exits.CONFIG, "run directory /proc/no"),
+        (["--pipeline"], exits.USAGE, "--journal DIR is missing"),
     ],
 )
 def test_a_wrong_option_is_one_line(words, code, said, capsys):
@@ -83,3 +90,40 @@ def test_a_size_that_is_none(capsys):
         main(["up", "--size", "0"])
     assert left.value.code == exits.USAGE
     assert "expected a number from 1 on" in capsys.readouterr().err
+
+
+def test_tables_need_java_before_anything_is_started(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(extras, "absent", lambda _modules: [])
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["up", "--journal", str(tmp_path / "journal"), "--pipeline"]) == exits.CONFIG
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--pipeline: Java 17 or later: none found on the path" in line
+    monkeypatch.setattr(extras, "absent", lambda _modules: ["pyspark", "typer"])
+    assert main(["up", "--journal", str(tmp_path / "journal"), "--pipeline"]) == exits.CONFIG
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--pipeline: pyspark, typer are not installed: pip install '.[all,spark]'" in line
+    assert not (tmp_path / "journal").exists()
+
+
+async def test_what_makes_tables_is_started_again_and_ends_with_us(monkeypatch, tmp_path, caplog):
+    """What it is started as is written down; the first one fails at once."""
+    program = "import os, pathlib, signal, sys; ran = pathlib.Path(sys.argv[1]); first = not ran.exists(); "
+    program += "ran.write_text(' '.join(sys.argv[2:])); first and sys.exit('no room'); signal.pause()"
+    command = (sys.executable, "-c", program, str(tmp_path / "ran"))
+    monkeypatch.setattr(interpreter, "command", lambda module: (*command, module))
+    monkeypatch.setattr(processes, "FIRST_PAUSE_S", 0.01)
+    tables = Following("/j", "/w", str(tmp_path))
+    tables.start()
+    try:
+        with caplog.at_level(logging.DEBUG):
+            async with asyncio.timeout(20):
+                while caplog.text.count("is started, process") < 2:
+                    await asyncio.sleep(0.02)
+        assert "pipeline: ended with code 1 (no room), is started again in 0.01 s" in caplog.text
+        words = (tmp_path / "ran").read_text()
+        assert words == "broker.cli.main pipeline stream --journal /j --warehouse /w"
+        assert tables.variables() == {"HEADGATE_WAREHOUSE": "/w"}
+    finally:
+        await tables.stop()
+    await tables.stop()

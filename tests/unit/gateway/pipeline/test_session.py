@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pipeline import session
+from gateway.pipeline import archive, session
 from tests.tables import for_each
 
 SHUFFLE = "spark.sql.shuffle.partitions"
@@ -98,3 +98,75 @@ def test_of_an_exception_of_java_its_own_line_is_shown() -> None:
     assert session.first_line(RuntimeError(text)) == (
         'UnsupportedFileSystemException: No FileSystem for scheme "s3"'
     )
+
+
+# -- the archive of classes
+
+
+@pytest.fixture
+def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark.jar").write_bytes(b"classes")
+    return tmp_path / "jars"
+
+
+def ended(options: str, code: int, content: bytes = b"an archive") -> None:
+    """A JVM with these options has ended."""
+    fresh = archive.written_by(f"-Dx=y {options}")
+    with archive.ending(fresh) as codes:
+        Path(fresh).write_bytes(content)
+        codes.append(code)
+    assert not Path(fresh).exists()
+
+
+def test_the_first_jvm_keeps_its_classes_for_the_next(jars: Path) -> None:
+    assert archive.options("Java 17", jars, make=False) == ""
+    first = archive.options("Java 17", jars, make=True)
+    assert archive.written_by(first) == first.removeprefix("-XX:ArchiveClassesAtExit=") != ""
+    ended(first, 0)
+    kept = Path(archive.options("Java 17", jars, make=True).removeprefix("-XX:SharedArchiveFile="))
+    assert kept.read_bytes() == b"an archive"
+    assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert archive.written_by(archive.options("Java 21", jars, make=True)), "another Java has another one"
+    (jars / "spark.jar").write_bytes(b"other classes")
+    assert archive.written_by(archive.options("Java 17", jars, make=True)), "so have other jars"
+
+
+def test_a_jvm_that_did_not_end_well_leaves_no_archive(jars: Path) -> None:
+    ended(archive.options("Java 17", jars, make=True), 1)
+    assert archive.options("Java 17", jars, make=True) == "", "nor does the next one try at once"
+    (marker,) = (jars.parent / "cache" / "headgate").iterdir()
+    os.utime(marker, (0, 0))
+    later = archive.options("Java 17", jars, make=True)
+    with pytest.raises(KeyboardInterrupt), archive.ending(archive.written_by(later)):
+        raise KeyboardInterrupt
+    assert archive.written_by(archive.options("Java 17", jars, make=True))
+    ended(later, 0)
+    assert archive.options("Java 17", jars, make=True).startswith("-XX:SharedArchiveFile=")
+
+
+def test_nothing_is_run_that_somebody_else_may_have_written(
+    jars: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended(archive.options("Java 17", jars, make=True), 0)
+    folder = jars.parent / "cache" / "headgate"
+    (kept,) = folder.iterdir()
+    kept.chmod(0o620)
+    assert archive.options("Java 17", jars, make=True) == ""
+    kept.chmod(0o600)
+    folder.chmod(0o770)
+    assert archive.options("Java 17", jars, make=True) == ""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "with space"))
+    assert archive.options("Java 17", jars, make=True) == ""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert archive.options("Java 17", jars, make=True) == ""
+
+
+def test_an_archive_that_nobody_uses_is_deleted(jars: Path) -> None:
+    for java in ("Java 17", "Java 21"):
+        ended(archive.options(java, jars, make=True), 0)
+        os.utime(archive.options(java, jars, make=False).removeprefix("-XX:SharedArchiveFile="), (0, 0))
+    folder = jars.parent / "cache" / "headgate"
+    assert len(list(folder.iterdir())) == 1

@@ -1,0 +1,87 @@
+"""``headgate pipeline stream`` beside ``headgate up``: a process that makes tables of its journal as it grows.
+
+It is started again when it ends, with pauses, and ends with us, however we end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import signal
+from typing import Final
+
+from broker import extras, interpreter
+from broker.cli.exits import UsageError
+from broker.cli.nfp.processes import Process, Program
+from broker.errors import ConfigError
+
+log = logging.getLogger("headgate")
+LEAVE_S: Final = 20.0
+"""How long it may take to end the batch that it is at, and its JVM."""
+VARIABLE: Final = "HEADGATE_WAREHOUSE"
+
+
+def check(journal: str | None) -> None:
+    """What ``--pipeline`` needs, before anything is started.
+
+    Raises:
+        UsageError: no journal. ConfigError: a library or Java is missing; it says all that is.
+    """
+    from gateway.cli.pipeline import needed
+    from gateway.pipeline.session import java_missing
+
+    if not journal:
+        raise UsageError("--pipeline makes tables of a journal: --journal DIR is missing")
+    if lacks := extras.absent(needed("stream")):
+        raise ConfigError(f"--pipeline: {extras.lacking(*lacks)}")
+    if why := java_missing():
+        raise ConfigError(f"--pipeline: {why}")
+
+
+class Following:
+    """The process.
+
+    Args:
+        journal: that it follows. warehouse: of the tables. folder: where a socket is made for its word.
+    """
+
+    def __init__(self, journal: str, warehouse: str, folder: str) -> None:
+        self.warehouse = warehouse
+        words = [*interpreter.command("broker.cli.main"), "pipeline", "stream"]
+        words += ["--journal", os.path.abspath(journal), "--warehouse", warehouse]
+        program = Program("pipeline", lambda: words)
+        self._process = Process(program, _tell, os.path.join(folder, "local-pipeline"))
+        self._keeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start it, and again whenever it ends."""
+        self._keeping = asyncio.get_running_loop().create_task(self._process.keep(), name="pipeline")
+
+    async def stop(self) -> None:
+        """End it; harmless twice."""
+        keeping, self._keeping = self._keeping, None
+        if keeping is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._process.end(number)
+            done, _ = await asyncio.wait([keeping], timeout=LEAVE_S)
+            if done:
+                return
+
+    def where(self) -> list[str]:
+        """Lines that say where the tables are."""
+        words = f"headgate pipeline describe --warehouse {shlex.quote(self.warehouse)}"
+        return [f"tables of the journal, some seconds behind it: {self.warehouse}", f"  {words}"]
+
+    def variables(self) -> dict[str, str]:
+        """What the environment of another terminal has to say, so that ``headgate pipeline`` finds them."""
+        return {VARIABLE: self.warehouse}
+
+
+def _tell(_name: str, event: str, text: str) -> None:
+    level = {"ended": logging.WARNING, "left": logging.WARNING, "ready": logging.INFO}.get(
+        event, logging.DEBUG
+    )
+    log.log(level, "pipeline: %s", text)
