@@ -52,6 +52,34 @@ def test_all_captured_frames_in_equal_pieces(size: int) -> None:
     assert [message.encode() for message in out] == [Splitter().feed(one)[0].encode() for one in frames]
 
 
+def outcome(splitter: Splitter, data: bytes) -> tuple[list[bytes], type | None]:
+    """What is read, encoded, and how it fails."""
+    return [message.encode() for message in splitter.feed(data)], type(splitter.failure)
+
+
+def test_a_frame_behind_one_like_it_is_read_as_it_is_alone() -> None:
+    """Its measure is that of the one before only if nothing else can be meant."""
+    event = m.event("job.state", b"x" * 300).framed()
+    at = event.index(b"\xff\x00\x00\x01\x2c") + 4
+    odd = event.replace(b".", b"\0")
+    pairs = {
+        "payloads of a byte, and of another": (
+            m.event("job.state", b"a").framed(),
+            m.event("job.state", b"b").framed(),
+        ),
+        "payloads of 300 bytes": (event, event.replace(b"x" * 300, b"y" * 300)),
+        "a payload that says 299 of 300": (event, event[:at] + b"\x2b" + event[at + 1 :]),
+        "a topic that is cut at its NUL": (odd, odd),
+    }
+    alone = {name: outcome(Splitter(), second) for name, (_, second) in pairs.items()}
+    behind = {}
+    for name, (first, second) in pairs.items():
+        (read, *more), failure = outcome(Splitter(), first + second)
+        assert read == Splitter().feed(first)[0].encode()
+        behind[name] = (more, failure)
+    assert behind == alone
+
+
 def test_empty_reads_change_nothing() -> None:
     splitter = Splitter()
     data = PING.framed()
