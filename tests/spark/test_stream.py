@@ -38,6 +38,14 @@ def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(tmp_path / "warehouse")
 
 
+@pytest.fixture
+def loop(java: None) -> object:
+    """Spark's part without Spark."""
+    from tests.spark.loop import Loop
+
+    return Loop()
+
+
 def read_all(
     spark, journal: Path, warehouse: Warehouse, *, gold: bool = False, **options: object
 ) -> list[runs.Run]:
@@ -62,7 +70,7 @@ def numbers(warehouse: Warehouse, job: str = "stream") -> list[int]:
 
 
 def test_a_block_that_is_torn_at_a_trigger_is_read_when_it_is_whole(
-    spark, journal: Path, warehouse: Warehouse
+    loop, journal: Path, warehouse: Warehouse
 ) -> None:
     """An offset is the end of a complete block: with the file's size the rest of the block would be lost in silence."""
     path = segments.write(journal, "rank0", said(100), per_block=10, peers=PEERS)
@@ -75,10 +83,10 @@ def test_a_block_that_is_torn_at_a_trigger_is_read_when_it_is_whole(
         (len(whole) - 8, 90),
     ):
         path.write_bytes(whole[:cut])
-        read_all(spark, journal, warehouse)
+        read_all(loop, journal, warehouse)
         assert seqs(warehouse) == list(range(complete))
     path.write_bytes(whole)
-    read_all(spark, journal, warehouse)
+    read_all(loop, journal, warehouse)
     assert seqs(warehouse) == list(range(100))
     assert verify.verify(journal, warehouse).ok
 
@@ -100,20 +108,20 @@ def test_offsets_that_are_sizes_of_files_are_refused(spark, journal: Path) -> No
             list(blocks(planned[0]))
 
 
-def test_growth_rotation_and_a_second_writer(spark, journal: Path, warehouse: Warehouse) -> None:
+def test_growth_rotation_and_a_second_writer(loop, journal: Path, warehouse: Warehouse) -> None:
     segments.write(journal, "rank0", said(40), peers=PEERS)
-    read_all(spark, journal, warehouse)
+    read_all(loop, journal, warehouse)
     segments.write(
         journal, "rank0", said(60), peers=PEERS, per_block=8
     )  # not what a writer does: the block grew
     first = seqs(warehouse)
     assert first == list(range(40))
     shutil.rmtree(warehouse.root)
-    read_all(spark, journal, warehouse)
+    read_all(loop, journal, warehouse)
     segments.write(journal, "rank0", said(40, 60), 60, peers=PEERS)
     segments.write(journal, "nfp", said(10), peers=PEERS)
-    read_all(spark, journal, warehouse)
-    read_all(spark, journal, warehouse)
+    read_all(loop, journal, warehouse)
+    read_all(loop, journal, warehouse)
     report = verify.verify(journal, warehouse)
     assert report.ok
     assert (report.rows, report.as_json()["behind"]) == (110, 0)
@@ -122,12 +130,12 @@ def test_growth_rotation_and_a_second_writer(spark, journal: Path, warehouse: Wa
     assert set(told["rank0"]) == {"seg", "pos", "next", "first"}
 
 
-def test_limits_make_several_batches_of_whole_blocks(spark, journal: Path, warehouse: Warehouse) -> None:
+def test_limits_make_several_batches_of_whole_blocks(loop, journal: Path, warehouse: Warehouse) -> None:
     segments.write_many(journal, "rank0", said(200), 50, per_block=10, peers=PEERS)
-    by_file = read_all(spark, journal, warehouse, maxFilesPerTrigger=2)
+    by_file = read_all(loop, journal, warehouse, maxFilesPerTrigger=2)
     assert [run.rows_in for run in by_file] == [100, 100]
     other = Warehouse(warehouse.root.with_name("other"))
-    by_bytes = read_all(spark, journal, other, maxBytesPerTrigger=4000)
+    by_bytes = read_all(loop, journal, other, maxBytesPerTrigger=4000)
     assert sum(run.rows_in for run in by_bytes) == 200
     assert max(run.rows_in for run in by_bytes) <= 30
     assert all(run.rows_in % 10 == 0 for run in by_bytes)
@@ -136,28 +144,28 @@ def test_limits_make_several_batches_of_whole_blocks(spark, journal: Path, wareh
 
 
 def test_a_segment_deleted_under_a_stream_is_named_or_counted(
-    spark, journal: Path, warehouse: Warehouse
+    loop, journal: Path, warehouse: Warehouse
 ) -> None:
     one, two, three = segments.write_many(journal, "rank0", said(90), 30, per_block=10, peers=PEERS)
-    read_all(spark, journal, warehouse, maxFilesPerTrigger=1, maxBytesPerTrigger=1)
+    read_all(loop, journal, warehouse, maxFilesPerTrigger=1, maxBytesPerTrigger=1)
     assert seqs(warehouse) == list(range(90))
     shutil.rmtree(warehouse.root)
 
     hidden = {path: path.read_bytes() for path in (two, three)}
     two.unlink(), three.unlink()
-    read_all(spark, journal, warehouse)
+    read_all(loop, journal, warehouse)
     one.unlink()  # all of it was read: nothing is lost
     two.write_bytes(hidden[two][:-100])
-    read_all(spark, journal, warehouse)
+    read_all(loop, journal, warehouse)
     assert seqs(warehouse) == list(range(50))
     two.unlink()  # its last ten records were not
     three.write_bytes(hidden[three])
     with pytest.raises(
         PipelineError, match=f"{two.name}: the segment was deleted before its last 10 records were read"
     ):
-        read_all(spark, journal, warehouse)
+        read_all(loop, journal, warehouse)
     assert seqs(warehouse) == list(range(50))
-    (run,) = read_all(spark, journal, warehouse, onCorrupt="skip")
+    (run,) = read_all(loop, journal, warehouse, onCorrupt="skip")
     assert (run.rows_in, run.lost_records) == (30, 10)
     assert seqs(warehouse) == [*range(50), *range(60, 90)]
     last = runs.last(warehouse)
@@ -166,28 +174,28 @@ def test_a_segment_deleted_under_a_stream_is_named_or_counted(
 
 
 def test_numbers_that_the_writer_itself_says_were_lost_are_no_loss_of_the_stream(
-    spark, journal: Path, warehouse: Warehouse
+    loop, journal: Path, warehouse: Warehouse
 ) -> None:
     one = segments.write(journal, "rank0", said(30), peers=PEERS)
-    read_all(spark, journal, warehouse)
+    read_all(loop, journal, warehouse)
     gap = note(
         T0 + 40_000, "gap", {"records": 5, "first": 30, "last": 34, "cause": "the writer did not keep up"}
     )
     segments.write(journal, "rank0", [gap, *said(10, 35)], 34, peers=PEERS)
     one.unlink()
-    (run,) = read_all(spark, journal, warehouse)
+    (run,) = read_all(loop, journal, warehouse)
     assert (run.rows_in, run.losses) == (11, [])
 
 
-def test_damage_ends_the_stream_or_is_counted(spark, journal: Path, warehouse: Warehouse) -> None:
+def test_damage_ends_the_stream_or_is_counted(loop, journal: Path, warehouse: Warehouse) -> None:
     path = segments.write(journal, "rank0", said(100), per_block=10, peers=PEERS)
     data = bytearray(path.read_bytes())
     at = data.index(b"FJBK", 5000)
     data[at + 70] ^= 0xFF
     path.write_bytes(data)
     with pytest.raises(PipelineError, match=f"{path.name}: .* bytes at {at}"):
-        read_all(spark, journal, warehouse)
-    (run,) = read_all(spark, journal, warehouse, onCorrupt="skip")
+        read_all(loop, journal, warehouse)
+    (run,) = read_all(loop, journal, warehouse, onCorrupt="skip")
     assert (run.rows_in, len(run.losses), run.lost_records) == (90, 1, 10)
     assert verify.verify(journal, warehouse).ok
 
@@ -296,16 +304,16 @@ def test_stream_batch_and_compact_at_once(spark, journal: Path, warehouse: Wareh
 
 
 def test_a_stream_whose_checkpoint_is_gone_goes_on_where_bronze_is(
-    spark, journal: Path, warehouse: Warehouse
+    loop, journal: Path, warehouse: Warehouse
 ) -> None:
     """So does one behind an ``ingest``; the checkpoint that was put away is refused then: it is older than bronze."""
     segments.write(journal, "rank0", said(10), peers=PEERS)
     ingest(None, journal, warehouse)
     segments.write(journal, "rank0", said(10, 10), 10, peers=PEERS)
-    assert [run.rows_in for run in read_all(spark, journal, warehouse)] == [10]
+    assert [run.rows_in for run in read_all(loop, journal, warehouse)] == [10]
     away = (warehouse.root / "_checkpoint").rename(warehouse.root / "_away")
     segments.write(journal, "rank0", said(10, 20), 20, peers=PEERS)
-    assert [run.rows_in for run in read_all(spark, journal, warehouse)] == [10]
+    assert [run.rows_in for run in read_all(loop, journal, warehouse)] == [10]
     assert seqs(warehouse) == list(range(30))
     assert verify.verify(journal, warehouse).ok
     shutil.rmtree(warehouse.root / "_checkpoint")
@@ -314,7 +322,7 @@ def test_a_stream_whose_checkpoint_is_gone_goes_on_where_bronze_is(
     with pytest.raises(
         PipelineError, match=r"has rank0 up to .*, and this begins at .*: another job read on"
     ):
-        read_all(spark, journal, warehouse)
+        read_all(loop, journal, warehouse)
     assert seqs(warehouse) == list(range(30))
 
 
