@@ -31,6 +31,10 @@ def folder_objection(folder: str) -> str:
         found = os.lstat(folder)
     except OSError:
         return ""
+    return _objection(folder, found)
+
+
+def _objection(folder: str, found: os.stat_result) -> str:
     if stat.S_ISLNK(found.st_mode):
         return f"{folder}: saw a symbolic link, expected the folder itself: whose it is might change"
     if not stat.S_ISDIR(found.st_mode):
@@ -47,7 +51,7 @@ def folder_objection(folder: str) -> str:
     if found.st_uid == NOBODY:
         whose = f"saw the folder of uid {NOBODY}, which may be anybody's"
         return f"{folder}: {whose}, expected one of {_expected(NOBODY)}"
-    if not _is_kept(os.path.dirname(folder)):
+    if not is_kept(os.path.dirname(folder)):
         whose = f"saw the folder of uid {found.st_uid}, which not only root or we can have put there"
         return f"{folder}: {whose}, expected one of {_expected(found.st_uid)}"
     return ""
@@ -61,16 +65,18 @@ def socket_objection(path: str) -> str:
 def peer_objection(sock: socket.socket, path: str) -> str:
     """Why whoever listens at ``path``, to which ``sock`` has connected, must not be spoken to; "" nothing.
 
-    A folder that passed `folder_objection` says whose sockets may be in it.
+    An abstract socket (``@NAME``) is in no folder that could say whose sockets may be there.
     """
     uid = peer_uid(sock)
     if uid in _trusted():
         return ""
+    # looked at anew: where others may make folders, it need not be the one that was looked at before
+    folder = os.path.dirname(os.path.abspath(path))
     try:
-        folder = os.lstat(os.path.dirname(os.path.abspath(path)))
+        found = None if path.startswith("@") else os.lstat(folder)
     except OSError:
-        folder = None
-    if folder is not None and folder.st_uid == uid != NOBODY:
+        found = None
+    if found is not None and found.st_uid == uid != NOBODY and not _objection(folder, found):
         return ""
     return f"{path}: saw a process of uid {uid} at the other end, expected one of {_expected(uid)}"
 
@@ -116,7 +122,7 @@ def _uids(name: str) -> tuple[int, ...]:
         return ()
 
 
-def _is_kept(folder: str) -> bool:
+def is_kept(folder: str) -> bool:
     """Whether only root or we may make folders in ``folder``."""
     try:
         found = os.stat(folder)

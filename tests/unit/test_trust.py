@@ -1,5 +1,6 @@
 """Who is at the other end of a local socket, and that everybody who dials one asks."""
 
+import asyncio
 import errno
 import os
 import socket
@@ -8,14 +9,19 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+import zmq
 
 from broker import trust
 from broker.cli import address, diagnosis, exits
 from broker.client import blocking
 from broker.errors import LinkRefused
 from broker.identity import NOBODY
+from broker.nfp.peer.connection import Connection
 from broker.oslo.service import asking
+from broker.transport.link import Options
+from broker.transport.zeromq import dealer
 from broker.transport.zeromq.address import check_trust, parse
+from broker.transport.zeromq.hub import hub
 from broker.wire.framing import Splitter, frame
 from broker.wire.message import response
 from broker.wire.payload import encode_json
@@ -146,6 +152,42 @@ def test_the_process_counts_too(rundir, monkeypatch):
         with pytest.raises(trust.Untrusted, match=f"a process of uid {OTHER}"):
             trust.connect(sock, str(path))
         assert not any(heard)
+
+
+def test_a_folder_that_came_when_another_had_been_looked_at(rundir, foreign):
+    path = foreign(rundir / "s") / "local-0"
+    with listening(path, as_other=os.geteuid() == 0), socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(path))
+        assert "saw a process of uid" in trust.peer_objection(sock, str(path))
+
+
+@for_each("abstract", [False, True])
+def test_whom_libzmq_has_connected_to_is_asked_where_no_key_proves_it(abstract, rundir, foreign, monkeypatch):
+    path = foreign(rundir / "s") / "local-0"
+    where = f"headgate-{path}" if abstract else path
+    monkeypatch.setattr(dealer, "check_trust", lambda *_: None)  # it was another folder then
+
+    async def dials():
+        uri = f"ipc://@{where}" if abstract else f"ipc://{where}"
+        with pytest.raises(LinkRefused, match=r"is not spoken to: .*saw a process of uid"):
+            await dealer.dial(uri, Options(connect_timeout_s=5))
+        nfp = Connection(hub(), parse(uri), b"w1", None, None)
+        try:
+            with pytest.raises(LinkRefused, match=r"is not spoken to: .*saw a process of uid"):
+                await asyncio.wait_for(nfp.opened, 5)
+        finally:
+            nfp.close(0)
+
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(OTHER)
+        try:
+            sock.bind(f"ipc://@{where}" if abstract else f"ipc://{where}")
+        finally:
+            if root:
+                os.seteuid(0)
+        asyncio.run(dials())
 
 
 def test_everybody_who_dials_asks(rundir, foreign):

@@ -23,7 +23,8 @@ from broker.nfp.opening import broker_of, read_any
 from broker.nfp.peer.channel import Receiver
 from broker.transport.curve import CurveClient
 from broker.transport.zeromq import drain
-from broker.transport.zeromq.address import Endpoint
+from broker.transport.zeromq.address import Endpoint, untrusted
+from broker.transport.zeromq.connection import listener_objection
 from broker.transport.zeromq.hub import Hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NO_RECONNECT_MS, NOBLOCK, join_curve, tune
@@ -33,7 +34,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headgate")
 _EVENTS: Final = (
-    int(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED) | FAILED
+    int(
+        zmq.EVENT_CONNECTED
+        | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        | zmq.EVENT_DISCONNECTED
+        | zmq.EVENT_CONNECT_RETRIED
+    )
+    | FAILED
 )
 OUT_MSGS: Final = 10_000
 """Messages that wait in the outbox; deployed NorFab holds as many."""
@@ -86,6 +93,8 @@ class Connection:
         self._hub = hub
         self._session = session
         self._text = endpoint.text
+        self._unproven = endpoint if endpoint.scheme == "ipc" and curve is None else None
+        """A local socket, where no key proves who listens."""
         self._outbox: deque[tuple[Sequence[Body], int]] = deque()
         self._waiting_bytes = 0
         self._flushing = False
@@ -226,6 +235,9 @@ class Connection:
             if event == zmq.EVENT_DISCONNECTED and self._leaving is None:
                 self._leaving = LinkEnded(f"{self._text} ended the connection")
                 self._pump.wake()
+        elif event == zmq.EVENT_CONNECTED:
+            if self._unproven is not None and (text := listener_objection(value, self._unproven.host)):
+                self.opened.set_exception(untrusted(self._unproven, text))
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.opened.set_result(None)
         else:

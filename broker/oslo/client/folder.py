@@ -8,24 +8,16 @@ comes.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from typing import Final
 
 import zmq
 
 from broker.oslo.reactor import Pipe, Reactor
-from broker.trust import folder_objection
+from broker.trust import folder_objection, is_kept
 
 LOOK_S: Final = 0.5
 """Between two looks for a folder that is not there, or not to be used."""
-
-
-def _open_to_all(folder: str) -> bool:
-    try:
-        return bool(os.stat(folder).st_mode & stat.S_IWOTH)
-    except OSError:
-        return False
 
 
 class TrustedFolder:
@@ -46,7 +38,7 @@ class TrustedFolder:
         if text:
             self._say("the proxy of this node is not spoken to: %s", text)
             return False
-        return os.path.exists(self._path) or not _open_to_all(os.path.dirname(os.path.abspath(self._path)))
+        return os.path.exists(self._path) or is_kept(os.path.dirname(os.path.abspath(self._path)))
 
     def endpoint(self, name: str) -> str:
         """Of the file ``name``."""

@@ -195,7 +195,12 @@ def check_trust(endpoints: list[Endpoint], curve: object) -> None:
     for endpoint in endpoints if curve is None else ():
         is_file = endpoint.scheme == "ipc" and not endpoint.host.startswith("@")
         if is_file and (text := socket_objection(endpoint.host)):
-            raise LinkRefused(f"{endpoint.text} is not spoken to: {text}", errno.EACCES)
+            raise untrusted(endpoint, text)
+
+
+def untrusted(endpoint: Endpoint, text: str) -> LinkRefused:
+    """What a local socket is not spoken to for."""
+    return LinkRefused(f"{endpoint.text} is not spoken to: {text}", errno.EACCES)
 
 
 def check_free(endpoint: Endpoint) -> None:

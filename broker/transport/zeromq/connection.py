@@ -12,6 +12,8 @@ import socket
 from struct import Struct
 from typing import Final
 
+from broker.trust import peer_objection
+
 log = logging.getLogger("headgate")
 _SILENCE: Final = Struct("=52xII")
 """``struct tcp_info`` up to ``tcpi_last_ack_recv``: milliseconds since the peer's last byte and since its last
@@ -26,6 +28,19 @@ def inode(fd: int) -> int:
         return os.fstat(fd).st_ino
     except OSError:
         return 0
+
+
+def listener_objection(fd: int, path: str) -> str:
+    """Why whoever listens at the UNIX socket ``path``, to which ``fd`` of libzmq has connected, must not be spoken to.
+
+    libzmq looks at nobody: what it connects to may have come into the folder since that was looked at. "" when nothing
+    speaks against it, or it has gone already.
+    """
+    try:
+        with socket.socket(fileno=os.dup(fd)) as same:
+            return peer_objection(same, path) if same.family == socket.AF_UNIX else ""
+    except OSError:
+        return ""
 
 
 def shut_down(fd: int, number: int) -> bool:

@@ -22,9 +22,16 @@ from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefu
 from broker.identity import PeerInfo
 from broker.transport.curve import CurveClient
 from broker.transport.link import Options
-from broker.transport.zeromq.address import Endpoint, check_secrecy, check_trust, parse, resolve
+from broker.transport.zeromq.address import (
+    Endpoint,
+    check_secrecy,
+    check_trust,
+    parse,
+    resolve,
+    untrusted,
+)
 from broker.transport.zeromq.batching import Form, data_of
-from broker.transport.zeromq.connection import inode
+from broker.transport.zeromq.connection import inode, listener_objection
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub, hub
 from broker.transport.zeromq.link import ZeromqLink
@@ -68,7 +75,7 @@ class DealerLink(ZeromqLink):
         opened: resolves when the handshake is over; a LinkError when it failed.
     """
 
-    __slots__ = ("_draining", "_hub", "_monitor", "opened")
+    __slots__ = ("_draining", "_hub", "_monitor", "_unproven", "opened")
 
     def __init__(self, the_hub: Hub, endpoint: Endpoint, uri: str, options: Options) -> None:
         curve: CurveClient | None = options.extra.get("curve")
@@ -79,6 +86,8 @@ class DealerLink(ZeromqLink):
         pump.paused = True
         super().__init__(peer, options, options.extra.get("identity") or str(uuid.uuid4()).encode(), pump)
         self._hub = the_hub
+        self._unproven = endpoint if endpoint.scheme == "ipc" and curve is None else None
+        """A local socket, where no key proves who listens."""
         self._draining: LinkError | None = None
         self.opened: asyncio.Future[None] = the_hub.loop.create_future()
         self._monitor = Monitor(the_hub, sock, _EVENTS, self._happened)
@@ -186,6 +195,8 @@ class DealerLink(ZeromqLink):
                 self.lost(LinkEnded(f"{self.peer.address} ended the connection"))
         elif event == zmq.EVENT_CONNECTED:
             self.fd, self.inode = value, inode(value)
+            if self._unproven is not None and (text := listener_objection(value, self._unproven.host)):
+                self.opened.set_exception(untrusted(self._unproven, text))
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.opened.set_result(None)
         else:
