@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.bench import (
     builds,
     counting,
+    guards,
     hotspots,
     journal_read,
     journal_works,
@@ -48,6 +49,7 @@ WORKS: dict[str, Callable[[works.Bench], list[Row]]] = {
     "relay": works.relay,
     "rtt": works.rtt,
     "counting": counting.measure,
+    "guards": guards.measure,
     "events": works.events,
     "rpc": works.rpc,
     "idle": works.idle,
