@@ -7,7 +7,7 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 ``schema``     every table; as Markdown
 ``lake``       a table of Delta Lake: snapshots, commits; ``warehouse`` all of them, who feeds them, how far jobs are
 ``runs``       the table of runs: what each job read, wrote and lost
-``session``    a Spark session set up for our sources; Java and PySpark missing are said in words
+``session``    a Spark session set up for our sources; what is missing is said in words; ``archive`` keeps its classes
 ``arrow``      decoded columns -> Arrow batches of the schema
 ``source``     the Spark data source ``headgate``: batch and stream
 ``ingest``     segments -> bronze ``messages``, written by pyarrow, here or inside Spark's tasks
