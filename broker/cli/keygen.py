@@ -54,7 +54,7 @@ def keygen(
         curve.save(certificate, file, replace=force)
     except ConfigError as error:
         hint = "; --force replaces it, and its key is lost" if error.errno == errno.EEXIST else ""
-        raise ConfigError(f"{error}{hint}", error.errno) from error
+        raise type(error)(f"{error}{hint}", error.errno) from error
     value = {"file": file, "name": metadata["name"], "public_key": certificate.public_key}
     screen = Screen(as_json)
     screen.record(value, f'public_key = "{certificate.public_key}"')

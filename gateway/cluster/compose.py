@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from gateway.cluster.files import GATEWAY_PORT
 from gateway.cluster.shape import Shape
 
@@ -260,7 +261,7 @@ def write(shape: Shape, folder: Path) -> list[Path]:
             path.write_text(text, encoding="utf-8")
             path.chmod(0o644)  # the workers' user is not ours
     except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror}", error.errno) from error
+        raise obstacle(f"{folder}: {error.strerror}", error) from error
     return list(texts)
 
 

@@ -31,6 +31,7 @@ import msgspec
 
 from broker import __version__, atomic, home
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.settings import loads as loads_broker
 from broker.transport import curve
 from gateway.cluster.shape import Shape
@@ -187,7 +188,7 @@ class _Writing:
         try:
             yield
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
+            raise obstacle(f"{path}: {error.strerror}", error) from error
 
 
 def _keys(shape: Shape, out: _Writing) -> None:

@@ -27,6 +27,7 @@ import msgspec
 
 from broker import atomic, home
 from broker.errors import ConfigError
+from broker.obstacles import obstacle
 from broker.settings.schema import default_rundir
 from gateway.cluster.shape import Shape
 
@@ -100,7 +101,7 @@ def save(folder: Path, saved: Saved) -> None:
             home.make(path)
         atomic.write(folder / FILE, msgspec.json.format(msgspec.json.encode(dataclasses.asdict(saved))))
     except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror}", error.errno) from error
+        raise obstacle(f"{folder}: {error.strerror}", error) from error
 
 
 def load(folder: Path) -> Saved:
@@ -146,7 +147,7 @@ def held(name: str, wait_s: float = 0.0) -> Iterator[None]:
         home.make(path.parent)
         lock = lock_file(path, wait_s)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", error.errno) from error
+        raise obstacle(f"{path}: {error.strerror}", error) from error
     if lock is None:
         raise Held(f"cluster {name} is being started or ended by somebody else: try again soon")
     try:

@@ -183,9 +183,7 @@ class TokenFile:
                     data = msgspec.json.format(msgspec.json.encode(_Document(tokens=after)))
                     atomic.write(self.path, data, durable=True)
         except OSError as error:
-            raise ConfigError(
-                f"{self.path}: cannot write the token file: {error.strerror}", error.errno
-            ) from error
+            raise obstacle(f"{self.path}: cannot write the token file: {error.strerror}", error) from error
 
 
 def bearer_of(request: web.BaseRequest) -> str | None:

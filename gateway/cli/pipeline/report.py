@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     """Entry point of the verb."""
     given = arguments().parse_args(argv)
 
-    from broker.errors import HeadgateError
+    from broker.obstacles import obstacle
     from gateway.pipeline import report
 
     for name in ("pyarrow", "deltalake"):
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
             days=given.days,
         )
     except OSError as error:
-        raise HeadgateError(f"{error.filename2 or error.filename}: {error.strerror}", error.errno) from None
+        raise obstacle(f"{error.filename2 or error.filename}: {error.strerror}", error) from None
     print(f"{given.output}: {summary['messages']} messages, {len(summary['runs'])} runs of the pipeline")
     return 0
 

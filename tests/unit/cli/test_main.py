@@ -213,6 +213,30 @@ def test_with_json_whatever_ends_a_verb_is_json(words, code, monkeypatch, tmp_pa
     assert "secret" not in err  # what was to be written when a word was none
 
 
+@for_each(
+    "words",
+    [
+        ["keygen", "key"],
+        ["token", "add", "ada", "--config", "gateway.toml"],
+        ["tls", "self-signed", "tls"],
+        ["cluster", "init", "keys"],
+        ["cluster", "compose", "containers"],
+    ],
+)
+def test_a_full_disk_may_pass_by_itself_whoever_writes(words, monkeypatch, tmp_path, capsys):
+    def full(*_args, **_options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    Path("gateway.toml").write_text('[[users]]\nname = "ada"\nuserid = 5001\n')
+    with monkeypatch.context() as disk:
+        disk.setattr("broker.atomic.write", full)
+        disk.setattr(Path, "write_text", full)
+        assert main(words) == exits.TEMPFAIL
+    assert "No space left on device" in capsys.readouterr().err
+
+
 def test_a_name_that_is_no_utf8_is_told_as_json(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["keygen", "caf\udce9", "--json"]) == exits.OK
