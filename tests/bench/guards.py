@@ -17,7 +17,7 @@ from broker import outlet, trust
 from tests.bench.targets import Row
 from tests.bench.web_contenders import Apart
 from tests.bench.web_deflate import measured
-from tests.bench.works import Bench, say
+from tests.bench.works import Bench
 
 TIMES = 2000
 PAUSE_S = 0.0005  # between two lines: a log is no burst. It is in both figures
@@ -52,7 +52,6 @@ def measure(bench: Bench) -> list[Row]:
             pairs = [[work(each) for each in both] for _ in range(bench.rounds)]
             row.settle([ours / other for ours, other in pairs])
             row.figures = {"headgate": "{:.1f} / {:.1f} µs".format(*map(median, zip(*pairs, strict=True)))}
-            say(f"{row.key}: {row.figures['headgate']}, {row.value:.2f}")
     return rows
 
 

@@ -276,9 +276,8 @@ class DealerChannel:
         """A session begins; ``send`` takes packets from now on."""
         self.traffic.connections += 1
         self._failures.forget(session.broker)
-        log.info(
-            "%s: talks to the broker %s%s", self.name, session.broker, "" if opened else ", without OPEN"
-        )
+        how = "" if opened else ": no answer to OPEN, so NorFab's, or somebody else is connected by our name"
+        log.info("%s: talks to the broker %s%s", self.name, session.broker, how)
 
     def answered(self, session: BrokerSession) -> None:
         """The broker answered OPEN."""

@@ -455,6 +455,7 @@ def test_a_broker_that_says_nothing_is_named_while_it_is_waited_for():
 def test_a_worker_that_hears_nothing_says_what_that_may_be(sender, speaks, monkeypatch, caplog):
     """Another peer of its name is connected: libzmq ignores the second one, and all looks well."""
     monkeypatch.setattr(dealer, "UNHEARD_S", 0.1)
+    caplog.set_level("INFO")
 
     async def main():
         with RawBroker() as broker:
@@ -472,3 +473,4 @@ def test_a_worker_that_hears_nothing_says_what_that_may_be(sender, speaks, monke
         record for record in caplog.records if "perhaps another peer is connected as 'c1'" in record.message
     ]
     assert len(warned) == (sender is Sender.WORKER and not speaks)
+    assert "or somebody else is connected by our name" in caplog.text, "as soon as it may be so"
