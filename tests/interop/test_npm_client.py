@@ -32,16 +32,16 @@ flux.close();
 WRONG = "import { connect } from 'headgate-client';\nconnect('/v1/ws', { overflow: 'never' });\n"
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another project, which has installed the package."""
+    folder = tmp_path_factory.mktemp("project")
     packed = next(BUILT.glob("*.tgz"), None)
     if packed is None:
         pytest.skip(f"{OPTIONAL} client.js is not packed: `make npm` does, with npm and its registry")
-    run(tmp_path, "npm", "init", "--yes")
-    run(tmp_path, "npm", "install", "--offline", str(packed))
-    (tmp_path / "program.mts").write_text(PROGRAM)
-    return tmp_path
+    run(folder, "npm", "init", "--yes")
+    run(folder, "npm", "install", "--offline", str(packed))
+    return folder
 
 
 def run(folder: Path, *argv: str) -> str:
@@ -50,14 +50,25 @@ def run(folder: Path, *argv: str) -> str:
     return done.stdout
 
 
-def compiled(project: Path, name: str) -> str:
-    words = ("--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2024,dom")
+@pytest.fixture(scope="module")
+def complaints(project: Path) -> list[str]:
+    """What the compiler says of two programs; it compiles the one that is right all the same."""
     (project / "globals.d.ts").write_text("declare const process: { argv: string[] };\n")
-    return run(project, str(BUILT / "node_modules/.bin/tsc"), *words, "globals.d.ts", name)
+    programs = {"program.mts": PROGRAM, "wrong.mts": WRONG}
+    for name, text in programs.items():
+        (project / name).write_text(text)
+    words = ("--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2024,dom", "globals.d.ts")
+    done = subprocess.run(
+        [str(BUILT / "node_modules/.bin/tsc"), *words, *programs],
+        cwd=project, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    return done.stdout.splitlines()
 
 
-async def test_a_program_in_typescript_calls_and_hears(project: Path, tmp_path: Path) -> None:
-    compiled(project, "program.mts")
+async def test_a_program_in_typescript_calls_and_hears(
+    project: Path, complaints: list[str], tmp_path: Path
+) -> None:
+    assert [each for each in complaints if not each.startswith(("wrong.mts", " "))] == []
     node = shutil.which("node")
     assert node
     async with live(tmp_path / "live") as there:
@@ -73,10 +84,11 @@ async def test_a_program_in_typescript_calls_and_hears(project: Path, tmp_path: 
     assert said == '["1",true,{"n":1},"ENOSYS"]\n'
 
 
-def test_a_wrong_option_is_found_before_it_runs(project: Path) -> None:
-    (project / "wrong.mts").write_text(WRONG)
-    with pytest.raises(AssertionError, match="TS2322: Type '\"never\"' is not assignable"):
-        compiled(project, "wrong.mts")
+def test_a_wrong_option_is_found_before_it_runs(complaints: list[str]) -> None:
+    assert any(
+        each.startswith("wrong.mts") and "TS2322: Type '\"never\"' is not assignable" in each
+        for each in complaints
+    ), complaints
 
 
 def test_the_package_has_what_it_exports_and_nothing_else(project: Path) -> None:
