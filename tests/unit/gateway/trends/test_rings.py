@@ -23,6 +23,13 @@ def test_a_ring_keeps_the_newest_and_forgets_the_rest():
     assert ring.last == 9
 
 
+def test_what_a_ring_has_not_yet_let_go_is_forgotten_all_the_same():
+    ring = Ring(1, 16)
+    for number in range(18):
+        ring.put(number, float(number))
+    assert shown(ring, 0, 3) == [None, None, 2.0, 3.0]
+
+
 def test_a_gap_takes_the_value_behind_it_and_a_long_one_is_unknown():
     ring = Ring(1, 100)
     ring.put(0, 1.0)
