@@ -68,7 +68,7 @@ def test_the_option_goes_before_the_hosts_of_the_url(rundir: Path, sides: Sides)
         assert answer["error"] == "MessagingTimeout", "Z12: `fanout_ds_address`"
 
 
-@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize("dead", [0, pytest.param(1, marks=pytest.mark.between)])
 def test_one_of_two_directories_is_enough(rundir: Path, sides: Sides, dead: int) -> None:
     """Z13, embedded: two directories alone, two nodes that announce to both."""
     directories = [Proxy(rundir / f"d{n}", run=["directory"]) for n in range(2)]

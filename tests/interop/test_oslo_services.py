@@ -14,7 +14,12 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize(
-    ("manager", "green"), [("oslo.service", True), ("oslo.service", False), ("cotyledon", False)]
+    ("manager", "green"),
+    [
+        ("oslo.service", True),
+        pytest.param("oslo.service", False, marks=pytest.mark.between),
+        ("cotyledon", False),
+    ],
 )
 def test_workers_that_fork_from_a_used_transport(
     rundir: Path, sides: Sides, manager: str, green: bool

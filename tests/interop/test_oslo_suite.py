@@ -10,7 +10,7 @@ from tests.live.oslo_suite import DIRECTORIES, MODES, MODULES, PREFIX, TESTS, Wo
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 GATING = [("native", "redis", ""), ("patched", "embedded", OLDER[0])]
-"""The newest and the oldest version, both ways of threading, both directories."""
+"""The newest and the oldest version, both ways of threading, both directories; tricks have it the other way round."""
 
 
 @pytest.mark.parametrize(
