@@ -52,15 +52,16 @@ def target_of(given: Targeting) -> Target:
     """The target that a caller names.
 
     Raises:
-        ConfigError: it names nobody.
+        ConfigError: it names nobody, or holds what no worker can be called.
     """
     if isinstance(given, Target):
         return given
     if not isinstance(given, str):
-        names: tuple[Any, ...] = tuple(dict.fromkeys(given))
-        if not names or not all(isinstance(name, str) and name for name in names):
+        names: list[Any] = list(given)
+        listed = _listed(names) if all(isinstance(name, str) and name for name in names) else None
+        if listed is None:
             raise ConfigError(f"target {names!r:.100}, expected names of workers")
-        return Target("list", names)
+        return listed
     chosen = parse(given)
     if chosen is None:
         raise ConfigError(f"target {given[:100]!r}, expected all, any or names of workers")

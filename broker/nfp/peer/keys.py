@@ -50,9 +50,12 @@ def check_name(name: str, what: str = "name") -> str:
     """``name`` itself when it can be a peer's identity, or another name in a frame; ``what`` begins the error's text.
 
     Raises:
-        ConfigError: empty, longer than 255 bytes, or with a NUL.
+        ConfigError: empty, longer than 255 bytes, with a NUL or half a character.
     """
-    size = len(name.encode())
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{what} {name[:64]!r}: half a character, expected UTF-8") from None
     if not 0 < size <= NAME_BYTES_MAX or "\0" in name:
         raise ConfigError(f"{what} {name[:64]!r} of {size} bytes, expected 1 to {NAME_BYTES_MAX} without NUL")
     return name

@@ -485,7 +485,17 @@ def test_a_known_uuid_is_the_same_job(ours):
     assert ours.count("POST") <= 1
 
 
-@for_each(("service", "target"), [("", "all"), ("x" * 300, "all"), ("x", ""), ("x", []), ("x", "[]")])
-def test_what_cannot_be_sent_is_refused_here(ours, service, target):
-    with pytest.raises(ConfigError):
-        run(lambda c: c.submit(service, "t", target=target), ours)
+@for_each(
+    ("service", "target"),
+    [
+        *(("", "all"), ("x" * 300, "all"), ("\udcff", "all")),
+        *(("x", each) for each in ("", [], "[]", ["\udcff"], ["w1", "w\0"], ["w" * 300])),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_here_and_keeps_nothing_else_back(ours, service, target):
+    async def work(client):
+        with pytest.raises(ConfigError):
+            await client.submit(service, "t", target=target)
+        return await client.run("dummy", "ping", target="w1")
+
+    assert set(run(work, ours)) == {"w1"}
