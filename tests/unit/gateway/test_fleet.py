@@ -264,6 +264,7 @@ async def test_whose_answer_cannot_come_any_more_is_not_waited_for(tmp_path, mon
         assert [each.result() for each in done] == [[b""]]
 
 
+@pytest.mark.patient
 async def test_without_redis_each_has_a_limit_of_its_own_until_it_is_back(tmp_path, caplog):
     port = free_port()
     async with members(tmp_path, f"redis://127.0.0.1:{port}/0", "a", "b") as (one, other):

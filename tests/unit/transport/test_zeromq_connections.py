@@ -439,6 +439,7 @@ def narrow():
     return sock
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("way", ["down", "up"])
 def test_one_large_message_on_a_slow_line_makes_progress(monkeypatch, way):
     """Found here: while libzmq sent it, nothing else left, and a neighbour that took it in was taken for stalled."""

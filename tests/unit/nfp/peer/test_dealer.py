@@ -450,6 +450,7 @@ def test_a_broker_that_says_nothing_is_named_while_it_is_waited_for():
     asyncio.run(main())
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("sender", [Sender.CLIENT, Sender.WORKER])
 @pytest.mark.parametrize("speaks", [False, True])
 def test_a_worker_that_hears_nothing_says_what_that_may_be(sender, speaks, monkeypatch, caplog):

@@ -253,6 +253,7 @@ def test_calls_that_end_soon_are_not_asked_about(run_node, monkeypatch):
     assert client.get().kind == Kind.REPLY
 
 
+@pytest.mark.patient
 def test_calls_nobody_waits_for_are_forgotten(run_node, monkeypatch):
     monkeypatch.setattr(call, "SWEEP_S", 0.05)
     node = run_node()

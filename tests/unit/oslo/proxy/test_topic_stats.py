@@ -2,6 +2,8 @@
 
 import errno
 
+import pytest
+
 from broker.figures import OTHER
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
@@ -35,6 +37,7 @@ def test_a_call_to_nobody_is_an_error_of_its_topic(node):
     assert told["last_error"]["userid"] != 0xFFFFFFFF
 
 
+@pytest.mark.patient
 def test_a_call_that_is_not_answered_in_time_is_an_error(run_node, monkeypatch):
     monkeypatch.setattr(call, "SWEEP_S", 0.05)
     node = run_node()
