@@ -89,7 +89,8 @@ def ending(fresh: str) -> Iterator[list[int]]:
 
 
 def _tidy(kept: Path) -> None:
-    """Delete what nobody has used for long."""
-    for other in kept.parent.glob("spark-*.jsa*"):
-        if other != kept and time.time() - other.stat().st_mtime > UNUSED_S:
-            other.unlink(missing_ok=True)
+    """Delete what nobody has used for long, and what nobody waited for."""
+    for pattern, most_s in (("spark-*.jsa", UNUSED_S), ("spark-*.jsa.*", AGAIN_S)):
+        for other in kept.parent.glob(pattern):
+            if other != kept and time.time() - other.stat().st_mtime > most_s:
+                other.unlink(missing_ok=True)

@@ -125,7 +125,7 @@ def session(
     conf: Mapping[str, str] | None = None,
     *,
     rows: int | None = None,
-    lasting: bool = False,
+    keep: bool = False,
     verbose: bool = False,
 ) -> SparkSession:
     """A session with the source ``headgate`` registered.
@@ -135,7 +135,7 @@ def session(
         name: of the application, as Spark shows it.
         conf: settings of Spark that go before ours.
         rows: about how many it is for, where that is known; few are compiled for a quick start.
-        lasting: it is not ended soon: it uses the archive of classes, and makes none.
+        keep: its classes are kept where none are yet; ``close`` has to end it, which takes some seconds more then.
         verbose: Spark's words go to stderr.
 
     Raises:
@@ -154,7 +154,7 @@ def session(
     if java and _OPTIONS not in wanted:
         jars = Path(pyspark.__file__).parent / "jars"
         small = _SMALL if rows is not None and rows <= SMALL_ROWS and "spark.driver.host" in wanted else ""
-        wanted[_OPTIONS] = f"{small} {archive.options(java, jars, make=not lasting)}".strip()
+        wanted[_OPTIONS] = f"{small} {archive.options(java, jars, make=keep)}".strip()
     launch = SparkConf(loadDefaults=False)
     for key, value in wanted.items():
         launch.set(key, value)

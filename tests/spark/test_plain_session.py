@@ -11,6 +11,7 @@ import pytest
 from broker.journal.shipping import Shipper
 from broker.wire.message import request
 from tests.live import segments
+from tests.live.pages import Page
 from tests.live.s3 import s3_server
 from tests.live.segments import T0, flux
 
@@ -37,11 +38,10 @@ def test_a_plain_session_reads_a_folder_and_a_store(tmp_path: Path) -> None:
         url = s3.place("plain")
         Shipper(str(tmp_path / "j"), url).round()
         places = [str(tmp_path / "j"), url, f"file://{tmp_path}/j"]
-        active = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }  # as people have it
-        command = [sys.executable, "-c", SESSION, *places]
-        done = subprocess.run(command, env=active, stdout=subprocess.PIPE, check=True, timeout=150)
+        # the environment of this Python is not activated: the page says what a program says then
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+        program = Page("guides/tables.md").block("python", "PYSPARK_PYTHON") + SESSION
+        command = [sys.executable, "-c", program, *places]
+        done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, check=True, timeout=150)
     expected = [[n, "kvs.get", n + 1] for n in range(20)]
     assert json.loads(done.stdout.splitlines()[-1]) == [expected] * 3

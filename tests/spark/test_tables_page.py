@@ -32,7 +32,7 @@ def said(place: Path, holding: str, **environ: str) -> str:
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environ},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -66,6 +66,7 @@ def test_pandas(place: Path) -> None:
         assert re.search(rf"^({userid})? {topic} 1 {count}$", out, re.MULTILINE), (topic, out)
 
 
+@pytest.mark.timeout(300)
 def test_pyspark(java: None, place: Path) -> None:
     out = said(place, "pipeline.views")
     unanswered: Counter[str] = Counter()

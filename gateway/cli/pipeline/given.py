@@ -106,7 +106,7 @@ class Spark:
                 f"headgate pipeline {name}",
                 settings,
                 rows=rows,
-                lasting=lasting,
+                keep=not lasting,
                 verbose=self.verbose,
             )
         try:
