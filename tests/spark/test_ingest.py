@@ -114,6 +114,21 @@ def test_damage_ends_the_job_or_is_counted_and_named(spark, journal: Path, wareh
     assert len(report.segments[0].damages) == 1
 
 
+def test_a_worker_that_does_not_see_the_journal_is_named_whatever_is_skipped(
+    spark, journal: Path, warehouse: Warehouse, monkeypatch
+) -> None:
+    """The path of the journal is one that means something else in every process: its own directory."""
+    segments.write(journal, "rank0", said(60), peers=PEERS)
+    monkeypatch.chdir(journal.parent)
+    there = "/proc/self/cwd/journal"
+    with pytest.raises(
+        PipelineError, match=rf"this worker does not see the journal: {there}/rank0-0+.fj, \S+: No such"
+    ):
+        ingest(spark, there, warehouse, skip=True)
+    assert (files(warehouse), warehouse.feed()["bronze"]) == (set(), -1)
+    assert ingest(None, there, warehouse).rows_out == 60
+
+
 def test_an_ingest_that_was_killed_left_nothing(journal: Path, warehouse: Warehouse) -> None:
     """Files without a commit are no rows; ``compact`` deletes them once they are older than any job."""
     segments.write_many(journal, "rank0", said(60), 30, peers=PEERS)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from gateway.pipeline import schema
+from gateway.pipeline.errors import PipelineError
 from tests.live import segments
 from tests.live.segments import T0, flux, note
 from tests.spark.talk import PEERS, request, said
+from tests.tables import for_each
 
 
 def load(spark, path: Path, **options: object):
@@ -59,6 +61,8 @@ def test_a_schema_projects_and_an_unknown_column_is_refused(spark, tmp_path: Pat
 
 
 def test_several_journals_are_one_table_and_short_segments_are_read_together(spark, tmp_path: Path) -> None:
+    from gateway.pipeline.source import Options
+
     places = [tmp_path / name / "journal" for name in ("a", "b")]
     for place in places:
         segments.write_many(place, "rank0", said(100), 10, peers=PEERS)
@@ -70,11 +74,8 @@ def test_several_journals_are_one_table_and_short_segments_are_read_together(spa
     assert read.load(str(next(iter(places[0].iterdir())))).count() == 10
     with pytest.raises(Exception, match="no such journal"):
         read.load(str(tmp_path / "c*")).count()
-    with pytest.raises(Exception, match="2 journals; a stream reads one"):
-        stream = spark.readStream.format("headgate").load(str(tmp_path / "*" / "journal")).writeStream
-        stream.format("noop").trigger(availableNow=True).option(
-            "checkpointLocation", str(tmp_path / "c")
-        ).start().awaitTermination()
+    with pytest.raises(PipelineError, match="2 journals; a stream reads one"):
+        Options.parse({"path": str(tmp_path / "*" / "journal")}).journal  # noqa: B018 - it is looked up
 
 
 def test_a_split_segment_knows_its_peers(spark, tmp_path: Path) -> None:
@@ -86,8 +87,8 @@ def test_a_split_segment_knows_its_peers(spark, tmp_path: Path) -> None:
     assert sorted(row.seq for row in found.select("seq").collect()) == list(range(400))
 
 
-@pytest.mark.parametrize(
-    ("where", "count"),
+@for_each(
+    "where, count",
     [
         ("topic = 'kvs.get'", 100),
         ("topic in ('job.list', 'other')", 100),
@@ -99,12 +100,10 @@ def test_a_split_segment_knows_its_peers(spark, tmp_path: Path) -> None:
         ("matchtag is not null and not (seq > 3)", 4),
     ],
 )
-def test_filters_pushed_or_not_give_the_same(spark, tmp_path: Path, where: str, count: int) -> None:
-    segments.write(tmp_path, "rank0", said(200), per_block=16, peers=PEERS)
-    plain = load(spark, tmp_path).where(where)
-    pushed = load(spark, tmp_path, pushdown="true").where(where)
-    assert rows(plain) == rows(pushed)
-    assert len(rows(pushed)) == count
+def test_a_filter_that_is_pushed_leaves_what_it_should(spark, tmp_path: Path, where: str, count: int) -> None:
+    if not any(tmp_path.iterdir()):
+        segments.write(tmp_path, "rank0", said(200), per_block=16, peers=PEERS)
+    assert len(load(spark, tmp_path, pushdown="true").where(where).select("seq").collect()) == count
 
 
 def test_pushed_filters_are_applied_while_reading(java, tmp_path: Path) -> None:
@@ -210,7 +209,7 @@ def test_a_torn_tail_is_not_read_and_no_error(spark, tmp_path: Path) -> None:
     path = segments.write(tmp_path, "rank0", said(30), per_block=10, peers=PEERS)
     whole = path.read_bytes()
     last = whole.rindex(b"FJBK")
-    for cut in (last, last + 3, last + 64, last + 200, len(whole) - 1):
+    for cut in (last + 3, len(whole) - 1):  # every byte of it: test_offsets
         path.write_bytes(whole[:cut])
         assert [row["seq"] for row in rows(load(spark, tmp_path).select("writer", "seq"))] == list(range(20))
 
@@ -221,13 +220,12 @@ def test_a_newer_version_is_refused_in_words(spark, tmp_path: Path) -> None:
     head[4:6] = struct.pack("<H", 2)
     head[60:64] = struct.pack("<I", zlib.crc32(head[:60]))
     path.write_bytes(head)
-    for corrupt in ("fail", "skip"):
-        with pytest.raises(Exception, match=r"segment of version 2; this program knows versions up to 1"):
-            load(spark, tmp_path, onCorrupt=corrupt).count()
+    with pytest.raises(Exception, match=r"segment of version 2; this program knows versions up to 1"):
+        load(spark, tmp_path, onCorrupt="skip").count()
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
+@for_each(
+    "options, text",
     [
         ({"onCorrupt": "ignore"}, "option onCorrupt: 'ignore'; expected fail or skip"),
         ({"maxBytesPerTrigger": "many"}, "option maxBytesPerTrigger: 'many'; expected bytes above 0"),
@@ -237,10 +235,13 @@ def test_a_newer_version_is_refused_in_words(spark, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_say_what_was_expected(
-    spark, tmp_path: Path, options: dict[str, str], text: str
+    java, tmp_path: Path, options: dict[str, str], text: str
 ) -> None:
-    with pytest.raises(Exception, match=text):
-        load(spark, tmp_path, **options).count()
+    """As Spark hands them over; that it shows the text is seen where a column is unknown."""
+    from gateway.pipeline.source import Options
+
+    with pytest.raises(PipelineError, match=text):
+        Options.parse({"path": str(tmp_path), **options})
 
 
 def test_the_schema_is_the_documented_one(spark, tmp_path: Path) -> None:
