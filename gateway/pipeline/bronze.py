@@ -184,6 +184,13 @@ def judge(written: Written, how: How) -> None:
         raise
 
 
+def drop(warehouse: Warehouse, written: Written) -> None:
+    """Delete files that are not committed. A commit that failed may have passed: a store's answer was lost."""
+    bronze = warehouse.at(schema.MESSAGES.name)
+    named = {each.path for each in bronze.files()}
+    parts.discard(bronze.place, [each.path for each in written.files if each.path not in named])
+
+
 def commit(
     warehouse: Warehouse,
     written: Written,
@@ -199,10 +206,12 @@ def commit(
     """
     bronze = warehouse.at(schema.MESSAGES.name)
     at = offsets.committed(bronze.done, until)
+    if until and all(offsets.place(at, writer) == offsets.place(until, writer) for writer in until):
+        return  # by us, though a store did not tell so, or by another
     for writer in until:
         here, begun = (offsets.place(each, writer) for each in (at, since))
         if here != begun:
-            parts.discard(bronze.place, [each.path for each in written.files])
+            drop(warehouse, written)
             raise Busy(
                 f"{warehouse}: has {writer} up to {here}, and this begins at {begun}: another job read on; begin "
                 "again from where bronze is, a stream with a new checkpoint"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway import delta
-from gateway.pipeline import offsets, parts, runs, schema, spans
-from gateway.pipeline.bronze import TASKS_A_CORE, How, Written, by_spark, commit, frame, judge, write
+from gateway.pipeline import offsets, runs, schema, spans
+from gateway.pipeline.bronze import TASKS_A_CORE, How, Written, by_spark, commit, drop, frame, judge, write
 from gateway.pipeline.errors import Busy, Conflict
 from gateway.pipeline.offsets import Offset
 from gateway.pipeline.spans import Span
@@ -93,7 +93,7 @@ def ingest(
             try:
                 commit(warehouse, written, wanted.since, wanted.until)
             except (Busy, Conflict) as error:  # another ingest was faster
-                parts.discard(how.place, [each.path for each in written.files])
+                drop(warehouse, written)
                 raise Conflict(str(error)) from None
             run.rows_in = run.rows_out = written.rows
             run.losses, run.offsets = written.losses, dict(wanted.until)

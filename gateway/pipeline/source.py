@@ -31,7 +31,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from glob import glob, has_magic
@@ -66,12 +66,6 @@ _TASKS_A_CORE: Final = 4
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_KNOWN: Final = frozenset(
-    (
-        "path", "payload", "batchrows", "verify", "oncorrupt", "losses", "startingts", "endingts", "pushdown",
-        "splitbytes", "maxfilespertrigger", "maxbytespertrigger", "paths", "tasks", "startingoffsets", "spans",
-    )
-)  # fmt: skip
 
 
 def size_of(text: str, name: str) -> int:
@@ -123,6 +117,12 @@ def _count(text: str, name: str) -> int:
     return int(text)
 
 
+def _skip(text: str, name: str) -> bool:
+    if text.lower() not in ("fail", "skip"):
+        raise PipelineError(f"option {name}: {text!r:.64}; expected fail or skip")
+    return text.lower() == "skip"
+
+
 def _offset(text: str, name: str) -> offsets.Offset:
     try:
         given = json.loads(text)
@@ -132,6 +132,25 @@ def _offset(text: str, name: str) -> offsets.Offset:
             f"option {name}: {text!r:.64}; expected JSON such as "
             '{"rank0": {"seg": 0, "pos": 64, "next": 0}}'
         ) from None
+
+
+_TAKEN: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "payload": ("payload", _flag),
+    "batchRows": ("batch_rows", _count),
+    "verify": ("verify", _flag),
+    "onCorrupt": ("skip", _skip),
+    "losses": ("losses", _flag),
+    "startingTs": ("since_ns", moment_ns),
+    "endingTs": ("until_ns", moment_ns),
+    "pushdown": ("pushdown", _flag),
+    "splitBytes": ("split_bytes", size_of),
+    "tasks": ("tasks", _count),
+    "startingOffsets": ("starting", _offset),
+    "spans": ("spans", _flag),
+    "maxFilesPerTrigger": ("max_files", _count),
+    "maxBytesPerTrigger": ("max_bytes", size_of),
+}
+"""Each option, where it goes, and what reads it."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +167,7 @@ class Options:
     until_ns: int | None = None
     pushdown: bool = False
     split_bytes: int = spans.TASK_BYTES
-    tasks: int = 0
+    tasks: int = _TASKS_A_CORE * (os.cpu_count() or 1)
     starting: offsets.Offset = field(default_factory=dict)
     spans: bool = False
     max_files: int | None = None
@@ -162,35 +181,19 @@ class Options:
             PipelineError: an option is unknown or cannot be; the text says what was expected.
         """
         values = {name.lower(): value for name, value in given.items()}
-        if unknown := sorted(set(values) - _KNOWN):
-            raise PipelineError(f"option {unknown[0]:.64}: unknown; there are {', '.join(sorted(_KNOWN))}")
+        if unknown := sorted(set(values) - {name.lower() for name in (*_TAKEN, "path", "paths")}):
+            raise PipelineError(
+                f"option {unknown[0]:.64}: unknown; there are path, {', '.join(sorted(_TAKEN))}"
+            )
         paths = json.loads(values["paths"]) if values.get("paths") else [values.get("path", "")]
         if not all(paths):
             raise PipelineError("option path: missing; expected the journal's directory: .load(DIR)")
-        corrupt = values.get("oncorrupt", "fail").lower()
-        if corrupt not in ("fail", "skip"):
-            raise PipelineError(f"option onCorrupt: {corrupt!r:.64}; expected fail or skip")
-
-        def take(name: str, parse: Any, default: Any) -> Any:
-            return parse(values[name.lower()], name) if name.lower() in values else default
-
-        return cls(
-            paths=tuple(delta.place_of(each) for each in paths),
-            payload=take("payload", _flag, False),
-            batch_rows=take("batchRows", _count, BATCH_ROWS),
-            verify=take("verify", _flag, True),
-            skip=corrupt == "skip",
-            losses=take("losses", _flag, False),
-            since_ns=take("startingTs", moment_ns, None),
-            until_ns=take("endingTs", moment_ns, None),
-            pushdown=take("pushdown", _flag, False),
-            split_bytes=take("splitBytes", size_of, spans.TASK_BYTES),
-            tasks=take("tasks", _count, _TASKS_A_CORE * (os.cpu_count() or 1)),
-            starting=take("startingOffsets", _offset, {}),
-            spans=take("spans", _flag, False),
-            max_files=take("maxFilesPerTrigger", _count, None),
-            max_bytes=take("maxBytesPerTrigger", size_of, None),
-        )
+        read = {
+            kept: parse(values[name.lower()], name)
+            for name, (kept, parse) in _TAKEN.items()
+            if name.lower() in values
+        }
+        return cls(tuple(delta.place_of(each) for each in paths), **read)
 
     def journals(self) -> list[str]:
         """What is to be read, patterns looked up.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.pipeline import bronze, ingest, offsets, runs, schema, spans, verify
-from gateway.pipeline.errors import Busy, Lost, PipelineError
+from gateway.pipeline.errors import Busy, Conflict, Lost, PipelineError
 from gateway.pipeline.spans import Span
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import segments
@@ -175,10 +175,29 @@ def test_paths_are_absolute_wherever_a_worker_stands(
     assert Warehouse("warehouse").table("messages") == str(warehouse.root / "messages")
 
 
+def test_a_commit_whose_answer_was_lost_has_passed(
+    journal: Path, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second try finds its own commit in its way: nothing is brought twice, and no file of it is deleted."""
+    commit, lost = Warehouse.add_bronze, [True]
+
+    def add_bronze(self: Warehouse, *given: object) -> int:
+        number = commit(self, *given)
+        if lost and lost.pop():
+            raise Conflict("another commit has that number")
+        return number
+
+    monkeypatch.setattr(Warehouse, "add_bronze", add_bronze)
+    read(journal, warehouse)
+    report = verify.verify(journal, warehouse)
+    assert (report.ok, report.rows, lost) == (True, ROWS, [])
+
+
 def test_a_batch_that_does_not_begin_where_bronze_is_is_refused(journal: Path, warehouse: Warehouse) -> None:
     """A checkpoint that is older than bronze would bring rows twice, one that is newer would leave some out."""
     read(journal, warehouse)
     how = bronze.How(warehouse.table("messages"))
+    segments.write(journal, "rank0", said(30, ROWS), ROWS, peers=PEERS)
     for since in ({}, {"rank0": {"seg": ROWS, "pos": 64, "next": ROWS}}):
         written = bronze.write([Span(str(path), 64, path.stat().st_size) for path in journal.iterdir()], how)
         until = offsets.latest(str(journal), {})
