@@ -12,6 +12,7 @@ import errno
 import ipaddress
 import logging
 import os
+import re
 import socket
 import stat
 import threading
@@ -20,12 +21,15 @@ from typing import Final, NamedTuple
 from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.obstacles import obstacle
 from broker.schemes import too_long
+from broker.secret import masked
 from broker.trust import socket_objection
 
 LOOK_AGAIN_S: Final = 1.0
 """A look-up that takes longer is begun once more beside the first."""
 LOOKS_MAX: Final = 32
 """Look-ups of one name beside each other: each is a thread that waits."""
+_NAME: Final = re.compile(r"\*|\w(?:[\w.-]*[\w.])?")
+"""A name of a host or of an interface, as far as one can be told; or all interfaces."""
 log = logging.getLogger("headgate")
 
 
@@ -73,13 +77,17 @@ def parse(uri: str) -> Endpoint:
             raise ConfigError(f"{uri!r}: expected {shorter}")
         return Endpoint("ipc", rest)
     host, colon, port = rest.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
     if scheme != "tcp" or not (host and colon):
-        raise ConfigError(f"{uri!r}: expected tcp://HOST:PORT or ipc://PATH")
+        raise ConfigError(f"{masked(uri)!r}: expected tcp://HOST:PORT or ipc://PATH")
+    inner = host[1:-1] if host.startswith("[") and host.endswith("]") else ""
+    if inner and isinstance(numeric(inner), ipaddress.IPv6Address):
+        host = inner
+    elif not _NAME.fullmatch(host) and numeric(host) is None:
+        raise ConfigError(f"{masked(uri)!r}: expected a name, a number or an IPv6 address in brackets")
     if port == "*":
         port = "0"
     if not (port.isascii() and port.isdigit() and int(port) <= 0xFFFF):
-        raise ConfigError(f"{uri!r}: port {port!r}, expected 0 to 65535")
+        raise ConfigError(f"{masked(uri)!r}: expected a port from 0 to 65535")
     return Endpoint("tcp", host, int(port))
 
 

@@ -18,6 +18,8 @@ from tests.tables import for_each
     [
         ("tcp://10.0.0.1:8050", Endpoint("tcp", "10.0.0.1", 8050), "tcp://10.0.0.1:8050"),
         ("tcp://[fe80::1%eth0]:1", Endpoint("tcp", "fe80::1%eth0", 1), "tcp://[fe80::1%eth0]:1"),
+        ("tcp://::1:8050", Endpoint("tcp", "::1", 8050), "tcp://[::1]:8050"),
+        ("tcp://a_b-1.c.:1", Endpoint("tcp", "a_b-1.c.", 1), "tcp://a_b-1.c.:1"),
         ("tcp://*:*", Endpoint("tcp", "*", 0), "tcp://*:0"),
         ("ipc:///run/x", Endpoint("ipc", "/run/x"), "ipc:///run/x"),
     ],
@@ -38,11 +40,21 @@ def test_parse(uri, endpoint, text):
         "udp://h:1",
         "ipc://",
         "ipc://" + "x" * 108,
+        *("tcp://[::1", "tcp://[::1]x:5", "tcp://::1]:5", "tcp://[::1]]:5", "tcp://[h]:5", "tcp://h]:5"),
+        *(
+            "tcp://u:hidden@h:5",
+            "tcp://u:hidden@h",
+            "tcp://h/x:5",
+            "tcp://h?x=hidden:5",
+            "tcp://a b:5",
+            "tcp://-:5",
+        ),
     ],
 )
 def test_what_is_no_endpoint_is_refused(uri):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as caught:
         parse(uri)
+    assert "hidden" not in str(caught.value)
 
 
 def test_what_was_bound_loses_its_ipv6_clothes():
