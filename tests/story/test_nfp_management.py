@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def shell(env: dict[str, str], script: str) -> str:
 def wait_for_worker(env: dict[str, str]) -> None:
     words = [*HEADGATE, "nfp", "manage", "show", "workers", "-s", "lab", "--json"]
     while '"state":"alive"' not in ran(words, loads=NFP_MANAGE, env=env).stdout:
-        pass
+        time.sleep(0.2)
 
 
 def test_the_page_works_as_written(lab: tuple[dict[str, str], Path]) -> None:
