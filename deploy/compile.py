@@ -82,7 +82,7 @@ class CompileHook(BuildHookInterface):
             [*MYPY, f"--cache-dir={folder}/cache", *marked(Path(self.root))],
             target_dir=str(folder / "c"),
             multi_file=True,
-            opt_level="2",
+            opt_level=os.environ.get("MYPYC_OPT_LEVEL", "2"),
             debug_level="0",
         )
         gc.freeze()  # nor is it looked for when this process ends
