@@ -1,5 +1,6 @@
 """Decoded columns as Arrow: text wherever it lies, names that are no text, nulls; against the plain reader."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from broker.journal.reading.blocks import walk
 from broker.journal.reading.columns import Coded, Nullable, Text
 from gateway.pipeline import schema
-from gateway.pipeline.arrow import Decoder, as_arrow, losses_in
+from gateway.pipeline.arrow import LOSS, Decoder, as_arrow
 from gateway.pipeline.spans import Loss, Span
 from tests.live import segments
 from tests.live.segments import T0, note, peer
@@ -76,4 +77,6 @@ def test_a_loss_is_a_row_and_comes_back() -> None:
     decoder = Decoder(["kind", "detail", "seq"], needs=["ts_ns"])
     batch = decoder.loss(loss)
     assert batch.schema.names == ["kind", "detail", "seq"]
-    assert losses_in(batch) == [loss]
+    (row,) = batch.to_pylist()
+    assert row["kind"] == LOSS
+    assert Loss(**json.loads(row["detail"])) == loss
