@@ -10,10 +10,10 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 ``session``    a Spark session set up for our sources; what is missing is said in words; ``archive`` keeps its classes
 ``arrow``      decoded columns -> Arrow batches of the schema
 ``source``     the Spark data source ``headgate``: batch and stream
-``ingest``     segments -> bronze ``messages``, written by pyarrow, here or inside Spark's tasks
-``stream``     the journal as it grows -> bronze, exactly once; ``follow`` makes gold of it
+``bronze``     segments -> ``messages``, by Spark's tasks: its one writer; ``ingest`` calls it for what is new
+``stream``     the journal as it grows -> bronze, exactly once, by the same; ``follow`` makes gold of it
 ``compact``    many small files -> few large ones
-``spans``      which bytes of which segments a task reads; ``offsets`` how far a stream may read
+``spans``      which bytes of which segments a task reads; ``offsets`` how far the journal may be read, and was
 ``filters``    what of a query's conditions the source can decide itself
 ``parts``      rows -> a file for each date
 ``errors``     what goes wrong, in words

@@ -30,10 +30,10 @@ def ingest(
     verbose: given.Verbose = False,
     as_json: options.AsJson = False,
 ) -> int:
-    """Write what was recorded since the last time into bronze, in one commit: here, a thread a core, or with --master
-    or --conf in the tasks of Spark.
+    """Write what was recorded since the last time into bronze, in tasks of Spark and one commit.
 
-    Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal.
+    Exit codes: 0 done, 1 damage, a deleted segment, a worker that does not see the journal, or a stream feeds the
+    warehouse, 2 wrong options, 78 no such journal.
     """
     from gateway.pipeline import ingest as job
     from gateway.pipeline.progress import Progress
@@ -41,10 +41,9 @@ def ingest(
     skip = given.skips(on_corrupt)
     target = Warehouse(warehouse)
     where = given.Spark(master, conf, verbose)
-    if where.asked:
-        job.pending(journal, target)  # what is wrong with the journal is said before a JVM starts
-    with Progress(quiet=as_json) as progress, where.where_asked("ingest", progress) as spark:
-        tell = progress.step("ingest", "segments")
+    job.pending(journal, target)  # what is wrong with the journal is said before a JVM starts
+    with Progress(quiet=as_json) as progress, where.session("ingest", progress) as spark:
+        tell = progress.step("ingest", "tasks")
         run = job.ingest(spark, journal, target, payload=payload, skip=skip, verify=verify, tell=tell)
     Screen(as_json).record(run.as_json(), given.line_of(run))
     return OK
