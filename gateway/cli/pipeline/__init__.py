@@ -59,9 +59,11 @@ def main(argv: list[str]) -> int:
     """Entry point of the verb ``pipeline``.
 
     Raises:
-        ConfigError: libraries are missing; it names all of them.
+        ConfigError: a library is missing; it names all that are.
     """
-    verb = argv[0] if argv and not {"--help", "-h"} & {*argv} else ""
-    if verb in VERBS and (lacks := extras.absent(needed(verb))):
-        raise ConfigError(extras.lacking(*lacks))
-    return family.run("pipeline", VERBS, _ABOUT, _MORE, argv, package="gateway.cli")
+    try:
+        return family.run("pipeline", VERBS, _ABOUT, _MORE, argv, package="gateway.cli")
+    except ModuleNotFoundError as error:
+        if error.name not in extras.EXTRA_OF:
+            raise
+        raise ConfigError(extras.lacking(*extras.absent(needed(argv[0])))) from None

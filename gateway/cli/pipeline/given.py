@@ -19,8 +19,12 @@ from gateway.pipeline.warehouse import Warehouse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from gateway.pipeline.ingest import Pending
     from gateway.pipeline.progress import Progress
     from gateway.pipeline.runs import Run
+
+ROW_BYTES = 32
+"""A record takes more in a journal, compressed, too."""
 
 Journal = Annotated[
     str,
@@ -142,6 +146,11 @@ def _pair(text: str) -> tuple[str, str]:
     if not sign or not key:
         raise UsageError(f"--conf {text!r:.64}: expected KEY=VALUE")
     return key, value
+
+
+def rows_of(pending: Pending) -> int:
+    """About how many rows a journal has that bronze has not, at most."""
+    return sum(span.end - span.start for span in pending.spans) // ROW_BYTES
 
 
 def skips(corrupt: str) -> bool:

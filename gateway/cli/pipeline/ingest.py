@@ -41,11 +41,13 @@ def ingest(
     skip = given.skips(on_corrupt)
     target = Warehouse(warehouse)
     where = given.Spark(master, conf, verbose)
-    job.pending(journal, target)  # what is wrong with the journal is said before a JVM starts
-    with Progress(quiet=as_json) as progress, where.session("ingest", progress) as spark:
+    rows = given.rows_of(
+        job.pending(journal, target)
+    )  # what is wrong with the journal is said before a JVM starts
+    with Progress(quiet=as_json) as progress, where.session("ingest", progress, rows=rows) as spark:
         tell = progress.step("ingest", "tasks")
         run = job.ingest(spark, journal, target, payload=payload, skip=skip, verify=verify, tell=tell)
-    Screen(as_json).record(run.as_json(), given.line_of(run))
+        Screen(as_json).record(run.as_json(), given.line_of(run))
     return OK
 
 

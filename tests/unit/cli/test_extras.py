@@ -57,17 +57,20 @@ def test_a_verb_that_lacks_a_library(words, said):
     [
         (
             "pipeline batch --journal j --warehouse w",
-            "deltalake, numpy, pyarrow, pyspark, typer are not installed: pip install '.[all,spark]'",
+            "deltalake, numpy, pandas, pyarrow, pyspark, typer are not installed: pip install '.[all,spark]'",
         ),
         (
             "pipeline verify -j j -w w",
             "deltalake, numpy, pyarrow, typer are not installed: pip install '.[all,history,journal]'",
         ),
-        ("pipeline report -w w -o o", "deltalake, pyarrow are not installed: pip install '.[history]'"),
+        (
+            "pipeline describe --warehouse deploy",
+            "deltalake, pyarrow, typer are not installed: pip install '.[all,history]'",
+        ),
     ],
 )
 def test_the_pipeline_without_its_extras(words, said):
-    absent = ("deltalake", "numpy", "pyarrow", "pyspark", "typer")
+    absent = ("deltalake", "numpy", "pandas", "pyarrow", "pyspark", "typer")
     done = run(*words.split(), "--json", absent=absent)
     assert (done.returncode, done.stdout) == (78, "")
     assert json.loads(done.stderr)["error"] == said

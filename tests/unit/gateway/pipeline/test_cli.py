@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.cli.main import main
-from broker.extras import lacking
+from broker.extras import install
 from gateway.pipeline import schema
-from gateway.pipeline.warehouse import Warehouse
 from tests.live import segments
 from tests.live.segments import T0, note
 from tests.tables import for_each
@@ -83,18 +82,9 @@ def test_java_missing_is_said_with_the_way_to_get_it(journal: Path, tmp_path: Pa
     )
     (line,) = done.stderr.splitlines()
     assert line.startswith("headgate pipeline: ")
-    lacks_pyspark = lacking("pyspark") in line
+    lacks_pyspark = "pyspark" in line and install("spark") in line
     assert lacks_pyspark or "Java 17 or later: none found on the path" in line
     assert done.returncode == (78 if lacks_pyspark else 1)
-
-
-def test_tables_of_a_small_journal_need_no_pyspark(journal: Path, tmp_path: Path, monkeypatch) -> None:
-    for module in ("pyspark", "pyspark.sql", "pyspark.sql.datasource"):
-        monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, "gateway.pipeline.source", raising=False)
-    place = str(tmp_path / "w")
-    assert main(["pipeline", "batch", "-j", str(journal), "-w", place]) == 0
-    assert Warehouse(place).scan("messages").num_rows == 1
 
 
 def test_a_segment_of_a_newer_version_ends_it_before_spark_starts(
