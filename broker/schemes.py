@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NewType
 
 from broker.errors import ConfigError
+from broker.secret import masked
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -220,7 +221,7 @@ def scheme_of(uri: str) -> str:
     """
     scheme, separator, rest = uri.partition("://")
     if not (scheme and separator and rest):
-        raise ConfigError(f"{uri!r} is not an address: expected scheme://place")
+        raise ConfigError(f"{masked(uri)!r} is not an address: expected scheme://place")
     return scheme
 
 

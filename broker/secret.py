@@ -41,8 +41,12 @@ def masked(url: str) -> str:
 
     >>> masked("s3://key:se/cret@bucket/j?scheme=http&token=a#b"), masked("tcp://[::1]:80"), masked("kary:2")
     ('s3://bucket/j?scheme=***&token=***#***', 'tcp://[::1]:80', 'kary:2')
+    >>> masked("user:password@host")  # its scheme was forgotten
+    '***'
     """
     found = _SCHEME.match(url)
+    if found is None and _LOGIN.match(url):
+        return HIDDEN
     if found is None or found.group()[:-3].lower() in _HERE:
         return url
     rest = url[found.end() :]
@@ -119,8 +123,7 @@ class SecretPlace(SecretUrl):
     __slots__ = ()
 
     def __str__(self) -> str:
-        forgotten = "://" not in self._text and _LOGIN.match(self._text)
-        return HIDDEN if forgotten else masked(self._text)
+        return masked(self._text)
 
 
 # ---------------------------------------------------------------- for msgspec, which knows no such type

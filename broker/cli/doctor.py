@@ -19,6 +19,7 @@ from broker.cli.screen import Screen
 from broker.client import Handle, connect
 from broker.errors import ConfigError, HeadgateError, LinkRefused, RpcError
 from broker.schemes import scheme_of
+from broker.secret import masked
 from broker.settings import Settings, load
 from broker.transport.link import Options
 from broker.transport.registry import dial, transport_for
@@ -69,7 +70,7 @@ def way_to(uri: str, extra: dict[str, Any]) -> Iterator[Finding]:
         transport_for(uri)
     except ConfigError as error:
         return iter([Finding("fail", str(error), "is the package installed that brings this transport?")])
-    return iter([ok(f"{uri}: nothing is known about the steps of this transport")])
+    return iter([ok(f"{masked(uri)}: nothing is known about the steps of this transport")])
 
 
 async def conversation(uri: str, extra: dict[str, Any]) -> AsyncIterator[Finding]:

@@ -18,6 +18,7 @@ from broker import trust
 from broker.cli import address
 from broker.cli.exits import FAILED, NO_CONNECTION, OK, UsageError
 from broker.errors import LinkError, LinkRefused, RpcError
+from broker.secret import masked
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -92,6 +93,7 @@ def ask_url(url: str, question: Question, timeout_s: float) -> Verdict:
     import http.client
 
     connection, path = _connection(url, timeout_s)
+    shown = masked(url)
     # who sends a byte now and then is silent for no time limit of the socket
     late = threading.Event()
 
@@ -112,15 +114,15 @@ def ask_url(url: str, question: Question, timeout_s: float) -> Verdict:
             raise TimeoutError
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, TimeoutError) or late.is_set():
-            return Verdict(FAILED, url, f"no answer within {timeout_s:g} s")
+            return Verdict(FAILED, shown, f"no answer within {timeout_s:g} s")
         if not isinstance(error, OSError):
-            return Verdict(FAILED, url, f"no HTTP: {type(error).__name__}")
+            return Verdict(FAILED, shown, f"no HTTP: {type(error).__name__}")
         absent = error.errno in _ABSENT or isinstance(error, socket.gaierror)
-        return Verdict(NO_CONNECTION if absent else FAILED, url, error.strerror or str(error))
+        return Verdict(NO_CONNECTION if absent else FAILED, shown, error.strerror or str(error))
     finally:
         timer.cancel()
         connection.close()
-    return Verdict(OK if status == 200 else FAILED, url, f"{status} {_said(body)}".rstrip())
+    return Verdict(OK if status == 200 else FAILED, shown, f"{status} {_said(body)}".rstrip())
 
 
 def _connection(url: str, timeout_s: float) -> tuple[HTTPConnection, str]:
@@ -143,8 +145,8 @@ def _connection(url: str, timeout_s: float) -> tuple[HTTPConnection, str]:
                 parts.hostname, parts.port or 80, timeout=timeout_s
             ), parts.path.rstrip("/")
     except ValueError as error:  # a port that is none
-        raise UsageError(f"--url {url}: {error}") from None
-    raise UsageError(f"--url {url}: expected http://HOST:PORT or unix:///PATH")
+        raise UsageError(f"--url {masked(url)}: {error}") from None
+    raise UsageError(f"--url {masked(url)}: expected http://HOST:PORT or unix:///PATH")
 
 
 def _said(body: bytes) -> str:

@@ -19,6 +19,7 @@ from broker.oslo.contract import Address, CallTimeout, OsloFailure, Settings, Un
 from broker.oslo.frames import check_name
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import MISSING, client_ipc_dir, obstacle
+from broker.secret import masked
 from broker.settings.addresses import split_uri
 from broker.settings.faults import check_key
 
@@ -123,9 +124,9 @@ def _check_directory(url: str) -> None:
     try:
         address = split_uri(url)
     except ValueError as error:
-        raise UsageError(f"--directory {url[:64]!r}: {error}") from None
+        raise UsageError(f"--directory {masked(url)[:64]!r}: {error}") from None
     if address.scheme != "tcp" or address.port == "*":
-        raise UsageError(f"--directory {url[:64]!r}: expected tcp://HOST:PORT")
+        raise UsageError(f"--directory {masked(url)[:64]!r}: expected tcp://HOST:PORT")
 
 
 def run(verb: str, settings: Settings, work: Work) -> int:

@@ -237,6 +237,25 @@ def test_a_full_disk_may_pass_by_itself_whoever_writes(words, monkeypatch, tmp_p
     assert "No space left on device" in capsys.readouterr().err
 
 
+@for_each(
+    "words",
+    [
+        ["status", "--uri", "u:hidden@h"],
+        ["rpc", "x", "--uri", "tcp://u:hidden@h:1"],
+        ["doctor", "--uri", "ws://u:hidden@127.0.0.1:1/?token=hidden"],
+        ["health", "--url", "tcp://u:hidden@h:1"],
+        ["health", "--url", "http://u:hidden@127.0.0.1:1"],
+        ["oslo", "status", "--directory", "u:hidden@h"],
+        ["oslo", "status", "--directory", "tcp://u:hidden@h:1"],
+        ["nfp", "services", "--broker", "u:hidden@h", "--base-dir", "keys"],
+    ],
+)
+def test_an_address_of_the_command_line_is_told_without_its_login(words, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) != exits.OK
+    assert "hidden" not in "".join(capsys.readouterr())
+
+
 def test_a_name_that_is_no_utf8_is_told_as_json(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["keygen", "caf\udce9", "--json"]) == exits.OK
