@@ -16,7 +16,6 @@ EXTRA_OF: Final = {
     "aiohttp": "all",
     "cryptography": "all",
     "deltalake": "history",
-    "duckdb": "spark",
     "isal": "journal",
     "jinja2": "all",
     "jwt": "all",

@@ -19,7 +19,7 @@ A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``)
 ``hub``        the centre: sessions and what they share
 ``trends``     figures of the last day, for the dashboard's charts
 ``history``    what the pipeline's tables say, read with pyarrow
-``pipeline``   the journal -> tables, by DuckDB or on Spark
+``pipeline``   the journal -> tables, on Spark
 ``delta``      Delta tables opened, in a folder or a store: a leaf of the two
 ``web``        HTTP: calls, events, health, metrics, login, static files
 ``serve``      settings -> a gateway: the composition root

@@ -28,7 +28,8 @@ Kinds other than flux have no PROTO. Their parts: topic, a JSON object, then the
 DICTIONARY has the JSON object alone: ``{"id", "name", "transport", "role", ...}`` of the peer whose number is ``peer``.
 
 ``peer`` is who sent it (direction IN, DENIED) or whom it is for (OUT); ``via`` is the other end of the broker, 0 where
-there is none; of an event that went OUT it is the number of deliveries.
+there is none; of an event that went OUT it is the number of deliveries, and the claimed userid that of those among
+them that went to other brokers of the tree.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.identity import NOBODY, USERID_UNKNOWN, Role
+from broker.identity import NOBODY, Role
 from broker.routing.event_stats import EventStats
 from broker.routing.flow import Flow
 from broker.routing.held_events import HeldEvents
@@ -66,6 +66,7 @@ class Events:
         "_confidants",
         "_held",
         "_matches",
+        "_out_brokers",
         "_out_count",
         "_out_mark",
         "_own_mark",
@@ -115,6 +116,7 @@ class Events:
         self._add: Callable[[bytes], None] | None = None
         self._both: bool = False
         self._own_mark: bytes = b""
+        self._out_brokers: int = -1
         self._out_count: int = -1
         self._out_mark: bytes = b""
 
@@ -229,7 +231,7 @@ class Events:
             self._tally.delivered_events += 1
             if mark:
                 self._record(mark, message)
-                self._record_out(message, self._parent.peer, 1)
+                self._record_out(message, self._parent.peer, 1, 1)
             self._parent.send(message)
             flow = self.flow
             flow.up += cost(message)
@@ -272,7 +274,7 @@ class Events:
         log.info("%d events that waited for a parent go up", len(messages))
         self._tally.delivered_events += len(messages)
         for message in messages:
-            self._record_out(message, parent.peer, 1)
+            self._record_out(message, parent.peer, 1, 1)
             parent.send(message)
             self.flow.up += cost(message)
         self.flow.update()
@@ -325,7 +327,7 @@ class Events:
         size = len(message.topic_part) + len(message.payload_part)
         self.load += (size if size > DELIVERY_BYTES else DELIVERY_BYTES) * count
         if self._both:
-            self._record_out(message, 0, count)
+            self._record_out(message, 0, count, len(children))
         if children:
             flow = self.flow
             flow.down += EVENT_BYTES + size  # as ``cost`` says
@@ -351,17 +353,19 @@ class Events:
             add(mark)
             add(frame)
 
-    def _record_out(self, message: Message, peer: int, count: int) -> None:
-        """One record, however many got it: ``count`` stands where other records have the other end's number."""
+    def _record_out(self, message: Message, peer: int, count: int, brokers: int) -> None:
+        """One record, however many got it: ``count`` stands where other records have the other end's number, and how
+        many of them are ``brokers`` where they have the userid that was claimed.
+        """
         recording = self._recording
         if recording is None or not self._both:
             return
         if peer:
-            self._record(recording.mark(OUT, peer, count, USERID_UNKNOWN), message)
+            self._record(recording.mark(OUT, peer, count, brokers), message)
             return
-        if count != self._out_count:
-            self._out_count = count
-            self._out_mark = recording.mark(OUT, 0, count, USERID_UNKNOWN)
+        if count != self._out_count or brokers != self._out_brokers:
+            self._out_count, self._out_brokers = count, brokers
+            self._out_mark = recording.mark(OUT, 0, count, brokers)
         self._record(self._out_mark, message)
 
     def _match(self, topic_part: bytes) -> tuple[Port, ...]:

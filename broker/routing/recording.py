@@ -8,7 +8,7 @@ frame as stream framing has it. What is recorded, and when:
 * an event as stamped and, at rank 0, numbered; a duplicate that the parent sent is recorded and goes nowhere;
 * a request that was refused: as it came, stamped, with the errno, whether it wanted an answer or not;
 * where ``both`` ends are wanted, each delivery with its bytes as they leave (to our own end as they came); an event
-  once, with the number of deliveries.
+  once, with the number of deliveries and of those among them that went to other brokers.
 
 What the broker itself says (answers of built-in services, its own calls, disconnect notices of a client that went)
 entered by no link: it is a delivery only. Its own events are numbered with all others, and so they count as received,

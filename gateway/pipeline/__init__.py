@@ -1,4 +1,4 @@
-"""What the journal holds, as Delta tables: by pyarrow and DuckDB, in one process or in the tasks of Spark.
+"""What the journal holds, as Delta tables: by Spark: its SQL makes them, its tasks read the journal.
 
 The only place that imports pyspark, and nothing here does before Spark is asked for.
 
@@ -11,7 +11,7 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 ``arrow``      decoded columns -> Arrow batches of the schema
 ``source``     the Spark data source ``headgate``: batch and stream
 ``bronze``     segments -> ``messages``, by Spark's tasks: its one writer; ``ingest`` calls it for what is new
-``stream``     the journal as it grows -> bronze, exactly once, by the same; ``follow`` makes gold of it
+``stream``     the journal as it grows -> bronze, exactly once, by the same
 ``compact``    many small files -> few large ones
 ``spans``      which bytes of which segments a task reads; ``offsets`` how far the journal may be read, and was
 ``filters``    what of a query's conditions the source can decide itself
@@ -19,7 +19,7 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 ``errors``     what goes wrong, in words
 ``progress``   how far a job is, on a terminal
 ``describe``, ``verify``   what a warehouse holds; whether it holds all that the journal does
-``tables/``, ``batch``     bronze -> gold; ``pieces`` of it are what a task of Spark makes
+``tables/``, ``gold``      bronze -> gold, by whole dates or step by step behind a stream
 ``report``     the dashboard's history of a warehouse as one page, with its data inside
 
 ``python -m gateway.pipeline VERB ...`` is ``headgate pipeline VERB ...``, for ``spark-submit``.

@@ -104,7 +104,7 @@ def _groups(files: Iterable[File], file_bytes: int) -> list[list[File]]:
     groups: list[list[File]] = [[]]
     size = rows = 0
     for file in files:
-        if file.size >= file_bytes or file.rows >= FILE_ROWS:
+        if file.size >= file_bytes or file.rows >= FILE_ROWS or file.so_far:
             continue
         if size + file.size > file_bytes or rows + file.rows > FILE_ROWS:
             groups.append([])

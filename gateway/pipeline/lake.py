@@ -42,6 +42,8 @@ SETTINGS: Final = {
     "delta.deletedFileRetentionDuration": "interval 2 days",
 }
 """How far one can look back; a stream makes some ten thousand versions a day."""
+SO_FAR: Final = "open"
+"""What the names of such files begin with whose rows are of a time."""
 _NOTES: Final = "headgate"
 _REPLACED: Final = "replaced"
 """Counts the commits that took files out."""
@@ -68,6 +70,11 @@ class File:
     rows: int
     size: int
     stats: str = ""
+
+    @property
+    def so_far(self) -> bool:
+        """Whether its rows say what is open so far: the next step of gold takes it out, so it stays by itself."""
+        return os.path.basename(self.path).startswith(f"{SO_FAR}-")
 
 
 class Snapshot:
@@ -158,13 +165,19 @@ class Snapshot:
 
     # ---------------------------------------------------------------- rows
 
-    def read(self, spark: SparkSession, extra: Sequence[Column] = ()) -> DataFrame:
-        """The rows in the schema known here: a column that older files lack is null.
+    def read(
+        self,
+        spark: SparkSession,
+        extra: Sequence[Column] = (),
+        *,
+        files: Sequence[File] | None = None,
+    ) -> DataFrame:
+        """The rows (of some files) in the schema known here: a column that older files lack is null.
 
         ``extra`` are columns beyond the table's, such as ``schema.PAYLOAD``.
         """
         ddl = ", ".join([self.known.ddl, *(column.ddl for column in extra)])
-        paths = [file.path for file in self.files()]
+        paths = [file.path for file in (self.files() if files is None else files)]
         if not paths:
             return spark.createDataFrame([], ddl)
         names = [*self.known.names, *(column.name for column in extra)]

@@ -34,7 +34,7 @@ class Run:
         batch_id: of a stream its batch, of gold the last addition to bronze; of others ms since 1970 at the begin.
         offsets: how far each writer was read.
         losses: what could not be read.
-        by: what made it: Spark, DuckDB, pyarrow; not in the table.
+        by: what made it: Spark, pyarrow; not in the table.
     """
 
     job: str

@@ -36,7 +36,7 @@ MESSAGES: Final = table_of(
     type          string    request, response, event; null unless flux
     flags         int       of PROTO; null unless flux
     userid        long      stamped; of nfp, oslo and state what detail says
-    claimed       long      userid before it was stamped; 4294967295: none
+    claimed       long      userid before stamping; 4294967295: none; of an event that went out: how many brokers got it
     rolemask      long      stamped; null unless flux
     nodeid        long      rank that a request asks for; null of all else
     errnum        long      of a response, 0: none; null of all else
@@ -81,6 +81,26 @@ TRAFFIC: Final = table_of(
     oldest=2,
 )
 
+DELIVERIES: Final = table_of(
+    "deliveries",
+    "Events by receiver, by windows of 10 s (capture = both): an event that went to three clients is three deliveries. "
+    "A stream adds rows, so add up.",
+    """
+    window          timestamp begin of 10 s
+    rank            long      rank that delivered
+    service         string    topic up to the first dot
+    topic           string    whole topic
+    userid          long      who published
+    events          long      events that were handed out, also where nobody wanted them
+    n               long      deliveries to clients
+    payload_bytes   long      their payloads
+    wire_bytes      long      all their parts
+    tree_n          long      deliveries to brokers of the tree
+    tree_wire_bytes long      all their parts
+    dt              date      partition
+    """,
+)
+
 TREE_TRAFFIC: Final = table_of(
     "tree_traffic",
     "Messages between the brokers of the tree by windows of 10 s; a stream adds rows, so add up.",
@@ -101,25 +121,26 @@ TREE_TRAFFIC: Final = table_of(
 
 RPC: Final = table_of(
     "rpc",
-    "Calls, each once, where it entered the tree, with the responses that were found for it.",
+    "Calls, each once, where it entered the tree, with the responses that were found for it; also those that the "
+    "broker there refused, which answers them at once.",
     """
     req_ts        timestamp when the request passed
     ts_ns         long      the same, ns
     rank          long      rank where it entered
-    origin        string    who asked
+    origin        string    who asked; null of a refused one where the broker did not know it yet
     matchtag      long      of the request
     topic         string    whole topic
     service       string    topic up to the first dot
     userid        long      who asked
     lat_ns        long      until the first response
     last_ns       long      until the last one
-    errnum        long      of the last response
+    errnum        long      of the last response, or of the refusal
     n_responses   long      how many responses
     streaming     boolean   the request asked for many
     outcome       string    answered; unanswered; reused: its tag was taken; not captured: see rpc_latency
     dt            date      partition, of the request
     """,
-    oldest=2,
+    oldest=3,
 )
 
 RPC_LATENCY: Final = table_of(
@@ -144,7 +165,7 @@ RPC_LATENCY: Final = table_of(
     reused_tags           long requests whose tag was still open
     dt                    date partition
     """,
-    oldest=2,
+    oldest=3,
 )
 
 TREE_LATENCY: Final = table_of(
@@ -175,14 +196,14 @@ DENIED: Final = table_of(
     transport     string    as in messages
     peer          string    who
     claimed       long      userid it claimed; null of an answer
-    userid        long      userid it was given; null of an answer
+    userid        long      userid it was given; of an answer: whose call it answers, null where that is not known
     rolemask      long      roles it was given; null of an answer
     topic         string    of the request; null of a link
     errno         int       POSIX number
     kind          string    request, link, web; answer: a client's service said so
     dt            date      partition
     """,
-    oldest=2,
+    oldest=3,
 )
 
 ERRORS: Final = table_of(
@@ -246,13 +267,13 @@ USER_USAGE: Final = table_of(
     requests      long      that came in
     responses     long      that came in
     events        long      that came in
-    denied        long      refused for want of rights
+    denied        long      refused for want of rights, by a broker, a gateway or a service: rows of denied
     errors        long      failed otherwise
     payload_bytes long      of what came in
     wire_bytes    long      of what came in
     rpc_ns        long      sum of the latencies of the calls
     """,
-    oldest=2,
+    oldest=3,
 )
 
 JOB_OUTCOMES: Final = table_of(
@@ -322,11 +343,45 @@ RUNS: Final = table_of(
     """,
 )
 
+OPEN: Final = table_of(
+    "_open",
+    "What the gold of a stream waits for: calls without their last response, the last event of each sequence, jobs "
+    "that go on, the hops of peers. Replaced by each step.",
+    """
+    kind          string    call, event, job, hop
+    rank          long      as in messages
+    run           string    as in messages
+    writer        string    as in messages; of events and jobs
+    peer          string    as in messages; of events
+    peer_id       long      as in messages; of events and hops
+    origin        string    as in messages; of a hop, the hop
+    routes        int       as in messages; of hops
+    matchtag      long      of the request
+    event_seq     long      of the event
+    seq           long      number of the record
+    ts_ns         long      when it passed; of a hop, when it was last seen
+    topic         string    of the request
+    userid        long      of the request
+    streaming     boolean   the request asked for many
+    entered       boolean   the call entered the tree here
+    source        string    as in tree_latency
+    target        string    as in tree_latency
+    unseen        boolean   the answer of a built-in service is not captured
+    n_in          long      responses that came in until now
+    n_out         long      responses that went out until now
+    first_ns      long      when the first one passed
+    last_in_ns    long      when the last one came in
+    last_out_ns   long      when the last one went out
+    detail        string    as in messages; of jobs
+    dt            date      partition, of ts_ns
+    """,
+)
+
 GOLD: Final = (
-    TRAFFIC, TREE_TRAFFIC, RPC, RPC_LATENCY, TREE_LATENCY, DENIED, ERRORS, EVENT_GAPS, ORDER_CHECK, USER_USAGE,
-    JOB_OUTCOMES, NOTIFICATIONS, SLOW,
+    TRAFFIC, DELIVERIES, TREE_TRAFFIC, RPC, RPC_LATENCY, TREE_LATENCY, DENIED, ERRORS, EVENT_GAPS, ORDER_CHECK,
+    USER_USAGE, JOB_OUTCOMES, NOTIFICATIONS, SLOW,
 )  # fmt: skip
-TABLES: Final = {table.name: table for table in (MESSAGES, *GOLD, RUNS)}
+TABLES: Final = {table.name: table for table in (MESSAGES, *GOLD, OPEN, RUNS)}
 """Every table by name."""
 
 
@@ -341,7 +396,7 @@ def table_named(name: str) -> Table:
     return TABLES[name]
 
 
-def markdown(tables: tuple[Table, ...] = (MESSAGES, *GOLD, RUNS)) -> str:
+def markdown(tables: tuple[Table, ...] = (MESSAGES, *GOLD, OPEN, RUNS)) -> str:
     """The tables for a document."""
     lines = []
     for table in tables:

@@ -18,7 +18,7 @@ from gateway import delta
 from gateway.pipeline import offsets, runs, schema
 from gateway.pipeline.bronze import TASKS_A_CORE, How, by_spark, commit, judge
 from gateway.pipeline.errors import PipelineError
-from gateway.pipeline.follow import Follow, OnRun
+from gateway.pipeline.gold import Follow, OnRun
 from gateway.pipeline.session import first_line, plain_errors
 from gateway.pipeline.spans import Loss
 from gateway.pipeline.warehouse import STREAM, Warehouse, until_it_passes
@@ -90,7 +90,7 @@ class Stream:
             self.query.stop()
             raise
         self._started.set()
-        self._gold = Follow(warehouse, on_run) if gold else None
+        self._gold = Follow(spark, warehouse, on_run) if gold else None
         if self._gold is not None:
             self._gold.start()
 

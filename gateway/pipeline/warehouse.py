@@ -173,21 +173,6 @@ class Warehouse:
         """Delete files that were written and will not be committed."""
         parts.discard(self.table(table), [each.path for each in files])
 
-    def replace(
-        self, files: Sequence[File], on: Snapshot, dates: Sequence[str], done: Mapping[str, int]
-    ) -> int:
-        """Make the rows of ``files`` all that the ``dates`` of a table hold, in one step; returns how many there are.
-
-        Raises:
-            PipelineError: rows of a date that is not among ``dates``; they are refused, not lost.
-            Conflict: the table was changed since ``on``.
-        """
-        if stray := sorted({each.date for each in files} - set(dates)):
-            expected = ", ".join(dates) or "no date"
-            raise PipelineError(f"{on.known.name}: rows of {stray[0]}; expected {expected} only")
-        on.commit(files, removed=on.files(dates), done=done)
-        return sum(each.rows for each in files)
-
     def add_bronze(
         self,
         on: Snapshot,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.pipeline.batch import batch
+from gateway.pipeline.gold import batch
 from gateway.pipeline.ingest import ingest
 from gateway.pipeline.warehouse import Warehouse
 from tests.bench import rows_picture

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.pipeline.batch import batch
 from gateway.pipeline.errors import PipelineError
+from gateway.pipeline.gold import batch
 from gateway.pipeline.warehouse import Warehouse
 from tests.bench.spark_load import make_up
 from tests.bench.targets import Row

@@ -1,6 +1,6 @@
 """Bronze and gold for the tests of tables: histories as rows, a warehouse of them, and how two tables differ."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -44,19 +44,27 @@ def _job_of_two_ranks() -> list[traffic.Row]:
 
 
 def fill(warehouse: Warehouse, rows: list[traffic.Row], feed: str = "ingest") -> None:
-    """Bronze as ``ingest`` leaves it: a file for each run in each of its dates."""
+    """Bronze as an addition leaves it: a file for each date."""
     warehouse.ready()
     warehouse.claim(feed)
-    runs: dict[str, list[traffic.Row]] = defaultdict(list)
-    for row in rows:
-        runs[row["run"]].append(row)
-    files = [file for some in runs.values() for file in warehouse.write_rows("messages", traffic.arrow(some))]
+    files = warehouse.write_rows("messages", traffic.arrow(rows))
     warehouse.add_bronze(warehouse.at("messages"), files, {})
 
 
 def gold(warehouse: Warehouse, names: Iterable[str] = oracle.TABLES) -> dict[str, list[Any]]:
     """All rows of gold tables."""
     return {name: warehouse.scan(name).to_pylist() for name in names}
+
+
+def added(
+    rows: Iterable[dict[str, Any]], keys: Iterable[str], sums: Iterable[str]
+) -> dict[Any, Counter[str]]:
+    """Sums by key: rows of a stream add up."""
+    table: dict[Any, Counter[str]] = {}
+    for row in rows:
+        key = tuple(plain(row[name]) for name in keys)
+        table.setdefault(key, Counter()).update({name: row[name] for name in sums})
+    return table
 
 
 def plain(value: Any) -> Any:

@@ -91,22 +91,27 @@ def errnum(row: Row) -> int:
 
 
 def matched(rows: list[Row]) -> tuple[list[Call], list[Row]]:
-    """All calls of accepted requests, and the responses nobody had asked for."""
+    """All calls, those refused at once among them, and the responses nobody had asked for."""
     calls: list[Call] = []
     orphans: list[Row] = []
     opened: dict[tuple[Any, ...], Call] = {}
     for row in endpoints(rows):
-        if row["kind"] != "flux" or row["type"] == "event" or not row["matchtag"] or row["origin"] is None:
+        if row["kind"] != "flux" or row["type"] == "event" or not row["matchtag"]:
+            continue
+        refused = row["direction"] == "denied" and not row["via_id"]
+        if row["origin"] is None and not refused:
             continue
         key = (row["rank"], row["run"], row["origin"], row["matchtag"])
         if row["type"] == "request" and (row["direction"] == "out" or row["flags"] & 0x04):
             continue
-        if row["type"] == "request" and (row["direction"] == "in" or not row["via_id"]):
+        if row["type"] == "request" and (row["direction"] == "in" or refused):
             if key in opened:
-                opened[key].reused = True
-            opened[key] = Call(row)
-            if row["direction"] == "in":
-                calls.append(opened[key])
+                opened.pop(key).reused = True
+            calls.append(Call(row))
+            if refused:
+                calls[-1].take(row)
+            else:
+                opened[key] = calls[-1]
         elif key in opened:
             if opened[key].take(row):
                 del opened[key]
@@ -207,7 +212,7 @@ def tree_latency(rows: list[Row]) -> list[Row]:
     took: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for call in matched(rows)[0]:
         latency, row = first_latency(call), call.row
-        if latency is not None:
+        if latency is not None and row["direction"] == "in":
             ends = (
                 row["peer"] if row["role"] in BROKERS else row["role"],
                 row["via"] if row["via_role"] in BROKERS else row["via_role"],
@@ -259,6 +264,32 @@ def traffic(rows: list[Row]) -> list[Row]:
     return summed([row for row in rows if not passes_on(row) and not refused_inside(row)], names)
 
 
+def deliveries(rows: list[Row]) -> list[Row]:
+    sums: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        if row["type"] == "event" and row["direction"] == "out":
+            up = row["role"] in BROKERS
+            brokers = row["delivered"] if up else 0 if row["claimed"] == WRAP else row["claimed"]
+            clients = row["delivered"] - brokers
+            place = sums[row["ts_ns"] // (10 * S), row["rank"], row["topic"], row["userid"]]
+            place.update(events=1, n=clients, payload_bytes=clients * row["payload_len"])
+            place.update(
+                wire_bytes=clients * row["wire_len"],
+                tree_n=brokers,
+                tree_wire_bytes=brokers * row["wire_len"],
+            )
+    names = ("events", "n", "payload_bytes", "wire_bytes", "tree_n", "tree_wire_bytes")
+    return [
+        {
+            "window": at(window * 10 * S),
+            **dict(zip(("rank", "topic", "userid"), rest, strict=True)),
+            **{name: place[name] for name in names},
+            "dt": day(window * 10 * S),
+        }
+        for (window, *rest), place in sums.items()
+    ]
+
+
 def tree_traffic(rows: list[Row]) -> list[Row]:
     named = [row | {"service": row["topic"].partition(".")[0]} for row in rows if passes_on(row)]
     return summed(named, ("rank", "peer", "role", "direction", "type", "service"))
@@ -282,19 +313,26 @@ def refusals(rows: list[Row]) -> list[tuple[Row, Row]]:
 
 def denied(rows: list[Row]) -> list[Row]:
     table = [said for _, said in refusals(rows) if said["errno"] in POLICY]
+    asked = {
+        (row["rank"], row["run"], row["seq"]): call.row for call in matched(rows)[0] for row in call.came
+    }
     for row in rows:
         if row["direction"] == "in" and row["errnum"] in POLICY and row["role"] not in BROKERS:
             kept = {name: row[name] for name in ("ts", "rank", "transport", "topic", "dt")}
-            nobody = dict.fromkeys(("claimed", "userid", "rolemask"))
-            table.append(kept | nobody | {"peer": row["via"], "errno": row["errnum"], "kind": "answer"})
+            call = asked.get((row["rank"], row["run"], row["seq"]), {})
+            kept |= {"claimed": None, "rolemask": None, "userid": call.get("userid")}
+            if call:
+                kept["topic"] = call["topic"]
+            table.append(kept | {"peer": row["via"], "errno": row["errnum"], "kind": "answer"})
     return table
 
 
 def errors(rows: list[Row]) -> list[Row]:
     found = [
-        (call["ts_ns"], call["rank"], call["topic"], min(call["errnum"], 2**31 - 1), "answer", call["userid"])
-        for call in rpc(rows)
-        if call["errnum"] and not (call["streaming"] and call["errnum"] == 61)
+        (row["ts_ns"], row["rank"], row["topic"], min(call.errnum, 2**31 - 1), "answer", row["userid"])
+        for call in matched(rows)[0]
+        if (row := call.row)["direction"] == "in" and call.entered
+        if call.counted and call.errnum and not (call.streaming and call.errnum == 61)
     ]
     for row, said in refusals(rows):
         call = (
@@ -413,9 +451,8 @@ def user_usage(rows: list[Row]) -> list[Row]:
             who["wire_bytes"] += row["wire_len"]
             if row["kind"] == "flux":
                 who[row["type"] + "s"] += 1
-    for row, said in refusals(rows):
-        if said["errno"] in POLICY:
-            sums[row["dt"], said["userid"]]["denied"] += 1
+    for row in denied(rows):
+        sums[row["dt"], row["userid"]]["denied"] += 1
     for row in errors(rows):
         sums[row["dt"], row["userid"]]["errors"] += row["n"]
     for call in rpc(rows):
@@ -491,7 +528,7 @@ def slow(rows: list[Row]) -> list[Row]:
 TABLES: dict[str, Callable[[list[Row]], list[Row]]] = {
     build.__name__: build
     for build in (
-        traffic, tree_traffic, rpc, rpc_latency, tree_latency, denied, errors, event_gaps, order_check, user_usage,
-        job_outcomes, notifications, slow,
+        traffic, deliveries, tree_traffic, rpc, rpc_latency, tree_latency, denied, errors, event_gaps, order_check,
+        user_usage, job_outcomes, notifications, slow,
     )
 }  # fmt: skip

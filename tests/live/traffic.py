@@ -143,6 +143,7 @@ class Writer:
                 0,
                 direction="out",
                 delivered=client,
+                claimed=client - 1,
                 via_id=0,
                 peer=None,
                 role=None,

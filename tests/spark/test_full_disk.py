@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.errors import HeadgateError
-from gateway.pipeline.batch import batch
+from gateway.pipeline.gold import batch
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import traffic
 from tests.live.gold import NOTHING, differences, fill, gold

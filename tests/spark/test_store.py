@@ -13,7 +13,7 @@ import pytest
 from broker.cli.main import main
 from broker.journal.shipping import Shipper
 from gateway import pipeline
-from gateway.pipeline import batch, verify
+from gateway.pipeline import gold, verify
 from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle, segments
@@ -39,7 +39,7 @@ def test_batch_makes_the_same_tables_in_a_store(spark: Any, s3: Apart) -> None:
     fill(warehouse, rows)
     compact(warehouse, ["messages"])
     s3.tell(refuse=2)
-    run = batch.batch(spark, warehouse, tables=TABLES)
+    run = gold.batch(spark, warehouse, tables=TABLES)
     made = {name: warehouse.scan(name).to_pylist() for name in TABLES}
     assert (run.rows_in, run.rows_out) == (len(rows), sum(map(len, made.values())))
     for name in TABLES:
@@ -75,7 +75,7 @@ def test_a_stream_brings_bronze_and_gold_into_a_store(spark: Any, s3: Apart, tmp
     rows = warehouse.scan("messages").to_pylist()
     assert differences("rpc", warehouse.scan("rpc").to_pylist(), oracle.rpc(rows)) == NOTHING
     assert sum(warehouse.scan("traffic", ["n"])["n"].to_pylist()) == 120
-    run = batch.batch(None, warehouse)
+    run = gold.batch(spark, warehouse)
     assert (run.rows_in, warehouse.feed()["gold"]) == (120, 1)
     segments.write(journal, "rank0", talked(120, 60), 120, per_block=10, peers=PEERS)
     stream = Stream(spark, journal, warehouse, checkpoint=str(tmp_path / "checkpoint"))

@@ -16,14 +16,12 @@ import pytest
 from gateway.pipeline import compact, offsets, runs, schema, verify
 from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.ingest import ingest
-from gateway.pipeline.lake import File
 from gateway.pipeline.stream import Stream
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle, segments
-from tests.live.gold import differences
+from tests.live.gold import added, differences
 from tests.live.segments import T0, note
 from tests.spark.talk import PEERS, said, talked
-from tests.unit.gateway.pipeline.test_increment import added
 
 
 @pytest.fixture
@@ -218,28 +216,6 @@ def test_a_batch_done_again_adds_nothing(spark, journal: Path, warehouse: Wareho
     assert numbers(warehouse) == numbers(warehouse, "gold") == [0, 1]
 
 
-def test_a_step_of_gold_that_was_killed_is_gone_on_with(spark, journal: Path, warehouse: Warehouse) -> None:
-    """It had added to one table and died: that table gets nothing twice, the others what they lack."""
-    from gateway.pipeline.follow import step
-
-    segments.write(journal, "rank0", said(30), per_block=10, peers=PEERS)
-    read_all(spark, journal, warehouse)
-
-    class Killed(Warehouse):
-        def write_rows(self, table: str, rows: object) -> list[File]:
-            if table == "user_usage":
-                raise KeyboardInterrupt
-            return super().write_rows(table, rows)
-
-    with pytest.raises(KeyboardInterrupt):
-        step(Killed(warehouse.root))
-    assert (warehouse.at("traffic").done("gold"), warehouse.feed()["gold"]) == (0, -1)
-    read_all(spark, journal, warehouse, gold=True)
-    assert sum(warehouse.scan("traffic", ["n"])["n"].to_pylist()) == 30
-    assert sum(warehouse.scan("user_usage", ["requests"])["requests"].to_pylist()) == 30
-    assert (numbers(warehouse, "gold"), step(warehouse)) == ([0], None)
-
-
 def until(met: Callable[[], bool], seconds: float = 200.0) -> None:
     deadline = time.monotonic() + seconds
     while not met():
@@ -250,8 +226,7 @@ def until(met: Callable[[], bool], seconds: float = 200.0) -> None:
 @pytest.mark.timeout(600)
 def test_stream_batch_and_compact_at_once(spark, journal: Path, warehouse: Warehouse) -> None:
     """All write into one warehouse at the same time; what is there at the end is what plain Python says."""
-    from gateway.pipeline.batch import batch
-    from gateway.pipeline.follow import step
+    from gateway.pipeline.gold import batch, step
 
     segments.write(journal, "rank0", talked(0, 20), per_block=10, peers=PEERS)
     warehouse.ready()
@@ -267,7 +242,10 @@ def test_stream_batch_and_compact_at_once(spark, journal: Path, warehouse: Wareh
 
     jobs = [
         threading.Thread(target=again_and_again, args=(job,))
-        for job in (lambda: compact.compact(warehouse), lambda: batch(None, warehouse, ["2026-01-01"]))
+        for job in (
+            lambda: compact.compact(warehouse),
+            lambda: batch(spark, warehouse, ["2026-01-01"], tables=["traffic", "rpc"]),
+        )
     ]
     stream = Stream(spark, journal, warehouse, trigger_s=0.2)
     try:
@@ -283,7 +261,7 @@ def test_stream_batch_and_compact_at_once(spark, journal: Path, warehouse: Wareh
         stream.stop()
     stream.check()
     assert problems == []
-    while step(warehouse):
+    while step(spark, warehouse):
         pass
     assert seqs(warehouse) == list(range(80))
     assert verify.verify(journal, warehouse).ok

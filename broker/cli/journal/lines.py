@@ -81,7 +81,7 @@ def _user(record: Record) -> str:
     if record.userid is None:
         return ""
     user = "?" if record.userid == USERID_UNKNOWN else str(record.userid)
-    if record.claimed not in (record.userid, USERID_UNKNOWN, 0):
+    if record.delivered is None and record.claimed not in (record.userid, USERID_UNKNOWN, 0):
         user += f"(claimed {record.claimed})"
     return f"user={user}"
 
@@ -98,6 +98,8 @@ def _facts(record: Record) -> list[str]:
         facts.append(f"seq={record.event_seq}")
     if record.delivered is not None:
         facts.append(f"delivered={record.delivered}")
+        if record.claimed not in (0, USERID_UNKNOWN):
+            facts.append(f"brokers={record.claimed}")
     if record.reason:
         facts.append(f"denied:{error_name(record.reason)}")
     return facts

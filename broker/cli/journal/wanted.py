@@ -47,7 +47,10 @@ class Wanted:
         return (
             (not self.types or (record.type or record.kind) in self.types)
             and (not self.topics or any(fnmatchcase(record.topic, each) for each in self.topics))
-            and (self.user is None or self.user in (record.userid, record.claimed))
+            and (
+                self.user is None
+                or self.user in (record.userid, record.claimed if record.delivered is None else None)
+            )
             and (self.direction is None or record.direction == self.direction)
         )
 

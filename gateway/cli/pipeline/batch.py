@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from gateway.cli.pipeline import given
 from gateway.pipeline.warehouse import Warehouse
 
+RECORD_BYTES: Final = 100
+"""Of a record in the journal, about: how the JVM is set up depends on whether rows are few."""
 EXAMPLES = (
     "headgate pipeline batch --journal journal --warehouse warehouse       journal to tables",
     "headgate pipeline batch --warehouse warehouse --since 2026-01-01      gold of these dates again",
@@ -29,31 +33,29 @@ def batch(
     as_json: options.AsJson = False,
 ) -> int:
     """Make gold of the dates whose bronze has changed, and of those asked for; whole dates are replaced, so doing it
-    again is harmless, also beside a stream. DuckDB makes it, here, within four GiB; with --master or --conf
-    it does so in the tasks of Spark, each for some ranks.
+    again is harmless, also beside a stream. Spark makes it: here, unless --master or spark-submit says where.
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal or warehouse.
     """
-    import duckdb  # noqa: F401 - it is needed last: that it is missing is said before the journal is read
-
-    from gateway.pipeline import batch as job
-    from gateway.pipeline import ingest, schema
+    from gateway.pipeline import gold, ingest, schema, session
     from gateway.pipeline.progress import Progress
 
     skip = given.skips(on_corrupt)
     names = [schema.table_named(name).name for name in table or ()]
     target = Warehouse(warehouse) if journal else given.existing(warehouse)
     where, screen = given.Spark(master, conf, verbose), Screen(as_json)
-    if journal and where.asked:
-        ingest.pending(journal, target)  # what is wrong with the journal is said before a JVM starts
-    with Progress(quiet=as_json) as progress, where.where_asked("batch", progress) as spark:
+    session.require()
+    rows = sum(file.rows for file in target.at(schema.MESSAGES.name).files())
+    if journal:  # what is wrong with it is said before a JVM starts
+        rows += sum(span.end - span.start for span in ingest.pending(journal, target).spans) // RECORD_BYTES
+    with Progress(quiet=as_json) as progress, where.session("batch", progress, rows=rows) as spark:
         if journal:
             tell = progress.step("ingest", "segments")
             run = ingest.ingest(spark, journal, target, payload=payload, skip=skip, tell=tell)
             screen.record(run.as_json(), given.line_of(run))
         dates = given.dates(target, "messages", since, until)
         tell = progress.step("batch", "tables")
-        run = job.batch(spark, target, dates, tables=names or job.NAMES, tell=tell)
+        run = gold.batch(spark, target, dates, tables=names or gold.NAMES, tell=tell)
     screen.record(run.as_json(), given.line_of(run))
     return OK
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -125,20 +124,6 @@ class Spark:
             )
             with progress.waiting(words):
                 session.close(made)
-
-    @property
-    def asked(self) -> bool:
-        """Whether ``--master``, ``--conf`` or spark-submit asks for Spark."""
-        return bool(self.master or self.conf or "PYSPARK_GATEWAY_PORT" in os.environ)
-
-    @contextlib.contextmanager
-    def where_asked(self, name: str, progress: Progress) -> Iterator[SparkSession | None]:
-        """A session where Spark is ``asked`` for; else None: this process does it."""
-        if not self.asked:
-            yield None
-            return
-        with self.session(name, progress) as made:
-            yield made
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""Gold tables, each a pure function of rows of bronze, in DuckDB's SQL; what a table means stands in its module.
+"""Gold tables, each a pure function of rows of bronze, in Spark's SQL; what a table means stands in its module.
 
-``traffic``   traffic, tree_traffic
+``traffic``   traffic, deliveries, tree_traffic
 ``calls``     requests and their responses: rpc, and what latencies, errors and usage are made of
 ``latency``   rpc_latency, tree_latency
 ``denied``    denied, errors
@@ -11,6 +11,5 @@
 ``notes``     notifications, slow
 ``sql``       words that they share, and what they are given
 ``catalogue`` all of them by name, and what a step of a stream leaves open
-``inprocess`` runs them, in this process or in a task of Spark
-``increment`` what one step of a stream adds to each table
+``made``      their DataFrames
 """

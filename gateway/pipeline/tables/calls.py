@@ -5,8 +5,8 @@ Key of a call is (rank, run, origin, matchtag). The rows of a key are walked by 
 which the broker handled them; times only date them. A request opens a call. A response belongs to the call that is
 open; it ends it when the call asked for one response, or with an errnum. A response while none is open is an
 *orphan*. A request while a call is open takes its tag: the earlier one is *reused*, and what comes is the later
-one's. Requests that a broker denied open calls, too, so that their answers are not taken for somebody else's; they
-are no calls. What a built-in service denied (``via`` is this broker) had come in: that is an answer.
+one's. A request that the broker refused is a call, and its own answer: what the broker sends then is that again.
+Nobody needs to know its origin. What a built-in service denied (``via`` is this broker) had come in: that is an answer.
 
 What came in counts. With ``capture = both`` a response has an echo where it went out, which is passed over; but an
 answer that the broker itself made (it refused, or the provider went away) is seen only there, and so it counts where
@@ -21,134 +21,134 @@ Steps, from rows to calls:
 ``hops``      the hop of each peer: whose rows are those that carry no origin (a response on its last leg, a request
               refused as it was received) says the peer. It is the origin of the requests that the peer sent itself,
               those with the fewest routes
-``resolved``  bronze with ``origin`` filled in so
-``legs``      rows that calls are made of, with a tag and an origin and wanting a response; ``what``: 1 a request that
-              came in, 2 one that was refused, 3 a response that came in, 4 one that went out
-``part``      the legs of one slice of the keys, for sorting takes memory: the next two are made slice by slice
-``closed``    each leg with its call, the number of the last request of its key, and whether it is an orphan: behind
-              the row that ended the call, or before any. Keys are hashed: strings are neither sorted nor compared
-``calls``     one row for each call, denied request (``what`` 2) and orphan (3). ``reused``: its tag was ``taken``;
-              ``open``: it waits for a response that could be seen, and is not older than ``since_ns``. Of an unseen
-              call only its refusal is recorded, and that right behind the request: it is open as long as nothing else
-              came behind it
-``settled``   those that are not open, with their latency, until the first response
+``resolved``  bronze with ``origin`` filled in so; bronze itself where no row needs it
+``legs``      rows that calls are made of, with a tag and an origin (a refused request needs none) and wanting a
+              response; ``what``: 1 a request that
+              came in, 2 one that was refused, 3 a response that came in, 4 one that went out. What a call is told of
+              by its request stands with the request alone: the fewer strings are sorted, the better
+``asked``     each leg with its call, the number of the last request of its key. Keys are hashed, and the tasks share
+              them: one shuffle, one sort, and all that follows is of rows that lie together
+``closed``    the same with whether it is an orphan: behind a row that ended the call, or before any
+``calls``     one row for each call, those refused (``what`` 2) and orphans (3) among them, with its latency until the
+              first response. ``reused``: its tag was ``taken``; ``open``: it waits for a response that could be seen,
+              and is not older than ``since_ns``. Of an unseen call only its refusal is recorded, and that right
+              behind the request: it is open as long as nothing else came behind it (``newest``)
 
-Left open is the request of each open call with its first and last response (the last stands for those between, by
-``weight``), and the hops.
+Left open is each open call as it is, which the next batch takes for its request that had (``had``) responses before;
+and the hops.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gateway.pipeline.tables.sql import SERVICE
+from gateway.pipeline.tables.sql import SERVICE, day_of, of_broker, since
 
-LEG: Final = (
-    "rank", "run", "origin", "matchtag", "seq", "ts_ns", "topic", "userid", "what", "streaming", "errnum", "entered",
-    "source", "target", "unseen", "weight",
+NEVER: Final = (1 << 63) - 1
+"""``since_ns`` where nothing is left open."""
+CALL: Final = (
+    "rank", "run", "origin", "matchtag", "seq", "ts_ns", "topic", "userid", "streaming", "entered", "source", "target",
+    "unseen", "n_in", "n_out", "first_ns", "last_in_ns", "last_out_ns",
 )  # fmt: skip
-HOP: Final = ("rank", "run", "peer_id", "hop", "routes", "seq", "seen_ns")
+HOP: Final = ("rank", "run", "peer_id", "origin", "routes", "seq", "ts_ns")
 """Columns of what is left open."""
 _HOPS: Final = """
-    SELECT rank, run, peer_id, arg_min(hop, place) AS hop, min(place) >> 48 AS routes,
-        min(place) & ((1::BIGINT << 48) - 1) AS seq, max(seen_ns) AS seen_ns
-    FROM (SELECT rank, run, peer_id, hop, (routes << 48) + seq AS place, seen_ns FROM before_hops UNION ALL BY NAME
-        SELECT rank, run, peer_id, origin AS hop, (routes::BIGINT << 48) + seq AS place, ts_ns AS seen_ns FROM bronze
-        WHERE direction = 'in' AND type = 'request' AND origin IS NOT NULL)
-    GROUP BY ALL"""
+    SELECT rank, run, peer_id, min_by(origin, place) AS hop, min(place) AS place, max(seen_ns) AS seen_ns FROM (
+        SELECT rank, run, peer_id, origin, min(shiftleft(CAST(routes AS BIGINT), 48) + seq) AS place,
+            max(ts_ns) AS seen_ns
+        FROM (SELECT rank, run, peer_id, origin, routes, seq, ts_ns FROM before WHERE kind = 'hop'
+            UNION ALL SELECT rank, run, peer_id, origin, routes, seq, ts_ns FROM bronze
+            WHERE direction = 'in' AND type = 'request' AND origin IS NOT NULL)
+        GROUP BY rank, run, peer_id, origin)
+    GROUP BY rank, run, peer_id"""
 _RESOLVED: Final = """
-    SELECT b.* REPLACE (CASE WHEN direction = 'in' THEN origin ELSE coalesce(origin, hop) END AS origin) FROM bronze b
-    LEFT JOIN (SELECT rank, run, peer_id, hop FROM hops) USING (rank, run, peer_id)"""
-_LEGS: Final = """
-    SELECT rank, run, origin, hash(run, origin) AS key, matchtag, seq, ts_ns, topic, userid, what,
-        type = 'request' AND flags & 64 <> 0 AS streaming,
-        CASE WHEN type = 'response' THEN errnum WHEN what = 4 THEN reason ELSE 0 END::BIGINT AS errnum,
-        NOT of_broker(CASE WHEN what = 3 THEN via_role ELSE role END) AS entered,
-        CASE WHEN of_broker(role) THEN peer ELSE role END AS source,
-        CASE WHEN of_broker(via_role) THEN via ELSE via_role END AS target,
-        coalesce(type = 'request' AND via_role = 'own' AND capture = 'in', false) AS unseen, 1::BIGINT AS weight
+    SELECT * EXCEPT (origin, hop), if(direction = 'in', origin, coalesce(origin, hop)) AS origin
+    FROM bronze LEFT JOIN (SELECT rank, run, peer_id, hop FROM hops) USING (rank, run, peer_id)"""
+_LEGS: Final = f"""
+    SELECT xxhash64(run, origin) AS key, rank, matchtag, seq, ts_ns, what, what <= 2 AS asks,
+        what <= 2 AND flags & 64 <> 0 AS streaming,
+        CASE WHEN type = 'response' THEN errnum WHEN what IN (2, 4) THEN CAST(reason AS BIGINT) ELSE 0 END AS errnum,
+        NOT {of_broker("if(what = 3, via_role, role)")} AS entered, if(what <= 3, topic, NULL) AS topic,
+        if(what <= 2, run, NULL) AS run, if(what <= 2, origin, NULL) AS origin, if(what <= 2, userid, NULL) AS userid,
+        CASE WHEN what > 2 THEN NULL WHEN {of_broker("role")} THEN peer ELSE role END AS source,
+        CASE WHEN what > 2 THEN NULL WHEN {of_broker("via_role")} THEN via ELSE via_role END AS target,
+        coalesce(type = 'request' AND via_role = 'own' AND capture = 'in', false) AS unseen,
+        CASE WHEN what = 3 AND errnum IN (1, 13) AND NOT {of_broker("role")} THEN struct(ts_ns, transport, via) END
+            AS barred,
+        CAST(NULL AS STRUCT<n_in: BIGINT, n_out: BIGINT, first_ns: BIGINT, last_in_ns: BIGINT, last_out_ns: BIGINT>)
+            AS had
     FROM (SELECT *, CASE WHEN type = 'request' AND direction = 'in' THEN 1 WHEN type = 'request' AND via_id = 0 THEN 2
-            WHEN direction = 'in' THEN 3 ELSE 4 END::TINYINT AS what
-        FROM resolved WHERE matchtag <> 0 AND origin IS NOT NULL AND (
-            (type = 'request' AND direction <> 'out' AND flags & 4 = 0)
-            OR (type = 'response' AND direction <> 'denied')))
-    UNION ALL BY NAME SELECT *, hash(run, origin) AS key FROM before_calls"""
+            WHEN direction = 'in' THEN 3 ELSE 4 END AS what
+        FROM resolved WHERE matchtag <> 0 AND (
+            (type = 'request' AND direction <> 'out' AND flags & 4 = 0
+                AND (origin IS NOT NULL OR (direction = 'denied' AND via_id = 0)))
+            OR (type = 'response' AND direction <> 'denied' AND origin IS NOT NULL)))
+    UNION ALL SELECT xxhash64(run, origin), rank, matchtag, seq, ts_ns, 1, true, streaming, 0, entered, topic, run,
+        origin, userid, source, target, unseen, NULL, struct(n_in, n_out, first_ns, last_in_ns, last_out_ns)
+    FROM before WHERE kind = 'call'"""
+_ASKED: Final = """
+    SELECT *, max(CASE WHEN asks THEN seq END) OVER so_far AS call,
+        last_value(CASE WHEN asks THEN streaming END) IGNORE NULLS OVER so_far AS streams, lead(asks) OVER next AS taken
+    FROM legs
+    WINDOW next AS (PARTITION BY key, matchtag, rank ORDER BY seq), so_far AS (
+        PARTITION BY key, matchtag, rank ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"""
 _CLOSED: Final = """
-    WITH asked AS (
-        SELECT *, max(CASE WHEN asks THEN seq END) OVER so_far AS call, lead(asks) OVER next AS taken
-        FROM (SELECT leg, key, matchtag, rank, seq, ts_ns, what, streaming, errnum, weight, what <= 2 AS asks FROM part)
-        WINDOW next AS (PARTITION BY key, matchtag, rank ORDER BY seq), so_far AS (
-            PARTITION BY key, matchtag, rank ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
-    ), ended AS (
-        SELECT key, matchtag, rank, call, CASE WHEN bool_or(streaming AND asks) THEN min(seq) FILTER (errnum <> 0)
-            ELSE min(seq) FILTER (NOT asks) END AS last_seq
-        FROM asked WHERE call IS NOT NULL GROUP BY key, matchtag, rank, call
-    )
-    SELECT a.*, a.call IS NULL OR a.seq > coalesce(e.last_seq, a.seq) AS orphan
-    FROM asked a LEFT JOIN ended e USING (key, matchtag, rank, call)"""
-_CALLS: Final = """
-    WITH counted AS (
-        SELECT min(leg) FILTER (asks) AS leg, call, min(ts_ns) FILTER (NOT asks) AS first_ns, max(errnum) AS errnum,
-            coalesce(sum(weight) FILTER (what = 3), 0)::BIGINT AS n_in,
-            coalesce(sum(weight) FILTER (what = 4), 0)::BIGINT AS n_out,
-            count(*) FILTER (what = 4 AND errnum <> 0) AS n_failed,
-            max(ts_ns) FILTER (what = 3 OR (what = 4 AND errnum <> 0)) AS last_seen,
-            max(ts_ns) FILTER (NOT asks) AS last_any, coalesce(bool_or(taken), false) AS taken
-        FROM closed WHERE NOT orphan GROUP BY rank, key, matchtag, call
-    ), answered AS (
-        SELECT l.* EXCLUDE (leg, seq, ts_ns, key, errnum, weight, unseen), l.ts_ns AS req_ns, l.unseen AS asked_unseen,
-            c.call, c.first_ns, c.errnum, c.taken,
-            CASE WHEN n_in > 0 THEN n_in + n_failed ELSE n_out END AS n_responses,
-            CASE WHEN n_in > 0 THEN last_seen ELSE last_any END AS last_ns
-        FROM counted c JOIN part l USING (leg)
-    ), seen AS (
-        SELECT * EXCLUDE (asked_unseen), asked_unseen AND n_responses = 0 AS unseen,
-            errnum <> 0 OR (NOT streaming AND n_responses > 0) AS ended
-        FROM answered
-    )
-    SELECT s.* EXCLUDE (ended, taken), taken AND NOT ended AND NOT unseen AS reused,
-        what = 1 AND NOT ended AND (unseen OR NOT taken) AND req_ns >= getvariable('since_ns')
+    SELECT *, call IS NULL OR coalesce(max(
+        CASE WHEN what = 2 OR (NOT asks AND (NOT streams OR errnum <> 0)) THEN seq END) OVER (
+        PARTITION BY key, matchtag, rank ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) >= call, false)
+        AS orphan
+    FROM asked"""
+_NEWEST: Final = f"""
+    SELECT rank, run, max(seq) AS newest FROM bronze WHERE :since_ns < {NEVER} GROUP BY rank, run"""
+_COUNTED: Final = """
+    SELECT rank, matchtag, if(orphan, seq, call) AS call, min(what) AS what, bool_or(streaming) AS streaming,
+        bool_or(entered) FILTER (WHERE asks OR orphan) AS entered, bool_or(unseen) AS asked_unseen,
+        max(topic) FILTER (WHERE asks OR orphan) AS topic, max(run) AS run, max(origin) AS origin,
+        max(userid) AS userid, max(source) AS source, max(target) AS target,
+        max(ts_ns) FILTER (WHERE asks) AS req_ns, max(errnum) AS errnum,
+        max(barred) AS barred, min(coalesce(had.first_ns, if(what = 1, NULL, ts_ns))) AS first_ns,
+        coalesce(max(had.n_in), 0) + count_if(what = 3) AS n_in,
+        coalesce(max(had.n_out), 0) + count_if(what IN (2, 4)) AS n_out,
+        count_if(what = 4 AND errnum <> 0) AS n_failed,
+        max(coalesce(had.last_in_ns, if(what = 3 OR (what = 4 AND errnum <> 0), ts_ns, NULL))) AS last_in_ns,
+        max(coalesce(had.last_out_ns, if(what IN (2, 4), ts_ns, NULL))) AS last_out_ns,
+        coalesce(bool_or(taken), false) AS taken
+    FROM closed WHERE NOT orphan OR what = 3
+    GROUP BY key, matchtag, rank, if(orphan, seq, call)"""
+_ANSWERED: Final = """
+    SELECT *, if(n_in > 0, n_in + n_failed, n_out) AS n_responses,
+        if(n_in > 0, last_in_ns, last_out_ns) AS last_ns FROM counted"""
+_SEEN: Final = """
+    SELECT *, asked_unseen AND n_responses = 0 AS unseen,
+        errnum <> 0 OR (NOT streaming AND n_responses > 0) AS ended FROM answered"""
+_CALLS: Final = f"""
+    SELECT /*+ BROADCAST(newest) */ * EXCEPT (ended, taken, newest), {since("req_ns", "first_ns")} AS lat_ns,
+        taken AND NOT ended AND NOT unseen AS reused,
+        what = 1 AND NOT ended AND (unseen OR NOT taken) AND req_ns >= :since_ns
             AND NOT (unseen AND coalesce(newest > call, false)) AS open
-    FROM seen s LEFT JOIN last_rows USING (rank, run)
-    UNION ALL BY NAME SELECT l.rank, l.run, l.origin, l.matchtag, l.what, l.seq AS call, l.topic, l.entered,
-        l.ts_ns AS first_ns, l.errnum, l.weight AS n_responses, false AS streaming, false AS unseen, false AS reused,
-        false AS open
-    FROM closed c JOIN part l USING (leg) WHERE c.orphan AND c.what = 3"""
-_PART: Final = """
-    SELECT rowid AS leg, * FROM legs WHERE key % getvariable('slices')::UBIGINT = getvariable('slice')"""
-_NEWEST: Final = "SELECT rank, run, max(seq) AS newest FROM bronze GROUP BY ALL"
-_SETTLED: Final = """
-    SELECT *, since(req_ns, first_ns) AS lat_ns FROM calls WHERE NOT open"""
+    FROM seen LEFT JOIN newest USING (rank, run)"""
 _RPC: Final = f"""
-    SELECT make_timestamp(req_ns // 1000) AS req_ts, req_ns AS ts_ns, rank, origin, matchtag, topic,
-        {SERVICE}, userid, lat_ns, since(req_ns, last_ns) AS last_ns,
-        CASE WHEN n_responses > 0 THEN errnum END AS errnum, n_responses, streaming,
+    SELECT timestamp_micros(req_ns div 1000) AS req_ts, req_ns AS ts_ns, rank, origin, matchtag, topic,
+        {SERVICE}, userid, lat_ns, {since("req_ns", "last_ns")} AS last_ns,
+        if(n_responses > 0, errnum, NULL) AS errnum, n_responses, streaming,
         CASE WHEN n_responses > 0 THEN 'answered' WHEN unseen THEN 'not captured' WHEN reused THEN 'reused'
             ELSE 'unanswered' END AS outcome,
-        day_of(req_ns) AS dt
-    FROM settled WHERE what = 1 AND entered"""
-_THEIRS: Final = """
-    SELECT legs.* FROM legs JOIN (SELECT rank, run, origin, matchtag, call FROM calls WHERE open)
-        USING (rank, run, origin, matchtag) WHERE seq >= call"""
-_SAME: Final = ", ".join(
-    f"any_value({name}) AS {name}"
-    for name in ("streaming", "errnum", "topic", "userid", "entered", "source", "target", "unseen")
-)
-_OPEN: Final = f"""
-    WITH theirs AS MATERIALIZED ({_THEIRS})
-    SELECT {", ".join(LEG)} FROM theirs WHERE what <= 2
-    UNION ALL BY NAME SELECT rank, run, origin, matchtag, what, {_SAME}, min(seq) AS seq, min(ts_ns) AS ts_ns,
-        1::BIGINT AS weight FROM theirs WHERE what > 2 GROUP BY rank, run, origin, matchtag, what
-    UNION ALL BY NAME SELECT rank, run, origin, matchtag, what, {_SAME}, max(seq) AS seq, max(ts_ns) AS ts_ns,
-        (sum(weight) - 1)::BIGINT AS weight FROM theirs WHERE what > 2 GROUP BY rank, run, origin, matchtag, what
-    HAVING sum(weight) > 1"""
+        {day_of("req_ns")} AS dt, what
+    FROM calls WHERE what <= 2 AND entered AND NOT open"""
 
-STEPS: Final = {"hops": _HOPS, "legs": _LEGS, "last_rows": _NEWEST, "closed": _CLOSED, "calls": _CALLS}
-SLICED: Final = {"calls": ("legs", "closed")}
-"""Made slice by slice of the first, of which it has as many as its rows need; the second is made anew for each."""
-VIEWS: Final = {"part": _PART, "resolved": _RESOLVED, "settled": _SETTLED, "rpc": _RPC}
-TABLES: Final = {"rpc": "FROM rpc"}
+VIEWS: Final = {
+    "hops": _HOPS, "legs": _LEGS, "asked": _ASKED, "closed": _CLOSED, "counted": _COUNTED, "answered": _ANSWERED,
+    "seen": _SEEN, "newest": _NEWEST, "rpc": _RPC,
+}  # fmt: skip
+RESOLVED: Final = _RESOLVED
+CALLS: Final = _CALLS
+TABLES: Final = {"rpc": "SELECT * FROM rpc"}
 OPEN: Final = {
-    "calls": _OPEN,
-    "hops": f"SELECT {', '.join(HOP)} FROM hops WHERE seen_ns >= getvariable('since_ns')",
+    "call": f"""
+    SELECT {", ".join(CALL)} FROM (
+        SELECT * EXCEPT (unseen), call AS seq, req_ns AS ts_ns, asked_unseen AS unseen FROM calls WHERE open)""",
+    "hop": """
+    SELECT rank, run, peer_id, hop AS origin, CAST(shiftright(place, 48) AS INT) AS routes,
+        place & (shiftleft(1L, 48) - 1) AS seq, seen_ns AS ts_ns
+    FROM hops WHERE seen_ns >= :since_ns""",
 }

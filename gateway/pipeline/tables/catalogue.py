@@ -1,25 +1,80 @@
-"""Every gold table by name, the steps that they are made of, and what a batch leaves open for the next one."""
+"""Every gold table by name, as one statement, and what a batch leaves open for the next one."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from gateway.pipeline.schema import OPEN as LEFT
 from gateway.pipeline.schema import table_named
 from gateway.pipeline.tables import calls, denied, events, jobs, latency, notes, order, traffic, usage
+from gateway.pipeline.tables.sql import of_broker
 
+CALLS: Final = "calls"
 TABLES: Final = {
     **traffic.TABLES, **calls.TABLES, **latency.TABLES, **denied.TABLES, **events.TABLES, **order.TABLES,
     **usage.TABLES, **jobs.TABLES, **notes.TABLES,
 }  # fmt: skip
-"""Each gold table as one query; ``query`` gives it the columns of the schema."""
-STEPS: Final = {**calls.STEPS, **denied.STEPS, **jobs.STEPS}
-SLICED: Final = calls.SLICED
-VIEWS: Final = {**calls.VIEWS, **denied.VIEWS, **events.VIEWS, **jobs.VIEWS}
+"""Each gold table as one query."""
 OPEN: Final = {**calls.OPEN, **events.OPEN, **jobs.OPEN}
-"""What is left open, by name: ``calls``, ``hops``, ``events``, ``jobs``."""
+"""What is left open, by its kind."""
+_VIEWS: Final = {**calls.VIEWS, **denied.VIEWS, **events.VIEWS, **order.VIEWS, **jobs.VIEWS}
+
+LOOK: Final = f"""
+    SELECT count(*) AS n, max(ts_ns) AS newest_ns, count_if(direction <> 'in' AND origin IS NULL) AS hops,
+        count_if(type IN ('request', 'response')) AS calls,
+        count_if(kind = 'flux' AND direction <> 'denied' AND {of_broker("role")}) AS tree,
+        count_if(direction = 'denied' OR errnum > 0 OR topic = 'denied.link') AS refused,
+        count_if(type = 'event' AND direction = 'in' AND event_seq > 0) AS events,
+        count_if(kind = 'flux' AND direction = 'out') AS out, count_if(kind = 'nfp') AS jobs,
+        count_if(kind = 'oslo') AS oslo, count_if(kind = 'state' AND topic <> 'denied.link') AS states
+    FROM bronze"""
+"""What is looked for first, in one pass: a table that can have no row is not made."""
+NEEDS: Final[Mapping[str, Sequence[str]]] = {
+    "traffic": ["n"], "tree_traffic": ["tree"], "rpc": ["calls", "open call"], "rpc_latency": ["calls", "open call"],
+    "tree_latency": ["calls", "open call"], "denied": ["refused"], "errors": ["refused"], "event_gaps": ["events"],
+    "order_check": ["out"], "deliveries": ["out"], "user_usage": ["n", "open call"],
+    "job_outcomes": ["jobs", "open job"], "notifications": ["oslo"], "slow": ["states"],
+}  # fmt: skip
+"""Rows of which kind a table is made of."""
+LEAVES: Final = {"call": "calls", "hop": "calls", "event": "events", "job": "jobs"}
+"""Of which kind of rows something is left open."""
 
 
-def query(table: str) -> str:
-    """The rows of a gold table, in the columns of its schema."""
-    names = ", ".join(f'"{name}"' for name in table_named(table).names)
-    return f"SELECT {names} FROM ({TABLES[table]})"
+def statement(query: str, *, hops: bool) -> str:
+    """A query with the views that it names in it, and those that these name; ``hops``: some rows lack an origin."""
+    views = {**_VIEWS, "resolved": calls.RESOLVED if hops else "SELECT * FROM bronze"}
+
+    def put(text: str) -> str:
+        return re.sub(
+            rf"\b(FROM|JOIN)\s+({'|'.join(views)})\b",
+            lambda found: f"{found[1]} ({put(views[found[2]])}) AS {found[2]}",
+            text,
+        )
+
+    return put(query)
+
+
+def rows_of(table: str, dates: Sequence[str] | None, *, hops: bool) -> str:
+    """The rows of a gold table (of some dates), in the columns of its schema."""
+    columns = ", ".join(
+        f"CAST(`{each.name}` AS {each.ddl.split()[-1]}) AS `{each.name}`"
+        for each in table_named(table).columns
+    )
+    found = f"SELECT {columns} FROM ({statement(TABLES[table], hops=hops)})"
+    if dates is None:
+        return found
+    return f"{found} WHERE dt IN ({', '.join(f'DATE{each!r}' for each in dates) or 'NULL'})"
+
+
+def left_open(kind: str, *, hops: bool) -> str:
+    """What of a kind is left open, in the columns of ``_open``."""
+    has = {"call": calls.CALL, "hop": calls.HOP, "event": events.EVENT, "job": jobs.JOB}[kind]
+    given = {"kind": f"'{kind}'", "dt": "CAST(timestamp_micros(ts_ns div 1000) AS DATE)"}
+    columns = ", ".join(
+        f"CAST({given.get(each.name, each.name if each.name in has else 'NULL')} AS {each.ddl.split()[-1]}) "
+        f"AS `{each.name}`"
+        for each in LEFT.columns
+    )
+    return f"SELECT {columns} FROM ({statement(OPEN[kind], hops=hops)})"

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from typing import Final
 
-EVENT: Final = ("rank", "writer", "run", "peer", "peer_id", "type", "direction", "event_seq", "seq", "ts_ns")
+from gateway.pipeline.tables.sql import day_of
+
+EVENT: Final = ("rank", "writer", "run", "peer", "peer_id", "event_seq", "seq", "ts_ns")
 """Columns of what is left open."""
+_COLUMNS: Final = ", ".join(EVENT)
 _EVENTS: Final = f"""
-    SELECT *, CASE WHEN rank > 0 THEN peer_id ELSE 0 END AS source
-    FROM (SELECT * FROM before_events UNION ALL BY NAME SELECT {", ".join(EVENT)} FROM bronze)
-    WHERE type = 'event' AND direction = 'in' AND event_seq > 0"""
-_EVENT_GAPS: Final = """
-    SELECT *, make_timestamp(ts_ns // 1000) AS ts, day_of(ts_ns) AS dt,
+    SELECT *, if(rank > 0, peer_id, 0) AS source FROM (
+        SELECT {_COLUMNS} FROM before WHERE kind = 'event'
+        UNION ALL SELECT {_COLUMNS} FROM bronze WHERE type = 'event' AND direction = 'in' AND event_seq > 0)"""
+_EVENT_GAPS: Final = f"""
+    SELECT *, timestamp_micros(ts_ns div 1000) AS ts, {day_of("ts_ns")} AS dt,
         CASE WHEN step = 0 THEN 'duplicate' WHEN step > 2147483647 THEN 'reorder' ELSE 'gap' END AS kind,
-        CASE WHEN step BETWEEN 1 AND 2147483647 THEN step - 1 ELSE 0 END AS missing
+        if(step BETWEEN 1 AND 2147483647, step - 1, 0) AS missing
     FROM (
         SELECT *, (next_seq - prev_seq + 4294967295) % 4294967295 AS step FROM (
             SELECT rank, writer, run, peer, ts_ns, event_seq AS next_seq, lag(event_seq) OVER (
@@ -29,9 +32,10 @@ _EVENT_GAPS: Final = """
         WHERE prev_seq IS NOT NULL)
     WHERE step <> 1"""
 _LAST: Final = f"""
-    SELECT {", ".join(EVENT)} FROM events WHERE ts_ns >= getvariable('since_ns')
-    QUALIFY row_number() OVER (PARTITION BY rank, writer, run, source ORDER BY seq DESC) = 1"""
+    SELECT {_COLUMNS} FROM (SELECT *, row_number() OVER (
+        PARTITION BY rank, writer, run, source ORDER BY seq DESC) AS nth FROM events WHERE ts_ns >= :since_ns)
+    WHERE nth = 1"""
 
 VIEWS: Final = {"events": _EVENTS}
 TABLES: Final = {"event_gaps": _EVENT_GAPS}
-OPEN: Final = {"events": _LAST}
+OPEN: Final = {"event": _LAST}

@@ -4,7 +4,7 @@ One row a job: the last status seen (by time, then by number), and how long it t
 final status is one behind which nothing comes. A job is heard of at any rank and over days, so the rows of all ranks
 are looked at together; they are few.
 
-Told are jobs that ended, and those that nothing was heard of since ``since_ns``. Left open are the rows of the others,
+Told are jobs that ended, and those that nothing was heard of since ``:since_ns``. Left open are the rows of the others,
 and of those that ended the final one, so that what follows is known to be late.
 """
 
@@ -12,35 +12,48 @@ from __future__ import annotations
 
 from typing import Final
 
-JOB: Final = ("kind", "detail", "ts_ns", "writer", "seq")
+from gateway.pipeline.tables.sql import FACTS, day_of, fact
+
+JOB: Final = ("writer", "seq", "ts_ns", "detail")
 """Columns of what is left open."""
+_COLUMNS: Final = ", ".join(JOB)
 _FINAL: Final = "('COMPLETED', 'FAILED', 'EXPIRED', 'CANCELLED', 'JOB NOT FOUND')"
 _SAID: Final = ", ".join(
-    f"fact(detail, '{name}') AS {name}" for name in ("uuid", "service", "task", "client", "status", "worker")
+    f"{fact(name)} AS {name}" for name in ("uuid", "service", "task", "client", "status", "worker")
 )
-_JOBS: Final = f"SELECT {', '.join(JOB)} FROM bronze WHERE kind = 'nfp'"
 _FACTS: Final = f"""
-    SELECT *, coalesce(status IN {_FINAL}, false) AS final FROM (
-        SELECT *, (ts_ns, writer, seq) AS place, {_SAID}, TRY_CAST(fact(detail, 'attempt') AS BIGINT) AS attempt
-        FROM (SELECT *, false AS fresh FROM before_jobs UNION ALL BY NAME SELECT *, true AS fresh FROM jobs)
-        WHERE kind = 'nfp') WHERE uuid IS NOT NULL"""
+    SELECT *, coalesce(status IN {_FINAL}, false) AS final, struct(ts_ns, writer, seq) AS place FROM (
+        SELECT {_COLUMNS}, fresh, {_SAID}, {fact("attempt", "bigint")} AS attempt FROM (
+            SELECT *, {FACTS} FROM (
+                SELECT {_COLUMNS}, false AS fresh FROM before WHERE kind = 'job'
+                UNION ALL SELECT {_COLUMNS}, true FROM bronze WHERE kind = 'nfp')))
+    WHERE uuid IS NOT NULL"""
 _HEARD: Final = """
-    SELECT uuid, max(ts_ns) >= getvariable('since_ns') AS recent, bool_or(final) AS ended,
-        (bool_or(final AND fresh) OR max(ts_ns) < getvariable('since_ns')) AND NOT bool_or(final AND NOT fresh) AS told
+    SELECT uuid, max(ts_ns) >= :since_ns AS recent, bool_or(final) AS ended,
+        (bool_or(final AND fresh) OR max(ts_ns) < :since_ns) AND NOT bool_or(final AND NOT fresh) AS told
     FROM facts GROUP BY uuid"""
-_JOB_OUTCOMES: Final = """
-    SELECT *, make_timestamp(from_ns // 1000) AS t_submit, make_timestamp(to_ns // 1000) AS t_done,
-        to_ns - from_ns AS duration_ns, day_of(from_ns) AS dt
-    FROM (
-        SELECT uuid, arg_min(service, place) AS service, arg_min(task, place) AS task, arg_min(client, place) AS
-            client, arg_max(status, place) AS status, coalesce(max(attempt), 1) AS attempts, count(DISTINCT worker) AS
-            workers, min(ts_ns) AS from_ns, min(ts_ns) FILTER (final) AS to_ns
-        FROM facts WHERE uuid IN (SELECT uuid FROM heard WHERE told) GROUP BY uuid)"""
-_OPEN: Final = f"""
-    SELECT {", ".join(JOB)} FROM facts JOIN heard USING (uuid) WHERE recent AND (NOT ended OR final)
-    QUALIFY NOT ended OR row_number() OVER (PARTITION BY uuid, final ORDER BY ts_ns, seq) = 1"""
 
-STEPS: Final = {"jobs": _JOBS}
+
+def _at(pick: str, name: str) -> str:
+    """The first value that was said, or the last one."""
+    return f"{pick}({name}, place) FILTER (WHERE {name} IS NOT NULL) AS {name}"
+
+
+_JOB_OUTCOMES: Final = f"""
+    SELECT *, timestamp_micros(from_ns div 1000) AS t_submit, timestamp_micros(to_ns div 1000) AS t_done,
+        to_ns - from_ns AS duration_ns, {day_of("from_ns")} AS dt
+    FROM (
+        SELECT uuid, {_at("min_by", "service")}, {_at("min_by", "task")}, {_at("min_by", "client")},
+            {_at("max_by", "status")}, coalesce(max(attempt), 1) AS attempts,
+            CAST(count(DISTINCT worker) AS INT) AS workers, min(ts_ns) AS from_ns,
+            min(ts_ns) FILTER (WHERE final) AS to_ns
+        FROM facts LEFT SEMI JOIN (SELECT uuid FROM heard WHERE told) USING (uuid) GROUP BY uuid)"""
+_OPEN: Final = f"""
+    SELECT {_COLUMNS} FROM (
+        SELECT *, row_number() OVER (PARTITION BY uuid, final ORDER BY ts_ns, seq) AS nth FROM facts
+        JOIN (SELECT uuid, ended FROM heard WHERE recent) USING (uuid))
+    WHERE NOT ended OR (final AND nth = 1)"""
+
 VIEWS: Final = {"facts": _FACTS, "heard": _HEARD}
 TABLES: Final = {"job_outcomes": _JOB_OUTCOMES}
-OPEN: Final = {"jobs": _OPEN}
+OPEN: Final = {"job": _OPEN}

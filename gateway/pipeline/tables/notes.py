@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from typing import Final
 
-_NOTIFICATIONS: Final = """
-    SELECT ts, fact(detail, 'exchange') AS exchange, fact(detail, 'topic') AS topic,
-        fact(detail, 'event_type') AS event_type, fact(detail, 'priority') AS priority,
-        fact(detail, 'publisher_id') AS publisher_id, payload_len, dt
-    FROM bronze WHERE kind = 'oslo' AND direction = 'in' AND fact(detail, 'what') = 'notification'"""
-_SLOW: Final = """
-    SELECT ts, rank, CASE WHEN what = 'shed' THEN writer WHEN peer_id <> 0 THEN coalesce(peer, fact(detail, 'peer'))
-            ELSE fact(detail, 'peer') END AS peer, what,
-        TRY_CAST(fact(detail, CASE what WHEN 'drop' THEN 'events' WHEN 'shed' THEN 'records' ELSE 'discarded' END)
-            AS BIGINT) AS events,
-        TRY_CAST(fact(detail, 'bytes') AS BIGINT) AS bytes, coalesce(fact(detail, 'reason'), fact(detail, 'cause'))
-            AS reason, dt
-    FROM (SELECT *, CASE topic WHEN 'drop' THEN 'drop' WHEN 'gap' THEN 'shed' WHEN 'link.down' THEN 'discarded' END
-        AS what FROM bronze WHERE kind = 'state')
-    WHERE what IN ('drop', 'shed') OR TRY_CAST(fact(detail, 'discarded') AS BIGINT) > 0 AND what = 'discarded'"""
+from gateway.pipeline.tables.sql import FACTS, fact
+
+_NOTIFICATIONS: Final = f"""
+    SELECT ts, {fact("exchange")} AS exchange, {fact("topic")} AS topic, {fact("event_type")} AS event_type,
+        {fact("priority")} AS priority, {fact("publisher_id")} AS publisher_id, payload_len, dt
+    FROM (SELECT *, {FACTS} FROM bronze WHERE kind = 'oslo' AND direction = 'in')
+    WHERE {fact("what")} = 'notification'"""
+_SLOW: Final = f"""
+    SELECT ts, rank, CASE WHEN what = 'shed' THEN writer WHEN peer_id <> 0 THEN coalesce(peer, {fact("peer")})
+            ELSE {fact("peer")} END AS peer, what,
+        CASE what WHEN 'drop' THEN {fact("events", "bigint")} WHEN 'shed' THEN {fact("records", "bigint")}
+            ELSE {fact("discarded", "bigint")} END AS events,
+        {fact("bytes", "bigint")} AS bytes, coalesce({fact("reason")}, {fact("cause")}) AS reason, dt
+    FROM (SELECT *, {FACTS}, CASE topic WHEN 'drop' THEN 'drop' WHEN 'gap' THEN 'shed' WHEN 'link.down' THEN 'discarded'
+        END AS what FROM bronze WHERE kind = 'state')
+    WHERE what IN ('drop', 'shed') OR what = 'discarded' AND {fact("discarded", "bigint")} > 0"""
 
 TABLES: Final = {"notifications": _NOTIFICATIONS, "slow": _SLOW}

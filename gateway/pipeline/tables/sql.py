@@ -1,16 +1,23 @@
-"""Words that the tables' SQL shares: macros, windows of time, sums.
+"""Words that the tables' SQL shares.
 
-A module of a table has some of ``TABLES``, ``STEPS`` (made once, and kept) and ``VIEWS`` (computed each time), by name,
-each a query of DuckDB; ``catalogue`` puts them together. Queries name one another, and what they are given:
+A module of a table has some of ``TABLES`` and ``VIEWS``, by name, each a query of Spark SQL; ``catalogue`` makes one
+statement of a table and of the views that it names (as ``WITH`` they would be planned for twice as long). Queries
+name one another, and what they are given:
 
 ``bronze``        rows of bronze
-``before_calls``, ``before_events``, ``before_jobs``, ``before_hops``
-                  what an earlier batch left open; empty where all of bronze is given
-``since_ns``      a variable: calls that are open and not older, and jobs that were heard of since, are left open
+``resolved``      the same with ``origin`` filled in (``calls``)
+``calls``         what became of each call (``calls``); made once, and kept
+``before``        what an earlier batch left open, in the columns of the table ``_open``; empty where all of bronze is
+                  given
+``since_ns``      a parameter: calls that are open and not older, and jobs that were heard of since, are left open
 
 Numbers in them are of RFC 3: flags 4 (no response wanted) and 64 (streaming); errno 1 and 13 (EPERM, EACCES: refused
 for want of rights), 61 (ENODATA: a stream of responses ended well). Roles ``child`` and ``parent`` are other brokers of
 the tree; whoever has another one entered the tree at the broker that recorded it.
+
+Spark's own ways: ``greatest`` and ``least`` pass over NULL; a sum beyond 64 bits is an error; a view that is named
+twice in a statement is computed twice; an aggregate that keeps strings sorts its rows, one that groups by them does
+not.
 """
 
 from __future__ import annotations
@@ -19,23 +26,39 @@ from typing import Final
 
 from gateway.pipeline.schema import LONG_MAX
 
-MACROS: Final = (
-    "CREATE MACRO fact(detail, name) AS CASE WHEN json_valid(detail) THEN detail->>name END",
-    "CREATE MACRO of_broker(role) AS coalesce(role IN ('child', 'parent'), false)",
-    "CREATE MACRO since(start_ns, end_ns) AS CASE WHEN end_ns < start_ns THEN 0 ELSE end_ns - start_ns END",
-    f"CREATE MACRO within(total_ns) AS least(total_ns, {LONG_MAX})::BIGINT",
-    "CREATE MACRO day_of(ns) AS CAST(make_timestamp(ns // 1000) AS DATE)",
-)
-"""A value of the JSON of a record; a role is that of another broker of the tree; time since the request, 0 where the
-clock stepped back; a sum that is more than 64 bits hold; a UTC date.
-"""
-SERVICE: Final = "split_part(topic, '.', 1) AS service"
+SERVICE: Final = "substring_index(topic, '.', 1) AS service"
 """Topic up to the first dot."""
+SUMS: Final = "count(*) AS n, sum(payload_len) AS payload_bytes, sum(wire_len) AS wire_bytes"
+FACTS: Final = "try_parse_json(detail) AS facts"
+"""The JSON of a record; null where it is none."""
+
+
+def fact(name: str, kind: str = "string") -> str:
+    """A value of ``facts``; null where there is none, or none of that kind."""
+    return f"try_variant_get(facts, '$.{name}', '{kind}')"
+
+
+def of_broker(role: str) -> str:
+    """Whether a role is that of another broker of the tree."""
+    return f"coalesce({role} IN ('child', 'parent'), false)"
+
+
+def since(start_ns: str, end_ns: str) -> str:
+    """Time since the request, 0 where the clock stepped back; null where there is no end."""
+    return f"CASE WHEN {end_ns} < {start_ns} THEN 0 ELSE {end_ns} - {start_ns} END"
+
+
+def total(name: str) -> str:
+    """A sum of times; what is more than 64 bits hold is the most that they do."""
+    return f"coalesce(try_sum({name}), if(count({name}) > 0, {LONG_MAX}, 0))"
+
+
+def day_of(ns: str) -> str:
+    """A UTC date."""
+    return f"CAST(timestamp_micros({ns} div 1000) AS DATE)"
 
 
 def windows(seconds: int, select: str) -> str:
     """A query that has the number of a window, ``bucket``, with its begin and its day."""
-    us = f"bucket * {seconds}000000"
-    return (
-        f"SELECT *, make_timestamp({us}) AS window, CAST(make_timestamp({us}) AS DATE) AS dt FROM ({select})"
-    )
+    begin = f"timestamp_seconds(bucket * {seconds})"
+    return f"SELECT *, {begin} AS window, CAST({begin} AS DATE) AS dt FROM ({select})"

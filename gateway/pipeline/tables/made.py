@@ -1,0 +1,142 @@
+"""The gold tables of some rows of bronze, as DataFrames: a pure function of the rows and of what was left open before
+them, in a batch and in a step of a stream alike.
+
+Nothing is computed twice: calls are made once and kept until the end, one look at the rows says which tables can have
+any, and all that is cheap is left to the statement of its table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.pipeline.schema import MESSAGES, OPEN
+from gateway.pipeline.tables import calls, catalogue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from gateway.pipeline.columns import Table
+
+EXPIRES_S: Final = 86_400.0
+"""A call or job that is open for so long goes into gold as it is; what comes later has no request."""
+_HOUR_NS: Final = 3_600_000_000_000
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.maxConcurrentOutputFileWriters": "64",  # or rows are sorted by date before they are written
+    "spark.sql.ui.explainMode": "simple",  # of each plan a text is made, and with all details that takes long
+}
+PART_ROWS: Final = 50_000
+"""Rows that are worth a task of their own."""
+FEW_ROWS: Final = 500_000
+"""Up to so many a plan stays as it is: to plan anew behind each shuffle would take longer than what it spares."""
+
+
+def open_since(newest_ns: int) -> int:
+    """What is open and older than this, when ``newest_ns`` is the time of the last record, is waited for no more: a
+    full hour, for Spark compiles a statement with another number in it anew.
+    """
+    return (newest_ns - int(EXPIRES_S * 1e9)) // _HOUR_NS * _HOUR_NS
+
+
+class Tables:
+    """The tables of some rows; made by ``tables_of``.
+
+    Attributes:
+        look: how many rows there are of each kind.
+    """
+
+    def __init__(
+        self, spark: SparkSession, bronze: DataFrame | None, before: pa.Table | None, since_ns: int | None
+    ) -> None:
+        self._spark = spark
+        (_none(spark, MESSAGES) if bronze is None else bronze).createOrReplaceTempView("bronze")
+        carried = (
+            _none(spark, OPEN) if before is None or not before.num_rows else spark.createDataFrame(before)
+        )
+        carried.createOrReplaceTempView("before")
+        found = None if bronze is None else spark.sql(catalogue.LOOK).first()
+        self.look: Counter[str] = Counter({} if found is None else found.asDict())
+        self._hops = self.look["hops"] > 0
+        newest_ns = self.look.pop("newest_ns", None) or 0
+        self._since_ns = open_since(newest_ns) if since_ns is None else since_ns
+        if before is not None:
+            for kind in before["kind"].to_pylist():
+                self.look[f"open {kind}"] += 1
+        self._calls: DataFrame | None = None
+        if self.look["calls"] or self.look["open call"]:
+            self._calls = self._sql(catalogue.statement(calls.CALLS, hops=self._hops)).persist()
+        (self._calls or self._sql(catalogue.statement(calls.CALLS, hops=False))).createOrReplaceTempView(
+            "calls"
+        )
+
+    def _sql(self, text: str) -> DataFrame:
+        return self._spark.sql(text, args={"since_ns": self._since_ns})
+
+    def rows(self, table: str, dates: Sequence[str] | None = None) -> DataFrame | None:
+        """The rows of a gold table (of some dates), in its schema; None where it can have none."""
+        if not any(self.look[kind] for kind in catalogue.NEEDS[table]):
+            return None
+        return self._sql(catalogue.rows_of(table, dates, hops=self._hops))
+
+    def left_open(self) -> pa.Table:
+        """What is left open, in the columns of ``_open``."""
+        kinds = [
+            kind for kind, needs in catalogue.LEAVES.items() if self.look[needs] or self.look[f"open {kind}"]
+        ]
+        if not kinds:
+            return OPEN.arrow(partition=True).empty_table()
+        text = " UNION ALL ".join(catalogue.left_open(kind, hops=self._hops) for kind in kinds)
+        return self._sql(text).toArrow().cast(OPEN.arrow(partition=True))
+
+    def close(self) -> None:
+        """Give back the memory of what was kept."""
+        if self._calls is not None:
+            self._calls.unpersist()
+
+
+def _none(spark: SparkSession, table: Table) -> DataFrame:
+    """No rows, in a way that Spark knows it before it plans."""
+    columns = ", ".join(f"CAST(NULL AS {each.ddl.split()[-1]}) AS `{each.name}`" for each in table.columns)
+    return spark.sql(f"SELECT {columns} WHERE false")
+
+
+@contextlib.contextmanager
+def tables_of(
+    spark: SparkSession,
+    read: Callable[[SparkSession], DataFrame] | None,
+    *,
+    before: pa.Table | None = None,
+    since_ns: int | None = calls.NEVER,
+    rows: int | None = None,
+    keep: bool = False,
+) -> Iterator[Tables]:
+    """The gold tables of rows of bronze, valid inside.
+
+    Args:
+        spark: where; settings and views of the session stay as they are.
+        read: gives the rows, in the session that it is told; None: there are none.
+        before: what an earlier batch left open; None: nothing.
+        since_ns: what is open and not older is left open; None: what is open for less than ``EXPIRES_S``.
+        rows: how many there are, where that is known.
+        keep: the rows are dear to read, and kept once they are.
+    """
+    apart: Any = spark.newSession()
+    for key, value in _SETTINGS.items():
+        apart.conf.set(key, value)
+    if rows is not None and rows <= FEW_ROWS:
+        apart.conf.set("spark.sql.adaptive.enabled", "false")
+        apart.conf.set("spark.sql.shuffle.partitions", str(rows // PART_ROWS + 1))
+    bronze = None if read is None else read(apart)
+    with contextlib.ExitStack() as kept:
+        if keep and bronze is not None:
+            kept.callback(bronze.persist().unpersist)
+        tables = Tables(apart, bronze, before, since_ns)
+        kept.callback(tables.close)
+        yield tables
