@@ -16,7 +16,7 @@ CONTENDERS: dict[Group, tuple[str, ...]] = {
     "nfp": ("headgate", "NorFab", "generator"),
     "oslo": ("headgate", "RabbitMQ", "fake:", "raw echo", "generator"),
     "journal": ("headgate", "off", "plain read", "Python loop", "generator"),
-    "spark": ("headgate", "by Spark", "generator"),
+    "spark": ("headgate", "plain Spark", "plain DuckDB", "generator"),
 }
 COLOURS = {
     "aim reached": "green",

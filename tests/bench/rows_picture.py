@@ -81,5 +81,5 @@ def _sheet() -> str:
         f'<rect class="sheet" width="{WIDTH}" height="{HEIGHT}"/>\n'
         f'<rect class="card" x="10" y="10" width="{WIDTH - 20}" height="{HEIGHT - 20}" rx="8"/>\n'
         '<text class="big" x="24" y="36">A day of messages, journal to tables: CPU over rows</text>\n'
-        '<text x="24" y="54">one process on two cores; dashed: straight from nothing to the largest day</text>'
+        '<text x="24" y="54">Spark on two cores, with its start; dashed: from nothing to the largest day</text>'
     )

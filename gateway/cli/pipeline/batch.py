@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
 from gateway.cli.pipeline import given
 from gateway.pipeline.warehouse import Warehouse
 
-RECORD_BYTES: Final = 100
-"""Of a record in the journal, about: how the JVM is set up depends on whether rows are few."""
 EXAMPLES = (
     "headgate pipeline batch --journal journal --warehouse warehouse       journal to tables",
     "headgate pipeline batch --warehouse warehouse --since 2026-01-01      gold of these dates again",
@@ -37,17 +33,16 @@ def batch(
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal or warehouse.
     """
-    from gateway.pipeline import gold, ingest, schema, session
+    from gateway.pipeline import gold, ingest, schema
     from gateway.pipeline.progress import Progress
 
     skip = given.skips(on_corrupt)
     names = [schema.table_named(name).name for name in table or ()]
     target = Warehouse(warehouse) if journal else given.existing(warehouse)
     where, screen = given.Spark(master, conf, verbose), Screen(as_json)
-    session.require()
     rows = sum(file.rows for file in target.at(schema.MESSAGES.name).files())
     if journal:  # what is wrong with it is said before a JVM starts
-        rows += sum(span.end - span.start for span in ingest.pending(journal, target).spans) // RECORD_BYTES
+        rows += given.rows_of(ingest.pending(journal, target))
     with Progress(quiet=as_json) as progress, where.session("batch", progress, rows=rows) as spark:
         if journal:
             tell = progress.step("ingest", "segments")
@@ -56,7 +51,7 @@ def batch(
         dates = given.dates(target, "messages", since, until)
         tell = progress.step("batch", "tables")
         run = gold.batch(spark, target, dates, tables=names or gold.NAMES, tell=tell)
-    screen.record(run.as_json(), given.line_of(run))
+        screen.record(run.as_json(), given.line_of(run))
     return OK
 
 
