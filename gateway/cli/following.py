@@ -81,7 +81,6 @@ class Following:
 
 
 def _tell(_name: str, event: str, text: str) -> None:
-    level = {"ended": logging.WARNING, "left": logging.WARNING, "ready": logging.INFO}.get(
-        event, logging.DEBUG
-    )
-    log.log(level, "pipeline: %s", text)
+    """To the log: what it says itself is for whoever looks closely, that it left because it was told to is no news."""
+    loud = event == "ended" or (event == "left" and text != "has left")
+    log.log(logging.WARNING if loud else logging.DEBUG, "pipeline: %s", text)
