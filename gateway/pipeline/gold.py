@@ -72,6 +72,8 @@ ADDITIONS_MOST: Final = 1000
 """Of one step: what a stream left behind for days is caught up with in pieces."""
 PACE_S: Final = 15.0
 """From one step to the next: each is some seconds of work, a file and a version of every table that it has rows of."""
+TAG: Final = "headgate-gold"
+"""Of Spark's jobs that make gold, by which they are ended."""
 _LOOK_S: Final = 0.5
 
 
@@ -327,7 +329,8 @@ class Follow(threading.Thread):
         self._come.set()
 
     def finish(self, *, all_of_it: bool) -> None:
-        """End it: behind the last batch, with what is open as it is then, or behind the step that goes on.
+        """End it: behind the last batch, with what is open as it is then; or at once, and the step that goes on is done
+        again the next time.
 
         Raises:
             PipelineError: a step failed.
@@ -335,12 +338,16 @@ class Follow(threading.Thread):
         self._all = all_of_it
         self._leave.set()
         self._come.set()
+        while not all_of_it and self.is_alive():
+            self._spark.sparkContext.cancelJobsWithTag(TAG)
+            self.join(_LOOK_S)
         self.join()
         if self.error is not None and all_of_it:
             raise self.error
 
     def run(self) -> None:
         """Step by step."""
+        self._spark.sparkContext.addJobTag(TAG)
         try:
             leaving = False
             while not leaving:
@@ -354,7 +361,8 @@ class Follow(threading.Thread):
                 with self._warehouse.making_gold():
                     until_it_passes(lambda: tell_open(self._spark, self._warehouse))
         except Exception as error:  # told by whoever waits for the stream
-            self.error = error
+            if self._all or not self._leave.is_set():
+                self.error = error
 
     def _turn(self) -> bool:
         """One step, unless another job makes gold right now; whether there may be more to do."""
@@ -445,6 +453,7 @@ def _written(warehouse: Warehouse, name: str, rows: DataFrame | None, stem: str)
     place = warehouse.table(name)
     if rows is None:
         return []
+    rows.sparkSession.sparkContext.addJobTag(TAG)
     if warehouse.stored:
         return _written_by_tasks(name, place, rows, stem)
     job = f"{stem}-{uuid.uuid4().hex[:12]}"
