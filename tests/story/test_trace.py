@@ -204,7 +204,7 @@ def test_calls_are_watched_at_all_brokers_each_where_it_enters(running):
     root, *others = (rank.uri for rank in running.ranks)
     words = [sys.executable, "-m", "broker.cli.main", "trace", "--json", "--count", "4", "--uri", root]
     watching = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert watching.stderr.readline() == "headgate trace: 4 brokers look on\n"
+    assert watching.stderr.readline() == '{"note":"4 brokers look on"}\n'
     with blocking.connect(root) as provider, provider.service("calc", {"add": add}):
         for uri in others[:2]:
             with blocking.connect(uri) as caller:

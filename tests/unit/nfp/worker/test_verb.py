@@ -108,7 +108,10 @@ def test_help_names_what_it_takes(capsys):
 def test_exit_codes_are_those_of_the_help(greet, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     codes = dict(
-        re.findall(r"(\d+) ([^\d]+?)(?:, (?=\d)|$)", verb.arguments().format_help().split("Exit codes: ")[1])
+        re.findall(
+            r"(\d+) ([^\d]+?)(?:, (?=\d)|$)",
+            " ".join(verb.arguments().format_help().split()).split("Exit codes: ")[1],
+        )
     )
     assert "no such file, module or Worker" in codes["2"]
     assert "cannot be loaded" in codes["78"]
