@@ -9,5 +9,4 @@ import { History } from './panels/history.js';
 const history = new History(new Kept(JSON.parse(document.getElementById('answers').textContent)));
 document.getElementById('workspace').append(history.element);
 document.getElementById('zone').textContent = `times of this browser, ${Intl.DateTimeFormat().resolvedOptions().timeZone}`;
-history.attach({});
 history.watch(true);

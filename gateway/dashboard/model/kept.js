@@ -3,16 +3,15 @@
  * @module
  */
 
-import { ALL } from './history.js';
+import { History } from './history.js';
 
-export class Kept {
+export class Kept extends History {
   live = false;
   ago = 'before this page was made';
-  hours = ALL;
-  back = 0;
 
   /** @param {Record<string, object>} answers  one for each question */
   constructor(answers) {
+    super(null);
     this.answers = answers;
   }
 

@@ -113,7 +113,7 @@ export class History {
   async #round() {
     clearTimeout(this.#timer);
     this.#asking?.abort();
-    if (!this.#client) return;
+    if (this.model.live && !this.#client) return;
     const asking = new AbortController();
     this.#asking = asking;
     try {
