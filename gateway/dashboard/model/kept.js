@@ -15,6 +15,7 @@ export class Kept extends History {
     this.answers = answers;
   }
 
+  /** @returns {ReturnType<History['about']>} */
   async about() {
     return { allowed: true, roles: [], there: true, max_days: Infinity };
   }
