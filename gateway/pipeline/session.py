@@ -253,6 +253,7 @@ _OURS: Final = re.compile(
 )
 _CALLED: Final = re.compile(r"^An error occurred while calling .*\n: (?:[\w$]+\.)+")
 """What py4j puts in front of a Java exception's name."""
+_CAUSED: Final = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+: .+)", re.MULTILINE)
 _LINE_MAX: Final = 400
 
 
@@ -262,7 +263,11 @@ def first_line(error: BaseException) -> str:
     if ours := _OURS.findall(text):
         return str(ours[-1][1]).strip()
     lines = [line for line in _CALLED.sub("", text).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:_LINE_MAX]
+    first = (lines[0] if lines else type(error).__name__)[:_LINE_MAX]
+    # of a task that could not write Spark says that alone first, and last that the disk is full
+    if (caused := _CAUSED.findall(text)) and caused[-1] not in first:
+        return f"{first}; {caused[-1]}"[: 2 * _LINE_MAX]
+    return first
 
 
 @contextlib.contextmanager

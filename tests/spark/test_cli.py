@@ -53,7 +53,7 @@ def test_from_journal_to_tables_and_back(java, tmp_path: Path) -> None:
     assert "300 rows" in out
     assert "every one is there once" in out
     out, _err = headgate("compact", "--warehouse", str(root), "--json")
-    assert {json.loads(line)["table"] for line in out.splitlines()} >= {"messages"}
+    assert "_runs" in {json.loads(line)["table"] for line in out.splitlines()}  # messages is one file
     out, _err = headgate("describe", "--warehouse", str(root))
     assert "fed by ingest" in out
     assert "last run: batch" in out
