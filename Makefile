@@ -90,7 +90,7 @@ test: $(VENV)/.stamp-test system-packages ## every part of the product, in four 
 	$(COMPUTING) -m '$(FAST)' $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(DOCTESTS))
 
-# What another Python cannot change: pages, files of deploy/, DuckDB, which inputs are drawn, how processes of ours go together
+# What another Python cannot change: pages, files of deploy/, Parquet, which inputs are drawn, how processes of ours go together
 SAME := browser deploy docs fuzz interop overload property replay unit/gateway/pipeline
 test-newest: $(VENV)/.stamp-test system-packages ## of test, all that a version of Python could make a difference to
 	$(COMPUTING) -m '$(FAST) and (interpreter or not story)' $(addprefix --ignore tests/,$(SAME)) $(PYTEST_ARGS)

@@ -58,15 +58,15 @@ def sessions(master: str, **conf: str) -> Iterator[Any]:
 def journal(folder: Path) -> int:
     """Eight segments; returns the records in them that become rows."""
     dice = Random(6)
-    distinct = [block(traffic(dice), at * ROWS_PER_BLOCK) for at in range(DISTINCT_BLOCKS)]
+    distinct = [traffic(dice) for _ in range(DISTINCT_BLOCKS)]
     who = block([peer(n, f"client-{n}") for n in range(1, CLIENTS + 1)], unnumbered=True)
     rows = DISTINCT_BLOCKS * REPEATS * ROWS_PER_BLOCK
     for number in range(SEGMENTS):
         first = number * rows
         with (folder / name_of("rank0", first)).open("wb") as file:
             file.write(header(first) + who)
-            for _ in range(REPEATS):
-                file.writelines(distinct)
+            numbers = range(first, first + rows, ROWS_PER_BLOCK)
+            file.writelines(block(each, at) for each, at in zip(distinct * REPEATS, numbers, strict=True))
     return SEGMENTS * rows
 
 

@@ -23,8 +23,8 @@ from broker.nfp.opening import broker_of, read_any
 from broker.nfp.peer.channel import Receiver
 from broker.transport.curve import CurveClient
 from broker.transport.zeromq import drain
-from broker.transport.zeromq.address import Endpoint, untrusted
-from broker.transport.zeromq.connection import listener_objection
+from broker.transport.zeromq.address import Endpoint, unproven
+from broker.transport.zeromq.connection import refuse_listener
 from broker.transport.zeromq.hub import Hub
 from broker.transport.zeromq.monitor import FAILED, Monitor
 from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NO_RECONNECT_MS, NOBLOCK, join_curve, tune
@@ -93,8 +93,7 @@ class Connection:
         self._hub = hub
         self._session = session
         self._text = endpoint.text
-        self._unproven = endpoint if endpoint.scheme == "ipc" and curve is None else None
-        """A local socket, where no key proves who listens."""
+        self._unproven = unproven(endpoint, curve)
         self._outbox: deque[tuple[Sequence[Body], int]] = deque()
         self._waiting_bytes = 0
         self._flushing = False
@@ -236,8 +235,8 @@ class Connection:
                 self._leaving = LinkEnded(f"{self._text} ended the connection")
                 self._pump.wake()
         elif event == zmq.EVENT_CONNECTED:
-            if self._unproven is not None and (text := listener_objection(value, self._unproven.host)):
-                self.opened.set_exception(untrusted(self._unproven, text))
+            if refused := refuse_listener(value, self._unproven):
+                self.opened.set_exception(refused)
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.opened.set_result(None)
         else:

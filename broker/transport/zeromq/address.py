@@ -200,10 +200,15 @@ def check_trust(endpoints: list[Endpoint], curve: object) -> None:
     Raises:
         LinkRefused: by the folder that it is in.
     """
-    for endpoint in endpoints if curve is None else ():
-        is_file = endpoint.scheme == "ipc" and not endpoint.host.startswith("@")
+    for endpoint in endpoints:
+        is_file = unproven(endpoint, curve) is not None and not endpoint.host.startswith("@")
         if is_file and (text := socket_objection(endpoint.host)):
             raise untrusted(endpoint, text)
+
+
+def unproven(endpoint: Endpoint, curve: object) -> Endpoint | None:
+    """``endpoint`` if it is a local socket where no key proves who listens: who does is looked at once connected."""
+    return endpoint if endpoint.scheme == "ipc" and curve is None else None
 
 
 def untrusted(endpoint: Endpoint, text: str) -> LinkRefused:

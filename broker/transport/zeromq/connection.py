@@ -12,6 +12,8 @@ import socket
 from struct import Struct
 from typing import Final
 
+from broker.errors import LinkRefused
+from broker.transport.zeromq.address import Endpoint, untrusted
 from broker.trust import peer_objection
 
 log = logging.getLogger("headgate")
@@ -30,17 +32,20 @@ def inode(fd: int) -> int:
         return 0
 
 
-def listener_objection(fd: int, path: str) -> str:
-    """Why whoever listens at the UNIX socket ``path``, to which ``fd`` of libzmq has connected, must not be spoken to.
+def refuse_listener(fd: int, endpoint: Endpoint | None) -> LinkRefused | None:
+    """Why whoever listens at ``endpoint`` (of ``unproven``), to which ``fd`` of libzmq has connected, is not spoken to.
 
-    libzmq looks at nobody: what it connects to may have come into the folder since that was looked at. "" when nothing
-    speaks against it, or it has gone already.
+    libzmq looks at nobody: what it connects to may have come into the folder since that was looked at. None where
+    nothing speaks against it, or it has gone already.
     """
+    if endpoint is None:
+        return None
     try:
         with socket.socket(fileno=os.dup(fd)) as same:
-            return peer_objection(same, path) if same.family == socket.AF_UNIX else ""
+            text = peer_objection(same, endpoint.host) if same.family == socket.AF_UNIX else ""
     except OSError:
-        return ""
+        return None
+    return untrusted(endpoint, text) if text else None
 
 
 def shut_down(fd: int, number: int) -> bool:

@@ -28,10 +28,10 @@ from broker.transport.zeromq.address import (
     check_trust,
     parse,
     resolve,
-    untrusted,
+    unproven,
 )
 from broker.transport.zeromq.batching import Form, data_of
-from broker.transport.zeromq.connection import inode, listener_objection
+from broker.transport.zeromq.connection import inode, refuse_listener
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub, hub
 from broker.transport.zeromq.link import ZeromqLink
@@ -86,8 +86,7 @@ class DealerLink(ZeromqLink):
         pump.paused = True
         super().__init__(peer, options, options.extra.get("identity") or str(uuid.uuid4()).encode(), pump)
         self._hub = the_hub
-        self._unproven = endpoint if endpoint.scheme == "ipc" and curve is None else None
-        """A local socket, where no key proves who listens."""
+        self._unproven = unproven(endpoint, curve)
         self._draining: LinkError | None = None
         self.opened: asyncio.Future[None] = the_hub.loop.create_future()
         self._monitor = Monitor(the_hub, sock, _EVENTS, self._happened)
@@ -195,8 +194,8 @@ class DealerLink(ZeromqLink):
                 self.lost(LinkEnded(f"{self.peer.address} ended the connection"))
         elif event == zmq.EVENT_CONNECTED:
             self.fd, self.inode = value, inode(value)
-            if self._unproven is not None and (text := listener_objection(value, self._unproven.host)):
-                self.opened.set_exception(untrusted(self._unproven, text))
+            if refused := refuse_listener(value, self._unproven):
+                self.opened.set_exception(refused)
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.opened.set_result(None)
         else:
