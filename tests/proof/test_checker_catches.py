@@ -201,6 +201,14 @@ def requests_that_overtake_each_other(scene, conns):
 
 
 @wrong("C3")
+def calls_to_any_rank_of_a_gateway_that_overtake_each_other(scene, conns):
+    first, second = scene.call(conns["w"], "sa", node=None), scene.call(conns["w"], "sa", node=None)
+    for call in (second, first):
+        scene.serve(call, conns["a"], 1001)
+        scene.answer(call, by=conns["a"])
+
+
+@wrong("C3")
 def a_request_from_before_a_cut_that_arrives_after_one_from_behind_it(scene, conns):
     first = scene.call(conns["a"], "sb")
     scene.during("partition", links=[[0, 1]])

@@ -239,6 +239,17 @@ def numbers_begin_anew_with_a_new_rank_0(scene, conns):
 
 
 @right()
+def a_call_to_any_rank_that_a_gateway_sends_again_comes_behind_the_next_one(scene, conns):
+    early = scene.call(conns["w"], "late", node=None)
+    scene.provides(conns["a"], "late")
+    soon = scene.call(conns["w"], "late", node=None)
+    for call in (soon, early):
+        scene.serve(call, conns["a"], 1001)
+        scene.answer(call, by=conns["a"])
+    lively(scene, conns)
+
+
+@right()
 def a_slow_reader_misses_events_and_nobody_else_does(scene, conns):
     lively(scene, conns)
     scene.fault(True, "slow", members=["u"])

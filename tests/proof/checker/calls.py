@@ -95,7 +95,7 @@ def _order(story: Story, verdict: Verdict) -> None:
                 continue
             key = (call.conn.name, call.to, call.kind)
             before = last.get(key)
-            if before is not None and call.n < before.n and _promised(story, before, call):
+            if before is not None and call.n < before.n and _promised(story, provider, before, call):
                 what = (
                     f"{call.id} (n {call.n}) was served after {before.id} (n {before.n}) by {provider.name}"
                 )
@@ -104,10 +104,16 @@ def _order(story: Story, verdict: Verdict) -> None:
         verdict.judged["pairs of caller and provider in order"] += len(last)
 
 
-def _promised(story: Story, *calls: Call) -> bool:
-    """A request of oslo.messaging goes to another server of its topic when the chosen one is gone: it comes late."""
-    in_tree = story.places.is_broker(calls[0].conn.at)
-    return in_tree or not any(_Case(story, call).touched() for call in calls)
+def _promised(story: Story, provider: Conn, before: Call, late: Call) -> bool:
+    """Whether ``late`` had to come first. A request of oslo.messaging goes to another server of its topic when the
+    chosen one is gone: it comes late. So does a call to any rank that a gateway got when the service was not there
+    yet: it asks the brokers where it is, and sends it again.
+    """
+    if not story.places.is_broker(late.conn.at):
+        return not any(_Case(story, call).touched() for call in (before, late))
+    if isinstance(late.conn.at, int) or late.node != ANY:
+        return True
+    return any(held.name == late.to and held.covers(late.t, late.t) for held in provider.provides)
 
 
 # ----------------------------------------------------------------- what depends on faults
