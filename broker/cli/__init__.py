@@ -18,7 +18,7 @@
     tracedcalls    calls from what brokers tell of messages, for ``trace``
     callrates      how calls fare, for ``stats --services``
     hops           where the time of a ``ping --trace`` goes
-    overrides      ``--set`` on top of a file; ``settings_text`` the settings as text
+    settings_text  the settings as text
     nfp            ``headgate nfp``: the NORFAB protocol, a file each of its verbs
     oslo           ``headgate oslo``: the transport zmq:// of oslo.messaging, likewise
     journal        ``headgate journal``: what was recorded, likewise

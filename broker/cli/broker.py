@@ -9,9 +9,9 @@ from functools import partial
 
 import msgspec
 
-from broker.cli import overrides, wings
+from broker.cli import wings
 from broker.cli.parsing import Parser
-from broker.settings import Settings
+from broker.settings import Settings, read
 
 _EPILOG = """\
 examples:
@@ -67,7 +67,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
     Raises:
         ConfigError: the file cannot be read, or one of them is wrong.
     """
-    settings = overrides.read(given.config, given.set).at_rank(given.rank)
+    settings = read(given.config, given.set).at_rank(given.rank)
     if given.journal:
         settings = msgspec.structs.replace(settings, journal=settings.journal.at(given.journal))
     return settings

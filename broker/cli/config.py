@@ -13,9 +13,8 @@ import typer
 from broker import secret
 from broker.cli import options, settings_text
 from broker.cli.exits import OK
-from broker.cli.overrides import read
 from broker.cli.screen import Screen
-from broker.settings import Settings, load, shown
+from broker.settings import Settings, load, read, shown
 from broker.settings.doors import closed_doors
 from broker.settings.showing import secrets
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from broker.cli import exits, overrides, wings
+from broker.cli import exits, wings
 from broker.cli.command import AWAITED, BLOCKED, Command, environment, own_directory, where
 from broker.cli.nfp import inside as nfp
 from broker.cli.parsing import Parser
@@ -26,7 +26,7 @@ from broker.cli.rundir import Rundir
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.node.local_tree import LocalTree, plan
 from broker.outlet import take_over
-from broker.settings import NfpSection, OsloSection, Settings
+from broker.settings import NfpSection, OsloSection, Settings, read
 from broker.signals import take
 
 START_S: Final = 60.0
@@ -144,7 +144,7 @@ def settings_with(given: argparse.Namespace, config: str | None, assignments: Se
         ConfigError: the file, an assignment or ``--topo`` is wrong.
     """
     topology = [f"tree.topology={given.topo}"] if given.topo else []
-    settings = overrides.read(config, [*assignments, *topology])
+    settings = read(config, [*assignments, *topology])
     if given.nfp:
         settings = with_nfp(settings)
     if given.oslo:

@@ -15,6 +15,7 @@
               ``oslo_rules`` of `[oslo]`, ``journal_rules`` of `[journal]`
     doors     listeners at which nobody is ever let in
     showing   settings as they may be shown: without secrets
+    assignments   ``--set section.key=value``
     reading   file -> text -> tables -> `Settings`, or one `ConfigError` that lists every problem by line
 
 Imported by the node and by the command line; the other rooms get plain values.
@@ -25,7 +26,7 @@ from broker.settings.limits import LimitsSection
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import KeyEntry, NfpSection, RuleEntry, TaskEntry
 from broker.settings.oslo import OsloBacklog, OsloCallEntry, OsloKeyEntry, OsloRuleEntry, OsloSection
-from broker.settings.reading import check, load, load_journal, load_nfp, load_oslo, loads
+from broker.settings.reading import apply, check, load, load_journal, load_nfp, load_oslo, loads, read
 from broker.settings.schema import (
     AccessSection,
     BrokerSection,
@@ -57,6 +58,7 @@ __all__ = [
     "Settings",
     "TaskEntry",
     "TreeSection",
+    "apply",
     "check",
     "key_lines",
     "load",
@@ -64,5 +66,6 @@ __all__ = [
     "load_nfp",
     "load_oslo",
     "loads",
+    "read",
     "shown",
 ]

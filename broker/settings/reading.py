@@ -8,7 +8,7 @@ Problems of one stage are reported together: the syntax, then names and types, t
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from broker.errors import ConfigError
 from broker.secret import convert_secret
+from broker.settings.assignments import assign
 from broker.settings.journal import JournalSection
 from broker.settings.lines import KeyPath, key_lines
 from broker.settings.nfp import NfpSection
@@ -41,6 +42,25 @@ def load(path: str | os.PathLike[str]) -> Settings:
     return _rooted(loads(text_of(path), str(Path(path))), str(Path(path).absolute().parent))
 
 
+def read(path: str | os.PathLike[str] | None, assignments: Sequence[str]) -> Settings:
+    """The settings of a file (None: the defaults) with each ``section.key=value`` of a command line on top.
+
+    Raises:
+        ConfigError: the file or an assignment is wrong.
+    """
+    settings = load(path) if path is not None else Settings.defaults()
+    return apply(settings, assignments) if assignments else settings
+
+
+def apply(settings: Settings, assignments: Sequence[str]) -> Settings:
+    """``settings`` with each ``section.key=value`` applied: see ``assign``.
+
+    Raises:
+        ConfigError: an assignment is wrong, or contradicts another setting.
+    """
+    return check(assign(settings, assignments, _rooted))
+
+
 def _rooted(settings: Settings, folder: str) -> Settings:
     replace = msgspec.structs.replace
     if settings.tree.curve_cert is not None:
@@ -62,16 +82,13 @@ def _rooted(settings: Settings, folder: str) -> Settings:
 
 
 def rooted_oslo(section: OsloSection, folder: str) -> OsloSection:
-    """``section`` with its files taken from ``folder`` where they are relative."""
+    """``section`` with its files and folders taken from ``folder`` where they are relative."""
     replace = msgspec.structs.replace
-    if section.curve_cert is not None:
-        section = replace(section, curve_cert=os.path.join(folder, section.curve_cert))
+    named = {name: getattr(section, name) for name in ("ipc_dir", "curve_cert", "redis_password_file")}
+    section = replace(section, **{name: os.path.join(folder, path) for name, path in named.items() if path})
     if section.backlog is not None and section.backlog.path is not None:
         path = os.path.join(folder, section.backlog.path)
         section = replace(section, backlog=replace(section.backlog, path=path))
-    if section.redis_password_file is not None:
-        path = os.path.join(folder, section.redis_password_file)
-        section = replace(section, redis_password_file=path)
     return section
 
 

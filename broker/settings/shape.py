@@ -32,7 +32,7 @@ def shape_problems(struct: type[Struct], table: object, path: KeyPath) -> Iterat
 
 
 def _value(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
-    if table := _table_struct(kind):
+    if table := table_struct(kind):
         yield from shape_problems(table, value, path)
     elif entry := _entry_struct(kind):
         if not isinstance(value, list):
@@ -57,8 +57,8 @@ def _leaf(kind: Any, value: object, path: KeyPath) -> Iterator[Problem]:
         yield Problem(path, f"saw {_seen(kind, value)}, expected {_expected(kind, str(error))}")
 
 
-def _table_struct(kind: Any) -> type[Struct] | None:
-    """Return S for the types `S` and `S | None` where S is a struct."""
+def table_struct(kind: Any) -> type[Struct] | None:
+    """Return S for the types `S` and `S | None` where S is a struct; None for any other."""
     for each in (kind, *(get_args(kind) if get_origin(kind) in (Union, UnionType) else ())):
         if isinstance(each, type) and issubclass(each, Struct):
             return each

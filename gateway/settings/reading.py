@@ -8,26 +8,19 @@ the file that names them.
 
 from __future__ import annotations
 
-import difflib
-import json
 import os
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from broker.errors import ConfigError
-from broker.secret import SecretPlace, convert_secret, masked_in, revealed
+from broker.secret import SecretPlace, revealed
+from broker.settings.assignments import assign
 from broker.settings.faults import check_key
 from broker.settings.reading import check_by, loads_as, text_of
 from broker.settings.transport_options import rooted_options
 from gateway.settings.rules import problems
 from gateway.settings.schema import GatewaySettings, ListenEntry
-
-_TABLES = ("gateway", "tokens", "jwt", "access", "history", "limits")
-"""Sections that hold single values; listeners, users and rules are lists and belong into a file."""
 
 
 def load(path: str | os.PathLike[str]) -> GatewaySettings:
@@ -55,6 +48,15 @@ def check(settings: GatewaySettings) -> GatewaySettings:
         ConfigError: a line for each rule that is broken, without a file and line number.
     """
     return check_by(problems, settings)
+
+
+def apply(settings: GatewaySettings, assignments: Sequence[str]) -> GatewaySettings:
+    """``settings`` with each ``section.key=value`` of a command line applied: see ``assign``.
+
+    Raises:
+        ConfigError: an assignment is wrong, or contradicts another setting.
+    """
+    return check(assign(settings, assignments, _rooted))
 
 
 def renewed(settings: GatewaySettings, read: GatewaySettings) -> GatewaySettings:
@@ -121,50 +123,3 @@ def _rooted(settings: GatewaySettings, folder: str) -> GatewaySettings:
         ),
         history=replace(settings.history, warehouse=place(settings.history.warehouse)),
     )
-
-
-# ---------------------------------------------------------------- --set section.key=value
-
-
-def apply(settings: GatewaySettings, assignments: Sequence[str]) -> GatewaySettings:
-    """``settings`` with each ``section.key=value`` of the command line applied, in order.
-
-    Raises:
-        ConfigError: an unknown key, a value of the wrong type, or one that contradicts another setting.
-    """
-    tables: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=revealed)
-    for assignment in assignments:
-        path, mark, text = assignment.partition("=")
-        section, dot, key = path.strip().partition(".")
-        if not mark or not dot:
-            raise ConfigError(f"--set: saw {masked_in(assignment)!r}, expected section.key=value")
-        shown = masked_in(assignment)
-        _check_key(tables, section, key, shown)
-        tables[section][key] = _typed(section, key, text, shown)
-    return check(msgspec.convert(tables, GatewaySettings, dec_hook=convert_secret))
-
-
-def _check_key(tables: dict[str, Any], section: str, key: str, assignment: str) -> None:
-    if section not in _TABLES:
-        raise ConfigError(f"--set {assignment}: no section {section!r}, expected one of {', '.join(_TABLES)}")
-    if key not in tables[section]:
-        near = difflib.get_close_matches(key, tables[section], 1)
-        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(tables[section]))}"
-        raise ConfigError(f"--set {assignment}: no key {key!r} in [{section}]; {hint}")
-
-
-def _typed(section: str, key: str, text: str, assignment: str) -> Any:
-    """The value as a file would have it: a TOML value, or, where that is none, the text itself."""
-    try:
-        value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    try:
-        loads_as(GatewaySettings, lambda _settings: (), f"[{section}]\n{key} = {json.dumps(value)}\n", "")
-    except ConfigError as error:
-        raise ConfigError(
-            f"--set {assignment}: {str(error).partition(f'{section}.{key}: ')[2] or error}"
-        ) from None
-    except TypeError:
-        raise ConfigError(f"--set {assignment}: saw a value that no setting has") from None
-    return value

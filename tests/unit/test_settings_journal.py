@@ -5,10 +5,10 @@ import os
 import msgspec
 import pytest
 
-from broker.cli import config, overrides, settings_text
+from broker.cli import config, settings_text
 from broker.errors import ConfigError
 from broker.journal.options import JournalOptions
-from broker.settings import JournalSection, Settings, check, load, load_journal, loads
+from broker.settings import JournalSection, Settings, apply, check, load, load_journal, loads
 from tests.tables import for_each
 from tests.unit.configuration import refusal
 
@@ -90,7 +90,7 @@ def test_a_folder_of_the_command_line_starts_where_it_was_typed(tmp_path, monkey
     assert JournalSection(capture="both").at("here") == JournalSection(
         enabled=True, directory=str(tmp_path / "here"), capture="both"
     )
-    given = overrides.apply(Settings.defaults(), ["journal.directory=there", "journal.enabled=true"])
+    given = apply(Settings.defaults(), ["journal.directory=there", "journal.enabled=true"])
     assert given.journal.directory == str(tmp_path / "there")
     assert given.journal.enabled
 
@@ -127,7 +127,7 @@ def test_wrong_lines(text, expected):
 
 def test_set_that_is_wrong():
     with pytest.raises(ConfigError, match="did you mean capture"):
-        overrides.apply(Settings.defaults(), ["journal.captur=in"])
+        apply(Settings.defaults(), ["journal.captur=in"])
 
 
 def test_it_is_shown(tmp_path):

@@ -3,9 +3,20 @@
 import msgspec
 import pytest
 
-from broker.cli import overrides, settings_text
+from broker.cli import settings_text
 from broker.errors import ConfigError
-from broker.settings import KeyEntry, NfpSection, RuleEntry, Settings, TaskEntry, check, load, load_nfp, loads
+from broker.settings import (
+    KeyEntry,
+    NfpSection,
+    RuleEntry,
+    Settings,
+    TaskEntry,
+    check,
+    load,
+    load_nfp,
+    loads,
+    read,
+)
 from broker.settings.nfp import default_base_dir
 from tests.tables import for_each
 from tests.unit.configuration import KEY, OTHER_KEY, refusal
@@ -175,13 +186,13 @@ def test_loopback_and_ipc_may_be_plaintext():
 
 def test_a_setting_of_the_command_line_makes_the_section(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = overrides.read(None, ["nfp.endpoint=tcp://127.0.0.1:7000", "nfp.base_dir=state", "nfp.files="])
+    settings = read(None, ["nfp.endpoint=tcp://127.0.0.1:7000", "nfp.base_dir=state", "nfp.files="])
     assert settings.nfp is not None
     assert (settings.nfp.endpoint, settings.nfp.files) == ("tcp://127.0.0.1:7000", "")
     assert settings.nfp.base_dir == f"{tmp_path}/state"
-    assert overrides.read(None, ["broker.rank=0"]).nfp is None
+    assert read(None, ["broker.rank=0"]).nfp is None
     with pytest.raises(ConfigError, match=r"--set nfp.credits=65: |nfp.credits: saw '65'"):
-        overrides.read(None, ["nfp.credits=65"])
+        read(None, ["nfp.credits=65"])
 
 
 def test_what_show_prints_says_the_same():

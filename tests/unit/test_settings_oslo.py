@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from broker.cli import overrides, settings_text
+from broker.cli import settings_text
 from broker.cli.oslo import plan
 from broker.errors import ConfigError
 from broker.identity import USERID_UNKNOWN, Role
@@ -22,6 +22,7 @@ from broker.settings import (
     load,
     load_oslo,
     loads,
+    read,
 )
 from tests.tables import for_each
 from tests.unit.configuration import KEY, refusal
@@ -162,15 +163,13 @@ def test_no_fault_repeats_a_password():
 
 def test_a_setting_of_the_command_line_makes_the_section(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    section = overrides.read(
-        None, ["oslo.ipc_dir=ipc", "oslo.lease_s=10", "oslo.run=['call','directory']"]
-    ).oslo
+    section = read(None, ["oslo.ipc_dir=ipc", "oslo.lease_s=10", "oslo.run=['call','directory']"]).oslo
     assert section is not None
     assert (section.ipc_dir, section.lease_s) == (f"{tmp_path}/ipc", 10.0)
     assert section.run == ("call", "directory")
-    assert overrides.read(None, ["broker.rank=0"]).oslo is None
+    assert read(None, ["broker.rank=0"]).oslo is None
     with pytest.raises(ConfigError, match="did you mean lease_s"):
-        overrides.read(None, ["oslo.lease=1"])
+        read(None, ["oslo.lease=1"])
 
 
 def test_what_show_prints_says_the_same():

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker import memory
-from broker.cli import address, overrides
+from broker.cli import address
 from broker.cli.nfp.inside import WRITER, where
 from broker.cli.parsing import Parser
 from broker.journal.options import JournalOptions
-from broker.settings import JournalSection, NfpSection, Settings, check, load_journal, load_nfp
+from broker.settings import JournalSection, NfpSection, Settings, apply, check, load_journal, load_nfp
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -92,7 +92,7 @@ def section_of(given: argparse.Namespace) -> NfpSection:
     named.update({"insecure": True} if given.insecure else {})
     settings = check(Settings(nfp=msgspec.structs.replace(section, **named)))
     assignments = [each if each.startswith("nfp.") else f"nfp.{each}" for each in given.set]
-    return overrides.apply(settings, assignments).nfp or section
+    return apply(settings, assignments).nfp or section
 
 
 def journal_of(given: argparse.Namespace) -> JournalOptions | None:

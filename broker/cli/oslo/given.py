@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 
-from broker.cli import overrides
 from broker.cli.parsing import Parser
 from broker.errors import ConfigError
 from broker.secret import convert_secret
-from broker.settings import JournalSection, OsloSection, Settings, check, load_journal, load_oslo
+from broker.settings import JournalSection, OsloSection, Settings, apply, check, load_journal, load_oslo
 
 
 def common(parser: Parser) -> None:
@@ -44,7 +43,7 @@ def section_from(given: argparse.Namespace, named: Mapping[str, Any]) -> OsloSec
     if not given.set:
         return check(settings).oslo or section
     assignments = [each if each.startswith("oslo.") else f"oslo.{each}" for each in given.set]
-    return overrides.apply(settings, assignments).oslo or section
+    return apply(settings, assignments).oslo or section
 
 
 def journal_from(given: argparse.Namespace) -> JournalSection:

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 import gateway.settings
-from broker.cli import config, exits, overrides, settings_text
+from broker.cli import config, exits, settings_text
 from broker.cli.main import main
 from broker.errors import ConfigError
-from broker.settings import Settings, loads, schema
+from broker.settings import Settings, apply, loads, schema
 from broker.transport import curve
 from tests.tables import for_each
 
@@ -30,10 +30,11 @@ from tests.tables import for_each
         ("limits.routes_max=4", "limits", "routes_max", 4),
         ("broker.attrs.site=north hall", "broker", "attrs", {"site": "north hall"}),
         ("broker.attrs.site=7", "broker", "attrs", {"site": "7"}),
+        ("broker.attrs.day=2020-01-01", "broker", "attrs", {"day": "2020-01-01"}),
     ],
 )
 def test_set(assignment, section, key, value):
-    settings = overrides.apply(Settings.defaults(), [assignment])
+    settings = apply(Settings.defaults(), [assignment])
     assert getattr(getattr(settings, section), key) == value
 
 
@@ -46,6 +47,9 @@ def test_set(assignment, section, key, value):
         ("house.rank=1", "no section 'house'"),
         ("hosts.rank=1", "no section 'hosts'"),
         ("tree.batch=7", "saw 7, expected bool"),
+        ("broker.heartbeat_period_s=2020-01-01", "expected float"),
+        ("broker.attrs={a=1}", "saw 1, expected str"),
+        ("broker.rank.a=1", "saw {.a.: 1}, expected int"),
         ("tree.topology=ring", 'saw .ring., expected "kary:K"'),
         ("broker.log_level=loud", 'expected one of "debug"'),
         ("tree.size=4", "no host with rank 0"),
@@ -54,11 +58,11 @@ def test_set(assignment, section, key, value):
 )
 def test_set_that_is_wrong(assignment, said):
     with pytest.raises(ConfigError, match=said):
-        overrides.apply(Settings.defaults(), [assignment])
+        apply(Settings.defaults(), [assignment])
 
 
 def test_later_assignments_win():
-    settings = overrides.apply(Settings.defaults(), ["broker.log_level=debug", "broker.log_level=error"])
+    settings = apply(Settings.defaults(), ["broker.log_level=debug", "broker.log_level=error"])
     assert settings.broker.log_level == "error"
 
 
