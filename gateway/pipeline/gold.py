@@ -73,7 +73,9 @@ ADDITIONS_MOST: Final = 1000
 PACE_S: Final = 15.0
 """From one step to the next: each is some seconds of work, a file and a version of every table that it has rows of."""
 TAG: Final = "headgate-gold"
-"""Of Spark's jobs that make gold, by which they are ended."""
+"""Of Spark's jobs that make gold, by which they are ended; and the pool that they share, so that a core that gets free
+is bronze's, if it wants one.
+"""
 _LOOK_S: Final = 0.5
 
 
@@ -347,7 +349,7 @@ class Follow(threading.Thread):
 
     def run(self) -> None:
         """Step by step."""
-        self._spark.sparkContext.addJobTag(TAG)
+        _tagged(self._spark)
         try:
             leaving = False
             while not leaving:
@@ -446,6 +448,12 @@ def _write(
         raise failed[0]
 
 
+def _tagged(spark: SparkSession) -> None:
+    """What this thread has Spark do makes gold."""
+    spark.sparkContext.addJobTag(TAG)
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", TAG)
+
+
 def _written(warehouse: Warehouse, name: str, rows: DataFrame | None, stem: str) -> list[File]:
     """Rows of a table as files, if there can be any: by Spark's writer in a folder of the job, and then moved
     to those of their dates; into a store by pyarrow in Spark's tasks.
@@ -453,7 +461,7 @@ def _written(warehouse: Warehouse, name: str, rows: DataFrame | None, stem: str)
     place = warehouse.table(name)
     if rows is None:
         return []
-    rows.sparkSession.sparkContext.addJobTag(TAG)
+    _tagged(rows.sparkSession)
     if warehouse.stored:
         return _written_by_tasks(name, place, rows, stem)
     job = f"{stem}-{uuid.uuid4().hex[:12]}"

@@ -11,6 +11,7 @@ goes before):
 * above 32 files a job of its own looks whether they are there: the log says so, and 10 000 are looked at here;
 * workers of a cluster do not know what opens the store: they get it (``STORE_ACCESS``), not on a command line;
 * of the code that statements become 100 pieces are kept, and a step of gold alone has more: 1 000;
+* jobs wait for those before them, a stream's batch for minutes of gold: pools share the cores (``gold.TAG``);
 * Spark's words go to the terminal: into a file, whose end is told when the session does not come up;
 * a JVM loads and checks thousands of classes: they are kept (``archive``), and few rows are compiled for a quick start.
 """
@@ -55,6 +56,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.streaming.minBatchesToRetain": "100",
     "spark.sql.codegen.cache.maxEntries": "1000",
+    "spark.scheduler.mode": "FAIR",
 }
 """What a job of ours runs with unless told otherwise."""
 STORE_ACCESS: Final = (

@@ -34,7 +34,7 @@ _SETTINGS: Final = {
 }
 PART_ROWS: Final = 50_000
 """Rows that are worth a task of their own."""
-FEW_ROWS: Final = 500_000
+FEW_ROWS: Final = 1_000_000
 """Up to so many a plan stays as it is: to plan anew behind each shuffle would take longer than what it spares."""
 
 
