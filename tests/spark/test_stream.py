@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -65,6 +66,23 @@ def seqs(warehouse: Warehouse) -> list[int]:
 def numbers(warehouse: Warehouse, job: str = "stream") -> list[int]:
     """The batches that `_runs` has of a job."""
     return sorted(row["batch_id"] for row in warehouse.scan("_runs").to_pylist() if row["job"] == job)
+
+
+def adds_up(warehouse: Warehouse) -> None:
+    """Gold is what plain Python makes of bronze."""
+    rows = warehouse.scan("messages").to_pylist()
+    assert differences("rpc", warehouse.scan("rpc").to_pylist(), oracle.rpc(rows)) == {
+        "too much": [],
+        "missing": [],
+    }
+    for name, keys, sums in (
+        ("traffic", ("window", "rank", "direction", "topic", "type", "userid"), ("n", "wire_bytes")),
+        ("rpc_latency", ("window", "rank", "topic", "le_ns"), ("n", "sum_ns")),
+        ("user_usage", ("dt", "userid"), ("requests", "responses", "rpc_ns")),
+    ):
+        assert added(warehouse.scan(name).to_pylist(), keys, sums) == added(
+            oracle.TABLES[name](rows), keys, sums
+        )
 
 
 def test_a_block_that_is_torn_at_a_trigger_is_read_when_it_is_whole(
@@ -266,19 +284,7 @@ def test_stream_batch_and_compact_at_once(spark, journal: Path, warehouse: Wareh
     assert seqs(warehouse) == list(range(80))
     assert verify.verify(journal, warehouse).ok
     compact.compact(warehouse)
-    rows = warehouse.scan("messages").to_pylist()
-    assert differences("rpc", warehouse.scan("rpc").to_pylist(), oracle.rpc(rows)) == {
-        "too much": [],
-        "missing": [],
-    }
-    for name, keys, sums in (
-        ("traffic", ("window", "rank", "direction", "topic", "type", "userid"), ("n", "wire_bytes")),
-        ("rpc_latency", ("window", "rank", "topic", "le_ns"), ("n", "sum_ns")),
-        ("user_usage", ("dt", "userid"), ("requests", "responses", "rpc_ns")),
-    ):
-        assert added(warehouse.scan(name).to_pylist(), keys, sums) == added(
-            oracle.TABLES[name](rows), keys, sums
-        )
+    adds_up(warehouse)
 
 
 def test_a_stream_whose_checkpoint_is_gone_goes_on_where_bronze_is(
@@ -308,20 +314,11 @@ def test_a_stream_whose_checkpoint_is_gone_goes_on_where_bronze_is(
 
 
 class Child:
-    """`python -m gateway.pipeline stream` in a process group of its own: a kill takes driver, JVM and workers."""
+    """`python -m gateway.pipeline` in a process group of its own: a kill takes driver, JVM and workers."""
 
-    def __init__(self, journal: Path, warehouse: Path, errors: Path, *words: str) -> None:
+    def __init__(self, journal: Path, warehouse: Path, errors: Path, *words: str, verb: str) -> None:
         self.errors = errors
-        command = [
-            sys.executable,
-            "-m",
-            "gateway.pipeline",
-            "stream",
-            "-j",
-            str(journal),
-            "-w",
-            str(warehouse),
-        ]
+        command = [sys.executable, "-m", "gateway.pipeline", verb, "-j", str(journal), "-w", str(warehouse)]
         self._out = errors.open("ab")
         self.process = subprocess.Popen(
             [*command, "--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=2", *words],
@@ -338,6 +335,19 @@ class Child:
         self.process.wait()
         self._out.close()
 
+    def kill_behind(self, files: int, warehouse: Warehouse) -> None:
+        """As soon as so many files more were seen; or when there will be no more."""
+        before = seen = set(warehouse.root.rglob("*"))
+        changed = time.monotonic()
+        while len(seen - before) < files and self.process.poll() is None:
+            now = seen | set(warehouse.root.rglob("*"))
+            if len(now) > len(seen):
+                seen, changed = now, time.monotonic()
+            elif len(seen - before) > FILES // 2 and time.monotonic() > changed + QUIET_S:
+                break
+            time.sleep(0.002)
+        self.kill()
+
     def until(self, met: Callable[[], bool], seconds: float = 200.0) -> None:
         deadline = time.monotonic() + seconds
         while not met():
@@ -350,8 +360,8 @@ class Child:
 def children(tmp_path: Path) -> Iterator[Callable[..., Child]]:
     started: list[Child] = []
 
-    def start(journal: Path, warehouse: Warehouse, *words: str) -> Child:
-        started.append(Child(journal, warehouse.root, tmp_path / "errors", *words))
+    def start(journal: Path, warehouse: Warehouse, *words: str, verb: str = "stream") -> Child:
+        started.append(Child(journal, warehouse.root, tmp_path / "errors", *words, verb=verb))
         return started[-1]
 
     yield start
@@ -415,6 +425,43 @@ def test_killed_between_bronze_and_gold_each_is_there_once(
     assert sum(warehouse.scan("traffic", ["n"])["n"].to_pylist()) == 300
     assert numbers(warehouse) == numbers(warehouse, "gold") == [0]
     assert (warehouse.feed()["bronze"], warehouse.feed()["gold"]) == (0, 0)
+
+
+FILES = 150
+"""What a round of it writes, about: data, logs, and what Spark keeps."""
+QUIET_S = 3.0
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("verb", "times"),
+    [
+        ("stream", 2),
+        ("batch", 2),
+        pytest.param("stream", 20, marks=SLOW),
+        pytest.param("batch", 20, marks=SLOW),
+    ],
+)
+def test_killed_at_any_moment_every_record_is_in_each_table_once(
+    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child], verb: str, times: int
+) -> None:
+    """kill -9 of the whole group behind a file that dice choose among those of bronze, of gold and of the checkpoint;
+    each round has records to bring in.
+    """
+    dice = Random(times)
+    for turn in range(times):
+        segments.write(journal, "rank0", talked(20 * turn, 20), 20 * turn, per_block=10, peers=PEERS)
+        child = children(journal, warehouse, verb=verb)
+        child.kill_behind(dice.randrange(1, FILES), warehouse)
+        held = seqs(warehouse) if warehouse.root.joinpath("messages").exists() else []
+        assert len(held) == len(set(held))
+    words = ("--available-now",) if verb == "stream" else ()
+    child = children(journal, warehouse, *words, verb=verb)
+    assert child.process.wait(300) == 0, child.errors.read_text()[-2000:]
+    assert seqs(warehouse) == list(range(20 * times))
+    assert verify.verify(journal, warehouse).ok
+    adds_up(warehouse)
 
 
 @pytest.mark.timeout(300)
