@@ -313,6 +313,11 @@ def test_a_stream_whose_checkpoint_is_gone_goes_on_where_bronze_is(
 # ---------------------------------------------------------------- killed
 
 
+def everything_in(warehouse: Warehouse) -> set[Path]:
+    """All files; a folder of a job that goes meanwhile is passed over."""
+    return {Path(place, name) for place, _, names in os.walk(warehouse.root) for name in names}
+
+
 class Child:
     """`python -m gateway.pipeline` in a process group of its own: a kill takes driver, JVM and workers."""
 
@@ -337,10 +342,10 @@ class Child:
 
     def kill_behind(self, files: int, warehouse: Warehouse) -> None:
         """As soon as so many files more were seen; or when there will be no more."""
-        before = seen = set(warehouse.root.rglob("*"))
+        before = seen = everything_in(warehouse)
         changed = time.monotonic()
         while len(seen - before) < files and self.process.poll() is None:
-            now = seen | set(warehouse.root.rglob("*"))
+            now = seen | everything_in(warehouse)
             if len(now) > len(seen):
                 seen, changed = now, time.monotonic()
             elif len(seen - before) > FILES // 2 and time.monotonic() > changed + QUIET_S:
