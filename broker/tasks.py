@@ -1,10 +1,13 @@
-"""Tasks that somebody looks after: each is kept until it ends, a fault of one is logged, and all end together."""
+"""Tasks that somebody looks after: each is kept until it ends, a fault of one is logged, and all end together; and how
+long somebody waits, in seconds that a program or a person chose (``within``, ``checked_seconds``).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine
+from math import isfinite, isnan
 from typing import Any
 
 log = logging.getLogger("headgate")
@@ -37,3 +40,28 @@ class Tasks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def within(seconds: float | None) -> asyncio.Timeout:
+    """``asyncio.timeout``: the block has so long; None and inf: as long as it takes; 0 and less: it never waits.
+
+    Raises:
+        ValueError: nan, which is due neither now nor later and would put the timers of the event loop out of order.
+    """
+    if seconds is not None and isnan(seconds):
+        raise ValueError("a timeout of nan s, expected a number of seconds")
+    return asyncio.timeout(None if seconds is None or (not isfinite(seconds) and seconds > 0) else seconds)
+
+
+def checked_seconds(seconds: float) -> float:
+    """What others are told, too, as JSON, which has no word for inf and nan.
+
+    Raises:
+        ValueError: it is one of them.
+
+    >>> checked_seconds(1.5)
+    1.5
+    """
+    if not isfinite(seconds):
+        raise ValueError(f"a timeout of {seconds} s, expected a finite number of seconds")
+    return seconds

@@ -17,7 +17,6 @@ cancels the call; the ``with`` blocks around it leave cleanly. Errors are those 
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, overload
@@ -26,6 +25,7 @@ from broker.client.blocking_service import THREADS, Service, ThreadHandler
 from broker.client.dialing import connect as connect_async
 from broker.client.received import Event, Response
 from broker.loopthread import LoopThread
+from broker.tasks import within
 from broker.transport.link import Flusher, Options
 from broker.wire.message import NODEID_ANY, Message
 
@@ -108,7 +108,7 @@ async def _fetch(source: Source[T_co], timeout_s: float | None) -> tuple[deque[T
     """Wait for one item, take along what is there already; an error behind those is returned with them."""
     items: deque[T_co] = deque()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with within(timeout_s):
             items.append(await source.__anext__())
     except TimeoutError as error:
         raise TimeoutError(f"nothing came within {timeout_s:g} s") from error

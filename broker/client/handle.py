@@ -21,6 +21,7 @@ from broker.client.received import Event, Response
 from broker.client.service import Service, table
 from broker.client.subscriptions import Overflow, Subscription
 from broker.errors import LinkEnded, Missed
+from broker.tasks import within
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message
 from broker.wire.payload import Payload, encode
@@ -124,16 +125,17 @@ class Handle(Connection):
             RpcError: the response has a nonzero errnum. TimeoutError: no response in time.
             LinkError: the link ended. HeadgateError: EAGAIN, too many calls wait.
             ValueError: ``nodeid`` is no rank; 0xFFFFFFFE, libflux's FLUX_NODEID_UPSTREAM, is ``upstream`` here.
-                ``anywhere`` beside ``nodeid`` or ``upstream``.
+                ``anywhere`` beside ``nodeid`` or ``upstream``. ``timeout_s`` is nan.
         """
         _check_anywhere(anywhere, nodeid, upstream)
+        deadline = None if timeout_s is None else within(timeout_s)
         flags = (wire.NORESPONSE if noresponse else 0) | (wire.UPSTREAM if upstream else 0)
         message = wire.request(topic, encode(payload), nodeid=nodeid, flags=flags)
         asking = self.nearby.call(message, self._ask) if anywhere else self._ask(message)
-        if timeout_s is None:
+        if deadline is None:
             return await asking
         try:
-            async with asyncio.timeout(timeout_s):
+            async with deadline:
                 return await asking
         except TimeoutError as error:
             raise TimeoutError(f"{topic}: no response within {timeout_s:g} s") from error

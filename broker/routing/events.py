@@ -212,6 +212,11 @@ class Events:
         if len(message.topic_part) > self._topic_part_max and port.kind != PARENT:
             self._refuse(port, message, stamped, errno.EPROTO, "event with too long a topic")
             return
+        if (
+            len(message.topic_part) == 1 and port.kind != PARENT
+        ):  # its size, 0: nobody could choose it by a prefix
+            self._refuse(port, message, stamped, errno.EPROTO, "event with an empty topic")
+            return
         if len(message.payload_part) > self.guest_max and self._is_too_large(port, message, stamped):
             self._refuse(port, message, stamped, errno.EMSGSIZE, "event of a guest above guest_event_bytes")
             return

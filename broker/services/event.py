@@ -50,8 +50,8 @@ class Event(Service):
         topic, flags = request.field("topic", str), request.field("flags", int)
         if flags not in (0, PRIVATE):
             raise ProtocolError(f"event flags {flags}, expected 0 or {PRIVATE}")
-        if "\0" in topic:
-            raise ProtocolError("a topic cannot hold a NUL")
+        if not topic or "\0" in topic:
+            raise ProtocolError("a topic has at least one byte, and no NUL")
         if is_reserved(topic.encode(errors="surrogatepass"), request.rolemask):
             raise RpcError(errno.EPERM, RESERVED_TEXT)
         payload = decode_base64(request.field("payload", str, "")) or None

@@ -20,7 +20,6 @@ events or of a stream by one at a time. Ctrl-C in a waiting call raises Keyboard
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -34,6 +33,7 @@ from broker.nfp.client.job import Job
 from broker.nfp.client.limits import JOB_TIMEOUT_S
 from broker.nfp.client.subscription import Subscription
 from broker.nfp.client.transfer import Details, Progress
+from broker.tasks import within
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class BlockingIterator(Generic[T_co]):
 
 async def _next(source: AsyncIterator[T], timeout_s: float | None) -> T:
     try:
-        async with asyncio.timeout(timeout_s):
+        async with within(timeout_s):
             return await anext(source)
     except TimeoutError as error:
         raise TimeoutError(f"nothing came within {timeout_s:g} s") from error

@@ -34,6 +34,7 @@ from broker.nfp.peer.dealer import FAILOVER_S, OPEN_TIMEOUT_S, DealerChannel
 from broker.nfp.peer.keys import BrokerKeys, OwnKey, check_name, credentials, default_base_dir, peer_file
 from broker.nfp.store.peers import Retention
 from broker.nfp.targets import ALL, Targeting, target_of
+from broker.tasks import checked_seconds
 from broker.transport.curve import generate
 
 log = logging.getLogger("headgate")
@@ -218,6 +219,7 @@ class NfpClient:
 
         Raises:
             ConfigError: service, target or uuid cannot be sent. HeadgateError: EAGAIN, too many unfinished jobs.
+            ValueError: ``timeout_s`` is not finite.
         """
         chosen = target_of(target)
         uuid = uuid or uuid4().hex
@@ -227,7 +229,7 @@ class NfpClient:
         if known is not None:
             return known
         body = bodies.request(task, args, kwargs or {}, timeout_s)
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
         submission = Submission(uuid, service, task, chosen, body, timeout_s, deadline)
         if service in ASKED_BY_MMI:
             return self._mmi_jobs.add(submission, args, kwargs or {})
@@ -281,7 +283,7 @@ class NfpClient:
             service, task = str(shown["service"]), str(shown.get("task") or "")
             names = [str(name) for name in shown.get("workers") or () if name]
             target = target_of(names) if names else target_of(str(shown.get("target") or "all"))
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
         return self.tracker.add(Submission(uuid, service, task, target, b"", timeout_s, deadline))
 
     async def unfinished(self) -> list[Job]:

@@ -18,6 +18,7 @@ from broker.nfp.client.errors import FetchFailed, JobError, JobTimeout
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, FileTransfer, Progress, matches
 from broker.nfp.names import FILESHARING
 from broker.nfp.urls import Unsafe, names_of
+from broker.tasks import checked_seconds
 
 if TYPE_CHECKING:
     from broker.nfp.client.client import NfpClient
@@ -97,7 +98,7 @@ class Fetching:
     ) -> Fetched:
         """See ``NfpClient.fetch``."""
         path = None if callable(to) else destination_of(url, to, self._folder)
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
         details, workers = await self.find(url, min(timeout_s, DETAILS_S))
         destination = to(details) if callable(to) else path
         assert destination is not None

@@ -22,6 +22,7 @@ from broker.nfp.names import Code, Command
 from broker.nfp.opening import read_object
 from broker.nfp.outcome import FAILED, Outcome, job_state, result_state
 from broker.nfp.targets import Target, render
+from broker.tasks import within
 
 _STATUS_OF: Final = {JobTimeout: "expired", JobCancelled: "cancelled"}
 
@@ -155,7 +156,7 @@ class Job:
             LinkClosed: the client was closed before.
         """
         if not self._over.done():
-            async with asyncio.timeout(timeout_s):
+            async with within(timeout_s):
                 await asyncio.shield(self._over)
         if self._error is not None:
             raise self._error

@@ -25,6 +25,7 @@ from broker.nfp.opening import read_any
 from broker.nfp.outcome import error_text
 from broker.nfp.peer.channel import Channel
 from broker.nfp.targets import ANY, Target
+from broker.tasks import within
 
 ONCE: Final = frozenset({"restart", "shutdown", "disconnect"})
 """Tasks of management that end connections: their answers may well be lost with them."""
@@ -86,7 +87,7 @@ class MmiRequests:
         packet = Packet(Sender.CLIENT, Command.MMI, service=service, target=target, uuid=uuid, body=body)
         pending = self._pending[uuid] = _Pending(packet, once or task in ONCE)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with within(timeout_s):
                 while self._connected and not self._send(pending):
                     await self._channel.writable()
                 return await pending.future

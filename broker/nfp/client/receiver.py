@@ -20,6 +20,7 @@ from broker.nfp.names import MMI_BROKER, Command, Sender
 from broker.nfp.opening import DIALECT
 from broker.nfp.peer.channel import Channel
 from broker.nfp.targets import ANY
+from broker.tasks import within
 
 log = logging.getLogger("headgate")
 
@@ -73,7 +74,7 @@ class ClientReceiver:
             LinkBroken: there was none within ``timeout_s``; the text says why. LinkRefused: see ``refused``.
         """
         try:
-            async with asyncio.timeout(timeout_s):
+            async with within(timeout_s):
                 await self._connected.wait()
         except TimeoutError:
             why = self._channel.trouble or "no answer"

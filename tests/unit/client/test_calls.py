@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 import weakref
 
 import pytest
@@ -120,6 +121,19 @@ def test_responses_may_come_in_any_order():
         for request in reversed(requests):
             peer.answer(request, request.payload)
         assert [(await call).payload for call in calls] == [b"%d" % n for n in range(50)]
+
+    talk(script)
+
+
+def test_a_timeout_that_is_no_number_is_refused_and_an_endless_one_waits():
+    async def script(h, peer):
+        with pytest.raises(ValueError, match="nan"):
+            await h.rpc("never.sent", timeout_s=math.nan)
+        call = soon(h.rpc("quick.one", timeout_s=math.inf))
+        request = await peer.next()
+        assert request.topic == "quick.one"
+        peer.answer(request, b"quick")
+        assert (await call).payload == b"quick"
 
     talk(script)
 

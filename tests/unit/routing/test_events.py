@@ -49,11 +49,14 @@ def test_numbers_are_the_roots_and_other_words_pass():
 def test_topics_are_bounded(source, limit):
     tree = Tree(3, topic_max_bytes=limit)
     ear, mouth = subscriber(tree, 2), tree.client(source)
-    for size in (limit, limit + 1, 70_000):
+    for size in (limit, limit + 1, 70_000, 0):
         mouth.publish("t" * size)
     tree.settle()
     assert [m.topic for m in ear.events] == ["t" * limit]
-    assert tree[source].router.tally.drops == {"event with too long a topic": 2}
+    assert tree[source].router.tally.drops == {
+        "event with too long a topic": 2,
+        "event with an empty topic": 1,
+    }
 
 
 @for_each("source", [0, 1])

@@ -107,6 +107,7 @@ def test_publish_numbers_and_stamps_with_the_senders_credentials():
         {"topic": "t", "flags": 0, "payload": None},
         {"topic": "t", "flags": 0, "payload": 5},
         {"topic": "t\0u", "flags": 0},
+        {"topic": "", "flags": 0},
         {"topic": "t", "flags": 0, "payload": "é"},
     ],
 )

@@ -17,6 +17,17 @@ def test_run_returns_every_workers_result(broker):
     assert {worker: result["result"] for worker, result in results.items()} == {"w1": 3, "w2": 3}
 
 
+def test_a_timeout_that_no_broker_could_be_told_is_refused(ours):
+    async def work(client):
+        for odd in (float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="finite"):
+                await client.submit("dummy", "ping", timeout_s=odd)
+            with pytest.raises(ValueError, match="finite"):
+                await client.attach("1", service="dummy", timeout_s=odd)
+
+    run(work, ours)
+
+
 def test_run_with_any_one_and_several_names(broker):
     async def work(client):
         return [
