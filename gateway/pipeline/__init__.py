@@ -14,7 +14,6 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 ``stream``     the journal as it grows -> bronze, exactly once, by the same
 ``compact``    many small files -> few large ones
 ``spans``      which bytes of which segments a task reads; ``offsets`` how far the journal may be read, and was
-``filters``    what of a query's conditions the source can decide itself
 ``parts``      rows -> a file for each date
 ``errors``     what goes wrong, in words
 ``progress``   how far a job is, on a terminal

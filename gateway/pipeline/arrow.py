@@ -10,7 +10,8 @@ JVM hold text to be text.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,43 +23,68 @@ from broker.journal.reading import columns
 from broker.journal.reading.blocks import Block
 from broker.journal.reading.columns import Coded, Nullable, Text
 from broker.journal.reading.peers import Peers
-from gateway.pipeline import schema
+from gateway.pipeline import schema, spans
 from gateway.pipeline.spans import Loss, Span
 
 _INT32_MAX: Final = (1 << 31) - 1
 _NAMED: Final = frozenset(("peer", "via"))
 _SERVICE: Final = "service"
-LOSS: Final = "loss"
-"""``kind`` of a row that stands for something that could not be read (option ``losses``)."""
+EVER: Final = (-(1 << 63), (1 << 63) - 1)
+"""All times there can be."""
+
+
+def decoded(
+    span: Span, names: Sequence[str], *, skip: bool = False, times: tuple[int, int] = EVER
+) -> Iterator[pa.RecordBatch | Loss]:
+    """The rows of a span, and what of it could not be read.
+
+    Args:
+        span: which.
+        names: columns wanted, in order.
+        skip: damage is a Loss, no error.
+        times: ns since 1970 from which on, and before which, rows are wanted.
+
+    Raises:
+        Damaged, Lost, Unseen: as of ``spans.blocks``.
+    """
+    since, until = times
+    decoder = Decoder(names if times == EVER else [*names, *({"ts_ns"} - set(names))])
+    decoder.begin(span)
+
+    def wanted() -> Iterator[Block | Loss]:
+        for block in spans.blocks(span, skip=skip):
+            if isinstance(block, Loss) or (block.last_ts >= since and block.first_ts < until):
+                yield block
+            else:
+                decoder.learn(block)
+
+    for blocks in spans.gathered(wanted()):
+        if isinstance(blocks, Loss):
+            yield blocks
+            continue
+        batch = decoder.batch(blocks)
+        if times != EVER:
+            batch = batch.filter((pc.field("ts_ns") >= since) & (pc.field("ts_ns") < until)).select(names)
+        yield batch
 
 
 class Decoder:
-    """Blocks of one span -> record batches.
+    """Blocks of one span -> record batches with the columns ``names``."""
 
-    Args:
-        names: columns wanted, in order.
-        payload: whether the column payload may be among them.
-        needs: further columns, for filters; ``project`` takes them away again.
-    """
-
-    def __init__(self, names: Sequence[str], *, payload: bool = False, needs: Collection[str] = ()) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
-        self._all = [*names, *sorted(set(needs) - set(names))]
-        self._payload = payload
-        kinds = {column.name: column.arrow_type() for column in (*schema.MESSAGES.columns, schema.PAYLOAD)}
-        self._types = {name: kinds[name] for name in self._all}
-        self._decoded = ({*self._all} - {_SERVICE}) | ({"topic"} if _SERVICE in self._all else set())
-        self._types.setdefault("topic", pa.string())
+        self._types = {
+            column.name: column.arrow_type() for column in (*schema.MESSAGES.columns, schema.PAYLOAD)
+        }
+        self._decoded = {"topic" if name == _SERVICE else name for name in names}
         self._peers = Peers()
-        self._by_name = bool(_NAMED & set(self._all))
+        self._by_name = bool(_NAMED & set(names))
 
     def begin(self, span: Span) -> None:
         """Learn who is who from what stands in front of a span that begins within its segment."""
         if self._by_name and span.loss is None and span.start > HEADER_BYTES:
-            try:
+            with contextlib.suppress(OSError):  # reading the span says so
                 self._peers.learn_before(span.path, span.start)
-            except OSError:
-                return  # reading the span says so
 
     def learn(self, block: Block) -> None:
         """Learn who is who from a block that is not decoded."""
@@ -71,21 +97,11 @@ class Decoder:
         Raises:
             Damaged: an entry of a block is wrong though its CRC is right.
         """
-        decoded = columns.decode(blocks, self._peers, payload=self._payload, wanted=self._decoded)
-        arrays = {name: as_arrow(column, self._types[name]) for name, column in decoded.items()}
-        if _SERVICE in self._types:
+        found = columns.decode(blocks, self._peers, payload="payload" in self._decoded, wanted=self._decoded)
+        arrays = {name: as_arrow(column, self._types[name]) for name, column in found.items()}
+        if _SERVICE in self._names:
             arrays[_SERVICE] = first_words(arrays["topic"])
-        return pa.RecordBatch.from_arrays([arrays[name] for name in self._all], names=self._all)
-
-    def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Only what was asked for, in its order."""
-        return batch if len(self._all) == len(self._names) else batch.select(self._names)
-
-    def loss(self, loss: Loss) -> pa.RecordBatch:
-        """A row that says what could not be read."""
-        values = {"kind": LOSS, "topic": loss.why, "detail": loss.as_json()}
-        arrays = [pa.array([values.get(name)], self._types[name]) for name in self._all]
-        return self.project(pa.RecordBatch.from_arrays(arrays, names=self._all))
+        return pa.RecordBatch.from_arrays([arrays[name] for name in self._names], names=self._names)
 
 
 def first_words(topics: pa.Array) -> pa.Array:

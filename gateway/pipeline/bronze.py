@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 TASKS_A_CORE: Final = 3
 """At most; more would not end sooner, and each begins with what costs the same."""
-DECODE_ROWS: Final = 32_768
-"""Rows decoded at once: enough for Parquet, and still in the cache of a core."""
 _WRITTEN_DDL: Final = "written string"
 
 
@@ -45,13 +43,11 @@ class How:
         place: directory of ``messages``, or the URL of it.
         payload: keep payloads.
         skip: step over damage instead of raising.
-        verify: check CRCs.
     """
 
     place: str
     payload: bool = False
     skip: bool = False
-    verify: bool = True
 
 
 @dataclass
@@ -97,25 +93,25 @@ def write(given: Iterable[Span], how: How) -> Written:
     Raises:
         TableError: the disk or the store refuses.
     """
-    from gateway.pipeline.arrow import Decoder
+    from gateway.pipeline.arrow import decoded
 
-    names = [*schema.MESSAGES.names, *([schema.PAYLOAD.name] if how.payload else [])]
+    extra = [schema.PAYLOAD] if how.payload else []
+    names = [*schema.MESSAGES.names, *(each.name for each in extra)]
     done = Written()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for span in given:
+            try:
+                for found in decoded(span, names, skip=how.skip):
+                    if isinstance(found, Loss):
+                        done.losses.append(found)
+                    else:
+                        yield found
+            except Unseen as error:
+                done.unseen.append((span, f"{socket.gethostname()}: {error.why}"))
+
     try:
-        with parts.Parts(how.place, schema.MESSAGES, "part", how.payload) as written:
-            for span in given:
-                decoder = Decoder(names, payload=how.payload)
-                try:
-                    decoder.begin(span)
-                    found = spans.blocks(span, crc=how.verify, skip=how.skip)
-                    for blocks in spans.gathered(found, DECODE_ROWS):
-                        if isinstance(blocks, Loss):
-                            done.losses.append(blocks)
-                        else:
-                            written.add(decoder.batch(blocks))
-                except Unseen as error:
-                    done.unseen.append((span, f"{socket.gethostname()}: {error.why}"))
-        done.files = written.files
+        done.files = parts.write(how.place, schema.MESSAGES, rows(), extra=extra)
     except (Damaged, Lost) as error:
         done.damage = str(error)
     return done

@@ -12,7 +12,7 @@ pyarrow is imported where it is asked for; the names and types are plain Python.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -95,13 +95,13 @@ class Table:
         """What each file of this table carries."""
         return {TABLE_KEY: self.name, VERSION_KEY: str(self.version)}
 
-    def arrow(self, *, partition: bool = False) -> pa.Schema:
+    def arrow(self, *, partition: bool = False, extra: Iterable[Column] = ()) -> pa.Schema:
         """The Arrow schema of a file; with ``partition`` the column ``dt``, too, as a scan gives it."""
         import pyarrow as pa
 
         fields = [
             pa.field(column.name, column.arrow_type())
-            for column in self.columns
+            for column in (*self.columns, *extra)
             if partition or column.name != PARTITION
         ]
         return pa.schema(fields, metadata=self.metadata)

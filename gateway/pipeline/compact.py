@@ -16,10 +16,9 @@ from typing import Any, Final
 
 from broker.journal.stores import is_url
 from gateway import delta
-from gateway.pipeline import schema
+from gateway.pipeline import parts, schema
 from gateway.pipeline.columns import PARTITION
 from gateway.pipeline.lake import File, Snapshot
-from gateway.pipeline.parts import Parts
 from gateway.pipeline.warehouse import Warehouse, until_it_passes
 
 FILE_BYTES: Final = 128 << 20
@@ -121,17 +120,16 @@ def _one(at: Snapshot, date: str, file_bytes: int) -> Compacted | None:
     gone = [file for group in groups for file in group]
     if not gone:
         return None
-    payload = schema.PAYLOAD.name in at.columns
-    columns = [*at.known.names, *([schema.PAYLOAD.name] if payload else [])]
+    extra = [schema.PAYLOAD] if schema.PAYLOAD.name in at.columns else []
+    columns = [*at.known.names, *(each.name for each in extra)]
     fresh: list[File] = []
     for group in groups:
         rows = at.scan_files(group, columns)
         if order := [(name, "ascending") for name in _ORDER.get(at.known.name, ())]:
             rows = rows.sort_by(order)
-        with Parts(at.place, at.known, "compact", payload) as parts:
-            for batch in rows.combine_chunks().to_batches():
-                parts.add(batch)
-        fresh += parts.files
+        fresh += parts.write(
+            at.place, at.known, rows.combine_chunks().to_batches(), stem="compact", extra=extra
+        )
     at.commit(fresh, removed=gone, same=True)
     after = len(before) - len(gone) + len(fresh)
     return Compacted(at.known.name, date, len(before), after, sum(file.rows for file in gone))

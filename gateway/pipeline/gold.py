@@ -23,7 +23,7 @@ ahead, because a step was killed or ``batch`` made them, end the next step where
 from __future__ import annotations
 
 import contextlib
-import itertools
+import json
 import os
 import shutil
 import threading
@@ -31,7 +31,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-Tell = Callable[[int, int], None]
 OnRun = Callable[[runs.Run], None]
 NAMES: Final = tuple(table.name for table in GOLD)
 JOBS: Final = "job_outcomes"
@@ -88,7 +87,6 @@ def batch(
     dates: Iterable[str] | None = None,
     *,
     tables: Sequence[str] = NAMES,
-    tell: Tell | None = None,
 ) -> runs.Run:
     """Make gold for the dates that it does not know yet, and for some more; adds one row to ``_runs``.
 
@@ -97,7 +95,6 @@ def batch(
         warehouse: which.
         dates: these, too (``2026-01-31``).
         tables: which; only when all are made does gold count as made.
-        tell: is told how many tables are done.
 
     Raises:
         PipelineError: no such table, or Spark failed.
@@ -107,18 +104,12 @@ def batch(
         table_named(name)
     warehouse.ready()
     with warehouse.making_gold():
-        return until_it_passes(lambda: _batch(spark, warehouse, set(dates or ()), tables, tell))
+        return until_it_passes(lambda: _batch(spark, warehouse, set(dates or ()), tables))
 
 
-def _batch(
-    spark: SparkSession,
-    warehouse: Warehouse,
-    asked: set[str],
-    tables: Sequence[str],
-    tell: Tell | None,
-) -> runs.Run:
+def _batch(spark: SparkSession, warehouse: Warehouse, asked: set[str], tables: Sequence[str]) -> runs.Run:
     feed = warehouse.feed().get("feed", "ingest")
-    run = runs.Run("batch", feed, by="Spark")
+    run = runs.Run("batch", feed)
     on = {name: warehouse.at(name) for name in tables}
     gold = warehouse.gold()
     bronze = warehouse.at(MESSAGES.name)
@@ -126,12 +117,6 @@ def _batch(
     stale = _stale(bronze, _known(on, gold), whole)
     wanted = sorted((stale | asked) & set(bronze.dates()))
     everything = set(tables) >= set(NAMES)
-    done = itertools.count(1)
-
-    def one_more() -> None:
-        if tell is not None:
-            tell(next(done), len(tables))
-
     if wanted:
         run.rows_in = sum(file.rows for file in bronze.files(wanted))
         dates = _dates(on, bronze, wanted)
@@ -139,7 +124,7 @@ def _batch(
         with _uncommitted(warehouse) as files:
             for read, names in _planned(bronze, wanted, tables):
                 with _tables(spark, bronze, read, since_ns=since_ns) as made:
-                    _write(warehouse, made, {name: dates[name] for name in names}, files, one_more)
+                    _write(warehouse, made, {name: dates[name] for name in names}, files)
             behind = warehouse.at(OPEN.name).done(MADE) < whole
             left = _left(spark, warehouse, bronze, behind, since_ns) if feed == STREAM else None
             if left is not None:
@@ -234,7 +219,7 @@ def step(spark: SparkSession, warehouse: Warehouse) -> runs.Run | None:
     if (
         known < warehouse.gold()
     ):  # made when something else fed the warehouse: what was open then is unanswered
-        return _batch(spark, warehouse, set(bronze.dates()[-2:]), NAMES, None)
+        return _batch(spark, warehouse, set(bronze.dates()[-2:]), NAMES)
     on = {name: warehouse.at(name) for name in STEPPED}
     ahead = [each.done(MADE) for each in on.values() if each.done(MADE) > known]
     until = min([bronze.done(BRONZE), known + ADDITIONS_MOST, *ahead])
@@ -426,26 +411,17 @@ def _write(
     made: Tables,
     wanted: Mapping[str, Sequence[str] | None],
     files: dict[str, list[File]],
-    done: Callable[[], None] = lambda: None,
     stem: str = "part",
 ) -> None:
-    """Write tables (of some dates), some at once; all that end are among ``files``, also where one fails. ``done`` is
-    called behind each.
-    """
-    failed = []
+    """Write tables (of some dates), some at once; all that end are among ``files``, also where one fails."""
+
+    def write(name: str) -> None:
+        files[name] += _written(warehouse, name, made.rows(name, wanted[name]), stem)
+
     with ThreadPoolExecutor(AT_ONCE, "gold") as pool:
-        jobs = {
-            pool.submit(_written, warehouse, name, made.rows(name, dates), stem): name
-            for name, dates in wanted.items()
-        }
-        for job in as_completed(jobs):
-            try:
-                files[jobs[job]] += job.result()
-            except Exception as error:
-                failed.append(error)
-            done()
-    if failed:
-        raise failed[0]
+        jobs = [pool.submit(write, name) for name in wanted]
+    for job in jobs:
+        job.result()
 
 
 def _tagged(spark: SparkSession) -> None:
@@ -485,11 +461,9 @@ def _written_by_tasks(name: str, place: str, rows: DataFrame, stem: str) -> list
         import pyarrow as pa
 
         known = table_named(name)
-        with parts.Parts(place, known, stem) as written:
-            for batch in batches:
-                written.add(batch.cast(known.arrow(partition=True)))
-        yield pa.RecordBatch.from_pydict({"files": [written.as_json()]})
+        rows = (batch.cast(known.arrow(partition=True)) for batch in batches)
+        files = [json.dumps(vars(each)) for each in parts.write(place, known, rows, stem=stem)]
+        yield pa.RecordBatch.from_arrays([pa.array(files, pa.string())], ["file"])
 
     with plain_errors():
-        done = rows.mapInArrow(write, "files string").collect()
-    return [file for row in done for file in parts.files_of(row["files"])]
+        return [File(**json.loads(row["file"])) for row in rows.mapInArrow(write, "file string").collect()]

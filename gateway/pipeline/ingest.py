@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway import delta
 from gateway.pipeline import offsets, runs, schema, spans
-from gateway.pipeline.bronze import TASKS_A_CORE, How, Written, by_spark, commit, drop, frame, judge, write
+from gateway.pipeline.bronze import TASKS_A_CORE, How, Written, by_spark, commit, drop, frame, judge
 from gateway.pipeline.errors import Busy, Conflict
 from gateway.pipeline.offsets import Offset
 from gateway.pipeline.spans import Span
@@ -20,9 +20,6 @@ from gateway.pipeline.warehouse import INGEST, Warehouse, until_it_passes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Tell = Callable[[int, int], None]
-"""Progress: done, of how many."""
 
 
 @dataclass
@@ -51,25 +48,38 @@ def pending(journal: str | os.PathLike[str], warehouse: Warehouse) -> Pending:
 
 
 def ingest(
-    spark: SparkSession | None,
+    spark: SparkSession,
     journal: str | os.PathLike[str],
     warehouse: Warehouse,
     *,
     payload: bool = False,
     skip: bool = False,
-    verify: bool = True,
-    tell: Tell | None = None,
+) -> runs.Run:
+    """Bring bronze up to the journal in tasks of Spark: ``bring`` with the session that does it."""
+
+    def written(wanted: list[Span], how: How) -> Written:
+        packs = spans.packed(wanted, TASKS_A_CORE * spark.sparkContext.defaultParallelism)
+        return by_spark(frame(spark, packs), how) if packs else Written()
+
+    return bring(written, journal, warehouse, payload=payload, skip=skip)
+
+
+def bring(
+    write: Callable[[list[Span], How], Written],
+    journal: str | os.PathLike[str],
+    warehouse: Warehouse,
+    *,
+    payload: bool = False,
+    skip: bool = False,
 ) -> runs.Run:
     """Bring bronze up to the journal; adds one row to ``_runs``.
 
     Args:
-        spark: where; None: in this process, which tests do.
+        write: makes files of spans.
         journal: its directory, seen by all workers, as the warehouse is.
         warehouse: where to.
         payload: keep payloads of what is read now.
         skip: step over damage and deleted segments, counted and named, instead of raising.
-        verify: check CRCs.
-        tell: is told of progress now and then.
 
     Raises:
         Busy: a stream feeds this warehouse.
@@ -78,17 +88,17 @@ def ingest(
     """
     warehouse.ready()
     warehouse.claim(INGEST)
-    how = How(warehouse.table(schema.MESSAGES.name), payload, skip, verify)
+    how = How(warehouse.table(schema.MESSAGES.name), payload, skip)
     if payload:
         warehouse.keep_payloads()
 
     def once() -> runs.Run:
-        run = runs.Run(INGEST, INGEST, by="pyarrow" if spark is None else "Spark")
+        run = runs.Run(INGEST, INGEST)
         wanted = pending(journal, warehouse)
         for span in wanted.spans:
             span.refuse(skip=skip)
         if wanted.until:
-            written = _written(spark, wanted.spans, how, tell)
+            written = write(wanted.spans, how)
             judge(written, how)
             try:
                 commit(warehouse, written, wanted.since, wanted.until)
@@ -102,13 +112,3 @@ def ingest(
     run = until_it_passes(once)
     runs.add(warehouse, run.finish())
     return run
-
-
-def _written(spark: SparkSession | None, wanted: list[Span], how: How, tell: Tell | None) -> Written:
-    if spark is None:
-        return write(wanted, how)
-    from gateway.pipeline.progress import watched
-
-    packs = spans.packed(wanted, TASKS_A_CORE * spark.sparkContext.defaultParallelism)
-    with watched(spark, len(packs), tell):
-        return by_spark(frame(spark, packs), how) if packs else Written()

@@ -5,6 +5,7 @@ A stream's checkpoint has its offsets; what bronze holds stands in bronze itself
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -42,23 +43,12 @@ def place(offset: Mapping[str, Mapping[str, int]], writer: str) -> str:
 
 
 @dataclass
-class Limits:
-    """What one batch may read at most; at least one block of one writer is read, or a stream would stand still."""
+class _Room:
+    """What a batch may still read; one block of one writer it does at least, or a stream would stand still."""
 
-    files: int = _MANY
-    bytes: int = _MANY
+    bytes: int
     taken: bool = False
     """Something is read already."""
-
-    @property
-    def used_up(self) -> bool:
-        """Whether nothing more fits."""
-        return self.files <= 0 or self.bytes <= 0
-
-    def within(self, start: int, ends: list[int]) -> int:
-        """The last of the ends that fits; the first one where nothing is read yet; ``start`` where none does."""
-        fitting = [end for end in ends if end - start <= self.bytes]
-        return fitting[-1] if fitting else start if self.taken else ends[0]
 
 
 def by_writer(directory: str) -> dict[str, list[tuple[int, str]]]:
@@ -76,10 +66,10 @@ def by_writer(directory: str) -> dict[str, list[tuple[int, str]]]:
 def latest(
     directory: str,
     start: Mapping[str, Any],
-    limits: Limits | None = None,
+    most_bytes: int | None = None,
     target: Mapping[str, Any] | None = None,
 ) -> Offset:
-    """The next offset: as far as the journal goes, as ``limits`` allow, never beyond ``target``.
+    """The next offset: as far as the journal goes, ``most_bytes`` at most, never beyond ``target``.
 
     Writers whose backlog is largest come first, so that a limit starves nobody.
 
@@ -87,7 +77,7 @@ def latest(
         ConfigError: there is no such directory.
         PipelineError: a segment is of a newer version.
     """
-    allowed = limits or Limits()
+    room = _Room(_MANY if most_bytes is None else most_bytes)
     offset: Offset = {writer: dict(position) for writer, position in start.items()}
     ahead = []
     for writer, segments in by_writer(directory).items():
@@ -99,7 +89,7 @@ def latest(
         left = [each for each in segments if each[0] >= at.seg and (until is None or each[0] <= until.seg)]
         ahead.append((_backlog(left), writer, at, left, until))
     for _backlog_bytes, writer, at, left, until in sorted(ahead, key=lambda each: -each[0]):
-        reached = _advance(at, left, until, allowed)
+        reached = _advance(at, left, until, room)
         if reached != at or writer in offset:
             offset[writer] = reached._asdict()
     return offset
@@ -108,31 +98,24 @@ def latest(
 def _backlog(segments: list[tuple[int, str]]) -> int:
     total = 0
     for _first, path in segments:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             total += size_of(path)
-        except FileNotFoundError:
-            continue
     return total
 
 
-def _advance(
-    at: Position, segments: list[tuple[int, str]], until: Position | None, limits: Limits
-) -> Position:
-    """One writer: on through its segments, block by block where a limit falls into one."""
+def _advance(at: Position, segments: list[tuple[int, str]], until: Position | None, room: _Room) -> Position:
+    """One writer: on through its segments, block by block where the limit falls into one."""
     for index, (first, path) in enumerate(segments):
-        if limits.used_up:
-            return at
-        if first > at.seg:
-            # its journal went on in another segment; what was deleted in between is looked at by `plan`
-            at = Position(first, HEADER_BYTES, at.next if at.seg < first else first, at.first)
-        try:
-            at = _within(at, path, index + 1 < len(segments), until, limits)
-        except FileNotFoundError:
-            continue
+        if room.bytes <= 0:
+            break
+        if first > at.seg:  # what was deleted in between is looked at by `plan`
+            at = at._replace(seg=first, pos=HEADER_BYTES)
+        with contextlib.suppress(FileNotFoundError):
+            at = _within(at, path, index + 1 < len(segments), until, room)
     return at
 
 
-def _within(at: Position, path: str, sealed: bool, until: Position | None, limits: Limits) -> Position:
+def _within(at: Position, path: str, sealed: bool, until: Position | None, room: _Room) -> Position:
     """On within one segment."""
     spans.refuse_newer(path)
     following: int | None = None
@@ -144,21 +127,15 @@ def _within(at: Position, path: str, sealed: bool, until: Position | None, limit
         end, following = spans.reach(path, at.pos)
     if end <= at.pos:
         return at
-    cut = end - at.pos > limits.bytes
-    if cut or following is None:
-        bounds = spans.bounds(path, at.pos, end)
-        following = bounds.next
-        if cut and bounds.clean:
-            end = limits.within(at.pos, bounds.ends)
-            if end == at.pos:
-                limits.bytes = 0
-                return at
-            following = spans.bounds(path, at.pos, end).next
-    limits.files -= 1
-    limits.bytes = (
-        0 if cut else limits.bytes - (end - at.pos)
-    )  # the rest of a segment comes before the next one
-    limits.taken = True
+    left = room.bytes - (end - at.pos)
+    if left < 0 or following is None:
+        found = spans.ends(path, at.pos, end)
+        if found and left < 0 and found[-1][0] == end:
+            found = [each for each in found if each[0] - at.pos <= room.bytes] or found[: not room.taken]
+            end = found[-1][0] if found else at.pos
+        following = found[-1][1] if found else None
+    room.bytes = left  # below 0 the rest of this segment comes before the next one
+    room.taken = True
     return at._replace(pos=end, next=at.next if following is None else following)
 
 
@@ -172,11 +149,8 @@ def plan(directory: str, start: Mapping[str, Any], end: Mapping[str, Any]) -> li
     planned: list[Span] = []
     for writer, position in sorted(end.items()):
         to = Position.of(position)
-        since = (
-            Position.of(start[writer])
-            if writer in start
-            else Position(to.first, HEADER_BYTES, to.first, to.first)
-        )
+        begin = Position(to.first, HEADER_BYTES, to.first, to.first)
+        since = Position.of(start[writer]) if writer in start else begin
         if since != to:
             planned += _between(writer, since, to, there.get(writer, []))
     return planned
@@ -184,43 +158,37 @@ def plan(directory: str, start: Mapping[str, Any], end: Mapping[str, Any]) -> li
 
 def _between(writer: str, since: Position, to: Position, there: list[tuple[int, str]]) -> list[Span]:
     planned: list[Span] = []
-    following: int | None = since.next
-    last = since.seg
+    following: int | None = since.next  # None: what stands there says no number
+    last, seen = since.seg, False
     for first, path in there:
         if not since.seg <= first <= to.seg:
             continue
-        if following is not None and first > following and not _told(path, following):
-            planned.append(Span(path, loss=_missing(writer, last, following, first)))
         begin = since.pos if first == since.seg else HEADER_BYTES
-        last = first
         try:
             size = size_of(path)
             limit = to.pos if first == to.seg else size
-            if size < limit:
-                why = f"{size} bytes, blocks up to {limit} expected: it was cut"
-                planned.append(Span(path, loss=Loss(base_name(path), size, limit - size, why)))
-                limit = max(begin, size)
-            seen = spans.bounds(path, begin, limit)
+            end = max(begin, min(size, limit))
+            found = spans.ends(path, begin, end)
+            missing = following is not None and first > following
+            if missing and not spans.gap_is_recorded(path, following or 0):
+                planned.append(Span(path, loss=_missing(writer, last, following, first)))
         except FileNotFoundError:
-            following = following if begin == limit else None
-            continue
-        if limit > begin:
-            planned.append(Span(path, begin, limit, first < to.seg))
-        if seen.next is not None or not seen.clean:
-            following = seen.next if seen.clean else None
-    if to.seg not in (first for first, _path in there) and to.next > since.next:
-        missing = since.next if last == since.seg and not planned else following
-        lost = _missing(writer, to.seg, to.next if missing is None else missing, to.next)
-        planned.append(Span("", loss=lost))
+            continue  # retention was faster: as if it had not been listed
+        last, seen = first, first == to.seg
+        if size < limit:
+            why = f"{size} bytes, blocks up to {limit} expected: it was cut"
+            planned.append(Span(path, loss=Loss(base_name(path), size, limit - size, why)))
+        if end > begin:
+            planned.append(Span(path, begin, end, first < to.seg))
+        if end != (found[-1][0] if found else begin):
+            following = None
+        elif found and found[-1][1] is not None:
+            following = found[-1][1]
+    if not seen and to.next > since.next:
+        planned.append(Span("", loss=_missing(writer, to.seg, following, to.next)))
     return planned
 
 
-def _told(path: str, missing_from: int) -> bool:
-    try:
-        return spans.gap_is_recorded(path, missing_from)
-    except FileNotFoundError:
-        return True  # the span that is planned for it will say so
-
-
-def _missing(writer: str, seg: int, first: int, behind: int) -> Loss:
-    return spans.deleted(f"{writer}-{seg:020d}.fj", 0, 0, behind - first)
+def _missing(writer: str, seg: int, first: int | None, behind: int) -> Loss:
+    records = 0 if first is None else behind - first
+    return spans.deleted(f"{writer}-{seg:020d}.fj", records=records)

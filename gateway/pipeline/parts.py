@@ -1,30 +1,30 @@
-"""Rows -> one Parquet file in each date they fall on, written here or inside a Spark task; the driver commits them."""
+"""Rows -> Parquet files, one or more for each date they fall on, written here or inside a Spark task; the driver
+commits them.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from broker.journal.stores import is_url
 from gateway import delta
-from gateway.pipeline import lake, schema
-from gateway.pipeline.columns import PARTITION, Table
-from gateway.pipeline.lake import File
+from gateway.pipeline.columns import PARTITION, Column, Table
+from gateway.pipeline.lake import File, file_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 OPEN_MOST: Final = 64
 """Dates written at once; a clock that runs wild closes the oldest, which then gets a second file."""
 ROW_GROUP: Final = 131_072
 FILE_ROWS: Final = 4_000_000
-"""A task goes on in another file."""
+"""Behind so many it goes on in another file."""
 _COUNTING: Final = frozenset(("seq", "ts", "ts_ns"))
 """Columns of numbers that are all different and lie near each other: as differences they take half the time of all, and
 a tenth of the space, of a dictionary that turns out not to be worth it.
@@ -32,125 +32,97 @@ a tenth of the space, of a dictionary that turns out not to be worth it.
 
 
 @dataclass
-class _Open:
+class _Part:
     """A file that is being written."""
 
     path: str
-    writer: Any
-    footer: list[Any]
+    writer: pq.ParquetWriter
+    footer: list[pq.FileMetaData]
     rows: int = 0
 
 
-class Parts:
-    """The files of one task. Nobody sees them before they are committed; an error leaves none.
+def write(
+    place: str,
+    known: Table,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    stem: str = "part",
+    extra: Iterable[Column] = (),
+) -> list[File]:
+    """Rows as files of a table, which nobody sees before they are committed; an error leaves none.
 
     Args:
         place: the directory of the table, or the URL of it.
         known: which table.
+        batches: rows with all its columns.
         stem: what the name of each file begins with.
-        payload: whether there is a column ``payload``.
+        extra: columns that they have besides.
 
-    Attributes:
-        files: what was written, once this has ended.
+    Raises:
+        TableError: they cannot be written.
     """
+    import pyarrow.parquet as pq
 
-    def __init__(self, place: str, known: Table, stem: str, payload: bool = False) -> None:
-        import pyarrow as pa
+    shape = known.arrow(extra=extra)
+    counting = _COUNTING & set(shape.names)
+    system, folder = delta.filesystem(place)
+    growing: dict[str, _Part] = {}
+    parts: list[_Part] = []
 
-        self._place, self._stem = place, stem
-        self._system, self._folder = delta.filesystem(place)
-        shape = known.arrow()
-        if payload:
-            shape = pa.schema([*shape, pa.field(schema.PAYLOAD.name, pa.binary())], shape.metadata)
-        self._shape = shape
-        self._open: dict[int, _Open] = {}
-        self._closed: list[_Open] = []
-        self.files: list[File] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Rows with ``dt``.
-
-        Raises:
-            TableError: they cannot be written.
-        """
-        import numpy as np
-        import pyarrow as pa
-
-        if not batch.num_rows:
-            return
-        days = np.asarray(batch.column(PARTITION).cast("int32"))
-        first = int(days[0])
-        with delta.plain_errors(self._place):
-            if (days == first).all():
-                self._write(first, batch)
-                return
-            for day in np.unique(days):
-                self._write(int(day), batch.filter(pa.array(days == day)))
-
-    def _write(self, day: int, batch: pa.RecordBatch) -> None:
-        part = self._open.get(day) or self._begin(day)
-        part.writer.write_batch(batch.select(self._shape.names), row_group_size=ROW_GROUP)
-        part.rows += batch.num_rows
-        if part.rows >= FILE_ROWS:
-            self._close(day)
-
-    def _begin(self, day: int) -> _Open:
-        import pyarrow.parquet as pq
-
-        if len(self._open) >= OPEN_MOST:
-            self._close(next(iter(self._open)))
-        path = f"{PARTITION}={date_of(day)}/{self._stem}-{uuid.uuid4().hex[:12]}.parquet"
-        whole = f"{self._folder}/{path}"
-        if not is_url(self._place):  # a store needs no folders
-            self._system.create_dir(os.path.dirname(whole), recursive=True)
-        footer: list[Any] = []
-        counting = _COUNTING & set(self._shape.names)
+    def begin(date: str) -> _Part:
+        path = f"{PARTITION}={date}/{stem}-{uuid.uuid4().hex[:12]}.parquet"
+        if not is_url(place):  # a store needs no folders
+            os.makedirs(f"{folder}/{PARTITION}={date}", exist_ok=True)
+        footer: list[pq.FileMetaData] = []
         writer = pq.ParquetWriter(
-            whole,
-            self._shape,
-            filesystem=self._system,
+            f"{folder}/{path}",
+            shape,
+            filesystem=system,
             compression="zstd",
             compression_level=1,
-            use_dictionary=[name for name in self._shape.names if name not in counting],
+            use_dictionary=[name for name in shape.names if name not in counting],
             column_encoding=dict.fromkeys(counting, "DELTA_BINARY_PACKED"),
             metadata_collector=footer,
         )
-        self._open[day] = _Open(path, writer, footer)
-        return self._open[day]
+        growing[date] = _Part(path, writer, footer)
+        parts.append(growing[date])
+        return growing[date]
 
-    def _close(self, day: int) -> None:
-        part = self._open[day]
-        part.writer.close()
-        self._closed.append(self._open.pop(day))
+    def end(date: str) -> None:
+        growing.pop(date).writer.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            with delta.plain_errors(self._place):
-                for day in list(self._open):
-                    self._close(day)
-                if kind is None:
-                    self.files = [self._written(part) for part in self._closed]
-        finally:
-            if not self.files:
-                discard(self._place, [part.path for part in [*self._closed, *self._open.values()]])
+    try:
+        with delta.plain_errors(place):
+            for batch in batches:
+                for date, rows in _by_date(batch):
+                    if date not in growing and len(growing) >= OPEN_MOST:
+                        end(next(iter(growing)))
+                    part = growing.get(date) or begin(date)
+                    part.writer.write_batch(rows.select(shape.names), row_group_size=ROW_GROUP)
+                    part.rows += rows.num_rows
+                    if part.rows >= FILE_ROWS:
+                        end(date)
+            while growing:
+                end(next(iter(growing)))
+            sizes = [system.get_file_info(f"{folder}/{each.path}").size for each in parts]
+    except BaseException:
+        for left in growing.values():
+            with contextlib.suppress(Exception):  # a store takes what is closed late, behind its deletion
+                left.writer.close()
+        discard(place, [each.path for each in parts])
+        raise
+    return [file_of(each.path, size, each.footer[0]) for each, size in zip(parts, sizes, strict=True)]
 
-    def _written(self, part: _Open) -> File:
-        size = self._system.get_file_info(f"{self._folder}/{part.path}").size
-        return lake.file_of(part.path, size, part.footer[0])
 
-    def as_json(self) -> str:
-        """``files`` as JSON, for the driver."""
-        return json.dumps([vars(each) for each in self.files])
+def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Rows by their date, as days of numpy name it: any that ns of 64 bits can mean."""
+    import numpy as np
+    import pyarrow as pa
 
-
-def files_of(text: str) -> list[File]:
-    """What ``Parts.as_json`` gives."""
-    return [File(**each) for each in json.loads(text)]
+    days = batch.column(PARTITION).to_numpy(zero_copy_only=False)
+    found = np.unique(days)
+    for day in found:
+        yield str(day), batch if len(found) == 1 else batch.filter(pa.array(days == day))
 
 
 def discard(place: str, paths: Iterable[str]) -> None:
@@ -159,14 +131,3 @@ def discard(place: str, paths: Iterable[str]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             system.delete_file(f"{folder}/{path}")
-
-
-def date_of(day: int) -> str:
-    """``2026-01-31`` of days since 1970; any that ns of 64 bits can mean.
-
-    >>> date_of(0)
-    '1970-01-01'
-    """
-    import numpy as np
-
-    return str(np.datetime64(day, "D"))

@@ -5,52 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Tell = Callable[[int, int], None]
 LOOK_S: Final = 0.5
 
 
-@contextlib.contextmanager
-def watched(spark: SparkSession, total: int, tell: Tell | None) -> Iterator[None]:
-    """While a job of ``total`` tasks runs, say how many are done; and all of them at its end."""
-    if tell is None:
-        yield
-        return
-    ended = threading.Event()
-    tracker = spark.sparkContext.statusTracker()
-
-    def look() -> None:
-        while not ended.wait(LOOK_S):
-            with contextlib.suppress(
-                Exception
-            ):  # the session may be ending; the job itself says what is wrong
-                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                tell(sum(stage.numCompletedTasks for stage in stages if stage is not None), total)
-
-    tell(0, total)
-    watcher = threading.Thread(target=look, name="progress", daemon=True)
-    watcher.start()
-    try:
-        yield
-        tell(total, total)
-    finally:
-        ended.set()
-        watcher.join()
-
-
 class Progress:
-    """Bars on stderr, one a step; nothing where that is no terminal.
-
-    ::
-
-        with Progress() as progress:
-            ingest(spark, ..., tell=progress.step("ingest", "segments"))
-    """
+    """Bars on stderr, one a stage of Spark; nothing where that is no terminal."""
 
     def __init__(self, out: IO[str] | None = None, quiet: bool = False) -> None:
         self._out: IO[str] = out if out is not None else sys.stderr
@@ -77,18 +42,6 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
-
-    def step(self, name: str, unit: str = "") -> Tell | None:
-        """A new bar; None where nothing is drawn, so that nobody asks Spark for it."""
-        bars = self._bars
-        if bars is None:
-            return None
-        task = bars.add_task(f"{name} {unit}".strip(), total=None)
-
-        def tell(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total)
-
-        return tell
 
     @contextlib.contextmanager
     def stages(self, spark: SparkSession) -> Iterator[None]:

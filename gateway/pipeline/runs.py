@@ -34,7 +34,6 @@ class Run:
         batch_id: of a stream its batch, of gold the last addition to bronze; of others ms since 1970 at the begin.
         offsets: how far each writer was read.
         losses: what could not be read.
-        by: what made it: Spark, pyarrow; not in the table.
     """
 
     job: str
@@ -46,7 +45,6 @@ class Run:
     losses: list[Loss] = field(default_factory=list)
     started_ns: int = field(default_factory=time.time_ns)
     finished_ns: int = 0
-    by: str = ""
 
     def __post_init__(self) -> None:
         if self.batch_id < 0:
@@ -86,9 +84,7 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
         row = self.row()
-        row |= {"offsets": json.loads(row["offsets"]), "dt": str(row["dt"])} | (
-            {"by": self.by} if self.by else {}
-        )
+        row |= {"offsets": json.loads(row["offsets"]), "dt": str(row["dt"]), "by": "Spark"}
         return row | {name: row[name].isoformat() for name in ("started_at", "finished_at")}
 
 

@@ -6,7 +6,6 @@ goes before):
 * workers run ``python3`` of the path, which may lack pyarrow: ``PYSPARK_PYTHON`` is this interpreter;
 * a local session listens on the machine's address and draws a web page: 127.0.0.1, no page;
 * times depend on the machine's time zone: UTC;
-* a source that takes filters fails every query unless ``spark.sql.python.filterPushdown.enabled``: on;
 * timestamps are written as INT96: microseconds;
 * above 32 files a job of its own looks whether they are there: the log says so, and 10 000 are looked at here;
 * workers of a cluster do not know what opens the store: they get it (``STORE_ACCESS``), not on a command line;
@@ -49,7 +48,6 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",

@@ -5,20 +5,13 @@ Options::
     path                 the journal's directory, seen by all workers, or the URL of a store (``load(DIR)``); to be read
                          once also a segment, a pattern (``*/journal``), or a list of these
     payload              false; true adds the column ``payload``
-    batchRows            16384: rows of an Arrow batch
-    verify               true: CRC of each block
     onCorrupt            fail (default) or skip: damage and deleted segments are an error, or passed over
-    losses               false; true: what was passed over is a row of kind ``loss`` with ``detail``, all else null
     startingTs, endingTs ISO 8601 (UTC unless it says otherwise) or ns since 1970: rows from, and before
-    pushdown             false; true: filters are applied while reading. Needs
-                         spark.sql.python.filterPushdown.enabled=true, which our sessions set; without it Spark refuses
-                         every query of a source that can take filters
     splitBytes           64m: what a task reads at most; a longer segment is read by several, short ones by one
     tasks                4 a core of the driver: so many tasks, where none reads more than ``splitBytes``
     startingOffsets      stream: where it begins, JSON as in Spark's checkpoint; default: where the journal does
     spans                false; true: not records, but which bytes of which segments hold them, for a job that reads
                          them itself
-    maxFilesPerTrigger   stream: segments of a batch
     maxBytesPerTrigger   stream: bytes of a batch (1048576, 64m)
 
 ``.schema("seq bigint, topic string")`` reads those columns only, which saves most of the time. Any session of an
@@ -42,7 +35,6 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
-    ReadMaxFiles,
     SupportsTriggerAvailableNow,
 )
 
@@ -51,17 +43,12 @@ from broker.journal.stores import is_url
 from gateway import delta
 from gateway.pipeline import offsets, schema, spans
 from gateway.pipeline.errors import PipelineError
-from gateway.pipeline.filters import Wanted
-from gateway.pipeline.offsets import Limits
 from gateway.pipeline.spans import Loss, Position, Span
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from broker.journal.reading.blocks import Block
-
-BATCH_ROWS: Final = 16384
 _TASKS_A_CORE: Final = 4
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmg]?)b?", re.IGNORECASE)
@@ -136,18 +123,13 @@ def _offset(text: str, name: str) -> offsets.Offset:
 
 _TAKEN: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "payload": ("payload", _flag),
-    "batchRows": ("batch_rows", _count),
-    "verify": ("verify", _flag),
     "onCorrupt": ("skip", _skip),
-    "losses": ("losses", _flag),
     "startingTs": ("since_ns", moment_ns),
     "endingTs": ("until_ns", moment_ns),
-    "pushdown": ("pushdown", _flag),
     "splitBytes": ("split_bytes", size_of),
     "tasks": ("tasks", _count),
     "startingOffsets": ("starting", _offset),
     "spans": ("spans", _flag),
-    "maxFilesPerTrigger": ("max_files", _count),
     "maxBytesPerTrigger": ("max_bytes", size_of),
 }
 """Each option, where it goes, and what reads it."""
@@ -159,18 +141,13 @@ class Options:
 
     paths: tuple[str, ...]
     payload: bool = False
-    batch_rows: int = BATCH_ROWS
-    verify: bool = True
     skip: bool = False
-    losses: bool = False
-    since_ns: int | None = None
-    until_ns: int | None = None
-    pushdown: bool = False
+    since_ns: int = -(1 << 63)
+    until_ns: int = (1 << 63) - 1
     split_bytes: int = spans.TASK_BYTES
     tasks: int = _TASKS_A_CORE * (os.cpu_count() or 1)
     starting: offsets.Offset = field(default_factory=dict)
     spans: bool = False
-    max_files: int | None = None
     max_bytes: int | None = None
 
     @classmethod
@@ -224,10 +201,10 @@ class Options:
         """What tasks read."""
         return [Part(pack) for pack in spans.packed(wanted, self.tasks, self.split_bytes)]
 
-    def wanted(self, filters: tuple[Any, ...] = ()) -> Wanted:
-        """What of the rows is wanted."""
-        bounds = {"since_ns": self.since_ns, "until_ns": self.until_ns}
-        return Wanted(filters=filters, **{name: ns for name, ns in bounds.items() if ns is not None})
+    @property
+    def times(self) -> tuple[int, int]:
+        """From which ns on, and before which."""
+        return self.since_ns, self.until_ns
 
 
 class Part(InputPartition):  # type: ignore[misc]  # pyspark is not typed for us
@@ -254,9 +231,8 @@ class HeadgateSource(DataSource):  # type: ignore[misc]
         return f"{schema.MESSAGES.ddl}, {schema.PAYLOAD.ddl}" if options.payload else schema.MESSAGES.ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Two classes: one that merely defines ``pushFilters`` fails every query where the session forbids it."""
-        options = Options.parse(self.options)
-        return (PushingReader if options.pushdown else BatchReader)(options, schema)
+        """The journal as it is."""
+        return BatchReader(Options.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark calls it so
         """The same journal as it grows."""
@@ -266,8 +242,6 @@ class HeadgateSource(DataSource):  # type: ignore[misc]
 class _Reader:
     """What both have: they read parts."""
 
-    filters: tuple[Any, ...] = ()
-
     def __init__(self, options: Options, shape: StructType) -> None:
         self.options, self.names = options, tuple(shape.names)
         if not options.spans:
@@ -275,13 +249,16 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one part."""
+        from gateway.pipeline.arrow import decoded
+
         if not isinstance(partition, Part):  # an empty journal has one partition without any
             return
         if self.options.spans:
             yield rows_of(partition)
             return
         for span in partition.spans:
-            yield from batches(span, self.options, self.names, self.filters)
+            found = decoded(span, self.names, skip=self.options.skip, times=self.options.times)
+            yield from (each for each in found if not isinstance(each, Loss))
 
 
 class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
@@ -294,15 +271,6 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
         )
 
 
-class PushingReader(BatchReader):
-    """The same, and filters are applied while reading."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802 - Spark calls it so
-        """Keep them; all are given back: Spark applies them, too, so that one not understood here does no harm."""
-        self.filters = tuple(filters)
-        yield from filters
-
-
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Offsets: ``{writer: position}`` (``spans``); always the end of a complete block."""
 
@@ -313,18 +281,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self.options.starting
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark calls it so
-        """Of the two limits the one in bytes is told to Spark; `latestOffset` keeps both."""
-        if self.options.max_bytes is not None:
-            return ReadMaxBytes(self.options.max_bytes)
-        return ReadAllAvailable() if self.options.max_files is None else ReadMaxFiles(self.options.max_files)
+        """In bytes."""
+        return ReadMaxBytes(self.options.max_bytes) if self.options.max_bytes else ReadAllAvailable()
 
     def latestOffset(self, start: offsets.Offset, limit: ReadLimit) -> offsets.Offset:  # noqa: N802 - Spark calls it so
-        """As far as complete blocks and limits go."""
-        limits = Limits()
-        if not isinstance(limit, ReadAllAvailable):
-            limits.files = self.options.max_files or limits.files
-            limits.bytes = self.options.max_bytes or limits.bytes
-        return offsets.latest(self.options.journal, start, limits, self._target)
+        """As far as complete blocks and the limit go."""
+        most = None if isinstance(limit, ReadAllAvailable) else self.options.max_bytes
+        return offsets.latest(self.options.journal, start, most, self._target)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark calls it so
         """What comes later is for the next run."""
@@ -378,30 +341,3 @@ def check_columns(options: Options, shape: StructType) -> None:
             raise PipelineError(
                 f"column {name} of messages: {kind:.64} asked for; it is {known[name].ddl.split()[1]}"
             )
-
-
-def batches(
-    span: Span, options: Options, names: tuple[str, ...], filters: tuple[Any, ...] = ()
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a span as Arrow batches with the columns ``names``, as Spark takes them."""
-    from gateway.pipeline.arrow import Decoder
-
-    wanted = options.wanted(filters)
-    decoder = Decoder(names, payload=options.payload, needs=wanted.needs)
-    decoder.begin(span)
-
-    def passing() -> Iterator[Block | Loss]:
-        for block in spans.blocks(span, crc=options.verify, skip=options.skip):
-            if isinstance(block, Loss):
-                if options.losses:
-                    yield block
-                continue
-            decoder.learn(block)
-            if wanted.block(block):
-                yield block
-
-    for blocks in spans.gathered(passing(), options.batch_rows):
-        if isinstance(blocks, Loss):
-            yield decoder.loss(blocks)
-        else:
-            yield decoder.project(wanted.rows(decoder.batch(blocks)))

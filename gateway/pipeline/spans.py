@@ -15,17 +15,20 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from broker.journal.layout import HEADER_BYTES, STATE, VERSION
+from broker.journal.layout import HEADER_BYTES, VERSION
 from broker.journal.reading.blocks import Block, Damage, Damaged, SegmentFile, salvage, walk
 from broker.journal.reading.files import base_name, is_folder, size_of
+from broker.journal.reading.gaps import gaps_of
 from broker.journal.reading.segments import Segment, listing, named
 from gateway.pipeline.errors import Lost, PipelineError
 
 DDL: Final = "path string, start bigint, end bigint, sealed boolean, loss string, offset string"
 """A DataFrame of spans; ``offset`` stands in one row of a stream's batch, and says where it begins and ends."""
+BATCH_ROWS: Final = 32_768
+"""Rows decoded at once: enough for Parquet, and still in the cache of a core."""
 BATCH_BYTES: Final = 64 << 20
 """A batch of rows with large payloads ends here: each core decodes one, in several times its memory."""
 TASK_BYTES: Final = 64 << 20
@@ -122,40 +125,23 @@ class Span:
             raise Lost(str(self.loss))
 
 
-@dataclass
-class Bounds:
-    """What the block headers of a stretch say, their bodies unread.
-
-    Attributes:
-        ends: where blocks end.
-        end: the last of them, or the start.
-        next: number behind the last numbered block; None when there was none.
-        clean: headers lead to exactly the limit.
-    """
-
-    end: int
-    ends: list[int] = field(default_factory=list)
-    next: int | None = None
-    clean: bool = False
-
-
-def bounds(path: str, start: int, limit: int) -> Bounds:
-    """Hop from header to header; stops where no block follows.
+def ends(path: str, start: int, limit: int) -> list[tuple[int, int | None]]:
+    """Where blocks of a stretch end, by their headers alone, each with the number that follows it, None where no block
+    up to there has numbers; as far as headers lead.
 
     Raises:
         FileNotFoundError: the segment is gone.
     """
-    seen = Bounds(start)
+    found: list[tuple[int, int | None]] = []
+    end, following = start, None
     with SegmentFile(path) as file:
         for head in file.heads(start, limit):
             if isinstance(head, str):
                 break
-            seen.end += head.length
-            seen.ends.append(seen.end)
-            if head.numbered:
-                seen.next = head.first_seq + head.records
-    seen.clean = seen.end == limit
-    return seen
+            end += head.length
+            following = head.first_seq + head.records if head.numbered else following
+            found.append((end, following))
+    return found
 
 
 def refuse_newer(path: str) -> None:
@@ -177,11 +163,11 @@ def split(span: Span, limit: int = TASK_BYTES) -> list[Span]:
     """Cut a long span at ends of blocks; one whose headers do not lead through it stays whole."""
     if span.size <= limit:
         return [span]
-    seen = bounds(span.path, span.start, span.end)
-    if not seen.clean:
+    found = [end for end, _following in ends(span.path, span.start, span.end)]
+    if not found or found[-1] != span.end:
         return [span]
     parts, start = [], span.start
-    for end in seen.ends:
+    for end in found:
         if end - start >= limit or end == span.end:
             parts.append(replace(span, start=start, end=end, sealed=span.sealed and end == span.end))
             start = end
@@ -244,7 +230,7 @@ def reach(path: str, start: int) -> tuple[int, int | None]:
     return end, following
 
 
-def blocks(span: Span, *, crc: bool = True, skip: bool = False) -> Iterator[Block | Loss]:
+def blocks(span: Span, *, skip: bool = False) -> Iterator[Block | Loss]:
     """The blocks of a span; damage is an error, or with ``skip`` a Loss.
 
     A sealed segment may end in a torn block: it never was complete, so it is a Loss in either case.
@@ -261,13 +247,13 @@ def blocks(span: Span, *, crc: bool = True, skip: bool = False) -> Iterator[Bloc
     try:
         if (size := size_of(span.path)) < span.end:
             raise Unseen(span.path, f"{size} bytes, blocks up to {span.end} expected")
-        yield from _salvaged(span) if skip else _walked(span, crc)
+        yield from _salvaged(span) if skip else _walked(span)
     except OSError as error:
         raise Unseen(span.path, error.strerror or str(error)) from None
 
 
-def gathered(blocks: Iterable[Block | Loss], rows_most: int) -> Iterator[list[Block] | Loss]:
-    """Blocks put together to batches of about so many rows, ``BATCH_BYTES`` at most; a loss as soon as it is met."""
+def gathered(blocks: Iterable[Block | Loss]) -> Iterator[list[Block] | Loss]:
+    """Blocks put together to batches of ``BATCH_ROWS`` or so, ``BATCH_BYTES`` at most; a loss as soon as it is met."""
     waiting: list[Block] = []
     rows = size = 0
     for block in blocks:
@@ -276,24 +262,22 @@ def gathered(blocks: Iterable[Block | Loss], rows_most: int) -> Iterator[list[Bl
             continue
         waiting.append(block)
         rows, size = rows + block.count, size + block.length + block.bodies_len
-        if rows >= rows_most or size >= BATCH_BYTES:
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield waiting
             waiting, rows, size = [], 0, 0
     if waiting:
         yield waiting
 
 
-def deleted(name: str, start: int, end: int, records: int | None = None) -> Loss:
+def deleted(name: str, start: int = 0, end: int = 0, records: int | None = None) -> Loss:
     """A segment that is not there any more."""
-    why = f"the segment was deleted before bytes {start} to {end} were read"
-    if records is not None:
-        why = f"the segment was deleted before its last {records} records were read"
-    return Loss(name, start, max(0, end - start), why, records)
+    rest = f"bytes {start} to {end}" if records is None else f"its last {records} records"
+    return Loss(name, start, end - start, f"the segment was deleted before {rest} were read", records)
 
 
-def _walked(span: Span, crc: bool) -> Iterator[Block | Loss]:
+def _walked(span: Span) -> Iterator[Block | Loss]:
     try:
-        yield from walk(span.path, span.start, span.end, crc=crc)
+        yield from walk(span.path, span.start, span.end)
     except Damaged as error:
         if not (span.sealed and error.damage.torn):
             raise
@@ -329,20 +313,6 @@ def gap_is_recorded(path: str, missing_from: int) -> bool:
     """Whether the segment begins with a ``gap`` record: the writer itself said that those before were lost."""
     for block in salvage(path):
         if isinstance(block, Block) and block.numbered:
-            return _is_gap(block, missing_from)
+            gap = gaps_of(block).get(block.first_seq)
+            return gap is not None and gap.first <= missing_from
     return False
-
-
-def _is_gap(block: Block, missing_from: int) -> bool:
-    from broker.journal.layout import ENTRY
-    from broker.wire.parts import split_parts
-
-    _ts, offset, length, *rest = ENTRY.unpack_from(block.entries, 0)
-    if rest[6] != STATE:
-        return False
-    parts = split_parts(bytes(block.bodies()[offset : offset + length]))
-    try:
-        facts = json.loads(parts[1])
-        return parts[0] == b"gap" and int(facts["first"]) <= missing_from
-    except (IndexError, ValueError, KeyError, TypeError):
-        return False

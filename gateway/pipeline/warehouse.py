@@ -164,10 +164,7 @@ class Warehouse:
         known = schema.table_named(table)
         if isinstance(rows, pa.Table):
             rows = rows.combine_chunks().to_reader()
-        with parts.Parts(self.table(table), known, "part") as written:
-            for batch in rows.cast(known.arrow(partition=True)):
-                written.add(batch)
-        return written.files
+        return parts.write(self.table(table), known, rows.cast(known.arrow(partition=True)))
 
     def discard(self, table: str, files: Iterable[File]) -> None:
         """Delete files that were written and will not be committed."""

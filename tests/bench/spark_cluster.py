@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gateway.pipeline.bronze import write
 from gateway.pipeline.gold import batch
-from gateway.pipeline.ingest import ingest
+from gateway.pipeline.ingest import bring, ingest
 from gateway.pipeline.warehouse import Warehouse
 from tests.bench.processes import command, descendants
 from tests.bench.spark_works import missing, sessions
@@ -117,7 +118,7 @@ def machine(journal: str, place: str) -> float:
 
 def _alone(what: tuple[str, str]) -> None:
     """What a task of ``ingest`` does, by one thread."""
-    ingest(None, what[0], Warehouse(what[1]))
+    bring(write, what[0], Warehouse(what[1]))
     shutil.rmtree(what[1])
 
 

@@ -32,7 +32,6 @@ REPEATS = 12
 """Each distinct block stands so often in a segment; 2.4 million records,
 for what a query costs at its begin shall not decide."""
 FOUR = ("seq", "ts", "topic", "userid")
-BATCH_ROWS = 32_768
 WARM = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
 RATE = 20_000
 """Messages a second of the stream."""
@@ -116,7 +115,7 @@ def decode(folder: Path, names: Sequence[str], rows: int) -> None:
     for span in spans.whole(str(folder)):
         decoder = Decoder(names)
         decoder.begin(span)
-        for blocks in spans.gathered(spans.blocks(span), BATCH_ROWS):
+        for blocks in spans.gathered(spans.blocks(span)):
             assert not isinstance(blocks, spans.Loss)
             found += decoder.batch(blocks).num_rows
     assert found == rows, "the source gives every row"

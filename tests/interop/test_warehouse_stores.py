@@ -15,9 +15,8 @@ from gateway.delta import TableError
 from gateway.history.files import Absent, Reading
 from gateway.history.reader import Question, answer
 from gateway.history.tables import Warehouse as HistoryWarehouse
-from gateway.pipeline import compact, describe, lake, runs, schema, verify
+from gateway.pipeline import bronze, compact, describe, ingest, lake, runs, schema, verify
 from gateway.pipeline.errors import Conflict
-from gateway.pipeline.ingest import ingest
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import segments
 from tests.live import warehouse as history
@@ -64,7 +63,7 @@ def child(journal: str, url: str) -> subprocess.Popen[bytes]:
 
 
 def bring(journal: str, url: str) -> None:
-    ingest(None, journal, Warehouse(url))
+    ingest.bring(bronze.write, journal, Warehouse(url))
 
 
 def once(journal: str, warehouse: Warehouse) -> bool:

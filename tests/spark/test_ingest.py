@@ -9,9 +9,10 @@ import pytest
 
 from gateway import pipeline
 from gateway.pipeline import compact, describe, runs, schema, verify
+from gateway.pipeline.bronze import write
 from gateway.pipeline.columns import Column, Table
 from gateway.pipeline.errors import Busy, PipelineError
-from gateway.pipeline.ingest import ingest
+from gateway.pipeline.ingest import bring, ingest
 from gateway.pipeline.warehouse import Warehouse, dates_of
 from tests.live import segments, traffic
 from tests.live.segments import T0
@@ -47,7 +48,6 @@ def test_all_segments_become_one_commit_and_doing_it_again_makes_none(
     segments.write(journal, "nfp", said(40), peers=PEERS)
     run = ingest(spark, journal, warehouse)
     assert run.rows_out == 290
-    assert run.by == "Spark"
     assert {path.partition("/")[0] for path in files(warehouse)} == {"dt=2026-01-01"}
     before = files(warehouse)
     assert ingest(spark, journal, warehouse).rows_out == 0
@@ -68,10 +68,10 @@ def test_of_a_segment_that_grew_what_is_new_is_read(journal: Path, warehouse: Wa
     whole = path.read_bytes()
     starts = [at for at in range(64, len(whole), 8) if whole[at : at + 4] == b"FJBK"]
     path.write_bytes(whole[: starts[6] + 70])  # peers, five blocks, and a torn one
-    assert ingest(None, journal, warehouse).rows_out == 150
+    assert bring(write, journal, warehouse).rows_out == 150
     first = files(warehouse)
     path.write_bytes(whole)
-    assert ingest(None, journal, warehouse).rows_out == 30
+    assert bring(write, journal, warehouse).rows_out == 30
     assert seqs(warehouse) == list(range(180))
     assert files(warehouse) > first
     rows = warehouse.scan("messages", ["peer", "via"])
@@ -86,7 +86,7 @@ def test_rows_stand_under_their_date_and_a_wild_clock_is_no_error(
         record.with_(ts=-(1 << 63) if index % 2 else (1 << 63) - 1) for index, record in enumerate(said(4))
     ]
     segments.write(journal, "rank0", late + wild, peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     assert warehouse.dates("messages") == ["1677-09-21", "2026-01-01", "2026-01-02", "2262-04-11"]
     counted = {
         str(row.dt): row["count"] for row in warehouse.read(spark, "messages").groupBy("dt").count().collect()
@@ -126,7 +126,7 @@ def test_a_worker_that_does_not_see_the_journal_is_named_whatever_is_skipped(
     ):
         ingest(spark, there, warehouse, skip=True)
     assert (files(warehouse), warehouse.feed()["bronze"]) == (set(), -1)
-    assert ingest(None, there, warehouse).rows_out == 60
+    assert bring(write, there, warehouse).rows_out == 60
 
 
 def test_an_ingest_that_was_killed_left_nothing(journal: Path, warehouse: Warehouse) -> None:
@@ -135,7 +135,7 @@ def test_an_ingest_that_was_killed_left_nothing(journal: Path, warehouse: Wareho
     warehouse.ready()
     rows = warehouse.write_rows("messages", segments_as_rows())
     assert warehouse.scan("messages").num_rows == 0
-    assert ingest(None, journal, warehouse).rows_out == 60
+    assert bring(write, journal, warehouse).rows_out == 60
     assert seqs(warehouse) == list(range(60))
     orphan = warehouse.root / "messages" / rows[0].path
     compact.compact(warehouse, keep_hours=1)
@@ -152,9 +152,9 @@ def segments_as_rows() -> pa.Table:
 
 def test_rows_stay_when_their_segment_is_deleted(journal: Path, warehouse: Warehouse) -> None:
     first, _second = segments.write_many(journal, "rank0", said(60), 30, peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     first.unlink()
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     assert seqs(warehouse) == list(range(60))
     report = verify.verify(journal, warehouse)
     assert (report.ok, report.beyond, report.rows) == (True, 30, 60)
@@ -162,7 +162,7 @@ def test_rows_stay_when_their_segment_is_deleted(journal: Path, warehouse: Wareh
 
 def test_verify_finds_what_is_missing_and_what_is_there_twice(journal: Path, warehouse: Warehouse) -> None:
     segments.write_many(journal, "rank0", said(90), 30, peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     bronze = warehouse.at("messages")
     (whole,) = bronze.files()
     rows = bronze.scan().sort_by("seq")
@@ -182,7 +182,7 @@ def test_a_stream_and_an_ingest_do_not_feed_the_same_warehouse(journal: Path, wa
     warehouse.ready()
     warehouse.claim("stream")
     with pytest.raises(Busy, match="fed by a stream, which an ingest would overtake"):
-        ingest(None, journal, warehouse)
+        bring(write, journal, warehouse)
 
 
 def test_compaction_keeps_every_row_and_what_comes_later_comes_in(
@@ -190,7 +190,7 @@ def test_compaction_keeps_every_row_and_what_comes_later_comes_in(
 ) -> None:
     for first, count in ((0, 100), (100, 150)):
         segments.write(journal, "rank0", said(count, first), first, per_block=16, peers=PEERS)
-        ingest(None, journal, warehouse, payload=True)
+        bring(write, journal, warehouse, payload=True)
     extra = [schema.PAYLOAD]
     before = warehouse.at("messages")
     rows = before.read(spark, extra=extra).toArrow().sort_by("seq")
@@ -198,10 +198,10 @@ def test_compaction_keeps_every_row_and_what_comes_later_comes_in(
     assert (done.files_before, done.files_after, done.rows) == (2, 1, 250)
     assert warehouse.at("messages").read(spark, extra=extra).toArrow().sort_by("seq").equals(rows)
     assert before.read(spark, extra=extra).toArrow().sort_by("seq").equals(rows), "who began before goes on"
-    assert ingest(None, journal, warehouse, payload=True).rows_out == 0
+    assert bring(write, journal, warehouse, payload=True).rows_out == 0
     assert compact.compact(warehouse, ["messages"]) == []
     segments.write(journal, "rank0", said(10, 250), 250, peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     assert seqs(warehouse) == list(range(260))
     (again,) = compact.compact(warehouse, ["messages"])
     assert (again.files_before, again.files_after, again.rows) == (2, 1, 260)
@@ -214,7 +214,7 @@ def test_a_column_that_is_new_is_null_in_older_files(
     spark, journal: Path, warehouse: Warehouse, monkeypatch
 ) -> None:
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     grown = Table(
         "messages",
         schema.MESSAGES.doc,
@@ -246,7 +246,7 @@ def test_another_version_is_refused_in_words(
     spark, journal: Path, warehouse: Warehouse, version: int, text: str
 ) -> None:
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     delta = warehouse.at("messages").delta
     delta.alter.set_table_properties({"headgate.v": str(version)}, raise_if_not_exists=False)
     with pytest.raises(PipelineError, match=text):
@@ -264,7 +264,7 @@ def test_other_readers_read_it_and_tables_without_rows_too(
     from deltalake import DeltaTable
 
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     with duckdb.connect() as base:
         for table in schema.TABLES.values():
             rows = {"messages": 5, "_runs": 1}.get(table.name, 0)
@@ -282,10 +282,10 @@ def test_one_can_look_back(journal: Path, warehouse: Warehouse) -> None:
     from deltalake import DeltaTable
 
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     before = DeltaTable(warehouse.table("messages")).version()
     segments.write(journal, "nfp", said(7), peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     compact.compact(warehouse)
     assert DeltaTable(warehouse.table("messages")).to_pyarrow_table().num_rows == 12
     assert DeltaTable(warehouse.table("messages"), version=before).to_pyarrow_table().num_rows == 5
@@ -293,7 +293,7 @@ def test_one_can_look_back(journal: Path, warehouse: Warehouse) -> None:
 
 def test_views_are_the_tables(spark, journal: Path, warehouse: Warehouse) -> None:
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     assert pipeline.views(spark, warehouse.root) == list(schema.TABLES)
     assert spark.sql("SELECT count(*) FROM messages JOIN slow USING (rank)").first()[0] == 0
     assert spark.sql("SELECT sum(rows_out) FROM _runs").first()[0] == 5
@@ -313,7 +313,7 @@ def test_describe_says_what_there_is(journal: Path, warehouse: Warehouse) -> Non
     with pytest.raises(PipelineError, match="no such warehouse"):
         describe.describe(warehouse)
     segments.write(journal, "rank0", said(5), peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     told = describe.describe(warehouse)
     (messages,) = [each for each in told["tables"] if each["table"] == "messages"]
     assert (messages["rows"], messages["files"], messages["version"]) == (5, 1, 3)

@@ -15,8 +15,9 @@ from random import Random
 import pytest
 
 from gateway.pipeline import compact, offsets, runs, schema, verify
+from gateway.pipeline.bronze import write
 from gateway.pipeline.errors import PipelineError
-from gateway.pipeline.ingest import ingest
+from gateway.pipeline.ingest import bring
 from gateway.pipeline.stream import Stream
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle, segments
@@ -148,8 +149,7 @@ def test_growth_rotation_and_a_second_writer(loop, journal: Path, warehouse: War
 
 def test_limits_make_several_batches_of_whole_blocks(loop, journal: Path, warehouse: Warehouse) -> None:
     segments.write_many(journal, "rank0", said(200), 50, per_block=10, peers=PEERS)
-    by_file = read_all(loop, journal, warehouse, maxFilesPerTrigger=2)
-    assert [run.rows_in for run in by_file] == [100, 100]
+    assert [run.rows_in for run in read_all(loop, journal, warehouse)] == [200]
     other = Warehouse(warehouse.root.with_name("other"))
     by_bytes = read_all(loop, journal, other, maxBytesPerTrigger=4000)
     assert sum(run.rows_in for run in by_bytes) == 200
@@ -163,7 +163,7 @@ def test_a_segment_deleted_under_a_stream_is_named_or_counted(
     loop, journal: Path, warehouse: Warehouse
 ) -> None:
     one, two, three = segments.write_many(journal, "rank0", said(90), 30, per_block=10, peers=PEERS)
-    read_all(loop, journal, warehouse, maxFilesPerTrigger=1, maxBytesPerTrigger=1)
+    read_all(loop, journal, warehouse, maxBytesPerTrigger=1)
     assert seqs(warehouse) == list(range(90))
     shutil.rmtree(warehouse.root)
 
@@ -292,7 +292,7 @@ def test_a_stream_whose_checkpoint_is_gone_goes_on_where_bronze_is(
 ) -> None:
     """So does one behind an ``ingest``; the checkpoint that was put away is refused then: it is older than bronze."""
     segments.write(journal, "rank0", said(10), peers=PEERS)
-    ingest(None, journal, warehouse)
+    bring(write, journal, warehouse)
     segments.write(journal, "rank0", said(10, 10), 10, peers=PEERS)
     assert [run.rows_in for run in read_all(loop, journal, warehouse)] == [10]
     away = (warehouse.root / "_checkpoint").rename(warehouse.root / "_away")
@@ -394,7 +394,7 @@ def test_killed_in_mid_batch_every_complete_record_is_there_once(
     path = segments.write(journal, "nfp", said(700), per_block=50, peers=PEERS)
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    words = ("--available-now", "--max-files", "2", "--bronze-only")
+    words = ("--available-now", "--max-bytes", "100k", "--bronze-only")
     child = children(journal, warehouse, *words)
     child.until(lambda: bool(files_of(warehouse)))
     child.kill()

@@ -45,12 +45,10 @@ def batch(
         rows += given.rows_of(ingest.pending(journal, target))
     with Progress(quiet=as_json) as progress, where.session("batch", progress, rows=rows) as spark:
         if journal:
-            tell = progress.step("ingest", "segments")
-            run = ingest.ingest(spark, journal, target, payload=payload, skip=skip, tell=tell)
+            run = ingest.ingest(spark, journal, target, payload=payload, skip=skip)
             screen.record(run.as_json(), given.line_of(run))
         dates = given.dates(target, "messages", since, until)
-        tell = progress.step("batch", "tables")
-        run = gold.batch(spark, target, dates, tables=names or gold.NAMES, tell=tell)
+        run = gold.batch(spark, target, dates, tables=names or gold.NAMES)
         screen.record(run.as_json(), given.line_of(run))
     return OK
 

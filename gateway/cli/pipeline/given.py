@@ -224,9 +224,7 @@ def leaving() -> Iterator[Leave]:
 def line_of(run: Run) -> str:
     """A run in one line."""
     seconds = (run.finished_ns - run.started_ns) / 1e9
-    line = f"{run.job}: {run.rows_in:,} rows read, {run.rows_out:,} written in {seconds:.1f} s"
-    if run.by:
-        line += f" by {run.by}"
+    line = f"{run.job}: {run.rows_in:,} rows read, {run.rows_out:,} written in {seconds:.1f} s by Spark"
     if run.losses:
         line += (
             f"; {len(run.losses)} stretches could not be read ({run.lost_records:,} records): {run.losses[0]}"

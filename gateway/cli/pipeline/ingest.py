@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
@@ -24,7 +20,6 @@ def ingest(
     warehouse: given.Where,
     payload: given.Payload = False,
     on_corrupt: given.Corrupt = "fail",
-    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Check the CRC of each block.")] = True,
     master: given.Master = None,
     conf: given.Conf = None,
     verbose: given.Verbose = False,
@@ -45,8 +40,7 @@ def ingest(
         job.pending(journal, target)
     )  # what is wrong with the journal is said before a JVM starts
     with Progress(quiet=as_json) as progress, where.session("ingest", progress, rows=rows) as spark:
-        tell = progress.step("ingest", "tasks")
-        run = job.ingest(spark, journal, target, payload=payload, skip=skip, verify=verify, tell=tell)
+        run = job.ingest(spark, journal, target, payload=payload, skip=skip)
         Screen(as_json).record(run.as_json(), given.line_of(run))
     return OK
 

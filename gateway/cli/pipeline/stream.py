@@ -44,9 +44,6 @@ def stream(
         bool,
         typer.Option("--available-now", help="Read what there is, in as many batches as it takes, and end."),
     ] = False,
-    max_files: Annotated[
-        int | None, typer.Option("--max-files", min=1, metavar="N", help="Segments of a batch at most.")
-    ] = None,
     max_bytes: Annotated[
         str | None, typer.Option("--max-bytes", metavar="BYTES", help="Bytes of a batch at most (64m).")
     ] = None,
@@ -70,7 +67,7 @@ def stream(
     from broker.secret import masked
     from gateway.pipeline.progress import Progress
 
-    settings = _settings(on_corrupt, payload, max_files, max_bytes)
+    settings = _settings(on_corrupt, payload, max_bytes)
     listing(journal)
     target, screen = Warehouse(warehouse), Screen(as_json)
     checkpoint = checkpoint or target.checkpoint  # which a store refuses: before a JVM is started
@@ -97,11 +94,10 @@ def stream(
     return OK
 
 
-def _settings(on_corrupt: str, payload: bool, max_files: int | None, max_bytes: str | None) -> dict[str, str]:
+def _settings(on_corrupt: str, payload: bool, max_bytes: str | None) -> dict[str, str]:
     """Options of the source."""
     settings = {"onCorrupt": "skip" if given.skips(on_corrupt) else "fail", "payload": str(payload).lower()}
-    limits = {"maxFilesPerTrigger": max_files and str(max_files), "maxBytesPerTrigger": max_bytes}
-    return settings | {name: limit for name, limit in limits.items() if limit}
+    return settings | ({"maxBytesPerTrigger": max_bytes} if max_bytes else {})
 
 
 def _follow(running: Stream, leave: given.Leave) -> None:

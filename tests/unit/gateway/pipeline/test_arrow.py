@@ -1,6 +1,5 @@
 """Decoded columns as Arrow: text wherever it lies, names that are no text, nulls; against the plain reader."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 from broker.journal.reading.blocks import walk
 from broker.journal.reading.columns import Coded, Nullable, Text
 from gateway.pipeline import schema
-from gateway.pipeline.arrow import LOSS, Decoder, as_arrow
-from gateway.pipeline.spans import Loss, Span
+from gateway.pipeline.arrow import Decoder, as_arrow
+from gateway.pipeline.spans import Span
 from tests.live import segments
 from tests.live.segments import T0, note, peer
 
@@ -70,13 +69,3 @@ def test_a_range_within_a_segment_knows_the_names(tmp_path: Path) -> None:
         k: v for k, v in expected.items() if k != "ts"
     }
     assert row["peer"] == "unix:1"
-
-
-def test_a_loss_is_a_row_and_comes_back() -> None:
-    loss = Loss("rank0-1.fj", 10, 20, "torn", 3)
-    decoder = Decoder(["kind", "detail", "seq"], needs=["ts_ns"])
-    batch = decoder.loss(loss)
-    assert batch.schema.names == ["kind", "detail", "seq"]
-    (row,) = batch.to_pylist()
-    assert row["kind"] == LOSS
-    assert Loss(**json.loads(row["detail"])) == loss

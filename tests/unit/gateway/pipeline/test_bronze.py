@@ -5,6 +5,7 @@ A task is called here without Spark: it is a function.
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,8 @@ def warehouse(bare: Path, tmp_path: Path) -> Warehouse:
     return Warehouse(shutil.copytree(bare, tmp_path / "warehouse"))
 
 
-def read(journal: Path, warehouse: Warehouse, **how: bool) -> runs.Run:
-    return ingest.ingest(None, journal, warehouse, **how)
+def read(journal: Path, warehouse: Warehouse, write: Any = bronze.write, **how: bool) -> runs.Run:
+    return ingest.bring(write, journal, warehouse, **how)
 
 
 def nothing_in(warehouse: Warehouse) -> bool:
@@ -105,19 +106,13 @@ def test_a_worker_that_does_not_see_what_the_driver_listed_is_an_error(
             return bronze.write(given, how)
 
     for skip in (False, True):
-        with monkeypatch.context() as away:
-            away.setattr(ingest, "write", write)
-            with pytest.raises(
-                PipelineError, match=rf"this worker does not see the journal: {path}, \S+: {why}"
-            ):
-                read(journal, warehouse, skip=skip)
+        with pytest.raises(PipelineError, match=rf"this worker does not see the journal: {path}, \S+: {why}"):
+            read(journal, warehouse, write, skip=skip)
         assert nothing_in(warehouse)
     assert [each.start for each in ingest.pending(journal, warehouse).spans] == [64] * SEGMENTS
 
 
-def test_what_was_deleted_meanwhile_is_an_error_or_counted(
-    journal: Path, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_deleted_meanwhile_is_an_error_or_counted(journal: Path, warehouse: Warehouse) -> None:
     path = sorted(journal.iterdir())[0]
     data = path.read_bytes()
 
@@ -125,13 +120,12 @@ def test_what_was_deleted_meanwhile_is_an_error_or_counted(
         path.unlink()
         return bronze.write(given, how)
 
-    monkeypatch.setattr(ingest, "write", write)
     text = f"{path.name}: the segment was deleted before bytes 64 to {len(data)} were read"
     with pytest.raises(Lost, match=text):
-        read(journal, warehouse)
+        read(journal, warehouse, write)
     assert nothing_in(warehouse)
     path.write_bytes(data)
-    run = read(journal, warehouse, skip=True)
+    run = read(journal, warehouse, write, skip=True)
     assert (run.rows_out, [str(each) for each in run.losses]) == (ROWS - 100, [text])
 
 

@@ -16,7 +16,6 @@ import pytest
 
 from broker import atomic
 from gateway.pipeline import bronze, ingest, offsets, verify
-from gateway.pipeline.offsets import Limits
 from gateway.pipeline.warehouse import Warehouse, until_it_passes
 from tests.live import segments
 from tests.spark.talk import PEERS, said
@@ -30,7 +29,7 @@ def ingesting(journal: str, place: str, begun: Connection) -> None:
     """`ingest` again and again."""
     begun.send(None)
     while True:
-        ingest.ingest(None, journal, Warehouse(place))
+        ingest.bring(bronze.write, journal, Warehouse(place))
 
 
 def streaming(journal: str, place: str, begun: Connection) -> None:
@@ -43,7 +42,7 @@ def streaming(journal: str, place: str, begun: Connection) -> None:
         start = json.loads((log / f"{number - 1}.end").read_text()) if number else {}
         planned = log / f"{number}.begun"
         if not planned.exists():
-            until = offsets.latest(journal, start, Limits(bytes=20_000))
+            until = offsets.latest(journal, start, 20_000)
             if until == start:
                 continue
             atomic.write(planned, json.dumps(until).encode())

@@ -7,7 +7,6 @@ import pytest
 from broker.journal.reading.blocks import Damaged
 from gateway.pipeline import offsets, spans
 from gateway.pipeline.errors import Lost, PipelineError
-from gateway.pipeline.offsets import Limits
 from tests.live import segments
 from tests.live.segments import T0, note
 
@@ -31,23 +30,16 @@ def read(path: Path, start: offsets.Offset, end: offsets.Offset, *, skip: bool =
 def test_each_limit_gives_whole_blocks_and_all_of_them_in_the_end(tmp_path: Path) -> None:
     segments.write_many(tmp_path, "rank0", said(200), 50, per_block=10)
     segments.write_many(tmp_path, "nfp", said(40), 20, per_block=10)
-    for limits in (
-        {"files": 1},
-        {"files": 3},
-        {"bytes": 1},
-        {"bytes": 3000},
-        {"files": 2, "bytes": 5000},
-        {},
-    ):
+    for most in (1, 3000, 5000, None):
         at: offsets.Offset = {}
         found: list[int] = []
         for _step in range(100):
-            until = offsets.latest(str(tmp_path), at, Limits(**limits))
+            until = offsets.latest(str(tmp_path), at, most)
             if until == at:
                 break
             found += read(tmp_path, at, until)
             at = until
-        assert sorted(found) == sorted([*range(200), *range(40)]), limits
+        assert sorted(found) == sorted([*range(200), *range(40)]), most
         assert set(at["rank0"]) == {"seg", "pos", "next", "first"}
         assert (at["rank0"]["next"], at["nfp"]["next"]) == (200, 40)
 
@@ -83,7 +75,7 @@ def test_nothing_new_is_the_same_offset_and_a_target_is_kept(tmp_path: Path) -> 
     segments.write(tmp_path, "late", said(5))
     assert offsets.latest(str(tmp_path), {}, target=target) == target
     assert offsets.latest(str(tmp_path), target)["rank0"]["next"] == 20
-    assert offsets.latest(str(tmp_path), {}, Limits(bytes=1), target)["rank0"]["next"] == 10
+    assert offsets.latest(str(tmp_path), {}, 1, target)["rank0"]["next"] == 10
 
 
 def test_a_sealed_segment_with_a_torn_tail_is_a_named_loss_and_no_error(tmp_path: Path) -> None:
@@ -101,7 +93,7 @@ def test_a_sealed_segment_with_a_torn_tail_is_a_named_loss_and_no_error(tmp_path
 def test_what_is_deleted_before_it_is_read_is_named_with_its_number(tmp_path: Path) -> None:
     paths = segments.write_many(tmp_path, "rank0", said(90), 30, per_block=10)
     until = offsets.latest(str(tmp_path), {})
-    at = offsets.latest(str(tmp_path), {}, Limits(bytes=1))
+    at = offsets.latest(str(tmp_path), {}, 1)
     assert at["rank0"]["next"] == 10
     paths[0].unlink()
     with pytest.raises(Lost, match=rf"{paths[0].name}: .* before its last 20 records were read"):
@@ -117,7 +109,7 @@ def test_what_is_deleted_before_it_is_read_is_named_with_its_number(tmp_path: Pa
 
 def test_a_segment_deleted_when_all_of_it_was_read_is_no_loss(tmp_path: Path) -> None:
     paths = segments.write_many(tmp_path, "rank0", said(60), 30, per_block=10)
-    at = offsets.latest(str(tmp_path), {}, Limits(files=1))
+    at = offsets.latest(str(tmp_path), {}, paths[0].stat().st_size - 64)
     assert at["rank0"]["next"] == 30
     paths[0].unlink()
     assert read(tmp_path, at, offsets.latest(str(tmp_path), at)) == list(range(30, 60))
@@ -165,3 +157,20 @@ def test_an_unknown_version_is_refused_by_all_ways(tmp_path: Path) -> None:
     for ask in (lambda: spans.whole(str(tmp_path)), lambda: offsets.latest(str(tmp_path), {})):
         with pytest.raises(PipelineError, match="segment of version 7; this program knows versions up to 1"):
             ask()
+
+
+def test_what_is_deleted_while_it_is_planned_is_as_if_it_had_not_been_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = segments.write_many(tmp_path, "rank0", said(90), 30, per_block=10)
+    until, whole = offsets.latest(str(tmp_path), {}), offsets.size_of
+    for gone in paths:
+
+        def size_of(path: str, gone: Path = gone) -> int:
+            if path == str(gone):
+                raise FileNotFoundError(path)
+            return whole(path)
+
+        monkeypatch.setattr(offsets, "size_of", size_of)
+        losses = [span.loss for span in offsets.plan(str(tmp_path), {}, until) if span.loss]
+        assert [loss.records for loss in losses] == [30], gone.name
