@@ -41,12 +41,13 @@ def views(spark: SparkSession, warehouse: str | os.PathLike[str]) -> list[str]:
         warehouse: its directory, or the URL of one in a store.
 
     Raises:
-        PipelineError: there is no such directory, or it is of a version that is not read.
+        ConfigError: there is no such directory.
+        PipelineError: it is of a version that is not read.
     """
-    from gateway.pipeline.describe import existing
     from gateway.pipeline.schema import TABLES
+    from gateway.pipeline.warehouse import Warehouse
 
-    house = existing(warehouse)
+    house = Warehouse(warehouse).existing()
     for name in TABLES:
         house.read(spark, name).createOrReplaceTempView(name)
     return list(TABLES)

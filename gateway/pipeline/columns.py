@@ -11,9 +11,8 @@ pyarrow is imported where it is asked for; the names and types are plain Python.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gateway.pipeline.errors import PipelineError
@@ -25,9 +24,11 @@ PARTITION: Final = "dt"
 """UTC date of the row's time; names the directory."""
 TABLE_KEY: Final = "headgate.table"
 VERSION_KEY: Final = "headgate.v"
-_SPARK_KEY: Final = b"org.apache.spark.sql.parquet.row.metadata"
-_SPARK: Final = {"long": "bigint"}
-"""Where Spark's name of a type differs from ours."""
+TYPES: Final = {
+    "long": "int64", "int": "int32", "double": "float64", "boolean": "bool", "string": "string", "binary": "binary",
+    "timestamp": "timestamp[us]", "date": "date32",
+}  # fmt: skip
+"""Types of columns, as Arrow names them; Spark's names are ours but for ``bigint``. Times are of UTC."""
 ANEW: Final = (
     "make the warehouse anew from its journal: headgate pipeline batch --journal DIR --warehouse NEW"
 )
@@ -36,7 +37,7 @@ ANEW: Final = (
 
 @dataclass(frozen=True)
 class Column:
-    """One column. ``type``: long, int, double, boolean, string, binary, timestamp (us, UTC) or date."""
+    """One column; ``type`` is one of ``TYPES``."""
 
     name: str
     type: str
@@ -46,22 +47,13 @@ class Column:
     @property
     def ddl(self) -> str:
         """As Spark's DDL has it."""
-        return f"`{self.name}` {_SPARK.get(self.type, self.type)}"
+        return f"`{self.name}` {'bigint' if self.type == 'long' else self.type}"
 
     def arrow_type(self) -> pa.DataType:
         """As pyarrow has it."""
         import pyarrow as pa
 
-        return {
-            "long": pa.int64(),
-            "int": pa.int32(),
-            "double": pa.float64(),
-            "boolean": pa.bool_(),
-            "string": pa.string(),
-            "binary": pa.binary(),
-            "timestamp": pa.timestamp("us", "UTC"),
-            "date": pa.date32(),
-        }[self.type]
+        return pa.timestamp("us", "UTC") if self.type == "timestamp" else pa.type_for_alias(TYPES[self.type])
 
 
 @dataclass(frozen=True)
@@ -106,42 +98,46 @@ class Table:
         ]
         return pa.schema(fields, metadata=self.metadata)
 
-    def refuse_foreign(self, metadata: Mapping[bytes, bytes] | None, path: str) -> None:
-        """Raise when a file says that it is of another table or of a version that is not read here.
+    def refuse_foreign(self, settings: Mapping[str, str], place: str) -> None:
+        """Raise where a table's properties say that it is another one, or of a version that is not read here.
 
         Raises:
-            PipelineError: with the file, the version seen and the one known.
+            PipelineError: with the place, the version seen and the one known.
         """
-        seen = version_of(metadata)
-        named = (metadata or {}).get(TABLE_KEY.encode(), self.name.encode()).decode("utf-8", "replace")
-        if named != self.name:
-            raise PipelineError(f"{path}: a file of table {named:.64}; expected {self.name}")
-        if seen is not None and seen > self.version:
-            raise PipelineError(
-                f"{path}: version {seen} of table {self.name}; this program knows up to {self.version}"
-            )
-        if seen is not None and seen < self.oldest:
-            raise PipelineError(
-                f"{path}: version {seen} of table {self.name}; this program reads from {self.oldest} on: {ANEW}"
-            )
+        name, version = settings.get(TABLE_KEY, self.name), int(settings.get(VERSION_KEY, self.version))
+        if name != self.name:
+            raise PipelineError(f"{place}: table {name:.64}; expected {self.name}")
+        seen = f"{place}: version {version} of table {self.name}; this program"
+        if version > self.version:
+            raise PipelineError(f"{seen} knows up to {self.version}")
+        if version < self.oldest:
+            raise PipelineError(f"{seen} reads from {self.oldest} on: {ANEW}")
 
 
-def version_of(metadata: Mapping[bytes, bytes] | None) -> int | None:
-    """The version in a file's metadata: our key, or what Spark's writer carries of our columns; None without one."""
-    if not metadata:
-        return None
-    if (own := metadata.get(VERSION_KEY.encode())) is not None:
-        return int(own)
-    fields = json.loads(metadata.get(_SPARK_KEY, b"{}")).get("fields", [])
-    seen = [int(v) for field in fields if (v := field.get("metadata", {}).get(VERSION_KEY)) is not None]
-    return max(seen, default=None)
-
-
-def table_of(name: str, doc: str, text: str, oldest: int = 1) -> Table:
-    """The table whose columns are the lines ``NAME TYPE[@VERSION] WHAT`` of ``text``."""
-    columns = []
-    for line in filter(None, map(str.strip, text.splitlines())):
-        column, kind, meaning = line.split(None, 2)
-        kind, _, since = kind.partition("@")
-        columns.append(Column(column, kind, meaning, int(since or oldest)))
-    return Table(name, doc, tuple(columns), oldest)
+def tables_of(text: str) -> dict[str, Table]:
+    """Tables by name, each of ``NAME OLDEST WHAT`` and, indented, its columns: ``NAME TYPE[@VERSION] WHAT``, several
+    names with commas between, or names alone, which are columns as of the first table. The partition stands last
+    where no line has it.
+    """
+    tables: dict[str, Table] = {}
+    known: dict[str, Column] = {}
+    for block in text.strip().split("\n\n"):
+        lines = block.splitlines()
+        head = [line for line in lines if not line.startswith(" ")]
+        name, first, doc = " ".join(head).split(None, 2)
+        oldest, columns = int(first), []
+        for line in lines[len(head) :]:
+            words = line.split(None, 2)
+            kind, _, since = words[1].partition("@") if len(words) == 3 else ("", "", "")
+            if kind in TYPES:
+                columns += [
+                    Column(each, kind, words[2], int(since or oldest)) for each in words[0].split(",")
+                ]
+            else:
+                columns += [replace(known[each], since=oldest) for each in line.split()]
+        if not known:
+            known = {column.name: column for column in columns}
+        elif all(column.name != PARTITION for column in columns):
+            columns.append(replace(known[PARTITION], since=oldest))
+        tables[name] = Table(name, doc, tuple(columns), oldest)
+    return tables

@@ -124,7 +124,7 @@ def _one(at: Snapshot, date: str, file_bytes: int) -> Compacted | None:
     columns = [*at.known.names, *(each.name for each in extra)]
     fresh: list[File] = []
     for group in groups:
-        rows = at.scan_files(group, columns)
+        rows = at.scan(columns, group)
         if order := [(name, "ascending") for name in _ORDER.get(at.known.name, ())]:
             rows = rows.sort_by(order)
         fresh += parts.write(

@@ -401,8 +401,8 @@ def _uncommitted(warehouse: Warehouse) -> Iterator[dict[str, list[File]]]:
     try:
         yield files
     except BaseException:
-        for name, each in files.items():
-            warehouse.discard(name, each)
+        for name, some in files.items():
+            parts.discard(warehouse.table(name), [each.path for each in some])
         raise
 
 

@@ -93,9 +93,7 @@ class Snapshot:
         self.known, self.place = known, os.fspath(place)
         self._delta = delta.opened(self.place)
         if self._delta is not None:
-            known.refuse_foreign(
-                {key.encode(): str(v).encode() for key, v in self.settings.items()}, masked(self.place)
-            )
+            known.refuse_foreign(self.settings, masked(self.place))
 
     @property
     def delta(self) -> DeltaTable:
@@ -182,26 +180,23 @@ class Snapshot:
             return spark.createDataFrame([], ddl)
         names = [*self.known.names, *(column.name for column in extra)]
         if is_url(self.place):
-            return _read_stored(spark, self, paths, names, ddl)
+            return _read_stored(spark, self.known, self.place, paths, names, ddl)
         whole = [f"{self.place}/{path}" for path in paths]
         return spark.read.schema(ddl).option("basePath", self.place).parquet(*whole).select(*names)
 
-    def scan(self, columns: Sequence[str] | None = None, dates: Iterable[str] | None = None) -> pa.Table:
-        """The same as an Arrow table, without Spark."""
-        return self.scan_files(self.files(dates), columns or self.known.names)
-
-    def scan_files(self, files: Iterable[File], columns: Sequence[str]) -> pa.Table:
-        """The rows of some files.
+    def scan(self, columns: Sequence[str] | None = None, files: Sequence[File] | None = None) -> pa.Table:
+        """The same as an Arrow table, without Spark.
 
         Raises:
             TableError: a file is gone, or the store does not answer.
         """
         with delta.plain_errors(self.place):
-            return self.dataset(files, payload=schema.PAYLOAD.name in columns).to_table(columns=list(columns))
+            return self.dataset(files).to_table(columns=list(columns or self.known.names))
 
-    def dataset(self, files: Iterable[File], *, payload: bool = False) -> ds.Dataset:
-        """Some files as a data set of Arrow."""
-        return dataset(self.known, self.place, [each.path for each in files], payload=payload)
+    def dataset(self, files: Sequence[File] | None = None) -> ds.Dataset:
+        """The same as a data set of Arrow; it has ``payload``, too."""
+        paths = [each.path for each in (self.files() if files is None else files)]
+        return dataset(self.known, self.place, paths)
 
     # ---------------------------------------------------------------- commits
 
@@ -370,8 +365,8 @@ def _place(file: File) -> tuple[str, str]:
     return file.date, file.path
 
 
-def dataset(known: Table, place: str, paths: Sequence[str], *, payload: bool = False) -> ds.Dataset:
-    """Files of a table, paths within its place, as Arrow reads them in the schema known here.
+def dataset(known: Table, place: str, paths: Sequence[str]) -> ds.Dataset:
+    """Files of a table, paths within its place, as Arrow reads them in the schema known here, with ``payload``.
 
     Raises:
         TableError: one is gone, or the store does not answer.
@@ -379,9 +374,7 @@ def dataset(known: Table, place: str, paths: Sequence[str], *, payload: bool = F
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    shape = known.arrow(partition=True)
-    if payload:
-        shape = shape.append(pa.field(schema.PAYLOAD.name, schema.PAYLOAD.arrow_type()))
+    shape = known.arrow(partition=True, extra=[schema.PAYLOAD])
     if not paths:
         return ds.dataset(shape.empty_table())
     system, folder = delta.filesystem(place)
@@ -391,23 +384,20 @@ def dataset(known: Table, place: str, paths: Sequence[str], *, payload: bool = F
             schema=shape,
             format="parquet",
             filesystem=system,
-            partitioning=ds.partitioning(pa.schema([(PARTITION, pa.date32())]), flavor="hive"),
+            partitioning=ds.partitioning(pa.schema([shape.field(PARTITION)]), flavor="hive"),
             partition_base_dir=folder,
         )
 
 
 def _read_stored(
-    spark: SparkSession, table: Snapshot, paths: Sequence[str], names: Sequence[str], ddl: str
+    spark: SparkSession, known: Table, place: str, paths: Sequence[str], names: Sequence[str], ddl: str
 ) -> DataFrame:
     """Files of a store, read by pyarrow in Spark's tasks: Spark itself would need Hadoop's libraries for that store."""
-    known, place = table.known.name, table.place
-    payload = schema.PAYLOAD.name in names
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         wanted = [paths[number] for batch in numbers for number in batch.column(0).to_pylist()]
         with delta.plain_errors(place):
-            rows = dataset(schema.table_named(known), place, wanted, payload=payload)
-            yield from rows.to_batches(columns=list(names))
+            yield from dataset(known, place, wanted).to_batches(columns=list(names))
 
     tasks = min(len(paths), _TASKS_A_CORE * spark.sparkContext.defaultParallelism)
     return spark.range(0, len(paths), 1, tasks).mapInArrow(read, ddl)

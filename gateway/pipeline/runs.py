@@ -20,10 +20,6 @@ NAMED_LOSSES: Final = 100
 """Losses named in one row; all are counted."""
 
 
-def _moment(ns: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=ns // 1000)
-
-
 @dataclass
 class Run:
     """One run, as it goes on; ``finish`` dates its end.
@@ -62,30 +58,27 @@ class Run:
 
     def row(self) -> dict[str, Any]:
         """As the table has it."""
+        started, finished = (
+            _EPOCH + timedelta(microseconds=ns // 1000) for ns in (self.started_ns, self.finished_ns)
+        )
         offsets: dict[str, Any] = {"writers": self.offsets}
         if self.losses:
             offsets["losses"] = [json.loads(loss.as_json()) for loss in self.losses[:NAMED_LOSSES]]
-        finished = _moment(self.finished_ns)
-        return {
-            "job": self.job,
-            "batch_id": self.batch_id,
-            "feed": self.feed,
-            "started_at": _moment(self.started_ns),
+        told = {
+            "started_at": started,
             "finished_at": finished,
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
             "bad_blocks": len(self.losses),
-            "lost_records": self.lost_records,
             "offsets": json.dumps(offsets),
             "duration_s": (self.finished_ns - self.started_ns) / 1e9,
             "dt": finished.date(),
         }
+        return {name: told[name] if name in told else getattr(self, name) for name in schema.RUNS.names}
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
         row = self.row()
-        row |= {"offsets": json.loads(row["offsets"]), "dt": str(row["dt"]), "by": "Spark"}
-        return row | {name: row[name].isoformat() for name in ("started_at", "finished_at")}
+        times = {name: row[name].isoformat() for name in ("started_at", "finished_at", "dt")}
+        return row | times | {"offsets": json.loads(row["offsets"]), "by": "Spark"}
 
 
 def add(warehouse: Warehouse, run: Run, done: Mapping[str, int] | None = None) -> None:
@@ -107,9 +100,8 @@ def last(warehouse: Warehouse, job: str | None = None) -> dict[str, Any] | None:
     """The run that ended last, of that job or of any; None where there was none."""
     at = warehouse.at(schema.RUNS.name)
     for date in reversed(at.dates()):
-        rows = at.scan(dates=[date]).to_pylist()
-        rows = [row for row in rows if job in (None, row["job"])]
-        if rows:
+        rows = at.scan(files=at.files([date])).to_pylist()
+        if rows := [row for row in rows if job in (None, row["job"])]:
             newest: dict[str, Any] = max(rows, key=lambda row: row["finished_at"])
             return newest
     return None

@@ -132,7 +132,7 @@ def _numbers(warehouse: Warehouse) -> dict[str, NDArray[np.int64]]:
     parts: dict[str, list[Any]] = {}
     bronze = warehouse.at("messages")
     for date in bronze.dates():
-        rows = bronze.scan(["writer", "seq"], [date])
+        rows = bronze.scan(["writer", "seq"], bronze.files([date]))
         for writer in pc.unique(rows["writer"]).to_pylist():
             some = rows.filter(pc.equal(rows["writer"], writer))["seq"]
             parts.setdefault(writer, []).append(some.to_numpy())

@@ -21,8 +21,9 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from broker.errors import ConfigError
 from broker.journal.stores import is_url, joined
 from broker.secret import masked
 from gateway import delta
@@ -77,11 +78,6 @@ class Warehouse:
         return Path(self.place)
 
     @property
-    def left_open(self) -> str:
-        """Where a stream keeps what its steps of gold leave open: calls without their last response and the like."""
-        return joined(self.place, "_open")
-
-    @property
     def checkpoint(self) -> str:
         """Where Spark keeps how far a stream is, unless told otherwise.
 
@@ -103,15 +99,17 @@ class Warehouse:
         """
         return joined(self.place, schema.table_named(name).name)
 
-    def made(self) -> bool:
-        """Whether it is there.
+    def existing(self) -> Self:
+        """This one, which has to be there.
 
         Raises:
+            ConfigError: it is not.
             TableError: the store does not answer.
         """
-        return (
-            delta.opened(self.table(schema.MESSAGES.name)) is not None if self.stored else self.root.is_dir()
-        )
+        bronze = self.table(schema.MESSAGES.name)
+        if not (delta.opened(bronze) is not None if self.stored else self.root.is_dir()):
+            raise ConfigError(f"{self}: no such warehouse; `headgate pipeline ingest` or `stream` makes one")
+        return self
 
     def ready(self) -> None:
         """Make it, and the tables that it lacks; nobody else may look into it.
@@ -153,22 +151,15 @@ class Warehouse:
 
     # ---------------------------------------------------------------- writing
 
-    def write_rows(self, table: str, rows: pa.Table | pa.RecordBatchReader) -> list[File]:
+    def write_rows(self, table: str, rows: pa.Table) -> list[File]:
         """``rows`` (with ``dt``) as files of a table, one a date; they count once they are committed.
 
         Raises:
             TableError: the disk or the store refuses; no file stays.
         """
-        import pyarrow as pa
-
         known = schema.table_named(table)
-        if isinstance(rows, pa.Table):
-            rows = rows.combine_chunks().to_reader()
+        rows = rows.combine_chunks().to_reader()
         return parts.write(self.table(table), known, rows.cast(known.arrow(partition=True)))
-
-    def discard(self, table: str, files: Iterable[File]) -> None:
-        """Delete files that were written and will not be committed."""
-        parts.discard(self.table(table), [each.path for each in files])
 
     def add_bronze(
         self,

@@ -84,7 +84,7 @@ def test_a_job_that_is_killed_loses_nothing_and_brings_nothing_twice(s3: Apart, 
     bring(journal, warehouse.place)
     assert once(journal, warehouse)
     held = describe.held(warehouse, "messages")
-    assert (held.rows, held.files) == (ROWS, 1)
+    assert (held["rows"], held["files"]) == (ROWS, 1)
     warehouse.at("messages").delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert once(journal, warehouse), "what the killed one left is gone, and nothing else"
 

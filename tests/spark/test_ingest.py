@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from broker.errors import ConfigError
 from gateway import pipeline
 from gateway.pipeline import compact, describe, runs, schema, verify
 from gateway.pipeline.bronze import write
@@ -310,8 +311,8 @@ def test_a_batch_done_again_has_one_row(warehouse: Warehouse) -> None:
 
 
 def test_describe_says_what_there_is(journal: Path, warehouse: Warehouse) -> None:
-    with pytest.raises(PipelineError, match="no such warehouse"):
-        describe.describe(warehouse)
+    with pytest.raises(ConfigError, match="no such warehouse"):
+        pipeline.views(None, warehouse.root)
     segments.write(journal, "rank0", said(5), peers=PEERS)
     bring(write, journal, warehouse)
     told = describe.describe(warehouse)

@@ -38,7 +38,7 @@ def batch(
 
     skip = given.skips(on_corrupt)
     names = [schema.table_named(name).name for name in table or ()]
-    target = Warehouse(warehouse) if journal else given.existing(warehouse)
+    target = Warehouse(warehouse) if journal else Warehouse(warehouse).existing()
     where, screen = given.Spark(master, conf, verbose), Screen(as_json)
     rows = sum(file.rows for file in target.at(schema.MESSAGES.name).files())
     if journal:  # what is wrong with it is said before a JVM starts

@@ -44,7 +44,7 @@ def compact(
     from gateway.pipeline import schema
     from gateway.pipeline.errors import Conflict
 
-    target, screen = given.existing(warehouse), Screen(as_json)
+    target, screen = Warehouse(warehouse).existing(), Screen(as_json)
     names = [schema.table_named(name).name for name in table or schema.TABLES]
     if every is None:
         _once(screen, target, names, since, until, keep_hours)

@@ -10,6 +10,7 @@ from broker.cli import options
 from broker.cli.exits import OK, UsageError
 from broker.cli.screen import Screen
 from gateway.cli.pipeline import given
+from gateway.pipeline.warehouse import Warehouse
 
 EXAMPLES = (
     "headgate pipeline describe --warehouse warehouse",
@@ -57,7 +58,7 @@ def describe(
 def _warehouse(screen: Screen, path: str, names: set[str]) -> None:
     from gateway.pipeline import describe as job
 
-    held = job.describe(given.existing(path))
+    held = job.describe(Warehouse(path).existing())
     if screen.as_json:
         screen.value(held)
         return

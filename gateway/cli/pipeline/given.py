@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli.exits import UsageError
-from broker.errors import ConfigError
 from gateway.pipeline.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -165,18 +164,6 @@ def dates(warehouse: Warehouse, table: str, since: str | None, until: str | None
     if since is None and until is None:
         return None
     return [each for each in warehouse.dates(table) if (since or each) <= each <= (until or each)]
-
-
-def existing(path: str) -> Warehouse:
-    """A warehouse that is there.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    warehouse = Warehouse(path)
-    if not warehouse.made():
-        raise ConfigError(f"{warehouse}: no such warehouse; `headgate pipeline ingest` or `stream` makes one")
-    return warehouse
 
 
 class Leave:

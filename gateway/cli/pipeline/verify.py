@@ -6,6 +6,7 @@ from broker.cli import options
 from broker.cli.exits import FAILED, OK
 from broker.cli.screen import Screen
 from gateway.cli.pipeline import given
+from gateway.pipeline.warehouse import Warehouse
 
 EXAMPLES = (
     "headgate pipeline verify --journal journal --warehouse warehouse",
@@ -22,7 +23,7 @@ def verify(journal: given.Journal, warehouse: given.Where, as_json: options.AsJs
     from gateway.pipeline import verify as job
 
     screen = Screen(as_json)
-    report = job.verify(journal, given.existing(warehouse))
+    report = job.verify(journal, Warehouse(warehouse).existing())
     if as_json:
         screen.line(screen_json(report.as_json()))
         return OK if report.ok else FAILED

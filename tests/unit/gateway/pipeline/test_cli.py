@@ -98,7 +98,7 @@ def test_a_segment_of_a_newer_version_ends_it_before_spark_starts(
 def test_the_columns_are_documented(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "describe", "--table", "traffic", "--json"]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["column"] for each in told] == list(schema.TRAFFIC.names)
+    assert [each["column"] for each in told] == list(schema.TABLES["traffic"].names)
     assert main(["pipeline", "describe", "--markdown"]) == 0
     assert capsys.readouterr().out.count("### ") == len(schema.TABLES)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.pipeline import schema
-from gateway.pipeline.columns import PARTITION, Table, version_of
+from gateway.pipeline.columns import PARTITION, Table, tables_of
 from gateway.pipeline.errors import PipelineError
 from tests.tables import for_each
 
@@ -30,19 +30,37 @@ def test_all_forms_of_a_table_agree(table: Table) -> None:
     assert f"### {table.name}" in schema.markdown((table,))
 
 
-def test_versions_are_read_from_our_key_and_from_sparks() -> None:
-    assert version_of({b"headgate.v": b"3"}) == 3
-    field = '{"fields":[{"metadata":{"headgate.v":1}},{"metadata":{"headgate.v":"2"}},{"metadata":{}}]}'
-    assert version_of({b"org.apache.spark.sql.parquet.row.metadata": field.encode()}) == 2
-    assert version_of({}) is None
-    with pytest.raises(PipelineError, match="f: version 3 of table traffic; this program knows up to 2"):
-        schema.TRAFFIC.refuse_foreign({b"headgate.v": b"3", b"headgate.table": b"traffic"}, "f")
-    with pytest.raises(
-        PipelineError, match="f: version 1 of table traffic; this program reads from 2 on: make the"
-    ):
-        schema.TRAFFIC.refuse_foreign({b"headgate.v": b"1", b"headgate.table": b"traffic"}, "f")
-    with pytest.raises(PipelineError, match="f: a file of table rpc; expected traffic"):
-        schema.TRAFFIC.refuse_foreign({b"headgate.table": b"rpc"}, "f")
+@for_each(
+    ("settings", "text"),
+    [
+        ({"headgate.v": "3"}, "w: version 3 of table traffic; this program knows up to 2"),
+        ({"headgate.v": "1"}, "w: version 1 of table traffic; this program reads from 2 on: make the"),
+        ({"headgate.table": "rpc"}, "w: table rpc; expected traffic"),
+    ],
+)
+def test_another_table_or_version_is_refused(settings: dict[str, str], text: str) -> None:
+    traffic = schema.TABLES["traffic"]
+    traffic.refuse_foreign({"headgate.v": "2", "headgate.table": "traffic"}, "w")
+    with pytest.raises(PipelineError, match=text):
+        traffic.refuse_foreign(settings, "w")
+
+
+def test_a_column_is_said_once_and_one_that_came_later_has_its_version() -> None:
+    one, other = tables_of("""
+first 3 What
+it is.
+    rank       long   who
+    dt         date   partition
+
+second 1 More.
+    rank
+    a,b        string both
+    c          int@2  later
+""").values()
+    assert (one.doc, one.version) == ("What it is.", 3)
+    assert other.names == ("rank", "a", "b", "c", "dt")
+    assert [each.since for each in other.columns] == [1, 1, 1, 2, 1]
+    assert other.ddl == "`rank` bigint, `a` string, `b` string, `c` int, `dt` date"
 
 
 def test_a_table_that_is_not_there() -> None:
