@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from broker.journal.reading.damage import Damaged
@@ -73,16 +73,12 @@ class Written:
         """How many."""
         return sum(each.rows for each in self.files)
 
-    def as_json(self) -> str:
-        """For the driver."""
-        return json.dumps(asdict(self))
-
     def take(self, text: str) -> None:
         """What another task has to say."""
         told = json.loads(text)
         self.files += [File(**each) for each in told["files"]]
         self.losses += [Loss(**each) for each in told["losses"]]
-        self.unseen += [(Span(**span), why) for span, why in told["unseen"]]
+        self.unseen += [(Span.of(span), why) for span, why in told["unseen"]]
         self.damage = self.damage or told["damage"]
         self.offset = tuple(told["offset"]) if told["offset"] else self.offset
 
@@ -119,24 +115,23 @@ def write(given: Iterable[Span], how: How) -> Written:
 
 def frame(spark: SparkSession, packs: Sequence[Sequence[Span]]) -> DataFrame:
     """Spans as a DataFrame, a pack each partition."""
-    rows = [(number, *span.row()) for number, pack in enumerate(packs) for span in pack]
+    rows = [(number, spans.as_pack(pack)) for number, pack in enumerate(packs)]
     ids = spark.createDataFrame(rows, f"task int, {spans.DDL}")
     return ids.repartitionById(len(packs), ids.task).drop("task")
 
 
 def task(how: How) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What ``mapInArrow`` calls with the spans of a partition; gives one row, which says what was done."""
+    """What ``mapInArrow`` calls with the packs of a partition; gives a row for each, which says what was done."""
 
-    def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write_packs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        given = [row for batch in batches for row in batch.to_pylist()]
-        done = write([Span.of(row) for row in given if not row["offset"]], how)
-        for row in given:
-            done.offset = json.loads(row["offset"]) if row["offset"] else done.offset
-        yield pa.RecordBatch.from_pydict({"written": [done.as_json()]})
+        for text in (text for batch in batches for text in batch.column(0).to_pylist()):
+            given, offset = spans.of_pack(text)
+            done = replace(write(given, how), offset=offset)
+            yield pa.RecordBatch.from_pydict({"written": [json.dumps(asdict(done))]})
 
-    return write_part
+    return write_packs
 
 
 def by_spark(rows: DataFrame, how: How) -> Written:

@@ -11,8 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from broker.journal.stores import is_url
 from gateway import delta
@@ -35,8 +34,7 @@ _ORDER: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Compacted:
+class Compacted(NamedTuple):
     """What became of one date of a table."""
 
     table: str
@@ -44,10 +42,6 @@ class Compacted:
     files_before: int
     files_after: int
     rows: int
-
-    def as_json(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return dict(vars(self))
 
 
 def compact(
@@ -78,8 +72,7 @@ def compact(
         if not at.made:
             continue
         for date in at.dates() if dates is None else sorted(set(dates) & set(at.dates())):
-            done = until_it_passes(lambda: _one(warehouse.at(table), date, file_bytes))  # noqa: B023
-            compacted += [done] if done is not None else []
+            compacted += until_it_passes(lambda: _one(warehouse.at(table), date, file_bytes))  # noqa: B023
         latest = warehouse.at(table)
         with delta.plain_errors(latest.place):
             latest.delta.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
@@ -113,13 +106,13 @@ def _groups(files: Iterable[File], file_bytes: int) -> list[list[File]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _one(at: Snapshot, date: str, file_bytes: int) -> Compacted | None:
+def _one(at: Snapshot, date: str, file_bytes: int) -> list[Compacted]:
     """One date: all groups in one commit."""
     before = at.files([date])
     groups = _groups(before, file_bytes)
     gone = [file for group in groups for file in group]
     if not gone:
-        return None
+        return []
     extra = [schema.PAYLOAD] if schema.PAYLOAD.name in at.columns else []
     columns = [*at.known.names, *(each.name for each in extra)]
     fresh: list[File] = []
@@ -132,4 +125,4 @@ def _one(at: Snapshot, date: str, file_bytes: int) -> Compacted | None:
         )
     at.commit(fresh, removed=gone, same=True)
     after = len(before) - len(gone) + len(fresh)
-    return Compacted(at.known.name, date, len(before), after, sum(file.rows for file in gone))
+    return [Compacted(at.known.name, date, len(before), after, sum(file.rows for file in gone))]

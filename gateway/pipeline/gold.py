@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from broker.journal.stores import is_url
 from gateway import delta
@@ -46,7 +46,7 @@ from gateway.pipeline.schema import GOLD, MESSAGES, OPEN, table_named
 from gateway.pipeline.session import plain_errors
 from gateway.pipeline.tables.calls import NEVER
 from gateway.pipeline.tables.made import Tables, open_since, tables_of
-from gateway.pipeline.warehouse import BRONZE, STREAM, Warehouse, dates_of, until_it_passes
+from gateway.pipeline.warehouse import BRONZE, INGEST, STREAM, Warehouse, dates_of, until_it_passes
 from gateway.pipeline.warehouse import GOLD as MADE
 
 if TYPE_CHECKING:
@@ -108,34 +108,35 @@ def batch(
 
 
 def _batch(spark: SparkSession, warehouse: Warehouse, asked: set[str], tables: Sequence[str]) -> runs.Run:
-    feed = warehouse.feed().get("feed", "ingest")
-    run = runs.Run("batch", feed)
-    on = {name: warehouse.at(name) for name in tables}
+    streamed = warehouse.feed().get("feed") == STREAM
+    run = runs.Run("batch", STREAM if streamed else INGEST)
     gold = warehouse.gold()
-    bronze = warehouse.at(MESSAGES.name)
-    whole = bronze.done(BRONZE)
-    stale = _stale(bronze, _known(on, gold), whole)
-    wanted = sorted((stale | asked) & set(bronze.dates()))
-    everything = set(tables) >= set(NAMES)
-    if wanted:
-        run.rows_in = sum(file.rows for file in bronze.files(wanted))
-        dates = _dates(on, bronze, wanted)
-        since_ns = _open_since(bronze) if feed == STREAM else NEVER
-        with _uncommitted(warehouse) as files:
+    with _Making(spark, warehouse, tables) as making:
+        bronze, on = making.bronze, making.on
+        whole = bronze.done(BRONZE)
+        # up to where all of them were made; of those that a stream's steps make, `gold` is
+        known = min(max(each.done(MADE), gold if name in STEPPED else -1) for name, each in on.items())
+        wanted = sorted((_stale(bronze, known, whole) | asked) & set(bronze.dates()))
+        everything = set(tables) >= set(NAMES)
+        if wanted:
+            run.rows_in = sum(file.rows for file in bronze.files(wanted))
+            dates = {
+                name: sorted({*bronze.dates(), *table.dates()} & around(wanted, REACH.get(name, 0)))
+                for name, table in on.items()
+            }
+            since_ns = _open_since(bronze) if streamed else NEVER
             for read, names in _planned(bronze, wanted, tables):
-                with _tables(spark, bronze, read, since_ns=since_ns) as made:
-                    _write(warehouse, made, {name: dates[name] for name in names}, files)
-            behind = warehouse.at(OPEN.name).done(MADE) < whole
-            left = _left(spark, warehouse, bronze, behind, since_ns) if feed == STREAM else None
-            if left is not None:
-                _write_so_far(spark, warehouse, left, tables, files)
+                with making.tables(read, since_ns=since_ns) as made:
+                    making.write(made, {name: dates[name] for name in names})
+            behind = streamed and warehouse.at(OPEN.name).done(MADE) < whole
+            if streamed:
+                left = making.left_open(since_ns) if behind else warehouse.scan(OPEN.name)
+                making.write_so_far(left, tables)
             for name, table in on.items():
-                new = files.pop(name, [])
                 gone = [each for each in table.files() if each.date in dates[name] or each.so_far]
-                table.commit(new, removed=gone, done={MADE: whole})
-                run.rows_out += sum(each.rows for each in new)
-        if left is not None and behind and everything:
-            _carry(warehouse, left, whole)
+                run.rows_out += making.commit(name, gone, {MADE: whole})
+            if behind and everything:
+                _carry(warehouse, left, whole)
     run.offsets = {"dates": wanted}
     runs.add(warehouse, run.finish(), {MADE: whole} if everything and gold < whole else None)
     return run
@@ -150,58 +151,31 @@ def _open_since(bronze: Snapshot) -> int:
         return open_since(max((pc.max(each["ts_ns"]).as_py() for each in rows if len(each)), default=0))
 
 
-def _known(on: Mapping[str, Snapshot], gold: int) -> int:
-    """Up to which addition to bronze all of some tables were made; ``gold`` counts those that a stream's steps make."""
-    return min(max(each.done(MADE), gold if name in STEPPED else -1) for name, each in on.items())
-
-
 def _stale(bronze: Snapshot, known: int, whole: int) -> set[str]:
     """The dates that additions to bronze touched; all where the log does not reach back so far."""
     notes = bronze.notes(known, BRONZE, whole) if known >= 0 else []
     return dates_of(notes) if len(notes) == whole - known else set(bronze.dates())
 
 
-def around(dates: Iterable[str], days: int) -> list[str]:
+def around(dates: Iterable[str], days: int) -> set[str]:
     """The dates and as many days before and behind each.
 
-    >>> around(["2026-03-01"], 1)
+    >>> sorted(around(["2026-03-01"], 1))
     ['2026-02-28', '2026-03-01', '2026-03-02']
     """
     every = range(-days, days + 1)
-    return sorted({str(date.fromisoformat(each) + timedelta(days=step)) for each in dates for step in every})
-
-
-def _dates(on: Mapping[str, Snapshot], bronze: Snapshot, wanted: Iterable[str]) -> dict[str, list[str]]:
-    """The dates that are made of each table: those that it or bronze has, as far as its rows reach."""
-    dates = {}
-    for name, table in on.items():
-        have = {*bronze.dates(), *table.dates()}
-        dates[name] = [each for each in around(wanted, REACH.get(name, 0)) if each in have]
-    return dates
+    return {str(date.fromisoformat(each) + timedelta(days=step)) for each in dates for step in every}
 
 
 def _planned(
     bronze: Snapshot, wanted: Sequence[str], tables: Sequence[str]
-) -> list[tuple[list[File], list[str]]]:
+) -> Iterator[tuple[list[File], list[str]]]:
     """Files, and the tables that are made of them: for NFP's jobs more days are read, where there are more."""
     near, far = (bronze.files(around(wanted, 2 * reach)) for reach in (1, REACH[JOBS]))
-    if near == far:
-        return [(near, list(tables))]
-    planned = [
-        (near, [name for name in tables if name != JOBS]),
-        (far, [name for name in tables if name == JOBS]),
-    ]
-    return [(read, names) for read, names in planned if names]
-
-
-def _left(
-    spark: SparkSession, warehouse: Warehouse, bronze: Snapshot, behind: bool, since_ns: int
-) -> pa.Table:
-    """What is open behind all of bronze; made anew where the stream's gold is ``behind``."""
-    if not behind:
-        return warehouse.scan(OPEN.name)
-    with _tables(spark, bronze, bronze.files(bronze.dates()[-2:]), since_ns=since_ns) as made:
-        return made.left_open()
+    apart = {JOBS} & set(tables) if near != far else set()
+    for read, names in ((near, [each for each in tables if each not in apart]), (far, list(apart))):
+        if names:
+            yield read, names
 
 
 # ---------------------------------------------------------------- a stream's steps
@@ -220,32 +194,27 @@ def step(spark: SparkSession, warehouse: Warehouse) -> runs.Run | None:
         known < warehouse.gold()
     ):  # made when something else fed the warehouse: what was open then is unanswered
         return _batch(spark, warehouse, set(bronze.dates()[-2:]), NAMES)
-    on = {name: warehouse.at(name) for name in STEPPED}
-    ahead = [each.done(MADE) for each in on.values() if each.done(MADE) > known]
-    until = min([bronze.done(BRONZE), known + ADDITIONS_MOST, *ahead])
-    if until <= known:
-        return None
-    notes = bronze.notes(known, BRONZE, until)
-    run = runs.Run("gold", STREAM, until)
-    run.rows_in = sum(note["rows"] for note in notes)
-    read = [File(path, "", 0, 0) for note in notes for path in note["files"]]
-    if len(notes) < until - known or not bronze.has(read):
-        raise PipelineError(
-            f"{warehouse}: the gold tables are too far behind to add to them: headgate pipeline batch makes them "
-            "anew"
-        )
-    due = {name: None for name, each in on.items() if each.done(MADE) < until}
-    with (
-        _uncommitted(warehouse) as files,
-        _tables(spark, bronze, read, before=carried.scan(), since_ns=None, rows=run.rows_in) as made,
-    ):
-        _write(warehouse, made, due, files)
-        after = made.left_open()
+    with _Making(spark, warehouse, STEPPED) as making:
+        made_of = {name: each.done(MADE) for name, each in making.on.items()}
+        ahead = [number for number in made_of.values() if number > known]
+        until = min([bronze.done(BRONZE), known + ADDITIONS_MOST, *ahead])
+        if until <= known:
+            return None
+        notes = bronze.notes(known, BRONZE, until)
+        run = runs.Run("gold", STREAM, until)
+        run.rows_in = sum(note["rows"] for note in notes)
+        read = [File(path, "", 0, 0) for note in notes for path in note["files"]]
+        if len(notes) < until - known or not bronze.has(read):
+            raise PipelineError(
+                f"{warehouse}: the gold tables are too far behind to add to them: headgate pipeline batch makes "
+                "them anew"
+            )
+        due = [name for name, number in made_of.items() if number < until]
+        with making.tables(read, before=carried.scan(), since_ns=None, rows=run.rows_in) as made:
+            making.write(made, dict.fromkeys(due))
+            after = made.left_open()
         for name in due:
-            new, gone = files.pop(name, []), [each for each in on[name].files() if each.so_far]
-            if new or gone:
-                on[name].commit(new, removed=gone, done={MADE: until})
-            run.rows_out += sum(each.rows for each in new)
+            run.rows_out += making.commit(name, making.so_far(name), {MADE: until}, always=False)
         _carry(warehouse, after, until)
     runs.add(warehouse, run.finish(), {MADE: until})
     return run
@@ -262,26 +231,11 @@ def tell_open(spark: SparkSession, warehouse: Warehouse) -> None:
     number = carried.done(MADE)
     if carried.done(SO_FAR) == number:
         return
-    on = {name: warehouse.at(name) for name in STEPPED}
-    with _uncommitted(warehouse) as files:
-        _write_so_far(spark, warehouse, carried.scan(), STEPPED, files)
-        for name in list(files):
-            gone = [each for each in on[name].files() if each.so_far]
-            on[name].commit(files.pop(name), removed=gone)
+    with _Making(spark, warehouse, STEPPED) as making:
+        making.write_so_far(carried.scan(), STEPPED)
+        for name in list(making.files):
+            making.commit(name, making.so_far(name))
     carried.commit([], done={SO_FAR: number})
-
-
-def _write_so_far(
-    spark: SparkSession,
-    warehouse: Warehouse,
-    left: pa.Table,
-    names: Iterable[str],
-    files: dict[str, list[File]],
-) -> None:
-    if not {"call", "job"}.intersection(left["kind"].to_pylist()):
-        return
-    with plain_errors(), tables_of(spark, None, before=left, rows=left.num_rows) as made:
-        _write(warehouse, made, dict.fromkeys(names), files, stem=SO_FAR)
 
 
 def _carry(warehouse: Warehouse, left: pa.Table, number: int) -> None:
@@ -369,59 +323,91 @@ class Follow(threading.Thread):
 # ---------------------------------------------------------------- rows of tables -> files
 
 
-@contextlib.contextmanager
-def _tables(
-    spark: SparkSession,
-    bronze: Snapshot,
-    files: Sequence[File],
-    *,
-    before: pa.Table | None = None,
-    since_ns: int | None,
-    rows: int | None = None,
-) -> Iterator[Tables]:
-    """The tables of some files of bronze; ``rows``: how many they have, if they do not say so."""
+class _Making:
+    """Tables that are being made; an error deletes the files that no commit has yet.
 
-    def read(session: SparkSession) -> DataFrame:
-        return bronze.read(session, files=files)
+    Attributes:
+        bronze: as it was at the begin.
+        on: the tables as they were.
+        files: of each table, not committed yet.
+    """
 
-    given = read if files else None
-    count = sum(each.rows for each in files) if rows is None else rows
-    keep = is_url(bronze.place)
-    with (
-        plain_errors(),
-        tables_of(spark, given, before=before, since_ns=since_ns, rows=count, keep=keep) as made,
-    ):
-        yield made
+    def __init__(self, spark: SparkSession, warehouse: Warehouse, names: Iterable[str]) -> None:
+        self._spark, self._warehouse = spark, warehouse
+        self.bronze = warehouse.at(MESSAGES.name)
+        self.on = {name: warehouse.at(name) for name in names}
+        self.files: dict[str, list[File]] = defaultdict(list)
 
+    def __enter__(self) -> Self:
+        return self
 
-@contextlib.contextmanager
-def _uncommitted(warehouse: Warehouse) -> Iterator[dict[str, list[File]]]:
-    """Files of each table that were written and that no commit has yet; an error deletes those still there."""
-    files: dict[str, list[File]] = defaultdict(list)
-    try:
-        yield files
-    except BaseException:
-        for name, some in files.items():
-            parts.discard(warehouse.table(name), [each.path for each in some])
-        raise
+    def __exit__(self, *ended: object) -> None:
+        for name, files in self.files.items():
+            parts.discard(self._warehouse.table(name), [each.path for each in files])
 
+    @contextlib.contextmanager
+    def tables(
+        self,
+        read: Sequence[File],
+        *,
+        before: pa.Table | None = None,
+        since_ns: int | None = NEVER,
+        rows: int | None = None,
+    ) -> Iterator[Tables]:
+        """The tables of some files of bronze; ``rows``: how many they have, if they do not say so."""
 
-def _write(
-    warehouse: Warehouse,
-    made: Tables,
-    wanted: Mapping[str, Sequence[str] | None],
-    files: dict[str, list[File]],
-    stem: str = "part",
-) -> None:
-    """Write tables (of some dates), some at once; all that end are among ``files``, also where one fails."""
+        def given(session: SparkSession) -> DataFrame:
+            return self.bronze.read(session, files=read)
 
-    def write(name: str) -> None:
-        files[name] += _written(warehouse, name, made.rows(name, wanted[name]), stem)
+        count = sum(each.rows for each in read) if rows is None else rows
+        keep = is_url(self.bronze.place)
+        with (
+            plain_errors(),
+            tables_of(
+                self._spark,
+                given if read else None,
+                before=before,
+                since_ns=since_ns,
+                rows=count,
+                keep=keep,
+            ) as made,
+        ):
+            yield made
 
-    with ThreadPoolExecutor(AT_ONCE, "gold") as pool:
-        jobs = [pool.submit(write, name) for name in wanted]
-    for job in jobs:
-        job.result()
+    def left_open(self, since_ns: int) -> pa.Table:
+        """What is open behind all of bronze."""
+        with self.tables(self.bronze.files(self.bronze.dates()[-2:]), since_ns=since_ns) as made:
+            return made.left_open()
+
+    def write(self, made: Tables, wanted: Mapping[str, Sequence[str] | None], stem: str = "part") -> None:
+        """Write tables (of some dates), some at once; all that end are among ``files``, also where one fails."""
+
+        def write(name: str) -> None:
+            self.files[name] += _written(self._warehouse, name, made.rows(name, wanted[name]), stem)
+
+        with ThreadPoolExecutor(AT_ONCE, "gold") as pool:
+            jobs = [pool.submit(write, name) for name in wanted]
+        for job in jobs:
+            job.result()
+
+    def write_so_far(self, left: pa.Table, names: Iterable[str]) -> None:
+        """Write what is left open as it is so far."""
+        if {"call", "job"}.intersection(left["kind"].to_pylist()):
+            with self.tables((), before=left, rows=left.num_rows) as made:
+                self.write(made, dict.fromkeys(names), SO_FAR)
+
+    def so_far(self, name: str) -> list[File]:
+        """The files of a table that say what was open."""
+        return [each for each in self.on[name].files() if each.so_far]
+
+    def commit(
+        self, name: str, gone: Sequence[File], done: Mapping[str, int] | None = None, *, always: bool = True
+    ) -> int:
+        """Put what was written in the place of some files; how many rows. ``always``: also where that is nothing."""
+        new = self.files.pop(name, [])
+        if new or gone or always:
+            self.on[name].commit(new, removed=gone, done=done)
+        return sum(each.rows for each in new)
 
 
 def _tagged(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""How far a Spark job has come: asked of Spark now and then, drawn by rich on a terminal."""
+"""How far a job of Spark has come: asked of Spark now and then, drawn by rich on a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,36 +17,32 @@ LOOK_S: Final = 0.5
 class Progress:
     """Bars on stderr, one a stage of Spark; nothing where that is no terminal."""
 
-    def __init__(self, out: IO[str] | None = None, quiet: bool = False) -> None:
-        self._out: IO[str] = out if out is not None else sys.stderr
-        self._drawn = self._out.isatty() and not quiet
-        self._bars: Any = None
+    def __init__(self, quiet: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(file=sys.stderr),
+            transient=True,
+            disable=quiet or not sys.stderr.isatty(),
+        )
 
     def __enter__(self) -> Self:
-        if self._drawn:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-            from rich.progress import Progress as Bars
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-            )
-            self._bars = Bars(*columns, console=Console(file=self._out), transient=True)
-            self._bars.start()
+        self._bars.start()
         return self
 
     def __exit__(self, *ended: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
-            self._bars = None
+        self._bars.stop()
 
     @contextlib.contextmanager
     def stages(self, spark: SparkSession) -> Iterator[None]:
         """A bar for each stage that Spark runs, while it does: how many of its tasks are done."""
-        if self._bars is None:
+        if self._bars.disable:  # nobody asks Spark in vain
             yield
             return
         ended = threading.Event()
@@ -80,9 +76,6 @@ class Progress:
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
         """A bar without an end, while something takes its time."""
-        if self._bars is None:
-            yield
-            return
         task = self._bars.add_task(text, total=None)
         try:
             yield

@@ -38,19 +38,21 @@ STYLES: Final = ("tokens", "page", "panels", "history", "report")
 Answer = dict[str, Any]
 
 
-def read(
-    warehouse: str, *, since: float | None = None, until: float | None = None, days: float = 7
-) -> dict[str, Answer]:
-    """The answers to all questions.
+def write(
+    warehouse: str, output: str, *, since: float | None = None, until: float | None = None, days: float = 7
+) -> Answer:
+    """Write the page to ``output`` (in place of what is there); return the summary.
 
     Args:
         warehouse: directory of the tables.
+        output: HTML file.
         since: first second since 1970; None: where the data begins, at most ``days`` before the end.
         until: the end, not included; None: the end of the data.
         days: how much is shown when ``since`` is not said.
 
     Raises:
         HeadgateError: no pyarrow, no warehouse, or bounds that make no sense.
+        OSError: the file cannot be written.
     """
     house = Warehouse(warehouse)
     house.check()
@@ -62,7 +64,7 @@ def read(
         scope = Scope.of(since, until, extent, seconds=days * DAY_S)
     except ValueError as wrong:
         raise TooWide(str(wrong)) from None
-    return {
+    answers = {
         name: answer(
             house,
             Question(name, scope.since, scope.until),
@@ -71,25 +73,6 @@ def read(
         )
         for name in QUESTIONS
     }
-
-
-def write(
-    warehouse: str, output: str, *, since: float | None = None, until: float | None = None, days: float = 7
-) -> Answer:
-    """Write the page to ``output`` (in place of what is there); return the summary.
-
-    Args:
-        warehouse: directory of the tables.
-        output: HTML file.
-        since: as of ``read``.
-        until: as of ``read``.
-        days: as of ``read``.
-
-    Raises:
-        HeadgateError: as of ``read``.
-        OSError: the file cannot be written.
-    """
-    answers = read(warehouse, since=since, until=until, days=days)
     atomic.write(output, page(answers).encode())  # 0600: it names users, topics and sizes of everybody
     return answers["summary"]
 

@@ -55,84 +55,52 @@ _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def size_of(text: str, name: str) -> int:
-    """Bytes of ``1048576``, ``64m``, ``1g``.
+def size_of(text: str) -> int:
+    """Bytes of ``1048576``, ``64m``, ``1g``; above 0, or a ValueError.
 
-    Raises:
-        PipelineError: it is none of these, or 0.
-
-    >>> size_of("64k", "splitBytes")
+    >>> size_of("64k")
     65536
     """
-    match = _SIZE.fullmatch(text.strip())
-    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
-    if not size:
-        raise PipelineError(f"option {name}: {text!r:.64}; expected bytes above 0, such as 1048576 or 64m")
-    return size
+    if (match := _SIZE.fullmatch(text)) and (size := int(match[1]) * _UNITS[match[2].lower()]):
+        return size
+    raise ValueError(text)
 
 
-def moment_ns(text: str, name: str) -> int:
-    """Ns since 1970 of ISO 8601 (UTC unless it says otherwise) or of digits.
+def moment_ns(text: str) -> int:
+    """Ns since 1970 of ISO 8601 (UTC unless it says otherwise) or of digits; else a ValueError.
 
-    Raises:
-        PipelineError: it is neither.
-
-    >>> moment_ns("1970-01-01T00:00:01", "since")
+    >>> moment_ns("1970-01-01T00:00:01")
     1000000000
     """
-    if re.fullmatch(r"-?\d{9,20}", text.strip()):
+    if re.fullmatch(r"-?\d{9,20}", text):
         return int(text)
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise PipelineError(
-            f"option {name}: {text!r:.64}; expected a date and time such as 2026-01-31T12:00:00, or ns since 1970"
-        ) from None
+    moment = datetime.fromisoformat(text)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
-def _flag(text: str, name: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise PipelineError(f"option {name}: {text!r:.64}; expected true or false")
-    return text.lower() == "true"
+def _offset(text: str) -> offsets.Offset:
+    return {writer: Position.of(at)._asdict() for writer, at in json.loads(text).items()}
 
 
-def _count(text: str, name: str) -> int:
-    if not text.strip().isdigit() or not 0 < int(text) < 1 << 31:
-        raise PipelineError(f"option {name}: {text!r:.64}; expected a number above 0")
-    return int(text)
+def _flag(text: str) -> bool:
+    return ("false", "true").index(text.lower()) > 0
 
 
-def _skip(text: str, name: str) -> bool:
-    if text.lower() not in ("fail", "skip"):
-        raise PipelineError(f"option {name}: {text!r:.64}; expected fail or skip")
-    return text.lower() == "skip"
-
-
-def _offset(text: str, name: str) -> offsets.Offset:
-    try:
-        given = json.loads(text)
-        return {writer: Position.of(at)._asdict() for writer, at in given.items()}
-    except (ValueError, AttributeError, KeyError, TypeError):
-        raise PipelineError(
-            f"option {name}: {text!r:.64}; expected JSON such as "
-            '{"rank0": {"seg": 0, "pos": 64, "next": 0}}'
-        ) from None
-
-
-_TAKEN: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
-    "payload": ("payload", _flag),
-    "onCorrupt": ("skip", _skip),
-    "startingTs": ("since_ns", moment_ns),
-    "endingTs": ("until_ns", moment_ns),
-    "splitBytes": ("split_bytes", size_of),
-    "tasks": ("tasks", _count),
-    "startingOffsets": ("starting", _offset),
-    "spans": ("spans", _flag),
-    "maxBytesPerTrigger": ("max_bytes", size_of),
+_BYTES: Final = "bytes above 0, such as 1048576 or 64m"
+_TIME: Final = "a date and time such as 2026-01-31T12:00:00, or ns since 1970"
+_TAKEN: Final[Mapping[str, tuple[str, Callable[[str], Any], str]]] = {
+    "payload": ("payload", _flag, "true or false"),
+    "onCorrupt": ("skip", lambda text: ("fail", "skip").index(text.lower()) > 0, "fail or skip"),
+    "startingTs": ("since_ns", moment_ns, _TIME),
+    "endingTs": ("until_ns", moment_ns, _TIME),
+    "splitBytes": ("split_bytes", size_of, _BYTES),
+    "tasks": ("tasks", size_of, "a number above 0"),
+    "startingOffsets": ("starting", _offset, 'JSON such as {"rank0": {"seg": 0, "pos": 64, "next": 0}}'),
+    "spans": ("spans", _flag, "true or false"),
+    "maxBytesPerTrigger": ("max_bytes", size_of, _BYTES),
 }
-"""Each option, where it goes, and what reads it."""
+"""Each option, where it goes, what reads it, and what is expected."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +133,13 @@ class Options:
         paths = json.loads(values["paths"]) if values.get("paths") else [values.get("path", "")]
         if not all(paths):
             raise PipelineError("option path: missing; expected the journal's directory: .load(DIR)")
-        read = {
-            kept: parse(values[name.lower()], name)
-            for name, (kept, parse) in _TAKEN.items()
-            if name.lower() in values
-        }
+        read = {}
+        for name, (kept, parse, expected) in _TAKEN.items():
+            if (text := values.get(name.lower())) is not None:
+                try:
+                    read[kept] = parse(text.strip())
+                except (ValueError, AttributeError, KeyError, TypeError):
+                    raise PipelineError(f"option {name}: {text!r:.64}; expected {expected}") from None
         return cls(tuple(delta.place_of(each) for each in paths), **read)
 
     def journals(self) -> list[str]:
@@ -208,9 +178,9 @@ class Options:
 
 
 class Part(InputPartition):  # type: ignore[misc]  # pyspark is not typed for us
-    """What one task reads; ``offset``: of a batch of spans, where it begins and ends, in the first of them."""
+    """What one task reads; ``offset``: where a stream's batch begins and ends, in the first one of it."""
 
-    def __init__(self, given: Sequence[Span], offset: str | None = None) -> None:
+    def __init__(self, given: Sequence[Span], offset: Any = None) -> None:
         super().__init__(None)
         self.spans, self.offset = tuple(given), offset
 
@@ -249,12 +219,15 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one part."""
+        import pyarrow as pa
+
         from gateway.pipeline.arrow import decoded
 
         if not isinstance(partition, Part):  # an empty journal has one partition without any
             return
         if self.options.spans:
-            yield rows_of(partition)
+            pack = spans.as_pack(partition.spans, partition.offset)
+            yield pa.RecordBatch.from_pydict({spans.DDL.split()[0]: [pack]})
             return
         for span in partition.spans:
             found = decoded(span, self.names, skip=self.options.skip, times=self.options.times)
@@ -305,22 +278,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         parts = self.options.packed(planned) or [Part(())]
         changed = {writer: at for writer, at in end.items() if at != start.get(writer)}
         since = {writer: start[writer] for writer in changed if writer in start}
-        parts[0].offset = json.dumps((since, changed))
+        parts[0].offset = (since, changed)
         return parts
-
-
-def rows_of(part: Part) -> pa.RecordBatch:
-    """Its spans as ``spans.DDL`` has them."""
-    import pyarrow as pa
-
-    rows = [span.row() for span in part.spans]
-    if part.offset is not None:
-        rows.append(("", 0, 0, False, None, part.offset))
-    kinds = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_()}
-    fields = [pa.field(name, kinds[kind]) for name, kind in (each.split() for each in spans.DDL.split(", "))]
-    columns = zip(*rows, strict=True) if rows else [()] * len(fields)
-    arrays = [pa.array(column, each.type) for column, each in zip(columns, fields, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 def check_columns(options: Options, shape: StructType) -> None:

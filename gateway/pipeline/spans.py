@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from broker.journal.layout import HEADER_BYTES, VERSION
@@ -25,8 +25,8 @@ from broker.journal.reading.gaps import gaps_of
 from broker.journal.reading.segments import Segment, listing, named
 from gateway.pipeline.errors import Lost, PipelineError
 
-DDL: Final = "path string, start bigint, end bigint, sealed boolean, loss string, offset string"
-"""A DataFrame of spans; ``offset`` stands in one row of a stream's batch, and says where it begins and ends."""
+DDL: Final = "pack string"
+"""A DataFrame of packs (``as_pack``), one for each task."""
 BATCH_ROWS: Final = 32_768
 """Rows decoded at once: enough for Parquet, and still in the cache of a core."""
 BATCH_BYTES: Final = 64 << 20
@@ -105,15 +105,11 @@ class Span:
         """Bytes."""
         return self.end - self.start
 
-    def row(self) -> tuple[Any, ...]:
-        """As ``DDL`` has it."""
-        return (self.path, self.start, self.end, self.sealed, self.loss and json.dumps(vars(self.loss)), None)
-
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Span:
-        """What ``row`` gave."""
-        loss = Loss(**json.loads(row["loss"])) if row["loss"] else None
-        return cls(row["path"], row["start"], row["end"], row["sealed"], loss)
+    def of(cls, fields: Mapping[str, Any]) -> Span:
+        """As ``asdict`` gave it."""
+        loss = fields["loss"]
+        return cls(**{**fields, "loss": loss and Loss(**loss)})
 
     def refuse(self, *, skip: bool) -> None:
         """Raise what was found while planning, unless it is to be skipped.
@@ -192,6 +188,17 @@ def packed(spans: Iterable[Span], tasks: int, most: int = 1 << 62) -> list[list[
             packs[-1].append(piece)
             filled += size
     return [pack for pack in packs if pack]
+
+
+def as_pack(given: Iterable[Span], offset: Any = None) -> str:
+    """Spans for one task, and where a stream's batch begins and ends, as text."""
+    return json.dumps({"spans": [asdict(each) for each in given], "offset": offset})
+
+
+def of_pack(text: str) -> tuple[list[Span], Any]:
+    """What ``as_pack`` was given."""
+    told = json.loads(text)
+    return [Span.of(each) for each in told["spans"]], told["offset"]
 
 
 def whole(place: str) -> list[Span]:

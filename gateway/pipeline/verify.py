@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from broker.journal.layout import DICTIONARY, HEADER_BYTES
+from broker.journal.layout import DICTIONARY, HEADER_BYTES, KIND_AT
 from broker.journal.reading.blocks import Block, salvage
 from broker.journal.reading.files import base_name
 from broker.journal.reading.segments import listing, named
@@ -23,8 +23,6 @@ from gateway.pipeline.warehouse import Warehouse
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-_KIND_AT: Final = 28
 
 
 @dataclass
@@ -68,34 +66,27 @@ class Report:
         """Every record of the journal, as far as it was read, is in bronze once."""
         return all(each.ok for each in self.segments)
 
-    @property
-    def behind(self) -> int:
-        """Records that have not been read yet."""
-        return sum(each.behind for each in self.segments)
+    def total(self, name: str) -> int:
+        """Of all segments."""
+        return sum(getattr(each, name) for each in self.segments)
 
     @property
     def verdict(self) -> str:
         """In words: of what was compared, and no more."""
-        records = sum(each.records for each in self.segments)
-        later = f"; {self.behind:,} have not been read yet" if self.behind else ""
+        records, behind = self.total("records"), self.total("behind")
+        later = f"; {behind:,} have not been read yet" if behind else ""
         if self.ok:
             return f"{records:,} records were read, every one is there once{later}"
-        twice = sum(each.twice for each in self.segments)
-        lost = records - sum(each.rows for each in self.segments)
+        lost, twice = records - self.total("rows"), self.total("twice")
         writers = {named(each.segment)[0] for each in self.segments if each.unknown and each.behind}
         missing = f", all of {', '.join(sorted(writers))} is MISSING" if writers else ""
         return f"{lost:,} records that were read are LOST, {twice:,} are there TWICE{missing}{later}"
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {
-            "ok": self.ok,
-            "rows": self.rows,
-            "records": sum(each.records for each in self.segments),
-            "behind": self.behind,
-            "beyond": self.beyond,
-            "segments": [{**asdict(each), "ok": each.ok} for each in self.segments],
-        }
+        totals = {name: self.total(name) for name in ("records", "behind")}
+        segments = [{**asdict(each), "ok": each.ok} for each in self.segments]
+        return {"ok": self.ok, "rows": self.rows, **totals, "beyond": self.beyond, "segments": segments}
 
 
 def verify(journal: str | os.PathLike[str], warehouse: Warehouse) -> Report:
@@ -151,7 +142,7 @@ def _one(path: str, rows: NDArray[np.int64], read: int | None) -> Compared:
             compared.damages.append(str(block))
             continue
         if block.numbered:
-            kinds = np.frombuffer(block.entries, np.uint8)[_KIND_AT::HEADER_BYTES]
+            kinds = np.frombuffer(block.entries, np.uint8)[KIND_AT::HEADER_BYTES]
             every.append(np.flatnonzero(kinds != DICTIONARY).astype(np.int64) + block.first_seq)
     numbers = np.concatenate(every) if every else np.empty(0, np.int64)
     compared.behind = int((numbers > last).sum())

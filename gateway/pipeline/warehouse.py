@@ -197,12 +197,13 @@ class Warehouse:
         Raises:
             Busy: a stream does, whose place an ingest does not take.
         """
-        until_it_passes(lambda: self._claim(feed))
 
-    def _claim(self, feed: str) -> None:
-        if feed == INGEST and self.feed().get("feed", feed) != feed:
-            raise Busy(f"{self}: fed by a stream, which an ingest would overtake: take another warehouse")
-        self.at(schema.MESSAGES.name).set({FEED: feed})
+        def claim() -> None:
+            if feed == INGEST and self.feed().get("feed", feed) != feed:
+                raise Busy(f"{self}: fed by a stream, which an ingest would overtake: take another warehouse")
+            self.at(schema.MESSAGES.name).set({FEED: feed})
+
+        until_it_passes(claim)
 
     def keep_payloads(self) -> None:
         """Let bronze have the column ``payload``."""

@@ -71,13 +71,8 @@ def _once(
             dates = given.dates(target, name, since, until)
             with progress.waiting(f"compact {name}"):
                 done += job.compact(target, [name], dates, keep_hours=keep_hours)
-    rows = [
-        (each.table, each.date, str(each.files_before), str(each.files_after), str(each.rows))
-        for each in done
-    ]
-    screen.records(
-        ("table", "date", "files", "then", "rows put together"), [each.as_json() for each in done], rows
-    )
+    heads = ("table", "date", "files", "then", "rows put together")
+    screen.records(heads, [each._asdict() for each in done], [tuple(map(str, each)) for each in done])
 
 
 def main(argv: list[str]) -> int:

@@ -25,17 +25,10 @@ def verify(journal: given.Journal, warehouse: given.Where, as_json: options.AsJs
     screen = Screen(as_json)
     report = job.verify(journal, Warehouse(warehouse).existing())
     if as_json:
-        screen.line(screen_json(report.as_json()))
+        screen.value(report.as_json())
         return OK if report.ok else FAILED
     rows = [
-        (
-            each.segment,
-            str(each.records),
-            str(each.rows),
-            str(each.twice),
-            str(each.behind),
-            str(len(each.damages)),
-        )
+        (each.segment, *map(str, (each.records, each.rows, each.twice, each.behind, len(each.damages))))
         for each in report.segments
     ]
     screen.table(("segment", "records", "rows", "twice", "not read yet", "damages"), rows)
@@ -47,13 +40,6 @@ def verify(journal: given.Journal, warehouse: given.Where, as_json: options.AsJs
         "green" if report.ok else "bold red",
     )
     return OK if report.ok else FAILED
-
-
-def screen_json(value: object) -> str:
-    """One line of JSON."""
-    from broker.cli.screen import compact
-
-    return compact(value)
 
 
 def main(argv: list[str]) -> int:

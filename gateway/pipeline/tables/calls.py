@@ -46,12 +46,6 @@ from gateway.pipeline.tables.sql import SERVICE, day_of, of_broker, since
 
 NEVER: Final = (1 << 63) - 1
 """``since_ns`` where nothing is left open."""
-CALL: Final = (
-    "rank", "run", "origin", "matchtag", "seq", "ts_ns", "topic", "userid", "streaming", "entered", "source", "target",
-    "unseen", "n_in", "n_out", "first_ns", "last_in_ns", "last_out_ns",
-)  # fmt: skip
-HOP: Final = ("rank", "run", "peer_id", "origin", "routes", "seq", "ts_ns")
-"""Columns of what is left open."""
 _HOPS: Final = """
     SELECT rank, run, peer_id, min_by(origin, place) AS hop, min(place) AS place, max(seen_ns) AS seen_ns FROM (
         SELECT rank, run, peer_id, origin, min(shiftleft(CAST(routes AS BIGINT), 48) + seq) AS place,
@@ -144,9 +138,9 @@ RESOLVED: Final = _RESOLVED
 CALLS: Final = _CALLS
 TABLES: Final = {"rpc": "SELECT * FROM rpc"}
 OPEN: Final = {
-    "call": f"""
-    SELECT {", ".join(CALL)} FROM (
-        SELECT * EXCEPT (unseen), call AS seq, req_ns AS ts_ns, asked_unseen AS unseen FROM calls WHERE open)""",
+    "call": """
+    SELECT rank, run, origin, matchtag, call AS seq, req_ns AS ts_ns, topic, userid, streaming, entered, source, target,
+        asked_unseen AS unseen, n_in, n_out, first_ns, last_in_ns, last_out_ns FROM calls WHERE open""",
     "hop": """
     SELECT rank, run, peer_id, hop AS origin, CAST(shiftright(place, 48) AS INT) AS routes,
         place & (shiftleft(1L, 48) - 1) AS seq, seen_ns AS ts_ns

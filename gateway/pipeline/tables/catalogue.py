@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gateway.pipeline.schema import OPEN as LEFT
 from gateway.pipeline.schema import table_named
 from gateway.pipeline.tables import calls, denied, events, jobs, latency, notes, order, traffic, usage
 from gateway.pipeline.tables.sql import of_broker
@@ -69,12 +68,6 @@ def rows_of(table: str, dates: Sequence[str] | None, *, hops: bool) -> str:
 
 
 def left_open(kind: str, *, hops: bool) -> str:
-    """What of a kind is left open, in the columns of ``_open``."""
-    has = {"call": calls.CALL, "hop": calls.HOP, "event": events.EVENT, "job": jobs.JOB}[kind]
-    given = {"kind": f"'{kind}'", "dt": "CAST(timestamp_micros(ts_ns div 1000) AS DATE)"}
-    columns = ", ".join(
-        f"CAST({given.get(each.name, each.name if each.name in has else 'NULL')} AS {each.ddl.split()[-1]}) "
-        f"AS `{each.name}`"
-        for each in LEFT.columns
-    )
-    return f"SELECT {columns} FROM ({statement(OPEN[kind], hops=hops)})"
+    """What of a kind is left open, in those columns of ``_open`` that it has."""
+    dt = "CAST(timestamp_micros(ts_ns div 1000) AS DATE) AS dt"
+    return f"SELECT *, '{kind}' AS kind, {dt} FROM ({statement(OPEN[kind], hops=hops)})"

@@ -14,9 +14,8 @@ from typing import Final
 
 from gateway.pipeline.tables.sql import day_of
 
-EVENT: Final = ("rank", "writer", "run", "peer", "peer_id", "event_seq", "seq", "ts_ns")
-"""Columns of what is left open."""
-_COLUMNS: Final = ", ".join(EVENT)
+_COLUMNS: Final = "rank, writer, run, peer, peer_id, event_seq, seq, ts_ns"
+"""Of what is left open."""
 _EVENTS: Final = f"""
     SELECT *, if(rank > 0, peer_id, 0) AS source FROM (
         SELECT {_COLUMNS} FROM before WHERE kind = 'event'

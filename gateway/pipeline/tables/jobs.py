@@ -14,9 +14,8 @@ from typing import Final
 
 from gateway.pipeline.tables.sql import FACTS, day_of, fact
 
-JOB: Final = ("writer", "seq", "ts_ns", "detail")
-"""Columns of what is left open."""
-_COLUMNS: Final = ", ".join(JOB)
+_COLUMNS: Final = "writer, seq, ts_ns, detail"
+"""Of what is left open."""
 _FINAL: Final = "('COMPLETED', 'FAILED', 'EXPIRED', 'CANCELLED', 'JOB NOT FOUND')"
 _SAID: Final = ", ".join(
     f"{fact(name)} AS {name}" for name in ("uuid", "service", "task", "client", "status", "worker")

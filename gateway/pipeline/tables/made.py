@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.pipeline.schema import MESSAGES, OPEN
@@ -45,60 +46,38 @@ def open_since(newest_ns: int) -> int:
     return (newest_ns - int(EXPIRES_S * 1e9)) // _HOUR_NS * _HOUR_NS
 
 
+@dataclass
 class Tables:
     """The tables of some rows; made by ``tables_of``.
 
     Attributes:
+        spark: where the views are that they are made of.
         look: how many rows there are of each kind.
+        since_ns: what is open and not older is left open.
     """
 
-    def __init__(
-        self, spark: SparkSession, bronze: DataFrame | None, before: pa.Table | None, since_ns: int | None
-    ) -> None:
-        self._spark = spark
-        (_none(spark, MESSAGES) if bronze is None else bronze).createOrReplaceTempView("bronze")
-        carried = (
-            _none(spark, OPEN) if before is None or not before.num_rows else spark.createDataFrame(before)
-        )
-        carried.createOrReplaceTempView("before")
-        found = None if bronze is None else spark.sql(catalogue.LOOK).first()
-        self.look: Counter[str] = Counter({} if found is None else found.asDict())
-        self._hops = self.look["hops"] > 0
-        newest_ns = self.look.pop("newest_ns", None) or 0
-        self._since_ns = open_since(newest_ns) if since_ns is None else since_ns
-        if before is not None:
-            for kind in before["kind"].to_pylist():
-                self.look[f"open {kind}"] += 1
-        self._calls: DataFrame | None = None
-        if self.look["calls"] or self.look["open call"]:
-            self._calls = self._sql(catalogue.statement(calls.CALLS, hops=self._hops)).persist()
-        (self._calls or self._sql(catalogue.statement(calls.CALLS, hops=False))).createOrReplaceTempView(
-            "calls"
-        )
+    spark: SparkSession
+    look: Counter[str]
+    since_ns: int
 
-    def _sql(self, text: str) -> DataFrame:
-        return self._spark.sql(text, args={"since_ns": self._since_ns})
+    def sql(self, text: str) -> DataFrame:
+        """A statement of the catalogue."""
+        return self.spark.sql(text, args={"since_ns": self.since_ns})
 
     def rows(self, table: str, dates: Sequence[str] | None = None) -> DataFrame | None:
         """The rows of a gold table (of some dates), in its schema; None where it can have none."""
         if not any(self.look[kind] for kind in catalogue.NEEDS[table]):
             return None
-        return self._sql(catalogue.rows_of(table, dates, hops=self._hops))
+        return self.sql(catalogue.rows_of(table, dates, hops=self.look["hops"] > 0))
 
     def left_open(self) -> pa.Table:
         """What is left open, in the columns of ``_open``."""
-        kinds = [
-            kind for kind, needs in catalogue.LEAVES.items() if self.look[needs] or self.look[f"open {kind}"]
-        ]
-        if not kinds:
-            return OPEN.arrow(partition=True).empty_table()
-        text = " UNION ALL ".join(catalogue.left_open(kind, hops=self._hops) for kind in kinds)
-        return self._sql(text).toArrow().cast(OPEN.arrow(partition=True))
-
-    def close(self) -> None:
-        """Give back the memory of what was kept."""
-        if self._calls is not None:
-            self._calls.unpersist()
+        found = _none(self.spark, OPEN)
+        for kind, needs in catalogue.LEAVES.items():
+            if self.look[needs] or self.look[f"open {kind}"]:
+                rows = self.sql(catalogue.left_open(kind, hops=self.look["hops"] > 0))
+                found = found.unionByName(rows, allowMissingColumns=True)
+        return found.toArrow().cast(OPEN.arrow(partition=True))
 
 
 def _none(spark: SparkSession, table: Table) -> DataFrame:
@@ -133,10 +112,24 @@ def tables_of(
     if rows is not None and rows <= FEW_ROWS:
         apart.conf.set("spark.sql.adaptive.enabled", "false")
         apart.conf.set("spark.sql.shuffle.partitions", str(rows // PART_ROWS + 1))
-    bronze = None if read is None else read(apart)
+    tables = Tables(apart, Counter(), 0)
     with contextlib.ExitStack() as kept:
-        if keep and bronze is not None:
+        bronze = _none(apart, MESSAGES) if read is None else read(apart)
+        if keep and read is not None:
             kept.callback(bronze.persist().unpersist)
-        tables = Tables(apart, bronze, before, since_ns)
-        kept.callback(tables.close)
+        bronze.createOrReplaceTempView("bronze")
+        if before is not None and before.num_rows:
+            apart.createDataFrame(before).createOrReplaceTempView("before")
+            tables.look.update(f"open {kind}" for kind in before["kind"].to_pylist())
+        else:
+            _none(apart, OPEN).createOrReplaceTempView("before")
+        if read is not None:
+            seen = apart.sql(catalogue.LOOK).first().asDict()
+            tables.look.update({kind: number or 0 for kind, number in seen.items()})
+        newest_ns = tables.look.pop("newest_ns", 0)
+        tables.since_ns = open_since(newest_ns) if since_ns is None else since_ns
+        matched = tables.sql(catalogue.statement(calls.CALLS, hops=tables.look["hops"] > 0))
+        if tables.look["calls"] or tables.look["open call"]:
+            kept.callback(matched.persist().unpersist)
+        matched.createOrReplaceTempView("calls")
         yield tables

@@ -95,4 +95,4 @@ def test_killed_at_twenty_moments_every_record_is_there_once(job, bare: Path, tm
     child.kill()
     child.join()
     report = verify.verify(journal, warehouse)
-    assert (report.ok, report.rows, report.behind) == (True, 2 * count, 0), report.verdict
+    assert (report.ok, report.rows, report.total("behind")) == (True, 2 * count, 0), report.verdict
