@@ -33,7 +33,7 @@ EVER: Final = (-(1 << 63), (1 << 63) - 1)
 """All times there can be."""
 
 
-def decoded(
+def record_batches(
     span: Span, names: Sequence[str], *, skip: bool = False, times: tuple[int, int] = EVER
 ) -> Iterator[pa.RecordBatch | Loss]:
     """The rows of a span, and what of it could not be read.

@@ -89,7 +89,7 @@ def write(given: Iterable[Span], how: How) -> Written:
     Raises:
         TableError: the disk or the store refuses.
     """
-    from gateway.pipeline.arrow import decoded
+    from gateway.pipeline.arrow import record_batches
 
     extra = [schema.PAYLOAD] if how.payload else []
     names = [*schema.MESSAGES.names, *(each.name for each in extra)]
@@ -98,7 +98,7 @@ def write(given: Iterable[Span], how: How) -> Written:
     def rows() -> Iterator[pa.RecordBatch]:
         for span in given:
             try:
-                for found in decoded(span, names, skip=how.skip):
+                for found in record_batches(span, names, skip=how.skip):
                     if isinstance(found, Loss):
                         done.losses.append(found)
                     else:

@@ -221,7 +221,7 @@ class _Reader:
         """Arrow batches of one part."""
         import pyarrow as pa
 
-        from gateway.pipeline.arrow import decoded
+        from gateway.pipeline.arrow import record_batches
 
         if not isinstance(partition, Part):  # an empty journal has one partition without any
             return
@@ -230,7 +230,7 @@ class _Reader:
             yield pa.RecordBatch.from_pydict({spans.DDL.split()[0]: [pack]})
             return
         for span in partition.spans:
-            found = decoded(span, self.names, skip=self.options.skip, times=self.options.times)
+            found = record_batches(span, self.names, skip=self.options.skip, times=self.options.times)
             yield from (each for each in found if not isinstance(each, Loss))
 
 
