@@ -31,7 +31,7 @@ _URLS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
 _LOGIN: Final = re.compile(r"[^/@]*:[^@]*@")
 """``USER:PASSWORD@`` before anything that could be a folder: a URL whose scheme was forgotten."""
 _HERE: Final = frozenset({"local", "ipc", "inproc"})
-"""Schemes of sockets on this machine: behind them stands the name of a file, whatever is in it."""
+"""Schemes of sockets on this machine: behind them stands the name of a file, whatever is in it but a login in front."""
 _CONTAINERS: Final = frozenset({"abfs://", "abfss://"})
 """Before the @ of these stands the container, which is a place; behind its colon a key."""
 
@@ -41,15 +41,17 @@ def masked(url: str) -> str:
 
     >>> masked("s3://key:se/cret@bucket/j?scheme=http&token=a#b"), masked("tcp://[::1]:80"), masked("kary:2")
     ('s3://bucket/j?scheme=***&token=***#***', 'tcp://[::1]:80', 'kary:2')
-    >>> masked("user:password@host")  # its scheme was forgotten
-    '***'
+    >>> masked("user:password@host"), masked("local://user:password@/run/x")  # no scheme, and one that has no logins
+    ('***', 'local:///run/x')
     """
     found = _SCHEME.match(url)
     if found is None and _LOGIN.match(url):
         return HIDDEN
-    if found is None or found.group()[:-3].lower() in _HERE:
+    if found is None:
         return url
     rest = url[found.end() :]
+    if found.group()[:-3].lower() in _HERE and not _LOGIN.match(rest):
+        return url
     if "@" in rest and not rest.startswith(("/", "@")):
         # of several the last one: there are passwords with a slash, a question mark or an @ in them
         login, _, rest = rest.rpartition("@")

@@ -31,6 +31,7 @@ from broker.errors import (
 from broker.identity import PeerInfo
 from broker.obstacles import obstacle
 from broker.schemes import BUILT_IN, too_long
+from broker.secret import masked
 from broker.transport.accepting import BACKLOG, UnixListener
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.wire.framing import Splitter, frame
@@ -54,9 +55,9 @@ def path_of(uri: str) -> str:
     """
     scheme, _, path = uri.partition("://")
     if scheme != "local" or not path.startswith("/"):
-        raise ConfigError(f"{uri!r}: expected local:///absolute/path")
+        raise ConfigError(f"{masked(uri)!r}: expected local:///absolute/path")
     if shorter := too_long(path):
-        raise ConfigError(f"{uri!r}: expected {shorter}")
+        raise ConfigError(f"{masked(uri)!r}: expected {shorter}")
     return path
 
 

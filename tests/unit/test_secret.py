@@ -40,6 +40,8 @@ MARK = "hush"
         ("abfs://c@a.net/j", "abfs://c@a.net/j"),
         ("tcp://*:5555", "tcp://*:5555"),
         ("ipc://@abstract?", "ipc://@abstract?"),
+        (f"local://u:{MARK}@/run/x", "local:///run/x"),
+        (f"ipc://u:{MARK}@x", "ipc://x"),
     ],
 )
 def test_of_a_url_login_and_values_are_hidden(url, shown):

@@ -74,7 +74,7 @@ def parse(uri: str) -> Endpoint:
     scheme, _, rest = uri.partition("://")
     if scheme == "ipc" and rest:
         if shorter := too_long(rest):
-            raise ConfigError(f"{uri!r}: expected {shorter}")
+            raise ConfigError(f"{masked(uri)!r}: expected {shorter}")
         return Endpoint("ipc", rest)
     host, colon, port = rest.rpartition(":")
     if scheme != "tcp" or not (host and colon):

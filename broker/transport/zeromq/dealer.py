@@ -20,6 +20,7 @@ import zmq
 from broker.backoff import Backoff
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
+from broker.secret import masked
 from broker.transport.curve import CurveClient
 from broker.transport.link import Options
 from broker.transport.zeromq.address import (
@@ -212,7 +213,7 @@ def _failure(uri: str, event: int, value: int) -> LinkError:
             return LinkRefused(f"{uri}: one side speaks CURVE and the other plaintext", errno.EPROTO)
         return LinkRefused(f"{uri} breaks the ZMTP handshake (libzmq code {value:#x})", errno.EPROTO)
     if event == zmq.EVENT_CONNECT_RETRIED:
-        return LinkBroken(f"{uri}: connection refused or unreachable", errno.ECONNREFUSED)
+        return LinkBroken(f"{masked(uri)}: connection refused or unreachable", errno.ECONNREFUSED)
     return LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET)
 
 
