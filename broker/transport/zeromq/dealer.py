@@ -205,6 +205,7 @@ class DealerLink(ZeromqLink):
 
 def _failure(uri: str, event: int, value: int) -> LinkError:
     """What a connection that never opened died of."""
+    uri = masked(uri)
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         why = "our key or user is not on its list, or may not have a connection now"
         return LinkRefused(f"{uri} refused us: ZAP {value}, {why}", errno.EPERM)
@@ -213,7 +214,7 @@ def _failure(uri: str, event: int, value: int) -> LinkError:
             return LinkRefused(f"{uri}: one side speaks CURVE and the other plaintext", errno.EPROTO)
         return LinkRefused(f"{uri} breaks the ZMTP handshake (libzmq code {value:#x})", errno.EPROTO)
     if event == zmq.EVENT_CONNECT_RETRIED:
-        return LinkBroken(f"{masked(uri)}: connection refused or unreachable", errno.ECONNREFUSED)
+        return LinkBroken(f"{uri}: connection refused or unreachable", errno.ECONNREFUSED)
     return LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET)
 
 
