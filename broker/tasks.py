@@ -50,7 +50,7 @@ def within(seconds: float | None) -> asyncio.Timeout:
     """
     if seconds is not None and isnan(seconds):
         raise ValueError("a timeout of nan s, expected a number of seconds")
-    return asyncio.timeout(None if seconds is None or (not isfinite(seconds) and seconds > 0) else seconds)
+    return asyncio.timeout(seconds)
 
 
 def checked_seconds(seconds: float) -> float:

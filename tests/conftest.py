@@ -63,7 +63,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(int(WORKERS_PER_CORE[config.option.numprocesses] * len(os.sched_getaffinity(0))), 16)
 
 
-TABLES = ("batch", "cli", "cluster", "ingest", "readme", "store")
+TABLES = ("cli", "cluster", "ingest", "plain", "readme", "store")
 """Tests of Spark: about half of their time."""
 
 

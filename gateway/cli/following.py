@@ -73,7 +73,7 @@ class Following:
     def where(self) -> list[str]:
         """Lines that say where the tables are."""
         words = f"headgate pipeline describe --warehouse {shlex.quote(self.warehouse)}"
-        return [f"tables of the journal, half a minute behind it: {self.warehouse}", f"  {words}"]
+        return [f"tables of the journal, half a minute behind it or more: {self.warehouse}", f"  {words}"]
 
     def variables(self) -> dict[str, str]:
         """What the environment of another terminal has to say, so that ``headgate pipeline`` finds them."""

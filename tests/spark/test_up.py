@@ -29,7 +29,7 @@ def test_calls_are_rows_of_gold_and_ctrl_c_ends_all(java, rundir: Path) -> None:
         process = subprocess.Popen([*HEADGATE, *words], stdout=subprocess.PIPE, stderr=errors)
     try:
         said = until_said(process, "Ctrl-C ends it\n", log)
-        assert f"half a minute behind it: {warehouse.root}" in said
+        assert f"half a minute behind it or more: {warehouse.root}" in said
         (uri,) = re.findall(r"FLUX_URI=(\S+)", said)
         with connect(uri) as h:
             for _ in range(CALLS):

@@ -21,6 +21,7 @@ from broker.nfp.names import Command, Dialect
 from broker.nfp.worker.assignments import ASKING, RUNNING, Assignment
 from broker.nfp.worker.delivery import Delivery
 from broker.safe_text import text, texts
+from broker.tasks import within
 
 log = logging.getLogger("headgate")
 T = TypeVar("T")
@@ -160,7 +161,7 @@ class _Context:
         said: dict[str, Any] = {"input_id": asked["id"]}
         status = "cancelled"
         try:
-            async with asyncio.timeout(timeout_s):
+            async with within(timeout_s):
                 response = await answer
             said["metadata"] = response.get("metadata") or {}
             status = "cancelled" if response.get("cancel") else "received"
@@ -187,24 +188,24 @@ class _Context:
         elif self._put_waiter is not None and not self._put_waiter.done():
             self._put_waiter.set_result(None)
 
-    async def _received(self, timeout_s: float) -> Any:
+    async def _received(self, timeout_s: float | None) -> Any:
         job = self._job
-        async with asyncio.timeout(timeout_s):
+        async with within(timeout_s):
             while not job.puts:
                 self._put_waiter = self._delivery.loop.create_future()
                 await self._put_waiter
         return job.puts.popleft()
 
     async def _next_offset(self, timeout_s: float) -> int | None:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                put = await self._received(max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
-                return None
-            offset = put.get("offset") if isinstance(put, dict) else None
-            if isinstance(offset, int) and not isinstance(offset, bool):
-                return offset
+        try:
+            async with within(timeout_s):
+                while True:
+                    put = await self._received(None)
+                    offset = put.get("offset") if isinstance(put, dict) else None
+                    if isinstance(offset, int) and not isinstance(offset, bool):
+                        return offset
+        except TimeoutError:
+            return None
 
     async def _stream(self, data: bytes) -> None:
         if self._job.dialect is Dialect.SEED:
