@@ -63,16 +63,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(int(WORKERS_PER_CORE[config.option.numprocesses] * len(os.sched_getaffinity(0))), 16)
 
 
-TABLES = ("cli", "cluster", "ingest", "plain", "readme", "store")
-"""Tests of Spark: about half of their time."""
+SESSIONS = ("cli", "cluster", "killed", "plain", "readme", "tables", "up")
+"""Tests of Spark that start a session each, about half of their time; the others share one."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Keep tests that share something in one worker (`--dist loadgroup`): those of a file, whose fixtures run real
-    peers for minutes, and those with one Spark session, which takes a gigabyte: two groups that take about as long. The
-    tricks share nothing. The suite of oslo.messaging is a group for each of its runs: one is four processes, and
-    mostly waits.
+    peers for minutes, and those of Spark, whose sessions take a gigabyte each: two at a time. The tricks share nothing.
+    The suite of oslo.messaging is a group for each of its runs: one is four processes, and mostly waits.
     """
     if config.getoption("dist") != "loadgroup":
         return None
@@ -88,7 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             if not file.startswith("tests/spark/"):
                 return file
             name = file.removeprefix("tests/spark/test_").removesuffix(".py").partition("_")[0]
-            return f"spark: {'tables' if name in TABLES else 'streams'}"
+            return f"spark: {'apart' if name in SESSIONS else 'shared'}"
 
     return Grouped(config, log)
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.pipeline.warehouse import Warehouse
+from tests.live.s3 import Apart, s3_apart
+
 HERE = f"{Path(__file__).parent}{os.sep}"
 
 
@@ -50,10 +53,10 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[obje
     made = session.session(
         master="local[2]",
         name="headgate tests",
+        rows=0,
         conf={
             "spark.sql.shuffle.partitions": "4",
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # half the CPU where rows are few
             "spark.local.dir": str(place),
             "spark.sql.warehouse.dir": str(place / "warehouse"),
         },
@@ -61,3 +64,21 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[obje
     yield made
     session.close(made)
     shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(tmp_path / "warehouse")
+
+
+@pytest.fixture
+def s3() -> Iterator[Apart]:
+    with s3_apart() as served:
+        yield served

@@ -1,4 +1,4 @@
-"""`headgate pipeline` as a person runs it: journal to tables, quiet, JSON, again, compacted, verified."""
+"""`headgate pipeline` as a person runs it: quiet, JSON, again, compacted, verified; in a folder: test_readme."""
 
 import json
 import os
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli.main import main
+from broker.journal.shipping import Shipper
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import segments
-from tests.spark.talk import PEERS, said
+from tests.live.s3 import Apart, place
+from tests.spark.talk import PEERS, said, talked
 
-SMALL = (
-    "--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2",
-    "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
-)  # fmt: skip
+SMALL = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
 
 
 def headgate(*words: str, code: int = 0, environ: dict[str, str] | None = None) -> tuple[str, str]:
@@ -31,38 +31,42 @@ def headgate(*words: str, code: int = 0, environ: dict[str, str] | None = None) 
     return done.stdout, done.stderr
 
 
-@pytest.mark.timeout(600)
-def test_from_journal_to_tables_and_back(java, tmp_path: Path) -> None:
-    journal, root = tmp_path / "journal", tmp_path / "warehouse"
-    segments.write_many(journal, "rank0", said(300), 100, per_block=50, peers=PEERS)
-    both = ("--journal", str(journal), "--warehouse", str(root))
-    out, err = headgate("batch", *both, "--json", *SMALL)
-    first, second = (json.loads(line) for line in out.splitlines())
+@pytest.mark.timeout(300)
+def test_the_verbs_on_a_store(
+    java: None, s3: Apart, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What opens the store is in the environment; to look needs no Java."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    segments.write(tmp_path / "journal", "rank0", talked(0, 60), per_block=10, peers=PEERS)
+    journals, warehouse = (place(s3.url, name, key="") for name in ("verbs/journals", "verbs/warehouse"))
+    Shipper(str(tmp_path / "journal"), journals).round()
+    out, err = headgate("batch", "--journal", journals, "--warehouse", warehouse, "--json", *SMALL)
+    runs = [json.loads(line) for line in out.splitlines()]
+    assert [(run["job"], run["rows_in"]) for run in runs] == [("ingest", 60), ("batch", 60)]
     assert err == "", "Spark's words are kept from the terminal"
-    assert (first["job"], first["rows_out"], second["job"], second["rows_in"]) == (
-        "ingest",
-        300,
-        "batch",
-        300,
-    )
-    warehouse = Warehouse(root)
-    assert sum(warehouse.scan("traffic", ["n"])["n"].to_pylist()) == 300
-    assert warehouse.feed() == {"feed": "ingest", "bronze": 0, "gold": 0}
 
-    out, err = headgate("verify", *both)
-    assert "300 rows" in out
-    assert "every one is there once" in out
-    out, _err = headgate("compact", "--warehouse", str(root), "--json")
-    assert "_runs" in {json.loads(line)["table"] for line in out.splitlines()}  # messages is one file
-    out, _err = headgate("describe", "--warehouse", str(root))
-    assert "fed by ingest" in out
-    assert "last run: batch" in out
+    def told(verb: str, *words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main(["pipeline", verb, "--warehouse", warehouse, *words]) == code
+        return capsys.readouterr().out
 
-    bronze = warehouse.at("messages")
-    rest = warehouse.write_rows("messages", bronze.scan().sort_by("seq").slice(1))
+    said = told("verify", "--journal", journals)
+    assert "60 rows" in said
+    assert "every one is there once" in said
+    compacted = [json.loads(line)["table"] for line in told("compact", "--json").splitlines()]
+    assert "_runs" in compacted, "messages is one file"
+    page = tmp_path / "report.html"
+    told("report", "-o", str(page))
+    assert "job.list" in page.read_text()
+    held = {each["table"]: each["rows"] for each in json.loads(told("describe", "--json"))["tables"]}
+    assert (held["messages"], held["rpc"]) == (60, 30)
+    made = Warehouse(warehouse)
+    assert made.feed() == {"feed": "ingest", "bronze": 0, "gold": 0}
+    bronze = made.at("messages")
+    rest = made.write_rows("messages", bronze.scan().sort_by("seq").slice(1))
     bronze.commit(rest, removed=bronze.files())
-    out, _err = headgate("verify", *both, "--json", code=1)
-    assert json.loads(out)["ok"] is False
+    assert json.loads(told("verify", "--journal", journals, "--json", code=1))["ok"] is False
 
 
 def test_without_java_nothing_is_begun(tmp_path: Path) -> None:

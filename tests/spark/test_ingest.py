@@ -17,25 +17,9 @@ from gateway.pipeline.ingest import bring, ingest
 from gateway.pipeline.warehouse import Warehouse, dates_of
 from tests.live import segments, traffic
 from tests.live.segments import T0
-from tests.spark.talk import PEERS, said
+from tests.spark.talk import PEERS, said, seqs
 
 DAY_NS = 86_400 * 10**9
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    path = tmp_path / "journal"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Warehouse:
-    return Warehouse(tmp_path / "warehouse")
-
-
-def seqs(warehouse: Warehouse) -> list[int]:
-    return sorted(warehouse.scan("messages", ["seq"])["seq"].to_pylist())
 
 
 def files(warehouse: Warehouse) -> set[str]:

@@ -57,8 +57,8 @@ def test_capture_tables_charts(recorded: Path, env: dict[str, str]) -> None:
     for said in ("attr.get", "demo.hello", "Latency"):
         assert said in page
     out = run(recorded, env, "headgate pipeline describe --warehouse warehouse")
-    for table in ("traffic", "rpc_latency", "_runs"):
-        assert table in out
+    for said in ("traffic", "rpc_latency", "_runs", "fed by ingest", "last run: batch"):
+        assert said in out
     (recorded / "notebook.py").write_text(
         "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
     )

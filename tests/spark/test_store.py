@@ -1,34 +1,23 @@
 """A warehouse in a store: Spark's tasks write and read it through pyarrow, and it holds what one in a folder does."""
 
-import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.cli.main import main
-from broker.journal.shipping import Shipper
 from gateway import pipeline
 from gateway.pipeline import gold, verify
 from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle, segments
 from tests.live.gold import NOTHING, differences, drawn_rows, fill
-from tests.live.s3 import Apart, place, s3_apart
+from tests.live.s3 import Apart
 from tests.spark.talk import PEERS, talked
-from tests.spark.test_cli import SMALL, headgate
 
 TABLES = ("traffic", "event_gaps")
-
-
-@pytest.fixture
-def s3() -> Iterator[Apart]:
-    with s3_apart() as served:
-        yield served
 
 
 def test_batch_makes_the_same_tables_in_a_store(spark: Any, s3: Apart) -> None:
@@ -105,25 +94,3 @@ def test_a_stream_into_a_store_that_is_killed_brings_each_once(java: None, s3: A
     rows = warehouse.scan("messages").to_pylist()
     for name in ("rpc", "traffic"):
         assert differences(name, warehouse.scan(name).to_pylist(), oracle.TABLES[name](rows)) == NOTHING, name
-
-
-@pytest.mark.timeout(300)
-def test_the_verbs(
-    java: None, s3: Apart, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What opens the store is in the environment; to look needs no Java."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    segments.write(tmp_path / "journal", "rank0", talked(0, 60), per_block=10, peers=PEERS)
-    journals, warehouse = (place(s3.url, name, key="") for name in ("verbs/journals", "verbs/warehouse"))
-    Shipper(str(tmp_path / "journal"), journals).round()
-    headgate("batch", "--journal", journals, "--warehouse", warehouse, *SMALL)
-    assert main(["pipeline", "verify", "--journal", journals, "--warehouse", warehouse]) == 0
-    assert main(["pipeline", "compact", "--warehouse", warehouse]) == 0
-    page = tmp_path / "report.html"
-    assert main(["pipeline", "report", "--warehouse", warehouse, "-o", str(page)]) == 0
-    assert "job.list" in page.read_text()
-    capsys.readouterr()
-    assert main(["pipeline", "describe", "--warehouse", warehouse, "--json"]) == 0
-    held = {each["table"]: each["rows"] for each in json.loads(capsys.readouterr().out)["tables"]}
-    assert (held["messages"], held["rpc"]) == (60, 30)

@@ -1,16 +1,11 @@
 """The journal as it grows into a warehouse: every complete record once, whatever happens to segments and processes."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -20,22 +15,9 @@ from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.ingest import bring
 from gateway.pipeline.stream import Stream
 from gateway.pipeline.warehouse import Warehouse
-from tests.live import oracle, segments
-from tests.live.gold import added, differences
+from tests.live import segments
 from tests.live.segments import T0, note
-from tests.spark.talk import PEERS, said, talked
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    path = tmp_path / "journal"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Warehouse:
-    return Warehouse(tmp_path / "warehouse")
+from tests.spark.talk import PEERS, adds_up, numbers, said, seqs, talked
 
 
 @pytest.fixture
@@ -58,32 +40,6 @@ def read_all(
     finally:
         stream.stop()
     return told
-
-
-def seqs(warehouse: Warehouse) -> list[int]:
-    return sorted(warehouse.scan("messages", ["seq"])["seq"].to_pylist())
-
-
-def numbers(warehouse: Warehouse, job: str = "stream") -> list[int]:
-    """The batches that `_runs` has of a job."""
-    return sorted(row["batch_id"] for row in warehouse.scan("_runs").to_pylist() if row["job"] == job)
-
-
-def adds_up(warehouse: Warehouse) -> None:
-    """Gold is what plain Python makes of bronze."""
-    rows = warehouse.scan("messages").to_pylist()
-    assert differences("rpc", warehouse.scan("rpc").to_pylist(), oracle.rpc(rows)) == {
-        "too much": [],
-        "missing": [],
-    }
-    for name, keys, sums in (
-        ("traffic", ("window", "rank", "direction", "topic", "type", "userid"), ("n", "wire_bytes")),
-        ("rpc_latency", ("window", "rank", "topic", "le_ns"), ("n", "sum_ns")),
-        ("user_usage", ("dt", "userid"), ("requests", "responses", "rpc_ns")),
-    ):
-        assert added(warehouse.scan(name).to_pylist(), keys, sums) == added(
-            oracle.TABLES[name](rows), keys, sums
-        )
 
 
 def test_a_block_that_is_torn_at_a_trigger_is_read_when_it_is_whole(
@@ -308,176 +264,3 @@ def test_a_stream_whose_checkpoint_is_gone_goes_on_where_bronze_is(
     ):
         read_all(loop, journal, warehouse)
     assert seqs(warehouse) == list(range(30))
-
-
-# ---------------------------------------------------------------- killed
-
-
-def everything_in(warehouse: Warehouse) -> set[Path]:
-    """All files; a folder of a job that goes meanwhile is passed over."""
-    return {Path(place, name) for place, _, names in os.walk(warehouse.root) for name in names}
-
-
-class Child:
-    """`python -m gateway.pipeline` in a process group of its own: a kill takes driver, JVM and workers."""
-
-    def __init__(self, journal: Path, warehouse: Path, errors: Path, *words: str, verb: str) -> None:
-        self.errors = errors
-        command = [sys.executable, "-m", "gateway.pipeline", verb, "-j", str(journal), "-w", str(warehouse)]
-        self._out = errors.open("ab")
-        self.process = subprocess.Popen(
-            [*command, "--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=2", *words],
-            stdout=subprocess.DEVNULL,
-            stderr=self._out,
-            start_new_session=True,
-        )
-
-    def kill(self) -> None:
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()
-        self._out.close()
-
-    def kill_behind(self, files: int, warehouse: Warehouse) -> None:
-        """As soon as so many files more were seen; or when there will be no more."""
-        before = seen = everything_in(warehouse)
-        changed = time.monotonic()
-        while len(seen - before) < files and self.process.poll() is None:
-            now = seen | everything_in(warehouse)
-            if len(now) > len(seen):
-                seen, changed = now, time.monotonic()
-            elif len(seen - before) > FILES // 2 and time.monotonic() > changed + QUIET_S:
-                break
-            time.sleep(0.002)
-        self.kill()
-
-    def until(self, met: Callable[[], bool], seconds: float = 200.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not met():
-            assert self.process.poll() is None, self.errors.read_text()[-2000:]
-            assert time.monotonic() < deadline, "the condition was not met in time"
-            time.sleep(0.01)
-
-
-@pytest.fixture
-def children(tmp_path: Path) -> Iterator[Callable[..., Child]]:
-    started: list[Child] = []
-
-    def start(journal: Path, warehouse: Warehouse, *words: str, verb: str = "stream") -> Child:
-        started.append(Child(journal, warehouse.root, tmp_path / "errors", *words, verb=verb))
-        return started[-1]
-
-    yield start
-    for child in started:
-        child.kill()
-
-
-def files_of(warehouse: Warehouse) -> set[Path]:
-    """The files of bronze, also those that are being written."""
-    return set(warehouse.root.glob("messages/dt=*/*"))
-
-
-def has_bronze(warehouse: Warehouse) -> bool:
-    """Whether the first batch is committed."""
-    time.sleep(0.1)
-    return warehouse.at("messages").done("bronze") == 0
-
-
-@pytest.mark.timeout(420)
-def test_killed_in_mid_batch_every_complete_record_is_there_once(
-    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child]
-) -> None:
-    """kill -9 of the whole process group while a batch is being written; the journal goes on meanwhile."""
-    segments.write_many(journal, "rank0", said(3000), 500, per_block=50, peers=PEERS)
-    path = segments.write(journal, "nfp", said(700), per_block=50, peers=PEERS)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-100])
-    words = ("--available-now", "--max-bytes", "100k", "--bronze-only")
-    child = children(journal, warehouse, *words)
-    child.until(lambda: bool(files_of(warehouse)))
-    child.kill()
-    held = seqs(warehouse)
-    assert len(held) == len(set(held))
-    path.write_bytes(whole)
-    segments.write(journal, "rank0", said(200, 3000), 3000, per_block=50, peers=PEERS)
-    child = children(journal, warehouse, *words)
-    assert child.process.wait(200) == 0, child.errors.read_text()[-2000:]
-    report = verify.verify(journal, warehouse)
-    assert report.ok, report.as_json()
-    assert (report.rows, report.as_json()["behind"]) == (3900, 0)
-    assert numbers(warehouse) == list(range(len(numbers(warehouse))))
-    assert sum(warehouse.scan("_runs")["rows_in"].to_pylist()) == 3900
-
-
-@pytest.mark.timeout(420)
-def test_killed_between_bronze_and_gold_each_is_there_once(
-    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child]
-) -> None:
-    """Bronze is whole, gold is not: the batch is done again, its bronze stays as it is."""
-    segments.write(journal, "rank0", said(300), per_block=50, peers=PEERS)
-    child = children(journal, warehouse, "--bronze-only")  # or gold might be made before the kill
-    child.until(lambda: has_bronze(warehouse))
-    child.kill()
-    before = warehouse.at("messages").files()
-    assert warehouse.feed()["gold"] == -1
-    child = children(journal, warehouse, "--available-now")
-    assert child.process.wait(300) == 0, child.errors.read_text()[-2000:]
-    assert child.errors.read_text() == "", "Spark's words are kept from the terminal"
-    assert warehouse.at("messages").files() == before
-    assert verify.verify(journal, warehouse).ok
-    assert sum(warehouse.scan("traffic", ["n"])["n"].to_pylist()) == 300
-    assert numbers(warehouse) == numbers(warehouse, "gold") == [0]
-    assert (warehouse.feed()["bronze"], warehouse.feed()["gold"]) == (0, 0)
-
-
-FILES = 150
-"""What a round of it writes, about: data, logs, and what Spark keeps."""
-QUIET_S = 3.0
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("verb", "times"),
-    [
-        ("stream", 2),
-        ("batch", 2),
-        pytest.param("stream", 20, marks=SLOW),
-        pytest.param("batch", 20, marks=SLOW),
-    ],
-)
-def test_killed_at_any_moment_every_record_is_in_each_table_once(
-    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child], verb: str, times: int
-) -> None:
-    """kill -9 of the whole group behind a file that dice choose among those of bronze, of gold and of the checkpoint;
-    each round has records to bring in.
-    """
-    dice = Random(times)
-    for turn in range(times):
-        segments.write(journal, "rank0", talked(20 * turn, 20), 20 * turn, per_block=10, peers=PEERS)
-        child = children(journal, warehouse, verb=verb)
-        child.kill_behind(dice.randrange(1, FILES), warehouse)
-        held = seqs(warehouse) if warehouse.root.joinpath("messages").exists() else []
-        assert len(held) == len(set(held))
-    words = ("--available-now",) if verb == "stream" else ()
-    child = children(journal, warehouse, *words, verb=verb)
-    assert child.process.wait(300) == 0, child.errors.read_text()[-2000:]
-    assert seqs(warehouse) == list(range(20 * times))
-    assert verify.verify(journal, warehouse).ok
-    adds_up(warehouse)
-
-
-@pytest.mark.timeout(300)
-def test_told_to_leave_it_ends_at_once_and_in_order(
-    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child]
-) -> None:
-    """SIGTERM while gold is being made: no error, and the next run goes on where this one was."""
-    segments.write(journal, "rank0", said(300), per_block=50, peers=PEERS)
-    child = children(journal, warehouse, "--trigger", "1")
-    child.until(lambda: has_bronze(warehouse))
-    child.process.terminate()
-    assert child.process.wait(60) == 0, child.errors.read_text()[-2000:]
-    assert child.errors.read_text() == ""
-    assert verify.verify(journal, warehouse).ok
