@@ -99,9 +99,8 @@ test-newest: $(VENV)/.stamp-test system-packages ## of test, all that a version 
 test-interpreter: $(VENV)/.stamp-test system-packages ## of test-newest, what a version of Python makes a difference to
 	$(COMPUTING) -m '$(FAST) and interpreter' $(call marked,interpreter) $(PYTEST_ARGS)
 
-test-patient: $(VENV)/.stamp-test system-packages ## what needs real time: faults, kills, clusters, long random runs
+test-patient: $(VENV)/.stamp-test system-packages ## what needs real time: faults, kills, clusters
 	$(WAITING) --dist worksteal -m 'patient and not (bench or slow or interop or spark or tools)' $(call marked,patient) $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,HEADGATE_EXAMPLES=thorough HEADGATE_FUZZ_INPUTS=60000 HEADGATE_FUZZ_RUNS=200 $(COMPUTING) -m '$(FAST)' tests/property tests/fuzz)
 
 test-all: test test-patient ## both
 
@@ -123,8 +122,9 @@ example: $(VENV)/.stamp-test ## a transport that is a distribution of its own: t
 	cd $(TLS) && PYTHONPATH=$(CURDIR)/build/headgate-tls:$(CURDIR) PYTHONDONTWRITEBYTECODE= $(CURDIR)/$(PY) -m pytest --timeout 120 $(PYTEST_ARGS)
 	HEADGATE_TEST_TREE=tls_tree PYTHONPATH=build/headgate-tls:$(TLS)/tests $(COMPUTING) -m '$(FAST)' tests/unit/node/overlay $(PYTEST_ARGS)
 
-soak: $(VENV)/.stamp-spark $(VENV)/.stamp-lint system-packages ## the long stories, ten schedules of faults, the fuzzers
+soak: $(VENV)/.stamp-spark $(VENV)/.stamp-lint system-packages ## the long stories, ten schedules of faults, the fuzzers, more examples of each property
 	HEADGATE_SOAK=1 $(PYTEST) -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,HEADGATE_EXAMPLES=thorough HEADGATE_FUZZ_INPUTS=60000 HEADGATE_FUZZ_RUNS=200 $(COMPUTING) -m '$(FAST)' tests/property tests/fuzz)
 
 SECONDS_EACH ?= 10
 fuzz: $(VENV)/.stamp-test ## every decoder for SECONDS_EACH; what is found becomes a file, and then a test

@@ -39,9 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Skips where no session can come up."""
+    """Skips where no session can come up. JVMs that do have the quick compiler alone: half the CPU where rows are few."""
     if why := missing():
         pytest.skip(why)
+    os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"
 
 
 @pytest.fixture(scope="session")
