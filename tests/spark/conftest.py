@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Skips where no session can come up. JVMs that do have the quick compiler alone: half the CPU where rows are few."""
+    """Skips where no session can come up. A JVM has the quick compiler alone: half the CPU where rows are few."""
     if why := missing():
         pytest.skip(why)
     os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"
