@@ -123,26 +123,20 @@ def test_a_stream_that_is_killed_and_told_to_leave_has_each_record_once(
 FILES = 150
 """What a round of it writes, about: data, logs, and what Spark keeps."""
 QUIET_S = 3.0
-SLOW = pytest.mark.slow
+TURNS = 20
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("verb", "times"),
-    [
-        ("batch", 1),
-        pytest.param("stream", 20, marks=SLOW),
-        pytest.param("batch", 20, marks=SLOW),
-    ],
-)
+@pytest.mark.parametrize("verb", ["stream", "batch"])
 def test_killed_at_any_moment_every_record_is_in_each_table_once(
-    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child], verb: str, times: int
+    java, journal: Path, warehouse: Warehouse, children: Callable[..., Child], verb: str
 ) -> None:
     """kill -9 of the whole group behind a file that dice choose among those of bronze, of gold and of the checkpoint;
     each round has records to bring in.
     """
-    dice = Random(times)
-    for turn in range(times):
+    dice = Random(TURNS)
+    for turn in range(TURNS):
         segments.write(journal, "rank0", talked(20 * turn, 20), 20 * turn, per_block=10, peers=PEERS)
         child = children(journal, warehouse, verb=verb)
         child.kill_behind(dice.randrange(1, FILES), warehouse)
@@ -151,6 +145,6 @@ def test_killed_at_any_moment_every_record_is_in_each_table_once(
     words = ("--available-now",) if verb == "stream" else ()
     child = children(journal, warehouse, *words, verb=verb)
     assert child.process.wait(300) == 0, child.errors.read_text()[-2000:]
-    assert seqs(warehouse) == list(range(20 * times))
+    assert seqs(warehouse) == list(range(20 * TURNS))
     assert verify.verify(journal, warehouse).ok
     adds_up(warehouse)
