@@ -26,7 +26,6 @@ def cluster(java, tmp_path: Path) -> Iterator[tuple[str, Jvm]]:
         yield running
 
 
-@pytest.mark.between
 @pytest.mark.timeout(420)
 def test_a_cluster_does_the_same_job(cluster: tuple[str, Jvm], tmp_path: Path) -> None:
     url, master = cluster
