@@ -371,6 +371,13 @@ def test_what_fails_is_one_line_and_changes_nothing(spark: Any, tmp_path: Path) 
     assert "\n" not in str(told.value)
 
 
+def test_gold_has_a_pool_of_its_own_so_that_bronze_waits_for_no_table(spark: Any, made: dict[str, list[Any]]) -> None:
+    scheduler = spark.sparkContext._jsc.sc()
+    assert scheduler.getSchedulingMode().toString() == "FAIR"
+    assert scheduler.getPoolForName(gold.TAG).isDefined()
+    assert not scheduler.getPoolForName("no such pool").isDefined()
+
+
 def test_what_is_no_json_says_nothing(spark: Any) -> None:
     """A record that was cut, with a beginning that can be read."""
     whole, torn = (played(1, [("job", 1, "")])[0] for _turn in range(2))
