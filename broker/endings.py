@@ -18,10 +18,16 @@ log = logging.getLogger("headgate")
 
 OK: Final = 0
 FAILED: Final = 1
+USAGE: Final = 2
+"""The command line is wrong, as shells and argparse have it."""
 TEMPFAIL: Final = 75
 """sysexits.h EX_TEMPFAIL: what stands in the way may pass by itself: a supervisor tries again."""
 CONFIG: Final = 78
 """sysexits.h EX_CONFIG: a person has to change something: a supervisor need not try again."""
+NOT_AGAIN: Final = frozenset((OK, USAGE, CONFIG))
+"""After these whoever looks after a process of ours does not start it again: it was told to leave, or would end the
+same way.
+"""
 AT_ONCE: Final = "HEADGATE_FAIL_AT_ONCE"
 """Environment: set by supervisors of ours, which start their processes again themselves, or tell who asked."""
 _FIRST_S: Final = 0.5
@@ -38,6 +44,18 @@ def code_of(error: BaseException) -> int:
     if isinstance(error, NotReady):
         return TEMPFAIL
     return CONFIG if isinstance(error, ConfigError) else FAILED
+
+
+def in_words(code: int) -> str:
+    """How a child ended, by its exit code, -N after signal N.
+
+    >>> in_words(78), in_words(-9), in_words(-35)
+    ('code 78', 'signal 9 (SIGKILL)', 'signal 35')
+    """
+    if code >= 0:
+        return f"code {code}"
+    names = {each.value: f" ({each.name})" for each in signal.Signals}  # most real-time signals have none
+    return f"signal {-code}{names.get(-code, '')}"
 
 
 def attended(who: str, attempt: Callable[[], int], *, part: str = "") -> int:

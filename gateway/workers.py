@@ -31,7 +31,7 @@ from typing import Final, NoReturn
 
 from broker import supervision
 from broker.backoff import Backoff
-from broker.endings import FAILED, OK
+from broker.endings import FAILED, OK, in_words
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.signals import take
 from gateway import process
@@ -289,7 +289,7 @@ class Supervisor:
         now = time.monotonic()
         pause_s = worker.pauses.after(now - worker.born)
         worker.again_at = now + pause_s
-        log.error("worker %d ended with %d; another one in %.1f s", worker.index, code, pause_s)
+        log.error("worker %d ended with %s; another one in %.1f s", worker.index, in_words(code), pause_s)
 
     def _revive(self) -> None:
         now = time.monotonic()

@@ -14,7 +14,7 @@ from broker.safe_text import one_line
 
 OK: Final = endings.OK
 FAILED: Final = endings.FAILED
-USAGE: Final = 2
+USAGE: Final = endings.USAGE
 NO_CONNECTION: Final = 3
 TIMEOUT: Final = 4
 TEMPFAIL: Final = endings.TEMPFAIL

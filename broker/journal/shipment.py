@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from broker import interpreter
+from broker.endings import in_words
 from broker.journal.options import JournalOptions
 from broker.secret import revealed
 
@@ -49,12 +50,12 @@ class Shipment:
                 with self._lock:
                     self._process = self._spawn()
                     self._tell(self._process)
-                code: int | str | None = self._process.wait()
+                how: str | None = f"with {in_words(self._process.wait())}"
                 self._hang_up()
             except OSError as error:
-                code = error.strerror
+                how = f"({error.strerror})"
             if not self._leaving.is_set():
-                log.error("journal: the process that ships ended (%s); another one in %g s", code, RETRY_S)
+                log.error("journal: the process that ships ended %s; another one in %g s", how, RETRY_S)
                 self._leaving.wait(RETRY_S)
 
     def _spawn(self) -> subprocess.Popen[bytes]:

@@ -3,9 +3,9 @@
 A member says itself when it is ready, by sd_notify(3), as to any service manager: that somebody listens where it will
 be tells nothing, for that may be somebody else.
 
-One that ends in any other way than by leaving in order (exit code 0) or for a wrong configuration (78) is started again
-after ``RESTART_S``, and after twice as long each time it did not last; like a service that is restarted on failure. One
-that was killed to stay away is not.
+One that ends in any other way than by leaving in order (exit code 0) or for a wrong command line or configuration (2,
+78) is started again after ``RESTART_S``, and after twice as long each time it did not last; like a service that is
+restarted on failure. One that was killed to stay away is not.
 
 Each dies with the supervisor, whatever happens, and is waited for without a thread: the supervisor has one, so that
 what runs between fork and exec is safe, and the ends of children are told by descriptors (pidfd_open(2)).
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from broker.backoff import Backoff
-from broker.endings import AT_ONCE, CONFIG, OK, TEMPFAIL
-from broker.supervision import exit_code, following, hearing
+from broker.endings import AT_ONCE, NOT_AGAIN, TEMPFAIL, in_words
+from broker.supervision import environ_of_child, exit_code, following, hearing
 
 log = logging.getLogger("headgate")
 
@@ -39,9 +39,6 @@ LASTED_S: Final = 10.0
 """Who ran for so long did not fail at the start: the next pause is the first again."""
 NOT_STARTED: Final = 127
 """Exit code of a member that cannot be started at all, as shells have it."""
-NOT_AGAIN: Final = (OK, CONFIG)
-"""Exit codes after which starting again makes no sense: told to leave; wrong configuration. Neither does
-TEMPFAIL of one that never was ready: whoever makes the cluster is told."""
 
 State = Literal["running", "paused", "partitioned", "exited", "starting"]
 """``starting``: it runs, and is not ready yet. ``paused`` goes before ``partitioned``."""
@@ -58,7 +55,7 @@ class Member:
         id: process id as text; "" while there is none.
         uri: how clients on this machine reach it (``local:///...``, ``http://...``).
         since: seconds since 1970 of its last change of state.
-        why: why it is in this state where that is not plain: ``exit code 78``, ``killed by SIGKILL``.
+        why: why it is in this state where that is not plain: ``ended with code 78``.
         restarts: how often it was started again by itself.
         said: what it last said of itself (STATUS of sd_notify(3)): ``rank 3 of 7, state run, ...``; "" nothing.
     """
@@ -207,7 +204,8 @@ class Process:
         while self._wanted:
             began = clock()
             code = await self._run()
-            self._why = _reason(code)
+            self._why = f"ended with {in_words(code)}"
+            # of one that never was ready TEMPFAIL is told to whoever makes the cluster
             never = code in NOT_AGAIN or (code == TEMPFAIL and not self._was_ready)
             if never or not self._wanted:
                 return
@@ -254,20 +252,6 @@ class Process:
             self._changed()
 
 
-def _reason(code: int) -> str:
-    """An exit code in words.
-
-    >>> _reason(-9), _reason(78)
-    ('killed by SIGKILL', 'exit code 78')
-    """
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
 # ---------------------------------------------------------------- child processes
 
 
@@ -291,7 +275,7 @@ def spawn(argv: Sequence[str], log: Path, **environ: str) -> subprocess.Popen[by
             stdout=descriptor,
             stderr=descriptor,
             start_new_session=True,
-            env=os.environ | environ,
+            env=environ_of_child(**environ),
             preexec_fn=follow,  # noqa: PLW1509 - one thread, see above
         )
     finally:

@@ -41,9 +41,8 @@ GATEWAY: Final = "gateway"
 READY_WEB: Final = "ready-web"
 """Socket on which the gateway says that it is ready."""
 _INHERITED: Final = (
-    *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"),
-    *("FLUX_URI", "HEADGATE_URI", "HEADGATE_CERT", "HEADGATE_SERVER_KEY"),
-)
+    "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "FLUX_URI", "HEADGATE_URI", "HEADGATE_CERT", "HEADGATE_SERVER_KEY",
+)  # fmt: skip
 """Variables that are about whoever started us, and would mislead the members."""
 
 

@@ -371,7 +371,9 @@ def test_what_fails_is_one_line_and_changes_nothing(spark: Any, tmp_path: Path) 
     assert "\n" not in str(told.value)
 
 
-def test_gold_has_a_pool_of_its_own_so_that_bronze_waits_for_no_table(spark: Any, made: dict[str, list[Any]]) -> None:
+def test_gold_has_a_pool_of_its_own_so_that_bronze_waits_for_no_table(
+    spark: Any, made: dict[str, list[Any]]
+) -> None:
     scheduler = spark.sparkContext._jsc.sc()
     assert scheduler.getSchedulingMode().toString() == "FAIR"
     assert scheduler.getPoolForName(gold.TAG).isDefined()

@@ -360,7 +360,7 @@ def test_a_broker_that_is_told_to_leave_takes_those_below_it_along(start):
     os.kill(int(cluster.members()["rank-1"].id), signal.SIGTERM)
     gone = ["running", "exited", "running", "exited"]
     eventually(lambda: [cluster.state(rank) for rank in range(4)], gone, 20)
-    assert {cluster.members()[f"rank-{rank}"].why for rank in (1, 3)} == {"exit code 0"}
+    assert {cluster.members()[f"rank-{rank}"].why for rank in (1, 3)} == {"ended with code 0"}
     for rank in (3, 1):
         cluster.do(f"start {rank}")
     eventually(cluster.tree, "full full full full", 30)

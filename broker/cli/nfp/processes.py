@@ -21,8 +21,7 @@ from typing import IO, Any, Final
 
 from broker import supervision
 from broker.backoff import Backoff
-from broker.cli.exits import CONFIG, FAILED, OK, USAGE
-from broker.endings import AT_ONCE
+from broker.endings import AT_ONCE, CONFIG, FAILED, NOT_AGAIN, OK, USAGE, in_words
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
@@ -41,6 +40,9 @@ LAST_LINE_CHARS: Final = 300
 """Of the last line that is told with an end."""
 HURRY_S: Final = 3.0
 """How long it may take to leave at once."""
+
+ALWAYS: Final = {AT_ONCE: "1", "PYTHONUNBUFFERED": "1"}
+"""Variables of every process: it leaves the waiting to us, and its lines come as they are printed."""
 
 Tell = Callable[[str, str, str], None]
 """Gets (name, event, text) of what happens: ``starting``, ``ready``, ``line``, ``ended``, ``left``."""
@@ -134,11 +136,11 @@ class Process:
             if self._leaving.is_set() or self.code == OK:
                 self._tell("left", "has left")
                 return
-            ended = f"ended with {_code(self.code)} ({self._last_line[:LAST_LINE_CHARS] or 'without a word'})"
+            ended = (
+                f"ended with {in_words(self.code)} ({self._last_line[:LAST_LINE_CHARS] or 'without a word'})"
+            )
             times = f" {pauses.failures} times in a row" if pauses.failures > 1 else ""
-            if self.code in (CONFIG, USAGE) or (
-                pauses.failures >= ENDS_MAX and (self._needed or not was_ready)
-            ):
+            if self.code in NOT_AGAIN or (pauses.failures >= ENDS_MAX and (self._needed or not was_ready)):
                 self._tell("left", f"{ended}{times}, is not started again")
                 return
             self._tell("ended", f"{ended}{times}, is started again in {pause_s:g} s")
@@ -177,7 +179,9 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**_environ(), **self.program.environ, "NOTIFY_SOCKET": self._place},
+                env=supervision.environ_of_child(
+                    **{**ALWAYS, **self.program.environ, "NOTIFY_SOCKET": self._place}
+                ),
                 start_new_session=True,
                 preexec_fn=supervision.following(os.getpid()),  # noqa: PLW1509 - it imports nothing
             )
@@ -305,17 +309,3 @@ class Supervisor:
         left = self._processes.values() if self._first is None else [self._first]
         codes = {each.code for each in left}
         return OK if codes == {OK} else CONFIG if codes <= {CONFIG, USAGE} else FAILED
-
-
-def _code(code: int) -> str:
-    if code >= 0:
-        return f"code {code}"
-    names = {each.value: f" ({each.name})" for each in signal.Signals}  # most real-time signals have none
-    return f"signal {-code}{names.get(-code, '')}"
-
-
-def _environ() -> dict[str, str]:
-    """This process's variables without what its own supervisor said to it alone; lines come as they are printed."""
-    unsaid = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM")
-    environ = {name: value for name, value in os.environ.items() if name not in unsaid}
-    return {**environ, AT_ONCE: "1", "PYTHONUNBUFFERED": "1"}

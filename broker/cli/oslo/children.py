@@ -21,7 +21,7 @@ import msgspec
 
 from broker import interpreter, supervision
 from broker.backoff import Backoff
-from broker.endings import CONFIG, TEMPFAIL
+from broker.endings import CONFIG, TEMPFAIL, in_words
 from broker.errors import ConfigError, HeadgateError, NotReady
 from broker.secret import revealed
 from broker.settings import JournalSection, OsloSection
@@ -129,7 +129,7 @@ class Child:
             began = loop.time()
             try:
                 code = await self._once()
-                said = f"ended with code {code}"
+                said = f"ended with {in_words(code)}"
             except OSError as error:  # no process, memory or descriptor to be had: there may be later
                 code, said = 1, f"could not be started: {error.strerror}"
             if not self.ready.is_set():
@@ -193,12 +193,11 @@ class Child:
 
 def _spawned(given: int) -> subprocess.Popen[bytes]:
     """A child whose input is the file ``given``, which has its order: nobody waits for anybody to read it."""
-    environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
     return subprocess.Popen(
         interpreter.command("broker.cli.oslo.room"),
         stdin=given,
         stdout=subprocess.PIPE,
-        env=environ,
+        env=supervision.environ_of_child(),
         start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
     )
 

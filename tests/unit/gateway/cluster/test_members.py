@@ -79,7 +79,7 @@ def test_it_starts_answers_and_leaves(rundir):
         assert time.time() - running.since < 5
         process.stop(signal.SIGTERM)
         await process.wait()
-        assert process.member().why == "exit code 0"
+        assert process.member().why == "ended with code 0"
         assert (rundir / "log").read_text() == "up\n"
         assert oct((rundir / "log").stat().st_mode)[-3:] == "600"
 
@@ -93,7 +93,7 @@ def test_a_killed_one_comes_back_as_another_process(rundir):
         before = await until(process, "running")
         process.kill(stay=False)
         gone = await until(process, "exited")
-        assert (gone.why, gone.id) == ("killed by SIGKILL", "")
+        assert (gone.why, gone.id) == ("ended with signal 9 (SIGKILL)", "")
         again = await until(process, "running")
         assert again.id != before.id
         assert (again.restarts, again.why) == (1, "")
@@ -139,7 +139,7 @@ def test_a_frozen_one_is_paused_and_goes_on(rundir):
         process.pause()
         process.stop(signal.SIGTERM)
         await process.wait()
-        assert process.member().why == "exit code 0"
+        assert process.member().why == "ended with code 0"
 
     asyncio.run(run())
 
@@ -151,7 +151,7 @@ def test_who_leaves_in_order_or_is_configured_wrongly_is_not_started_again(rundi
         process.start()
         async with asyncio.timeout(10):
             await process.wait()
-        assert (process.member().why, process.member().restarts) == (f"exit code {code}", 0)
+        assert (process.member().why, process.member().restarts) == (f"ended with code {code}", 0)
 
     asyncio.run(run())
 
@@ -166,7 +166,7 @@ def test_who_fails_again_and_again_is_started_less_and_less_often(rundir, monkey
         began = time.monotonic()
         process.start()
         while process.member().restarts < 4:
-            assert process.member().why in ("", "exit code 1")
+            assert process.member().why in ("", "ended with code 1")
             await asyncio.sleep(0.01)
         assert time.monotonic() - began >= 0.05 + 0.1 + 0.2 + 0.2
         await end(process)
@@ -181,7 +181,7 @@ def test_a_program_that_is_not_there_is_told(rundir, caplog):
         await until(process, "exited")
         await asyncio.sleep(0.05)
         await end(process)
-        assert process.member().why == "exit code 127"
+        assert process.member().why == "ended with code 127"
 
     asyncio.run(run())
     assert "/nonexistent" in caplog.text
