@@ -75,7 +75,7 @@ def test_units_start_what_there_is(name, tmp_path, monkeypatch):
     assert (made.node, made.ipc_dir, made.ipc_group) == ("n7", "/run/headgate-oslo", "openstack")
     assert made.run == (("call",) if "@" in name else OsloSection().run)
     assert (found["Type"], found["RuntimeDirectory"]) == (["notify"], ["headgate-oslo"])
-    assert found["RestartPreventExitStatus"] == ["78"]
+    assert found["RestartPreventExitStatus"] == ["2 78"]
     assert found["RuntimeDirectoryPreserve"] == (["yes"] if "@" in name else ["restart"])
 
 
