@@ -47,7 +47,7 @@ CAPTURED_LINES_MAX = 100
 settings.register_profile("fast", deadline=None, max_examples=30)
 settings.register_profile("ci", settings.get_profile("fast"), derandomize=True, print_blob=True)
 # `make soak` has more of them, and others each time
-settings.register_profile("thorough", settings.get_profile("fast"), max_examples=300)
+settings.register_profile("thorough", settings.get_profile("fast"), max_examples=300, print_blob=True)
 settings.register_profile(
     "soak", deadline=None, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -155,10 +155,8 @@ def session(
     wanted = {**_wanted(master), **(conf or {}), "spark.app.name": name}
     if java:
         jars = Path(pyspark.__file__).parent / "jars"
-        given = wanted.get(_OPTIONS, "")  # last, where a JVM looks first
-        small = rows is not None and rows <= SMALL_ROWS and "spark.driver.host" in wanted and not given
-        kept = archive.options(java, jars, make=keep and not given)
-        wanted[_OPTIONS] = " ".join(filter(None, (_SMALL if small else "", kept, given)))
+        few = rows is not None and rows <= SMALL_ROWS and "spark.driver.host" in wanted
+        wanted[_OPTIONS] = _java_options(java, jars, wanted.get(_OPTIONS, ""), few=few, keep=keep)
     launch = SparkConf(loadDefaults=False)
     for key, value in wanted.items():
         launch.set(key, value)
@@ -180,6 +178,12 @@ def session(
 
     made.dataSource.register(HeadgateSource)
     return made
+
+
+def _java_options(java: str, jars: Path, given: str, *, few: bool, keep: bool) -> str:
+    """Those of the JVM; what the caller has ``given`` it comes last, for of two that differ a JVM takes that."""
+    kept = archive.options(java, jars, make=keep and not given)
+    return " ".join(filter(None, (_SMALL if few and not given else "", kept, given)))
 
 
 def _wanted(master: str | None) -> dict[str, str]:

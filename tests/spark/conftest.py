@@ -38,11 +38,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def java() -> None:
-    """Skips where no session can come up. A JVM has the quick compiler alone: half the CPU where rows are few."""
+def java() -> Iterator[None]:
+    """Skips where no session can come up. A JVM has the quick compiler alone: half the CPU where rows are few. To us it
+    is another Java by that: the classes that are kept are the tests' own.
+    """
     if why := missing():
         pytest.skip(why)
-    os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+        yield
 
 
 @pytest.fixture(scope="session")

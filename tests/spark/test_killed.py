@@ -107,6 +107,7 @@ def test_a_stream_that_is_killed_and_told_to_leave_has_each_record_once(
     child.process.terminate()
     assert child.process.wait(60) == 0, child.errors.read_text()[-2000:]
     before = warehouse.at("messages").files()
+    assert warehouse.feed()["gold"] < warehouse.feed()["bronze"], "it takes longer"
 
     child = children(journal, warehouse, "--available-now")
     assert child.process.wait(300) == 0, child.errors.read_text()[-2000:]
@@ -117,6 +118,10 @@ def test_a_stream_that_is_killed_and_told_to_leave_has_each_record_once(
     assert (report.rows, report.as_json()["behind"]) == (3900, 0)
     assert sum(warehouse.scan("traffic", ["n"])["n"].to_pylist()) == 3900
     assert numbers(warehouse) == list(range(len(numbers(warehouse))))
+    told = [row for row in warehouse.scan("_runs").to_pylist() if row["job"] == "stream"]
+    assert sum(row["rows_in"] for row in told) == 3900
+    made = numbers(warehouse, "gold")
+    assert len(made) == len(set(made))
     assert warehouse.feed()["gold"] == warehouse.feed()["bronze"]
 
 

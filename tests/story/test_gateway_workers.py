@@ -225,7 +225,7 @@ def test_one_port_one_set_of_counts_and_a_worker_that_dies(rundir, broker, monke
     monkeypatch.setenv("TMPDIR", str(rundir))  # where workers save their counts
     with gateway_process(rundir, broker.uri, WORKERS) as running:
         going(work)
-        assert any("ended with -9" in line for line in running.lines())
+        assert any("ended with signal 9 (SIGKILL)" in line for line in running.lines())
         assert running.stop() == 0
         assert not children(running.process.pid)
 

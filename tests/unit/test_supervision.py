@@ -155,7 +155,11 @@ def test_leaving_asks_for_time(heard):
 def test_a_disowned_child_does_not_speak(heard, watchdog, monkeypatch):
     watchdog(usec=1000, pid=os.getpid())
     monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setenv("JOURNAL_STREAM", "8:1")  # its lines go on as they are
+    given = supervision.environ_of_child(MORE="1")
     supervision.disown()
+    assert given == {**os.environ, "MORE": "1"}
+    assert os.environ["JOURNAL_STREAM"] == "8:1"
     supervision.notify("READY=1")
     assert heard() == ""
     assert supervision.watchdog_s() is None

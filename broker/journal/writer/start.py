@@ -33,7 +33,7 @@ LOCK_PATIENCE_S: Final = 2.0
 """A writer whose broker has died may still be writing its last block when the next one comes."""
 OFF_PATIENCE_S: Final = 1.0
 """How long the last report waits for room in the socket."""
-USAGE: Final = 2
+NO_SOCKET: Final = 2
 """Exit code when not even the socket is there."""
 
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
         log.error(
             "journal: usage: python -m broker.journal.writer FD [LOCK_FD], options on the input: %s", error
         )
-        return USAGE
+        return NO_SOCKET
     with sock:
         try:
             options = read_options(interpreter.ordered())

@@ -144,8 +144,8 @@ def test_a_frozen_one_is_paused_and_goes_on(rundir):
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("code", [0, 78])
-def test_who_leaves_in_order_or_is_configured_wrongly_is_not_started_again(rundir, code):
+@pytest.mark.parametrize("code", [0, 2, 78])
+def test_who_leaves_in_order_or_is_called_or_configured_wrongly_is_not_started_again(rundir, code):
     async def run():
         process = program(rundir, f"import sys; sys.exit({code})")
         process.start()

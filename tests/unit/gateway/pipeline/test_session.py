@@ -133,6 +133,17 @@ def test_the_first_jvm_keeps_its_classes_for_the_next(jars: Path) -> None:
     assert archive.written_by(archive.options("Java 17", jars, make=True)), "so have other jars"
 
 
+def test_options_of_the_caller_come_last_and_leave_the_archive_in_use(jars: Path) -> None:
+    def options(given: str, *, keep: bool = False) -> str:
+        return session._java_options("Java 17", jars, given, few=True, keep=keep)
+
+    assert options("-Xss8m", keep=True) == "-Xss8m", "whatever it would keep is for other options"
+    assert options("") == session._SMALL
+    ended(options("", keep=True).split()[-1], 0)
+    kept = archive.options("Java 17", jars, make=False)
+    assert (options(""), options("-Xss8m")) == (f"{session._SMALL} {kept}", f"{kept} -Xss8m")
+
+
 def test_a_jvm_that_did_not_end_well_leaves_no_archive(jars: Path) -> None:
     ended(archive.options("Java 17", jars, make=True), 1)
     assert archive.options("Java 17", jars, make=True) == "", "nor does the next one try at once"

@@ -83,7 +83,7 @@ def test_without_a_socket_there_is_nobody_to_tell(arguments, monkeypatch):
     monkeypatch.setattr(start, "_close_all_but", lambda *fds: None)  # the test runner's own are open
     monkeypatch.setattr(start.signal, "signal", lambda *_: None)
     monkeypatch.setattr(start.os, "umask", lambda _: 0)
-    assert start.main(arguments) == start.USAGE
+    assert start.main(arguments) == start.NO_SOCKET
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
