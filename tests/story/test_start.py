@@ -78,11 +78,7 @@ exit 42
 
 
 def test_command_finds_the_broker():
-    """It is inside a whole tree, and its input, output and end are its own.
-
-    The promise is 1 s for four brokers on a quiet machine; 10 s only catch a start that has lost its way.
-    """
-    began = time.monotonic()
+    """It is inside a whole tree, and its input, output and end are its own."""
     done = subprocess.run(
         [*START, "--size", "4", "--topo", "kary:3", "--", "sh", "-c", SEEN],
         input="in\n",
@@ -90,7 +86,6 @@ def test_command_finds_the_broker():
         text=True,
         timeout=30,
     )
-    assert time.monotonic() - began < 10
     assert (done.returncode, without_progress(done.stderr)) == (42, "err\n")
     said, uris, place, secret, blocked, status = done.stdout.splitlines()
     mode, path = place.split()
@@ -263,8 +258,8 @@ def test_wait_says_where_and_stays(here):
     names = [Path(f"/proc/{pid}/comm").read_text() for pid in pids]
     assert names == [f"headgate-{rank}\n" for rank in range(3)]
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=20) == ("", "")
-    assert process.returncode == 0
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, without_progress(err)) == (0, "", "")
     assert not any(map(alive, pids))
 
 

@@ -238,8 +238,8 @@ def test_start_call_tells_its_end_once(node, open_session, serve):
     port.start_call(WHERE, b"a", answers.append, timeout_s=PATIENCE_S)
     port.start_call(Address("x", "no"), b"b", answers.append, timeout_s=0.05)
     until(lambda: len(answers) == 2, "two answers")
-    assert answers[0] == b"s:a"
-    assert isinstance(answers[1], CallTimeout)
+    assert b"s:a" in answers
+    assert [isinstance(each, CallTimeout) for each in answers].count(True) == 1
 
 
 @pytest.mark.patient
