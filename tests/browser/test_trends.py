@@ -40,8 +40,9 @@ def test_charts_of_the_last_minutes_and_a_broker_that_is_frozen(look, four, four
         eventually(
             lambda: chart(page, "Time until the answer")["legend"], ["half within", "99 of 100 within"]
         )
-        assert set(chart(page, "Round trip")["legend"]) == {f"rank {rank}" for rank in range(4)}
-        assert chart(page, "Messages")["drawn"] >= 2
+        ranks = {f"rank {rank}" for rank in range(4)}
+        eventually(lambda: set(chart(page, "Round trip")["legend"]), ranks)
+        eventually(lambda: chart(page, "Messages")["drawn"] >= 2)
         os.kill(four_brokers[3].process.pid, signal.SIGSTOP)
         try:
             eventually(lambda: "rank 3 does not answer" in chart(page, "Calls")["happened"])

@@ -164,16 +164,20 @@ def test_listeners_that_open_one_after_another_cost_a_bounded_number_of_announce
     """Each in a turn of its own; the first of a quiet pipeline is told at once."""
     one = Announcer(reactor, NodeConfig(str(tmp_path), node="n1"), "call", "", "")
     announced = []
-    one._connection.announce = lambda said: announced.append((reactor.now(), len(said.records)))
+    one._connection.announce = lambda said: announced.append(
+        (reactor.now(), one._not_before, len(said.records))
+    )
     began = reactor.now()
     for number in range(count):
         one.add([record(number)])
         reactor.call_soon(lambda: None)
         reactor.turn()
-        assert announced[0][1] == 1
+        assert announced[0][-1] == 1
     turn_until(reactor, lambda: len(one.state.records) == count)
     took_s = reactor.now() - began
     assert len(announced) <= 1 + took_s / announcer.GATHER_S
-    for (told_at, size), (next_at, _size) in itertools.pairwise(announced):
-        assert next_at - told_at >= announcer.GATHER_S + size * announcer.GATHER_RECORD_S - 1e-6
+    for (told_at, not_before, size), (next_at, *_) in itertools.pairwise(announced):
+        # what it goes by, for this test may stand still before it looks at the time itself
+        assert not_before <= told_at + announcer.GATHER_S + size * announcer.GATHER_RECORD_S
+        assert next_at >= not_before - 1e-6
     one.close()
