@@ -154,14 +154,14 @@ def test_a_fault_while_a_fresh_token_is_checked_costs_the_connection(caplog):
     async def script(desk):
         desk.hub.identity = Broken()
         web = desk.client()
-        refresh(web, "t2")
+        refresh(web, "fresh-token-of-ada")
         await until(lambda: web.code)
         assert web.code == 4001
         assert desk.hub.counters.faults == 1
 
     run(script, join=False, faults=1)
     assert "a fault of ours" in caplog.text
-    assert "t2" not in caplog.text
+    assert "fresh-token-of-ada" not in caplog.text
 
 
 def test_a_second_refresh_while_one_is_checked_is_one_too_many():
