@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
 _WATCHDOG_USEC: Final = "WATCHDOG_USEC"
 _WATCHDOG_PID: Final = "WATCHDOG_PID"
-_OURS: Final = (_NOTIFY_SOCKET, _WATCHDOG_USEC, _WATCHDOG_PID)
+_SAID_TO_US: Final = (_NOTIFY_SOCKET, _WATCHDOG_USEC, _WATCHDOG_PID)
 """What a service manager says to one process alone."""
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -110,13 +110,13 @@ def leaving(seconds: float) -> None:
 
 def disown() -> None:
     """Let this process, a child of the one that is looked after, never speak for it."""
-    for name in _OURS:
+    for name in _SAID_TO_US:
         os.environ.pop(name, None)
 
 
 def environ_of_child(**more: str) -> dict[str, str]:
     """The variables of this process for a child of it, without what its manager said to it alone, and ``more``."""
-    return {name: value for name, value in os.environ.items() if name not in _OURS} | more
+    return {name: value for name, value in os.environ.items() if name not in _SAID_TO_US} | more
 
 
 # ---------------------------------------------------------------- looking after others

@@ -50,7 +50,7 @@ class Shipment:
                 with self._lock:
                     self._process = self._spawn()
                     self._tell(self._process)
-                how: str | None = f"with {in_words(self._process.wait())}"
+                how = f"with {in_words(self._process.wait())}"
                 self._hang_up()
             except OSError as error:
                 how = f"({error.strerror})"
