@@ -10,7 +10,10 @@ limit_s=600 # for all of apt: a mirror that hangs must not hang the tests
 # -- Chromium --------------------------------------------------------------------------------------
 
 browser() {
-    command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable
+    for each in chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable; do
+        command -v "$each" && return
+    done
+    return 1
 }
 
 # apt runs only where it can work, without questions, and at most for limit_s; its output is shown when it fails
@@ -31,7 +34,7 @@ install_packages() {
 
 if found=$(browser); then
     echo "test setup: $found found, the dashboard is tested in it"
-elif install_packages chromium fonts-dejavu-core && found=$(browser); then
+elif { install_packages chromium-headless-shell fonts-dejavu-core || install_packages chromium fonts-dejavu-core; } && found=$(browser); then
     echo "test setup: $found installed, the dashboard is tested in it"
 else
     echo "test setup: no Chromium (Debian: apt install chromium fonts-dejavu-core): the tests of the dashboard are skipped"

@@ -9,48 +9,15 @@ import pytest
 
 from tests.browser.stage import Stage
 from tests.live.brokers import BrokerProcess, tree
+from tests.live.chromium import ARGUMENTS, find
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FEATURES_OFF = [
-    # parts of the window that Chromium draws as pages: a second of CPU for each context that is opened
-    "WebUIReloadButton",
-    "WebUIOmniboxPopup",
-    "WebUIOmniboxFullPopup",
-    "WebUIOmniboxAimPopup",
-    # what Playwright turns off: only the last list counts
-    "AimEnabled",
-    "AvoidCorsURLLoaderRestartOnRedirect",
-    "AvoidUnnecessaryBeforeUnloadCheckSync",
-    "DestroyProfileOnBrowserClose",
-    "HttpsFirstBalancedModeAutoEnable",
-    "HttpsUpgrades",
-    "LensOverlay",
-    "MediaRouter",
-    "NetworkTimeServiceQuerying",
-    "OptimizationHints",
-    "PaintHolding",
-    "PreconnectToSearch",
-    "ThirdPartyStoragePartitioning",
-]
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    f"--disable-features={','.join(FEATURES_OFF)}",
-    # one process for all pages, instead of a new one for each that is opened
-    "--renderer-process-limit=1",
-    "--disable-site-isolation-trials",
-]
+ONE_RENDERER = ["--renderer-process-limit=1", "--disable-site-isolation-trials"]
+"""One process for all pages, instead of a new one for each that is opened."""
 
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The Chromium of the system; `deploy/test-setup.sh` installs it."""
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    found = find()
     if found is None:
         pytest.skip("chromium is not installed")
     return found
@@ -62,7 +29,7 @@ def browser(chromium: str) -> Iterator[object]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        running = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS + ONE_RENDERER)
         yield running
         running.close()
 

@@ -14,6 +14,7 @@ from broker.wire.payload import decode_json, encode_json
 from tests.conftest import OPTIONAL
 from tests.interop.commonjs import Bundle
 from tests.interop.test_zws import subscribed, until
+from tests.live.chromium import ARGUMENTS, find
 from tests.live.gateways import Live, live, run
 from tests.unit.gateway.test_protocol_examples import blocks
 
@@ -21,16 +22,6 @@ pytestmark = pytest.mark.interop
 
 PACKAGE = "jszmq@0.1.2"
 NPM_S = 120
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
-QUIET = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 
 OPEN = """([kind, url]) => {
   const socket = window.zmq.socket(kind);
@@ -54,7 +45,7 @@ SUBSCRIBE = "([box, prefix]) => window.boxes[box].socket.subscribe(prefix)"
 @pytest.fixture(scope="module")
 def script(tmp_path_factory) -> str:
     """The package and all it needs as one script, fresh from the registry."""
-    if not CHROMIUM:
+    if find() is None:
         pytest.skip("there is no chromium")
     if shutil.which("npm") is None:
         pytest.skip("there is no npm")
@@ -109,7 +100,7 @@ def in_chromium(script: str, work) -> None:
         extra = '[access]\nlogin_links = "owner"\n'
         async with live(folder, extra) as gateway, playwright.async_playwright() as driver:
             context = await driver.chromium.launch_persistent_context(
-                str(folder / "profile"), executable_path=CHROMIUM, headless=True, args=list(QUIET)
+                str(folder / "profile"), executable_path=find(), headless=True, args=ARGUMENTS
             )
             try:
                 once = gateway.gateway.login_link().partition("#once=")[2]
