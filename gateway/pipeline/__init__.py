@@ -4,7 +4,7 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 
 
 ``columns``    what a table is: columns, types, a version; as Arrow, as Spark DDL. Needs nothing but Python
-``schema``     every table; as Markdown
+``schema``     every table
 ``lake``       a table of Delta Lake: snapshots, commits; ``warehouse`` all of them, who feeds them, how far jobs are
 ``runs``       the table of runs: what each job read, wrote and lost
 ``session``    a Spark session set up for our sources; what is missing is said in words; ``archive`` keeps its classes
@@ -16,9 +16,8 @@ The only place that imports pyspark, and nothing here does before Spark is asked
 ``spans``      which bytes of which segments a task reads; ``offsets`` how far the journal may be read, and was
 ``parts``      rows -> a file for each date
 ``errors``     what goes wrong, in words
-``progress``   how far a job is, on a terminal
 ``describe``, ``verify``   what a warehouse holds; whether it holds all that the journal does
-``tables/``, ``gold``      bronze -> gold, by whole dates or step by step behind a stream
+``tables/``, ``gold``      bronze -> gold, in SQL (``tables/*.sql``), by whole dates or step by step behind a stream
 ``report``     the dashboard's history of a warehouse as one page, with its data inside
 
 ``python -m gateway.pipeline VERB ...`` is ``headgate pipeline VERB ...``, for ``spark-submit``.

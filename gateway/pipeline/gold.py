@@ -44,8 +44,7 @@ from gateway.pipeline.errors import Conflict, PipelineError
 from gateway.pipeline.lake import SO_FAR, File, Snapshot, files_in
 from gateway.pipeline.schema import GOLD, MESSAGES, OPEN, table_named
 from gateway.pipeline.session import plain_errors
-from gateway.pipeline.tables.calls import NEVER
-from gateway.pipeline.tables.made import Tables, open_since, tables_of
+from gateway.pipeline.tables.made import NEVER, Tables, open_since, tables_of
 from gateway.pipeline.warehouse import BRONZE, INGEST, STREAM, Warehouse, dates_of, until_it_passes
 from gateway.pipeline.warehouse import GOLD as MADE
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from gateway.pipeline.columns import Column, Table, tables_of
 from gateway.pipeline.errors import PipelineError
-
-ERRNO_MAX: Final = (1 << 31) - 1
-"""What an answer says may be more, any 32 bits; as an errno it is this then."""
-LONG_MAX: Final = (1 << 63) - 1
-"""A sum of times that is more is this: a clock was set, from 1970 to now, while calls were open."""
 
 PAYLOAD: Final = Column("payload", "binary", "only where it was asked for; null where it was not captured")
 """What ``messages`` may have besides: read with the source's option ``payload``, written by ``ingest --payload``."""
@@ -251,16 +245,3 @@ def table_named(name: str) -> Table:
     if name not in TABLES:
         raise PipelineError(f"no table {name!r:.64}; there are {', '.join(TABLES)}")
     return TABLES[name]
-
-
-def markdown(tables: Iterable[Table] = TABLES.values()) -> str:
-    """The tables for a document."""
-    lines = []
-    for table in tables:
-        lines += [f"### {table.name}", "", f"{table.doc} Version {table.version}.", ""]
-        lines += ["| column | type | meaning |", "|---|---|---|"]
-        for column in table.columns:
-            later = "" if column.since == table.oldest else f" (since {column.since})"
-            lines.append(f"| {column.name} | {column.type} | {column.doc}{later} |")
-        lines.append("")
-    return "\n".join(lines)

@@ -16,7 +16,7 @@ from gateway import pipeline
 from gateway.pipeline import gold
 from gateway.pipeline.errors import PipelineError
 from gateway.pipeline.schema import table_named
-from gateway.pipeline.tables import calls, catalogue
+from gateway.pipeline.tables import catalogue
 from gateway.pipeline.tables.made import tables_of
 from gateway.pipeline.warehouse import Warehouse
 from tests.live import oracle, traffic
@@ -284,7 +284,7 @@ def test_plans_shuffle_by_key_and_have_no_python(spark: Any, rows: list[traffic.
             found = tables.rows(name)
             assert found is not None
             plans[name] = found._jdf.queryExecution().executedPlan().toString()
-        matched = tables.sql(catalogue.statement(calls.CALLS, hops=False))
+        matched = tables.sql(catalogue.statement(catalogue.CALLS, hops=False))
         plans["calls"] = matched._jdf.queryExecution().executedPlan().toString()
     for name, plan in plans.items():
         assert not re.search("Python|Arrow", plan), name

@@ -33,8 +33,8 @@ def batch(
 
     Exit codes: 0 done, 1 damage, or a stream feeds the warehouse, 2 wrong options, 78 no such journal or warehouse.
     """
+    from gateway.cli.pipeline.progress import Progress
     from gateway.pipeline import gold, ingest, schema
-    from gateway.pipeline.progress import Progress
 
     skip = given.skips(on_corrupt)
     names = [schema.table_named(name).name for name in table or ()]

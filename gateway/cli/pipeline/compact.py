@@ -62,8 +62,8 @@ def compact(
 def _once(
     screen: Screen, target: Warehouse, names: list[str], since: str | None, until: str | None, keep_hours: int
 ) -> None:
+    from gateway.cli.pipeline.progress import Progress
     from gateway.pipeline import compact as job
-    from gateway.pipeline.progress import Progress
 
     done = []
     with Progress(quiet=screen.as_json) as progress:

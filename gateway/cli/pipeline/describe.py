@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,9 @@ from broker.cli.exits import OK, UsageError
 from broker.cli.screen import Screen
 from gateway.cli.pipeline import given
 from gateway.pipeline.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from gateway.pipeline.columns import Table
 
 EXAMPLES = (
     "headgate pipeline describe --warehouse warehouse",
@@ -38,7 +42,7 @@ def describe(
     chosen = tuple(schema.table_named(name) for name in table or schema.TABLES)
     screen = Screen(as_json)
     if markdown:
-        screen.line(schema.markdown(chosen))
+        screen.line(in_markdown(chosen))
     elif warehouse is not None:
         _warehouse(screen, warehouse, {each.name for each in chosen})
     elif table:
@@ -53,6 +57,19 @@ def describe(
     else:
         raise UsageError("nothing to describe; expected --warehouse DIR, --table NAME or --markdown")
     return OK
+
+
+def in_markdown(tables: Iterable[Table]) -> str:
+    """The tables for a document."""
+    lines = []
+    for table in tables:
+        lines += [f"### {table.name}", "", f"{table.doc} Version {table.version}.", ""]
+        lines += ["| column | type | meaning |", "|---|---|---|"]
+        for column in table.columns:
+            later = "" if column.since == table.oldest else f" (since {column.since})"
+            lines.append(f"| {column.name} | {column.type} | {column.doc}{later} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _warehouse(screen: Screen, path: str, names: set[str]) -> None:

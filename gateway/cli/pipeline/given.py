@@ -17,8 +17,8 @@ from gateway.pipeline.warehouse import Warehouse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from gateway.cli.pipeline.progress import Progress
     from gateway.pipeline.ingest import Pending
-    from gateway.pipeline.progress import Progress
     from gateway.pipeline.runs import Run
 
 ROW_BYTES = 32

@@ -30,8 +30,8 @@ def ingest(
     Exit codes: 0 done, 1 damage, a deleted segment, a worker that does not see the journal, or a stream feeds the
     warehouse, 2 wrong options, 78 no such journal.
     """
+    from gateway.cli.pipeline.progress import Progress
     from gateway.pipeline import ingest as job
-    from gateway.pipeline.progress import Progress
 
     skip = given.skips(on_corrupt)
     target = Warehouse(warehouse)

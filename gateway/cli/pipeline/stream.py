@@ -65,7 +65,7 @@ def stream(
     """
     from broker.journal.reading.segments import listing
     from broker.secret import masked
-    from gateway.pipeline.progress import Progress
+    from gateway.cli.pipeline.progress import Progress
 
     settings = _settings(on_corrupt, payload, max_bytes)
     listing(journal)

@@ -1,15 +1,25 @@
-"""Gold tables, each a pure function of rows of bronze, in Spark's SQL; what a table means stands in its module.
+"""Gold tables, each a pure function of rows of bronze, in Spark's SQL.
 
-``traffic``   traffic, deliveries, tree_traffic
-``calls``     requests and their responses: rpc, and what latencies, errors and usage are made of
-``latency``   rpc_latency, tree_latency
-``denied``    denied, errors
-``events``    event_gaps
-``order``     order_check
-``usage``     user_usage
-``jobs``      job_outcomes
-``notes``     notifications, slow
-``sql``       words that they share, and what they are given
-``catalogue`` all of them by name, and what a step of a stream leaves open
+``*.sql``     the queries, each below its ``-- name:``: gold tables by their name, what a step of a stream leaves open
+              as ``open KIND``, and views of these
+``catalogue`` one statement of a query and of those that it names
 ``made``      their DataFrames
+
+Queries name one another, and what they are given:
+
+``bronze``        rows of bronze
+``resolved``      the same with ``origin`` filled in
+``calls``         what became of each call; made once, and kept
+``before``        what an earlier batch left open, in the columns of the table ``_open``; empty where all of bronze is
+                  given
+``since_ns``      a parameter: calls that are open and not older, and jobs that were heard of since, are left open
+
+Numbers in them are of RFC 3: flags 4 (no response wanted) and 64 (streaming); errno 1 and 13 (EPERM, EACCES: refused
+for want of rights), 61 (ENODATA: a stream of responses ended well). Roles ``child`` and ``parent`` are other brokers of
+the tree; whoever has another one entered the tree at the broker that recorded it. A time is 0 where the clock stepped
+back; what a sum of times is more than 64 bits hold, and an errno more than 31, is the most that they do.
+
+Spark's own ways: ``greatest`` and ``least`` pass over NULL; a sum beyond 64 bits is an error; a view that is named
+twice in a statement is computed twice; an aggregate that keeps strings sorts its rows, one that groups by them does
+not.
 """

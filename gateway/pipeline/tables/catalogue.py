@@ -1,35 +1,21 @@
-"""Every gold table by name, as one statement, and what a batch leaves open for the next one."""
+"""The queries by name, as statements: of a query and of the views that it names (as ``WITH`` they would be planned for
+twice as long).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Final
 
 from gateway.pipeline.schema import table_named
-from gateway.pipeline.tables import calls, denied, events, jobs, latency, notes, order, traffic, usage
-from gateway.pipeline.tables.sql import of_broker
 
+LOOK: Final = "look"
+"""One row of how many rows there are of each kind, and ``newest_ns``."""
 CALLS: Final = "calls"
-TABLES: Final = {
-    **traffic.TABLES, **calls.TABLES, **latency.TABLES, **denied.TABLES, **events.TABLES, **order.TABLES,
-    **usage.TABLES, **jobs.TABLES, **notes.TABLES,
-}  # fmt: skip
-"""Each gold table as one query."""
-OPEN: Final = {**calls.OPEN, **events.OPEN, **jobs.OPEN}
-"""What is left open, by its kind."""
-_VIEWS: Final = {**calls.VIEWS, **denied.VIEWS, **events.VIEWS, **order.VIEWS, **jobs.VIEWS}
-
-LOOK: Final = f"""
-    SELECT count(*) AS n, max(ts_ns) AS newest_ns, count_if(direction <> 'in' AND origin IS NULL) AS hops,
-        count_if(type IN ('request', 'response')) AS calls,
-        count_if(kind = 'flux' AND direction <> 'denied' AND {of_broker("role")}) AS tree,
-        count_if(direction = 'denied' OR errnum > 0 OR topic = 'denied.link') AS refused,
-        count_if(type = 'event' AND direction = 'in' AND event_seq > 0) AS events,
-        count_if(kind = 'flux' AND direction = 'out') AS out, count_if(kind = 'nfp') AS jobs,
-        count_if(kind = 'oslo') AS oslo, count_if(kind = 'state' AND topic <> 'denied.link') AS states
-    FROM bronze"""
-"""What is looked for first, in one pass: a table that can have no row is not made."""
+"""A view of the session, so that it is made once."""
 NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "traffic": ["n"], "tree_traffic": ["tree"], "rpc": ["calls", "open call"], "rpc_latency": ["calls", "open call"],
     "tree_latency": ["calls", "open call"], "denied": ["refused"], "errors": ["refused"], "event_gaps": ["events"],
@@ -39,11 +25,28 @@ NEEDS: Final[Mapping[str, Sequence[str]]] = {
 """Rows of which kind a table is made of."""
 LEAVES: Final = {"call": "calls", "hop": "calls", "event": "events", "job": "jobs"}
 """Of which kind of rows something is left open."""
+_NAME: Final = re.compile(r"^-- name: (.+)\n", re.MULTILINE)
+_COMMENT: Final = re.compile(r"^--.*\n", re.MULTILINE)
 
 
-def statement(query: str, *, hops: bool) -> str:
+@cache
+def queries() -> dict[str, str]:
+    """What the files of this package say, by name."""
+    found: dict[str, str] = {}
+    for file in files(__package__).iterdir():
+        if file.name.endswith(".sql"):
+            _head, *parts = _NAME.split(file.read_text("utf-8"))
+            found.update(
+                zip(parts[::2], (_COMMENT.sub("", each).strip() for each in parts[1::2]), strict=True)
+            )
+    return found
+
+
+def statement(name: str, *, hops: bool) -> str:
     """A query with the views that it names in it, and those that these name; ``hops``: some rows lack an origin."""
-    views = {**_VIEWS, "resolved": calls.RESOLVED if hops else "SELECT * FROM bronze"}
+    views = {key: text for key, text in queries().items() if key != CALLS}
+    if not hops:
+        views["resolved"] = "SELECT * FROM bronze"
 
     def put(text: str) -> str:
         return re.sub(
@@ -52,7 +55,7 @@ def statement(query: str, *, hops: bool) -> str:
             text,
         )
 
-    return put(query)
+    return put(queries()[name])
 
 
 def rows_of(table: str, dates: Sequence[str] | None, *, hops: bool) -> str:
@@ -61,7 +64,7 @@ def rows_of(table: str, dates: Sequence[str] | None, *, hops: bool) -> str:
         f"CAST(`{each.name}` AS {each.ddl.split()[-1]}) AS `{each.name}`"
         for each in table_named(table).columns
     )
-    found = f"SELECT {columns} FROM ({statement(TABLES[table], hops=hops)})"
+    found = f"SELECT {columns} FROM ({statement(table, hops=hops)})"
     if dates is None:
         return found
     return f"{found} WHERE dt IN ({', '.join(f'DATE{each!r}' for each in dates) or 'NULL'})"
@@ -70,4 +73,4 @@ def rows_of(table: str, dates: Sequence[str] | None, *, hops: bool) -> str:
 def left_open(kind: str, *, hops: bool) -> str:
     """What of a kind is left open, in those columns of ``_open`` that it has."""
     dt = "CAST(timestamp_micros(ts_ns div 1000) AS DATE) AS dt"
-    return f"SELECT *, '{kind}' AS kind, {dt} FROM ({statement(OPEN[kind], hops=hops)})"
+    return f"SELECT *, '{kind}' AS kind, {dt} FROM ({statement(f'open {kind}', hops=hops)})"

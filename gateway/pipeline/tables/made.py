@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.pipeline.schema import MESSAGES, OPEN
-from gateway.pipeline.tables import calls, catalogue
+from gateway.pipeline.tables import catalogue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 EXPIRES_S: Final = 86_400.0
 """A call or job that is open for so long goes into gold as it is; what comes later has no request."""
+NEVER: Final = (1 << 63) - 1
+"""``since_ns`` where nothing is left open."""
 _HOUR_NS: Final = 3_600_000_000_000
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -92,7 +94,7 @@ def tables_of(
     read: Callable[[SparkSession], DataFrame] | None,
     *,
     before: pa.Table | None = None,
-    since_ns: int | None = calls.NEVER,
+    since_ns: int | None = NEVER,
     rows: int | None = None,
     keep: bool = False,
 ) -> Iterator[Tables]:
@@ -124,12 +126,12 @@ def tables_of(
         else:
             _none(apart, OPEN).createOrReplaceTempView("before")
         if read is not None:
-            seen = apart.sql(catalogue.LOOK).first().asDict()
+            seen = apart.sql(catalogue.statement(catalogue.LOOK, hops=False)).first().asDict()
             tables.look.update({kind: number or 0 for kind, number in seen.items()})
         newest_ns = tables.look.pop("newest_ns", 0)
         tables.since_ns = open_since(newest_ns) if since_ns is None else since_ns
-        matched = tables.sql(catalogue.statement(calls.CALLS, hops=tables.look["hops"] > 0))
+        matched = tables.sql(catalogue.statement(catalogue.CALLS, hops=tables.look["hops"] > 0))
         if tables.look["calls"] or tables.look["open call"]:
             kept.callback(matched.persist().unpersist)
-        matched.createOrReplaceTempView("calls")
+        matched.createOrReplaceTempView(catalogue.CALLS)
         yield tables

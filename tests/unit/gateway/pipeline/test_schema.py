@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.cli.pipeline.describe import in_markdown
 from gateway.pipeline import schema
 from gateway.pipeline.columns import PARTITION, Table, tables_of
 from gateway.pipeline.errors import PipelineError
@@ -27,7 +28,7 @@ def test_all_forms_of_a_table_agree(table: Table) -> None:
     assert PARTITION not in table.arrow().names
     assert [each.split()[0].strip("`") for each in table.ddl.split(", ")] == list(table.names)
     assert all(column.doc for column in table.columns)
-    assert f"### {table.name}" in schema.markdown((table,))
+    assert f"### {table.name}" in in_markdown((table,))
 
 
 @for_each(

@@ -1,0 +1,11 @@
+-- What is looked for first, in one pass over the rows: a table that can have none is not made (catalogue.NEEDS).
+
+-- name: look
+SELECT count(*) AS n, max(ts_ns) AS newest_ns, count_if(direction <> 'in' AND origin IS NULL) AS hops,
+    count_if(type IN ('request', 'response')) AS calls,
+    count_if(kind = 'flux' AND direction <> 'denied' AND coalesce(role IN ('child', 'parent'), false)) AS tree,
+    count_if(direction = 'denied' OR errnum > 0 OR topic = 'denied.link') AS refused,
+    count_if(type = 'event' AND direction = 'in' AND event_seq > 0) AS events,
+    count_if(kind = 'flux' AND direction = 'out') AS out, count_if(kind = 'nfp') AS jobs,
+    count_if(kind = 'oslo') AS oslo, count_if(kind = 'state' AND topic <> 'denied.link') AS states
+FROM bronze
