@@ -81,7 +81,7 @@ SELECT *, call IS NULL OR coalesce(max(
 FROM asked
 
 -- Of an unseen call only its refusal is recorded, and that right behind the request: it is open as long as nothing else
--- came behind it. Where nothing is left open (NEVER) nobody needs to know.
+-- came behind it. Where nothing is left open (made.NEVER) nobody needs to know.
 -- name: newest
 SELECT rank, run, max(seq) AS newest FROM bronze WHERE :since_ns < 9223372036854775807 GROUP BY rank, run
 
@@ -110,7 +110,7 @@ SELECT *, if(n_in > 0, n_in + n_failed, n_out) AS n_responses,
 SELECT *, asked_unseen AND n_responses = 0 AS unseen,
     errnum <> 0 OR (NOT streaming AND n_responses > 0) AS ended FROM answered
 
--- The same with its latency until the first response. reused: its tag was taken; open: it waits for a response that
+-- Calls, with their latency until the first response. reused: its tag was taken; open: it waits for a response that
 -- could be seen, and is not older than since_ns. Made once, and kept.
 -- name: calls
 SELECT /*+ BROADCAST(newest) */ * EXCEPT (ended, taken, newest),
@@ -130,6 +130,7 @@ SELECT timestamp_micros(req_ns div 1000) AS req_ts, req_ns AS ts_ns, rank, origi
     CAST(timestamp_micros(req_ns div 1000) AS DATE) AS dt, what
 FROM calls WHERE what <= 2 AND entered AND NOT open
 
+-- Each open call as it is, which the next batch takes for its request.
 -- name: open call
 SELECT rank, run, origin, matchtag, call AS seq, req_ns AS ts_ns, topic, userid, streaming, entered, source, target,
     asked_unseen AS unseen, n_in, n_out, first_ns, last_in_ns, last_out_ns FROM calls WHERE open

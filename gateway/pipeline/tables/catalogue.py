@@ -1,5 +1,5 @@
-"""The queries by name, as statements: of a query and of the views that it names (as ``WITH`` they would be planned for
-twice as long).
+"""The queries of ``*.sql`` by name, and statements made of them: a view that a query names is put in its place, in
+brackets (as ``WITH`` it would be planned for twice as long).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.pipeline.schema import table_named
 LOOK: Final = "look"
 """One row of how many rows there are of each kind, and ``newest_ns``."""
 CALLS: Final = "calls"
-"""A view of the session, so that it is made once."""
+"""A view of the session, so that it is made once: not put in its place by ``statement``."""
 NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "traffic": ["n"], "tree_traffic": ["tree"], "rpc": ["calls", "open call"], "rpc_latency": ["calls", "open call"],
     "tree_latency": ["calls", "open call"], "denied": ["refused"], "errors": ["refused"], "event_gaps": ["events"],
@@ -33,7 +33,7 @@ _COMMENT: Final = re.compile(r"^--.*\n", re.MULTILINE)
 def queries() -> dict[str, str]:
     """What the files of this package say, by name."""
     found: dict[str, str] = {}
-    for file in files(__package__).iterdir():
+    for file in files("gateway.pipeline.tables").iterdir():
         if file.name.endswith(".sql"):
             _head, *parts = _NAME.split(file.read_text("utf-8"))
             found.update(
@@ -43,7 +43,9 @@ def queries() -> dict[str, str]:
 
 
 def statement(name: str, *, hops: bool) -> str:
-    """A query with the views that it names in it, and those that these name; ``hops``: some rows lack an origin."""
+    """A query with the views that it names in it, and those that these name: behind FROM or JOIN, in capitals, without
+    an alias of its own. ``hops``: some rows lack an origin.
+    """
     views = {key: text for key, text in queries().items() if key != CALLS}
     if not hops:
         views["resolved"] = "SELECT * FROM bronze"

@@ -126,7 +126,7 @@ def tables_of(
         else:
             _none(apart, OPEN).createOrReplaceTempView("before")
         if read is not None:
-            seen = apart.sql(catalogue.statement(catalogue.LOOK, hops=False)).first().asDict()
+            seen = apart.sql(catalogue.queries()[catalogue.LOOK]).first().asDict()
             tables.look.update({kind: number or 0 for kind, number in seen.items()})
         newest_ns = tables.look.pop("newest_ns", 0)
         tables.since_ns = open_since(newest_ns) if since_ns is None else since_ns
