@@ -146,7 +146,7 @@ from broker.nfp.client import NfpClient
 async def main(endpoint, key, folder):
     async with NfpClient("c", broker=endpoint, server_key=key, state_dir=folder) as client:
         for n in range(20):
-            await client.submit("dummy", "work", kwargs={"n": n, "seconds": 0.1}, target="any", timeout_s=50)
+            await client.submit("dummy", "work", kwargs={"n": n, "seconds": 0.2}, target="any", timeout_s=50)
         print("submitted", flush=True)
         await asyncio.Event().wait()
 

@@ -402,7 +402,7 @@ def test_at_deployed_norfab_what_workers_have_is_asked_for_after_a_reconnect(nor
 
 def test_a_broker_that_took_a_job_over_is_told_of_its_deadline(ours):
     async def work(client):
-        job = await client.submit("dummy", "never", uuid="u", timeout_s=0.3)
+        job = await client.submit("dummy", "never", uuid="u", timeout_s=1.0)
         await asyncio.to_thread(ours.wait_for, lambda b: "u" in b.jobs)
         ours.do(lambda: (ours.jobs.clear(), setattr(ours, "epoch", "e2")))
         client._channel.reopen("test")

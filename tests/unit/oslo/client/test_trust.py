@@ -33,6 +33,9 @@ def test_where_there_are_directories_the_folder_is_left_alone(
 ):
     folder.chmod(0o777)
     port = open_session(directories=(door_of(node),))
+    with pytest.raises(CallTimeout):
+        port.call(WHERE, b"", timeout_s=0.05)
+    assert port._client.routes.wait_synced(PATIENCE_S)
     with pytest.raises(CallTimeout, match="nobody listens there"):
         port.call(WHERE, b"", timeout_s=0.3)
     assert [each["endpoint"] for each in port.status()["directory"]["links"]] == [door_of(node)]
