@@ -7,12 +7,10 @@
 
 Queries name one another, and what they are given:
 
-``bronze``        rows of bronze
-``resolved``      the same with ``origin`` filled in
-``calls``         what became of each call; made once, and kept
-``before``        what an earlier batch left open, in the columns of the table ``_open``; empty where all of bronze is
-                  given
-``since_ns``      a parameter: calls that are open and not older, and jobs that were heard of since, are left open
+- ``bronze``: rows of bronze; ``resolved``: the same with ``origin`` filled in;
+- ``calls``: what became of each call; made once, and kept;
+- ``before``: what an earlier batch left open, in the columns of ``_open``; empty where all of bronze is given;
+- ``:since_ns``: a parameter: calls that are open and not older, and jobs that were heard of since, are left open.
 
 Numbers in them are of RFC 3: flags 4 (no response wanted) and 64 (streaming); errno 1 and 13 (EPERM, EACCES: refused
 for want of rights), 61 (ENODATA: a stream of responses ended well). Roles ``child`` and ``parent`` are other brokers of
