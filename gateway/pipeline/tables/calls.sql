@@ -42,15 +42,12 @@ FROM bronze LEFT JOIN (SELECT rank, run, peer_id, hop FROM hops) USING (rank, ru
 SELECT xxhash64(run, origin) AS key, rank, matchtag, seq, ts_ns, what, what <= 2 AS asks,
     what <= 2 AND flags & 64 <> 0 AS streaming,
     CASE WHEN type = 'response' THEN errnum WHEN what IN (2, 4) THEN CAST(reason AS BIGINT) ELSE 0 END AS errnum,
-    NOT coalesce(if(what = 3, via_role, role) IN ('child', 'parent'), false) AS entered,
-    if(what <= 3, topic, NULL) AS topic,
+    NOT if(what = 3, via_tree, tree) AS entered, if(what <= 3, topic, NULL) AS topic,
     if(what <= 2, run, NULL) AS run, if(what <= 2, origin, NULL) AS origin, if(what <= 2, userid, NULL) AS userid,
-    CASE WHEN what > 2 THEN NULL WHEN coalesce(role IN ('child', 'parent'), false) THEN peer ELSE role END AS source,
-    CASE WHEN what > 2 THEN NULL WHEN coalesce(via_role IN ('child', 'parent'), false) THEN via ELSE via_role END
-        AS target,
+    CASE WHEN what > 2 THEN NULL WHEN tree THEN peer ELSE role END AS source,
+    CASE WHEN what > 2 THEN NULL WHEN via_tree THEN via ELSE via_role END AS target,
     coalesce(type = 'request' AND via_role = 'own' AND capture = 'in', false) AS unseen,
-    CASE WHEN what = 3 AND errnum IN (1, 13) AND NOT coalesce(role IN ('child', 'parent'), false)
-        THEN struct(ts_ns, transport, via) END AS barred,
+    CASE WHEN what = 3 AND errnum IN (1, 13) AND NOT tree THEN struct(ts_ns, transport, via) END AS barred,
     CAST(NULL AS STRUCT<n_in: BIGINT, n_out: BIGINT, first_ns: BIGINT, last_in_ns: BIGINT, last_out_ns: BIGINT>)
         AS had
 FROM (SELECT *, CASE WHEN type = 'request' AND direction = 'in' THEN 1 WHEN type = 'request' AND via_id = 0 THEN 2

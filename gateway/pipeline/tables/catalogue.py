@@ -14,8 +14,9 @@ from gateway.pipeline.schema import table_named
 
 LOOK: Final = "look"
 """One row of how many rows there are of each kind, and ``newest_ns``."""
+BRONZE: Final = "bronze"
 CALLS: Final = "calls"
-"""A view of the session, so that it is made once: not put in its place by ``statement``."""
+"""Views of the session: not put in their place by ``statement``. Calls are made once, and kept."""
 NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "traffic": ["n"], "tree_traffic": ["tree"], "rpc": ["calls", "open call"], "rpc_latency": ["calls", "open call"],
     "tree_latency": ["calls", "open call"], "denied": ["refused"], "errors": ["refused"], "event_gaps": ["events"],
@@ -46,7 +47,7 @@ def statement(name: str, *, hops: bool) -> str:
     """A query with the views that it names in it, and those that these name: behind FROM or JOIN, in capitals, without
     an alias of its own. ``hops``: some rows lack an origin.
     """
-    views = {key: text for key, text in queries().items() if key != CALLS}
+    views = {key: text for key, text in queries().items() if key not in (BRONZE, CALLS)}
     if not hops:
         views["resolved"] = "SELECT * FROM bronze"
 

@@ -4,7 +4,7 @@
 -- address, uid, errno and reason); anything else is a request. A broker that refuses says so once, wherever the request
 -- came from.
 -- name: refusals
-SELECT ts, ts_ns, dt, rank, transport, claimed, rolemask, role, via_id, type, flags, matchtag, origin,
+SELECT ts, ts_ns, dt, rank, transport, claimed, rolemask, tree, via_id, type, flags, matchtag, origin,
     CASE WHEN link THEN coalesce(try_variant_get(facts, '$.address', 'string'), peer) ELSE peer END AS peer,
     CASE WHEN link THEN coalesce(try_variant_get(facts, '$.uid', 'bigint'), userid) ELSE userid END AS userid,
     CASE WHEN link THEN 'link' WHEN transport = 'websocket' THEN 'web' ELSE 'request' END AS kind,
@@ -21,8 +21,7 @@ UNION ALL SELECT timestamp_micros(barred.ts_ns div 1000), rank, barred.transport
     topic, CAST(errnum AS INT), 'answer', CAST(timestamp_micros(barred.ts_ns div 1000) AS DATE)
 FROM calls WHERE barred IS NOT NULL
 UNION ALL SELECT ts, rank, transport, via, NULL, NULL, NULL, topic, CAST(errnum AS INT), 'answer', dt FROM bronze
-WHERE type = 'response' AND direction = 'in' AND errnum IN (1, 13) AND NOT coalesce(role IN ('child', 'parent'), false)
-    AND (matchtag = 0 OR origin IS NULL)
+WHERE type = 'response' AND direction = 'in' AND errnum IN (1, 13) AND NOT tree AND (matchtag = 0 OR origin IS NULL)
 
 -- Each failure once: calls that failed, where they entered, and refusals that are no call of anybody's: at a client's
 -- own broker, or of requests that want no response. What is refused further on fails as a call. A stream that ends well
@@ -33,7 +32,7 @@ SELECT ts_ns div 60000000000 AS bucket, rank, topic, errno, kind, userid, count(
     WHERE what = 1 AND errnum > 0 AND NOT (streaming AND errnum = 61)
     UNION ALL SELECT ts_ns, rank, topic, errno, kind, userid FROM refusals
     WHERE NOT coalesce(endswith(topic, '.disconnect'), false)
-        AND ((via_id = 0 AND NOT coalesce(role IN ('child', 'parent'), false))
+        AND ((via_id = 0 AND NOT tree)
             OR coalesce(type <> 'request' OR matchtag = 0 OR origin IS NULL OR flags & 4 <> 0, true)))
 WHERE NOT coalesce(errno IN (1, 13), false) GROUP BY ALL
 

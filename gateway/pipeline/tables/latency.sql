@@ -26,7 +26,7 @@ FROM (
         FROM calls WHERE entered AND NOT open
         UNION ALL SELECT ts_ns div 60000000000, rank, topic, NULL, NULL,
             if(flags & 4 <> 0, 'unwanted', 'untagged')
-        FROM bronze WHERE type = 'request' AND direction = 'in' AND NOT coalesce(role IN ('child', 'parent'), false)
+        FROM bronze WHERE type = 'request' AND direction = 'in' AND NOT tree
             AND (flags & 4 <> 0 OR matchtag = 0 OR origin IS NULL))
     GROUP BY ALL)
 

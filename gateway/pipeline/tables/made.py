@@ -116,10 +116,11 @@ def tables_of(
         apart.conf.set("spark.sql.shuffle.partitions", str(rows // PART_ROWS + 1))
     tables = Tables(apart, Counter(), 0)
     with contextlib.ExitStack() as kept:
-        bronze = _none(apart, MESSAGES) if read is None else read(apart)
+        recorded = _none(apart, MESSAGES) if read is None else read(apart)
         if keep and read is not None:
-            kept.callback(bronze.persist().unpersist)
-        bronze.createOrReplaceTempView("bronze")
+            kept.callback(recorded.persist().unpersist)
+        recorded.createOrReplaceTempView("recorded")
+        apart.sql(catalogue.queries()[catalogue.BRONZE]).createOrReplaceTempView(catalogue.BRONZE)
         if before is not None and before.num_rows:
             apart.createDataFrame(before).createOrReplaceTempView("before")
             tables.look.update(f"open {kind}" for kind in before["kind"].to_pylist())

@@ -9,34 +9,30 @@
 -- name: traffic
 SELECT *, timestamp_seconds(bucket * 10) AS window, CAST(timestamp_seconds(bucket * 10) AS DATE) AS dt
 FROM (
-    SELECT ts_ns div 10000000000 AS bucket, rank, writer, transport, direction, kind, topic, type, userid,
-        substring_index(topic, '.', 1) AS service,
+    SELECT ts_ns div 10000000000 AS bucket, rank, writer, transport, direction, kind, topic, type, userid, service,
         count(*) AS n, sum(payload_len) AS payload_bytes, sum(wire_len) AS wire_bytes
     FROM bronze
-    WHERE kind <> 'flux' OR NOT (coalesce(role IN ('child', 'parent'), false)
-        OR coalesce(direction = 'denied' AND via_id <> 0 AND role <> 'web', false))
+    WHERE kind <> 'flux' OR NOT (tree OR coalesce(direction = 'denied' AND via_id <> 0 AND role <> 'web', false))
     GROUP BY ALL)
 
 -- name: tree_traffic
 SELECT *, timestamp_seconds(bucket * 10) AS window, CAST(timestamp_seconds(bucket * 10) AS DATE) AS dt
 FROM (
-    SELECT ts_ns div 10000000000 AS bucket, rank, peer, role, direction, type,
-        substring_index(topic, '.', 1) AS service,
+    SELECT ts_ns div 10000000000 AS bucket, rank, peer, role, direction, type, service,
         count(*) AS n, sum(payload_len) AS payload_bytes, sum(wire_len) AS wire_bytes
     FROM bronze
-    WHERE kind = 'flux' AND direction <> 'denied' AND coalesce(role IN ('child', 'parent'), false)
+    WHERE kind = 'flux' AND direction <> 'denied' AND tree
     GROUP BY ALL)
 
 -- name: deliveries
 SELECT *, timestamp_seconds(bucket * 10) AS window, CAST(timestamp_seconds(bucket * 10) AS DATE) AS dt
 FROM (
-    SELECT bucket, rank, topic, substring_index(topic, '.', 1) AS service, userid, count(*) AS events,
+    SELECT bucket, rank, topic, service, userid, count(*) AS events,
         sum(delivered - brokers) AS n, sum((delivered - brokers) * payload_len) AS payload_bytes,
         sum((delivered - brokers) * wire_len) AS wire_bytes,
         sum(brokers) AS tree_n, sum(brokers * wire_len) AS tree_wire_bytes
     FROM (
         SELECT *, ts_ns div 10000000000 AS bucket,
-            if(coalesce(role IN ('child', 'parent'), false), delivered,
-                least(delivered, if(claimed < 4294967295, claimed, 0))) AS brokers
+            if(tree, delivered, least(delivered, if(claimed < 4294967295, claimed, 0))) AS brokers
         FROM bronze WHERE kind = 'flux' AND type = 'event' AND direction = 'out')
     GROUP BY ALL)

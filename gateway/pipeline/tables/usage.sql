@@ -12,7 +12,7 @@ FROM (
         CAST(kind = 'flux' AND type <=> 'response' AS BIGINT) AS responses,
         CAST(kind = 'flux' AND type <=> 'event' AS BIGINT) AS events, 0L AS denied, 0L AS errors,
         payload_len AS payload_bytes, wire_len AS wire_bytes, CAST(NULL AS BIGINT) AS rpc_ns
-    FROM bronze WHERE direction = 'in' AND NOT (kind = 'flux' AND coalesce(role IN ('child', 'parent'), false))
+    FROM bronze WHERE direction = 'in' AND NOT (kind = 'flux' AND tree)
     UNION ALL SELECT dt, userid, 0, 0, 0, 1, 0, 0, 0, NULL FROM denied
     UNION ALL SELECT CAST(timestamp_seconds(bucket * 60) AS DATE), userid, 0, 0, 0, 0, n, 0, 0, NULL FROM failed
     UNION ALL SELECT dt, userid, 0, 0, 0, 0, 0, 0, 0, lat_ns FROM rpc WHERE lat_ns IS NOT NULL)

@@ -7,7 +7,7 @@ from gateway.pipeline import schema
 from gateway.pipeline.tables import catalogue
 from gateway.pipeline.tables.made import NEVER
 
-GIVEN = {"bronze", "before", "calls"}
+GIVEN = {catalogue.BRONZE, "before", catalogue.CALLS}
 """Views of the session, of which statements are."""
 
 
