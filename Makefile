@@ -86,7 +86,7 @@ marked = $(sort $(shell grep -rlE 'mark\.$1\b' tests --include='test_*.py'))
 run: $(VENV)/.stamp-run ## a tree of SIZE brokers and a gateway with its dashboard on this machine, until Ctrl-C
 	@exec $(VENV)/bin/headgate up --size $(SIZE)
 
-test: $(VENV)/.stamp-test system-packages ## every part of the product, in four minutes on two cores
+test: $(VENV)/.stamp-test system-packages ## every part of the product, in four to five minutes on two cores
 	$(COMPUTING) -m '$(FAST)' $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(DOCTESTS))
 
