@@ -20,6 +20,7 @@ EXTRA_OF: Final = {
     "jinja2": "all",
     "jwt": "all",
     "lz4": "journal",
+    "nacl": "loop",
     "numpy": "journal",
     "oslo_messaging": "oslo",
     "pandas": "spark",

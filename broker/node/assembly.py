@@ -12,7 +12,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import ConfigError
 from broker.exposition import PageListener, Sample, render
@@ -46,6 +46,7 @@ from broker.schemes import capabilities_of
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
 from broker.settings import HostEntry, Settings
+from broker.transport.leaving import all_left
 from broker.transport.link import Options
 from broker.wire.shares import RENEW_S
 
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
     from broker.node.capture import Capture
 
 log = logging.getLogger("headgate")
+
+LEAVE_S: Final = 0.25
+"""How long a broker that ends waits for peers that have not taken their last messages; libzmq lingers for as long."""
 
 TORPID_MAX_S = 86400.0
 SWEEP_S = 1.0
@@ -196,6 +200,7 @@ class Node:
         for port in list(self.broker.router.ports):
             if port.link is not None:
                 port.link.close("the broker is shutting down")
+        await all_left(LEAVE_S)
         for timer in (self._sweeping, self._renewing):
             if timer is not None:
                 timer.cancel()

@@ -6,24 +6,24 @@ after that message and before the next: no recursion. An exception costs its mes
 
 A request from one socket to another, function by function::
 
-    UnixLink._readable        one read, up to 128 KiB
-    Splitter.feed             bytes -> messages; decode() walks every part, once
+    StreamLink._readable      one read, up to 128 KiB
+    FluxCodec.feed            bytes -> messages; decode() walks every part, once
     Broker.received           a batch; what exceeds it waits in the Backlog
     Broker.run                one message after the other, by its type:
     Router.request              a request like an earlier one has its Decision in the port's cache; else
     Router._decide                rules (request_routing.resolve) and stamp (ingress decides; the port remembers)
                                 then pending[rest of stack + matchtag] = its OpenCalls, and the hop is pushed
-    Port.send = UnixLink.send   framed() into the outbox; the link is noted at the Flusher
+    Port.send = StreamLink.send   framed() into the outbox; the link is noted at the Flusher
     Flusher.flush             at the end of the batch (of a long one: on the way, too), each noted link once
-    UnixLink.flush            one write; what the kernel does not take is queued in the Outbox
+    StreamLink.flush          one write; what the kernel does not take is queued in the Outbox
 
 With a journal, ``Router.request`` leaves a mark and the frame in a list just before ``Port.send``, and the end of the
 batch hands that list on (``_settle``; see ``routing.recording``).
 
 Its response comes back the same way through ``Router.response``: the top hop names the origin, ``pending`` proves
 that it was asked for, the hop is popped. A request for a built-in service ends in ``_own`` and takes ``work`` to
-``Dispatcher.deliver``; events take ``Events.receive``, and where the port is ZeroMQ's, ``zeromq.link`` does what the
-``UnixLink`` does here.
+``Dispatcher.deliver``; events take ``Events.receive``. Where the port is ZeroMQ's, ``zmtp.codec`` stands for
+``FluxCodec``; by libzmq, ``zeromq.link`` stands for link and codec.
 """
 
 # compiled: mypyc

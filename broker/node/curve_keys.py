@@ -47,7 +47,7 @@ class CurveKeys:
         Raises:
             ConfigError: our certificate cannot be used.
         """
-        extra: dict[str, Any] = {"batch": self._settings.tree.batch}
+        extra = self._agreed()
         if self._in_use():
             extra |= self.listen_curve()
         return extra
@@ -58,10 +58,14 @@ class CurveKeys:
         Raises:
             ConfigError: our certificate cannot be used, or the parent's public key is not known.
         """
-        extra: dict[str, Any] = {"batch": self._settings.tree.batch}
+        extra = self._agreed()
         if self._in_use():
             extra |= self.dial_curve(parent)
         return extra
+
+    def _agreed(self) -> dict[str, Any]:
+        tree = self._settings.tree
+        return {"batch": tree.batch, "engine": tree.engine}
 
     def listen_curve(self) -> dict[str, Any]:
         """The ``curve`` of a listener."""

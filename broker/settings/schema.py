@@ -132,6 +132,11 @@ class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Put many messages into one ZeroMQ message between Headgate brokers that both offer it. Default true:
     ten times the throughput under CURVE. false speaks plain multi-part to everyone."""
 
+    engine: Literal["libzmq", "loop"] = "libzmq"
+    """Who speaks ZeroMQ at this broker's `tcp` and `ipc` addresses. `libzmq`: the library, in a thread of its own.
+    `loop`: the broker itself, which answers a call to another rank in about half the time, and stands still while it
+    seals a message of many MiB; needs PyNaCl. Peers cannot tell, and may have the other. Default libzmq."""
+
 
 class HostEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[hosts]]`: one broker of the tree. All ranks read the same table."""

@@ -6,8 +6,12 @@
 ``reserve``   descriptors that are kept for the owner
 ``registry``  scheme -> transport, open to other packages by entry point
 ``inproc``    in the same process: the reference implementation
-``unix``      UNIX stream sockets: SO_PEERCRED, framing; ``accepting``: the listener and its handshake byte
+``stream``    the link of a stream socket; ``codec``: what its bytes mean; ``accepting``: listeners of such sockets;
+              ``leaving``: what follows a link that was closed
+``batching``  many framed messages in one of ZeroMQ
+``unix``      UNIX stream sockets: SO_PEERCRED, framing, a byte as handshake
 ``curve``     certificates in the ZPL format
-``zeromq``    ROUTER and DEALER with CURVE
+``zeromq``    ROUTER and DEALER with CURVE, by libzmq
+``zmtp``      the same on the event loop
 ``websocket`` to a gateway; dials only
 """

@@ -1,4 +1,4 @@
-"""The listening side of UNIX sockets: who comes is greeted with a byte, 0 or the errno of a refusal.
+"""The listening side of stream sockets; that of UNIX sockets greets who comes with a byte, 0 or the errno of a refusal.
 
 Nobody is left without an answer. When the process is out of descriptors, one that was kept for this is closed, and
 whoever comes is told so; guests are told before that, while there are some left for the owner (``reserve``).
@@ -12,10 +12,12 @@ import errno
 import logging
 import os
 import socket
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final
 
 from broker.identity import PeerInfo
+from broker.obstacles import obstacle
 from broker.sockets import peer_credentials
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.reserve import SpareDescriptor, exhausted
@@ -34,24 +36,42 @@ TOLD_S: Final = 60.0
 MakeLink = Callable[[socket.socket, PeerInfo, Options], Link]
 
 
-class UnixListener(Listener):
-    """Accepts connections on one socket file; removes the file when stopped."""
+class StreamListener(Listener):
+    """Accepts connections of one listening socket; a transport says in ``greet`` what follows.
 
-    def __init__(
-        self, sock: socket.socket, path: str, accept: Accept, options: Options, make: MakeLink
-    ) -> None:
+    Args:
+        sock: listens, and does not block; owned by this.
+        address: where, for those who are to connect. path: the file of a UNIX socket, which is removed at the end.
+
+    Attributes:
+        turned_away: what those are told for whom no descriptor is left, before they are hung up on; b"": there is no
+            word for it, and they wait until there is one.
+
+    Raises:
+        ConfigError: somebody has removed the file.
+    """
+
+    turned_away = b""
+
+    def __init__(self, sock: socket.socket, address: str, options: Options, path: str = "") -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._path = path
-        self._inode = os.stat(path).st_ino
-        self._accept = accept
+        try:
+            self._inode = os.stat(path).st_ino if path else 0
+        except OSError as error:
+            sock.close()
+            raise obstacle(f"cannot listen at {address}: {error.strerror}", error) from error
         self._options = options
-        self._make = make
         self._spare = SpareDescriptor()
         self._told_s = -TOLD_S
         self._retry: asyncio.TimerHandle | None = None
-        self.address = self.contact_address = f"local://{path}"
+        self.address = self.contact_address = address
         self._loop.add_reader(sock.fileno(), self._acceptable)
+
+    @abstractmethod
+    def greet(self, sock: socket.socket) -> None:
+        """A connection has come, which is yours from here on; it does not block."""
 
     async def stop(self) -> None:
         """Accept no more and remove the socket file, if it is still this listener's."""
@@ -62,9 +82,10 @@ class UnixListener(Listener):
         self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
         self._spare.lend()
-        with contextlib.suppress(OSError):
-            if os.stat(self._path).st_ino == self._inode:
-                os.unlink(self._path)
+        if self._path:
+            with contextlib.suppress(OSError):
+                if os.stat(self._path).st_ino == self._inode:
+                    os.unlink(self._path)
 
     def _acceptable(self) -> None:
         crowded = False
@@ -78,14 +99,17 @@ class UnixListener(Listener):
                 if not (exhausted(error) and self._turn_away(error)):
                     break
             else:
-                self._greet(sock)
+                sock.setblocking(False)
+                self.greet(sock)
         if crowded:
             self._rest()
 
-    def _rest(self) -> None:
-        """Out of descriptors or memory: try again later instead of spinning."""
+    def _rest(self, pause_s: float = ACCEPT_RETRY_S) -> None:
+        """Out of descriptors or memory, or too busy: accept again later instead of spinning."""
+        if self._retry is not None:
+            self._retry.cancel()
         self._loop.remove_reader(self._sock.fileno())
-        self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._try_again)
+        self._retry = self._loop.call_later(pause_s, self._try_again)
 
     def _try_again(self) -> None:
         self._spare.renew()
@@ -94,13 +118,13 @@ class UnixListener(Listener):
     def _turn_away(self, error: OSError) -> bool:
         """Tell the next one who waits why nobody is let in; False when that cannot be, or nobody waits."""
         self._tell(error.strerror or "")
-        if not self._spare.lend():
+        if not self.turned_away or not self._spare.lend():
             return False
         try:
             sock, _address = self._sock.accept()
             with sock:
                 sock.setblocking(False)
-                sock.send(bytes((errno.EMFILE,)))
+                sock.send(self.turned_away)
         except OSError:  # nobody waits, or whoever did has gone
             return False
         else:
@@ -116,8 +140,28 @@ class UnixListener(Listener):
                 "%s: %s: connections are turned away until some descriptors are free", self.address, text
             )
 
-    def _greet(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
+    def _kept_from(self, peer: PeerInfo, fd: int) -> int:
+        """EMFILE when ``fd`` is one of the last, and not for ``peer``; 0 when it may have it."""
+        if not self._options.refuses_reserve(peer, fd):
+            return 0
+        self._tell("what descriptors are left is the owner's (limits.reserved_descriptors)")
+        return errno.EMFILE
+
+
+class UnixListener(StreamListener):
+    """Accepts connections on one socket file, and greets each with a byte."""
+
+    turned_away = bytes((errno.EMFILE,))
+
+    def __init__(
+        self, sock: socket.socket, path: str, accept: Accept, options: Options, make: MakeLink
+    ) -> None:
+        super().__init__(sock, f"local://{path}", options, path)
+        self._accept = accept
+        self._make = make
+
+    def greet(self, sock: socket.socket) -> None:
+        """See ``StreamListener``."""
         pid, uid, gid = peer_credentials(sock)
         peer = PeerInfo(f"{self.address}#{sock.fileno()}", uid=uid, gid=gid, pid=pid, local=True)
         denied = self._options.admit(peer) or self._kept_from(peer, sock.fileno())
@@ -129,10 +173,3 @@ class UnixListener(Listener):
             sock.close()
             return
         self._accept(self._make(sock, peer, self._options))
-
-    def _kept_from(self, peer: PeerInfo, fd: int) -> int:
-        """EMFILE when ``fd`` is one of the last, and not for ``peer``; 0 when it may have it."""
-        if not self._options.refuses_reserve(peer, fd):
-            return 0
-        self._tell("what descriptors are left is the owner's (limits.reserved_descriptors)")
-        return errno.EMFILE

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 import zmq
+from zmq.utils import z85
 
 from broker import atomic
 from broker.errors import ConfigError
@@ -106,6 +107,16 @@ def check_key(text: str, where: str = "key") -> str:
         if value > 0xFFFFFFFF:
             raise ConfigError(f"{where}: five characters from position {at} encode more than 32 bits")
     return text
+
+
+def raw_key(text: str) -> bytes:
+    """The 32 bytes of a key in Z85."""
+    return z85.decode(text)
+
+
+def text_of(key: bytes) -> str:
+    """A key of 32 bytes in Z85."""
+    return z85.encode(key).decode()
 
 
 def generate(metadata: Mapping[str, str] | None = None) -> Certificate:

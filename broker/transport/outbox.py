@@ -22,9 +22,9 @@ at most ``event_bytes + cap_bytes`` and two messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from broker.errors import LinkBroken, LinkError
 from broker.transport.budget import Account, Budget
@@ -188,10 +188,11 @@ class Outbox(Generic[Form]):
 
     # -- in ------------------------------------------------------------------------------------
 
-    def enqueue(self, form: Form, size: int, kind: int = 0, taken: int = 0) -> None:
+    def enqueue(self, form: Form, size: int, kind: int = 0, taken: int = 0, *, is_made: bool = False) -> None:
         """Keep ``form`` (``size`` bytes, message type ``kind``) until the transport takes more; may end the link.
 
-        ``taken``: bytes of it that the transport took already; nothing else may wait then.
+        ``taken``: bytes of it that the transport took already; nothing else may wait then. ``is_made``: its bytes are
+        made and will be sent, so that it counts, and is not judged any more.
         """
         limits = self._limits
         if kind == EVENT:
@@ -201,7 +202,7 @@ class Outbox(Generic[Form]):
         if self._ended:
             self.discarded += 1
             return
-        if held + size > limit and not self._goes_beyond(held, size, marks):
+        if held + size > limit and not self._goes_beyond(held, size, marks, is_made=is_made):
             return
         queue, account = self.queue, self.account
         if queue is None or account is None:
@@ -253,7 +254,7 @@ class Outbox(Generic[Form]):
             self.lagging = True
             self._judge()
 
-    def _goes_beyond(self, held: int, size: int, marks: int) -> bool:
+    def _goes_beyond(self, held: int, size: int, marks: int, *, is_made: bool) -> bool:
         """What waits of a kind would be more than its limit: keep the message all the same if no other is beyond it."""
         limits = self._limits
         limit, beyond = (
@@ -262,6 +263,8 @@ class Outbox(Generic[Form]):
             else (limits.cap_bytes, self._beyond_bytes)
         )
         if not _has_room(limit, held, beyond, size):
+            if is_made:
+                return True
             self._refuse(held + size, marks)
             return False
         if held - beyond + size > limit:
@@ -285,18 +288,18 @@ class Outbox(Generic[Form]):
         )
         self.discarded += 1
 
-    def enqueue_rest(self, forms: list[Form], taken: int) -> None:
-        """Keep what a transport of bytes did not take of these frames, in order: it took ``taken`` bytes of them."""
-        for form in forms:
-            frame: Any = form
-            size = len(frame)
+    def enqueue_rest(self, forms: Iterable[tuple[Form, int, int]], taken: int, made: int = 0) -> None:
+        """Keep what a transport did not take of these (form, size, message type), in order: it took ``taken`` bytes.
+
+        The bytes of the first ``made`` of them are made, and will be sent.
+        """
+        for number, (form, size, kind) in enumerate(forms):
             if taken >= size:
                 taken -= size
                 self.sent += 1
                 continue
-            self.enqueue(
-                form, size, frame[PROTO_TYPE], taken
-            )  # the first one, for which there is always room
+            # for the first one there is always room
+            self.enqueue(form, size, kind, taken, is_made=number < made)
             taken = 0
 
     def has_room_for_event(self, size: int) -> bool:
@@ -333,17 +336,21 @@ class Outbox(Generic[Form]):
             account.charged_bytes -= size
         return form
 
-    def joined(self, limit: int) -> Any:
-        """The oldest queued bytes, what fits into ``limit`` but at least one form's; they stay until ``consume``."""
+    def oldest(self, limit: int) -> list[Form]:
+        """The oldest queued forms: those of which what is left fits into ``limit`` bytes, but at least one.
+
+        They are whole, and stay until ``dequeue`` or ``consume``: of the first one ``len(form) - queue[0][1]`` bytes
+        may have left already.
+        """
         assert self.queue
-        forms: list[Any] = []
+        forms: list[Form] = []
         total = 0
         for form, size, _marks in self.queue:
             total += size
             if forms and total > limit:
                 break
             forms.append(form)
-        return forms[0] if len(forms) == 1 else b"".join(forms)
+        return forms
 
     def consume(self, count: int) -> None:
         """The transport took the oldest ``count`` queued bytes."""
@@ -356,11 +363,10 @@ class Outbox(Generic[Form]):
             self._shorten(count)
 
     def _shorten(self, count: int) -> None:
-        """The transport took the first ``count`` bytes of the oldest form."""
+        """The transport took ``count`` bytes of the oldest form: it counts for less, and is kept whole."""
         assert self.queue
         form, size, marks = self.queue[0]
-        rest: Any = memoryview(form)[count:]  # type: ignore[arg-type]  # only transports of bytes do this
-        self.queue[0] = (rest, size - count, marks)
+        self.queue[0] = (form, size - count, marks)
         self._count(-count, marks)
         if not marks & _LARGE:
             self._budget.charge(self, -count)

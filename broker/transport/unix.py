@@ -14,37 +14,22 @@ import os
 import socket
 import stat
 from collections.abc import Callable
-from typing import Any, Final
-from weakref import WeakKeyDictionary
+from typing import Final
 
 from broker import trust
-from broker.errors import (
-    ConfigError,
-    LinkBroken,
-    LinkClosed,
-    LinkEnded,
-    LinkError,
-    LinkRefused,
-    ProtocolError,
-    Untranslatable,
-)
+from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.obstacles import obstacle
 from broker.schemes import BUILT_IN, too_long
 from broker.secret import masked
 from broker.transport.accepting import BACKLOG, UnixListener
+from broker.transport.codec import FluxCodec
 from broker.transport.link import Accept, Link, Listener, Options
-from broker.wire.framing import Splitter, frame
-from broker.wire.message import MAGIC_DEPLOYED, Message
+from broker.transport.stream import StreamLink
+from broker.wire.message import Message
 
-READ_BYTES: Final = 128 << 10
-"""One read at most; half of what a batch may hold, so that one greedy peer costs the others one batch."""
-WRITE_BYTES: Final = 256 << 10
-"""Queued frames are joined up to this size for one write."""
 CONNECT_RETRY_S: Final = 0.01
 """Pause before another try to join a full queue."""
-
-_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = WeakKeyDictionary()
 
 
 def path_of(uri: str) -> str:
@@ -61,165 +46,8 @@ def path_of(uri: str) -> str:
     return path
 
 
-def _buffer() -> bytearray:
-    """The receive buffer that all links of this loop share: links keep only their partial frames."""
-    loop = asyncio.get_running_loop()
-    buffer = _buffers.get(loop)
-    if buffer is None:
-        buffer = _buffers[loop] = bytearray(READ_BYTES)
-    return buffer
-
-
-class UnixLink(Link):
-    """A framed stream over one connected socket."""
-
-    __slots__ = ("_buffer", "_loop", "_plain", "_sock", "_splitter", "_strict", "_writing")
-
-    def __init__(self, sock: socket.socket, peer: PeerInfo, options: Options) -> None:
-        super().__init__(peer, options)
-        self._loop = asyncio.get_running_loop()
-        self._sock = sock
-        self._buffer = _buffer()
-        self._splitter = Splitter(options.max_bytes(peer))
-        self._strict: Callable[[Message], bytes] | None = _strict_frame(options)
-        self._plain = self._strict is None
-        self._writing = False
-
-    # -- reading -------------------------------------------------------------------------------
-
-    def resume(self) -> None:
-        """Read again."""
-        if self.ended is None:
-            self._loop.add_reader(self._sock.fileno(), self._readable)
-
-    def pause(self) -> None:
-        """Stop reading; the kernel's buffer fills and the peer blocks."""
-        if self.ended is None:
-            self._loop.remove_reader(self._sock.fileno())
-
-    def _readable(self) -> None:
-        buffer = self._buffer
-        try:
-            count = self._sock.recv_into(buffer, self.flusher.read_bytes)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            kind = LinkEnded if error.errno == errno.ECONNRESET else LinkBroken
-            self.abort(kind(f"reading from {self.peer.address}: {error.strerror}", error.errno))
-            return
-        if count == 0:
-            self._shut(LinkEnded(f"{self.peer.address} closed the connection"))
-            return
-        splitter = self._splitter
-        messages = splitter.feed(bytes(memoryview(buffer)[:count]))
-        if self._plain and splitter.magic != MAGIC_DEPLOYED:
-            self._plain = False
-        if messages and self.receiver is not None:
-            self.receiver.received(self, messages)
-        if splitter.failure is not None and self.ended is None:
-            self._refuse(splitter.failure)
-
-    def _refuse(self, failure: ProtocolError) -> None:
-        """What the peer sent is no message: nothing after it can be trusted, so the link ends."""
-        self.flush()
-        self.abort(LinkBroken(f"{self.peer.address}: {failure}", failure.errno))
-
-    # -- writing -------------------------------------------------------------------------------
-
-    def send(self, message: Message) -> None:
-        """Queue ``message``; see ``Link.send``."""
-        outbox = self.outbox
-        form: Any = message.framed() if self._plain else self._form(message)
-        if form is None:
-            return
-        if outbox.queue is None:
-            fresh = outbox.unflushed
-            if not fresh:
-                self.flusher.touch(self)
-            fresh.append(form)
-        elif self.ended is None:
-            outbox.enqueue(form, len(form), message.head[3])
-
-    def _form(self, message: Message) -> bytes | None:
-        """The frame of a link that is not plain; None when its dialect cannot carry the message."""
-        if self._strict is None:
-            return frame(message, self._splitter.magic)
-        try:
-            return self._strict(message)
-        except Untranslatable as error:
-            self.refuse(message, error)
-            return None
-
-    def flush(self) -> None:
-        """Write what is queued in one call; queue what the kernel does not take."""
-        outbox = self.outbox
-        fresh = outbox.unflushed
-        if not fresh:
-            return
-        outbox.unflushed = []
-        if self.ended is not None:
-            outbox.discarded += len(fresh)
-            return
-        data = fresh[0] if len(fresh) == 1 else b"".join(fresh)
-        sent = self._write(data)
-        if 0 <= sent < len(data):
-            outbox.enqueue_rest(fresh, sent)
-            if self.ended is None:
-                self._want_write(True)
-        else:  # who has hung up in between, such as a program that leaves, misses nothing
-            outbox.sent += len(fresh)
-
-    def _write(self, data: Any) -> int:
-        """Bytes the kernel took; -1 when the link broke."""
-        try:
-            sent = self._sock.send(data)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError as error:
-            kind = LinkEnded if error.errno in (errno.EPIPE, errno.ECONNRESET) else LinkBroken
-            self._shut(kind(f"writing to {self.peer.address}: {error.strerror}", error.errno))
-            return -1
-        if sent:
-            self.outbox.progressed()
-        return sent
-
-    def _writable(self) -> None:
-        outbox = self.outbox
-        sent = self._write(outbox.joined(WRITE_BYTES))
-        if sent >= 0:
-            outbox.consume(sent)
-            outbox.settle()
-            if outbox.queue is None:
-                self._want_write(False)
-
-    def _want_write(self, wanted: bool) -> None:
-        if wanted and not self._writing:
-            self._loop.add_writer(self._sock.fileno(), self._writable)
-        elif self._writing and not wanted:
-            self._loop.remove_writer(self._sock.fileno())
-        self._writing = wanted
-
-    # -- the end -------------------------------------------------------------------------------
-
-    def close(self, reason: str = "") -> None:
-        """Write what the kernel takes now, then end with LinkClosed."""
-        if self.ended is None:
-            self.flush()
-            if self.outbox.queue:
-                self._writable()
-        self._shut(LinkClosed(reason or "closed"))
-
-    def abort(self, error: LinkError) -> None:
-        """End at once with ``error``."""
-        self._shut(error)
-
-    def _shut(self, error: LinkError) -> None:
-        if self.ended is None:
-            fd = self._sock.fileno()
-            self._loop.remove_reader(fd)
-            self._loop.remove_writer(fd)
-            self._sock.close()
-            self.finish(error)
+def _link(sock: socket.socket, peer: PeerInfo, options: Options) -> StreamLink:
+    return StreamLink(sock, peer, options, FluxCodec(options.max_bytes(peer), _strict_frame(options)))
 
 
 def _strict_frame(options: Options) -> Callable[[Message], bytes] | None:
@@ -259,7 +87,7 @@ class UnixTransport:
             raise obstacle(
                 f"cannot listen at {uri}: {error.strerror}", error, absent=True, path=path
             ) from error
-        return UnixListener(sock, path, accept, options, UnixLink)
+        return UnixListener(sock, path, accept, options, _link)
 
     async def dial(self, uri: str, options: Options) -> Link:
         """Connect and wait for the handshake byte.
@@ -288,7 +116,7 @@ class UnixTransport:
         if greeting != b"\0":
             sock.close()
             raise _refusal(uri, greeting)
-        return UnixLink(sock, PeerInfo(uri, local=True), options)
+        return _link(sock, PeerInfo(uri, local=True), options)
 
 
 async def _connect(sock: socket.socket, path: str, uri: str) -> None:

@@ -133,6 +133,17 @@ class Headgate(Contender):
         return "" if found else "the broker is not there"
 
 
+class Loop(Headgate):
+    """Ours, that speaks ZeroMQ itself (`tree.engine`)."""
+
+    name = "loop"
+
+    def argv(self, *work: str) -> list[str]:
+        words = super().argv(*work)
+        at = words.index("--")
+        return [*words[:at], "--set", "tree.engine=loop", *words[at:]]
+
+
 class Pure(Headgate):
     """Ours again, from the sources, where the build that people get is measured (`--wheel`)."""
 

@@ -15,9 +15,9 @@ from statistics import median
 from subprocess import CalledProcessError
 from typing import Any
 
-from tests.bench.contenders import Contender, Flux, Headgate, Pure
+from tests.bench.contenders import Contender, Flux, Headgate, Loop, Pure
 from tests.bench.loadgen import LoadError, Loadgen, Result
-from tests.bench.targets import Row
+from tests.bench.targets import TARGETS, Row
 from tests.bench.works import (
     RTT_TURNS,
     Bench,
@@ -35,6 +35,8 @@ SOURCE = Path(__file__).with_name("libflux.c")
 SIZE = 4
 KIB, MIB = 2**10, 2**20
 LARGE = 16 * MIB
+LOOP = "_loop"
+"""Ends the key of a row of brokers that speak ZeroMQ themselves."""
 LARGE_SAMPLES = 3
 """So many large messages at the least, however long one takes."""
 
@@ -151,8 +153,8 @@ def _rows(bench: Bench, cases: Sequence[Case]) -> list[Row]:
         return [Row(case.key, note=reason) for case in cases]
     try:
         with _client() as client, ExitStack() as stack:
-            trees = [stack.enter_context(kind(SIZE)) for kind in available(Headgate, Pure, Flux)]
-            return [settled(case, take_turns(bench, trees, _turn(bench, client, case))) for case in cases]
+            trees = [stack.enter_context(kind(SIZE)) for kind in available(Headgate, Loop, Pure, Flux)]
+            return list(_settled(bench, client, trees, cases))
     except CalledProcessError as error:
         return [Row(case.key, note=f"libflux.c was not built: {error}") for case in cases]
 
@@ -179,13 +181,24 @@ def with_throughput(result: Result) -> Result:
     return result
 
 
-def settled(case: Case, done: Rounds) -> Row:
-    """The row of what the rounds gave."""
-    row = Row(case.key, raw={"rounds": done})
-    row.figures = {name: text(case.figure, done, name) for name in done}
-    busy = median(result["own_busy"] for result in done[Headgate.name])
+def _settled(
+    bench: Bench, client: Loadgen, trees: Sequence[Contender], cases: Sequence[Case]
+) -> Iterator[Row]:
+    for case in cases:
+        done = take_turns(bench, trees, _turn(bench, client, case))
+        yield settled(case, done)
+        if f"{case.key}{LOOP}" in TARGETS:
+            yield settled(case, done, Loop)
+
+
+def settled(case: Case, done: Rounds, ours: type[Headgate] = Headgate) -> Row:
+    """The row of what the rounds gave; of `Loop` in a row of its own, in the column of ours."""
+    row = Row(case.key + (LOOP if ours is Loop else ""), raw={"rounds": done})
+    row.figures = {name: text(case.figure, done, name) for name in done if name != Loop.name}
+    row.figures[Headgate.name] = text(case.figure, done, ours.name)
+    busy = median(result["own_busy"] for result in done[ours.name])
     row.figures["generator"] = f"{busy:.0%} of a core"
-    row.settle(per_round(done, Headgate.name, Flux.name, case.figure))
+    row.settle(per_round(done, ours.name, Flux.name, case.figure))
     return row
 
 

@@ -54,6 +54,7 @@ _ALL = (
     Target("message", flux.message, flux.bodies_seeds),
     Target("dialects", flux.dialects, flux.dialects_seeds),
     Target("batch", flux.batch, flux.batch_seeds),
+    Target("zmtp", flux.zmtp, flux.zmtp_seeds),
     Target("hello", flux.greeting, flux.greeting_seeds),
     Target("overlay", flux.overlay, flux.overlay_seeds),
     Target("payload", flux.payloads, flux.payloads_seeds),

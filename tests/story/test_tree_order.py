@@ -21,14 +21,16 @@ EVENTS = 300
 
 
 @pytest.mark.parametrize(
-    "batch",
+    "setting",
     [
-        pytest.param("true", id="batched", marks=pytest.mark.smoke),
-        pytest.param("false", id="plain", marks=pytest.mark.patient),
+        pytest.param("batch = true", id="batched", marks=pytest.mark.smoke),
+        pytest.param("batch = false", id="plain", marks=pytest.mark.patient),
+        pytest.param('engine = "loop"', id="loop", marks=pytest.mark.smoke),
+        pytest.param('engine = "loop"\nbatch = false', id="loop-plain", marks=pytest.mark.patient),
     ],
 )
-def test_calls_between_all_ranks_and_events_of_all_to_all(rundir, batch):
-    with tree(rundir, SIZE, f"[tree]\nbatch = {batch}\n") as running:
+def test_calls_between_all_ranks_and_events_of_all_to_all(rundir, setting):
+    with tree(rundir, SIZE, f"[tree]\n{setting}\n") as running:
         uris = [rank.uri for rank in running.ranks]
         providers = [Provider(uri, "echo") for uri in uris]
         listeners = [Subscriber(uri, "", f"listener at rank {rank}") for rank, uri in enumerate(uris)]

@@ -35,6 +35,10 @@ from broker.wire.message import Message, response
 
 log = logging.getLogger("headgate")
 
+HELD_MSGS: Final = 64
+"""What is kept of a child that we are not ready for; usually that is its hello, whose answer it waits for."""
+HELD_BYTES: Final = 1 << 20
+"""The same in bytes."""
 JOINS_S: Final = 60.0
 """How far back ``Child.health`` counts joins."""
 JOINS_MAX: Final = 128
@@ -144,7 +148,7 @@ class Children:
     def received(self, link: Link, messages: list[Message]) -> None:
         """Hello admits; anything else is answered once with a disconnect."""
         if link in self._held:
-            self._held[link] += messages
+            self._hold(link, messages)
             return
         for index, message in enumerate(messages):
             if hello.is_hello(message) and self.open:
@@ -251,9 +255,14 @@ class Children:
         self._set(child, told.status)
 
     def _hold(self, link: Link, messages: list[Message]) -> None:
-        """Keep a hello, and what its sender says behind it without waiting for the answer, until we are ready."""
-        self._held[link] = messages
-        link.pause()
+        """Keep a hello, and what its sender says behind it without waiting for the answer, until we are ready.
+
+        It is read on, so that its leaving is noticed, and no further than a child has reason to go.
+        """
+        held = self._held.setdefault(link, [])
+        held += messages
+        if len(held) > HELD_MSGS or sum(message.size for message in held) > HELD_BYTES:
+            link.pause()
 
     def admit_held(self) -> None:
         """We are ready now: hear those who said hello before."""

@@ -7,7 +7,7 @@
                       EINVAL (version, hostname, not a child)
 
 ``version`` is major << 16 | minor << 8 | patch. ``headgate`` is ours; deployed software ignores it:
-``{"version", "batch": 1, "epoch": uuid of rank 0, "keepalive_s": seconds, "windows": 1}``. Nothing of it is used unless
+``{"version", "batch": 2, "epoch": uuid of rank 0, "keepalive_s": seconds, "windows": 1}``. Nothing of it is used unless
 both sides sent it.
 """
 
@@ -28,6 +28,8 @@ from broker.wire.parts import encode_part
 from broker.wire.payload import any_text, decode_json, encode_json, encode_reason
 
 TOPIC: Final = "overlay.hello"
+BATCH: Final = 2
+"""The form of batches that we read and write (``transport.batching``)."""
 _TOPIC_PART: Final = encode_part(TOPIC.encode())
 UUID_CHARS: Final = 36
 """A hop is the text form of a UUID; the route stack relies on its length."""
@@ -221,7 +223,7 @@ def _add_ours(payload: dict[str, Any], ours: HeadgateHello) -> None:
     if ours.headgate:
         table: dict[str, Any] = {"version": __version__}
         if ours.batch:
-            table["batch"] = 1
+            table["batch"] = BATCH
         if ours.epoch:
             table["epoch"] = ours.epoch
         if ours.keepalive_s:
@@ -238,7 +240,7 @@ def _read_ours(payload: Mapping[str, Any]) -> HeadgateHello:
     epoch, keepalive_s = table.get("epoch", ""), table.get("keepalive_s")
     return HeadgateHello(
         True,
-        table.get("batch") == 1,
+        table.get("batch") == BATCH,
         epoch if isinstance(epoch, str) else "",
         _keepalive(keepalive_s),
         table.get("windows") == 1,

@@ -4,12 +4,13 @@
 
     router      a listener: one ROUTER socket, one link per connected peer; accepted: such a link
     dealer      a dialer: one DEALER socket, one connection, one link
-    link        what both kinds of link share: forms, flushing, decoding
-    batching    many framed messages in one ZeroMQ message
+    link        what both kinds of link share: flushing, lingering
+    forms       dialect and batches of one link
     handover    one address, several sockets after each other: new keys for a listener
     drain       edge-triggered reading with a budget
     monitor     what libzmq tells of connections
-    zap         who may connect (ZeroMQ RFC 27/ZAP)
+    gate        who may connect
+    zap         how libzmq asks for that (ZeroMQ RFC 27/ZAP)
     origin      who an ipc peer is, from its address
     hub         one context and one ZAP handler per event loop
     address     endpoints, name resolution, what is loopback
@@ -17,9 +18,12 @@
     connection  one connection by its descriptor: still the same, cut it, how long it has been silent
     tuning      the socket options and their reasons
 
-``Options.extra`` of a listener: ``curve`` (CurveServer), ``batch`` (bool); ``Options.keys`` are Z85.
+``Options.extra`` of a listener: ``curve`` (CurveServer), ``batch`` (bool), ``engine``; ``Options.keys`` are Z85.
 ``Options.extra`` of a dialer: ``curve`` (CurveClient), ``identity`` (bytes, default 36 characters of a random uuid),
-``batch`` (bool).
+``batch`` (bool), ``engine``.
+
+``engine`` (default "libzmq") says who speaks ZMTP: "loop" is the room ``zmtp``, on the event loop; addresses, dialling
+anew and who may connect are the same for both.
 
 ``batch`` (default False) says that batches are accepted and may be switched on by ``link.enable_batch()``.
 

@@ -21,8 +21,9 @@ from broker.backoff import Backoff
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.secret import masked
+from broker.transport.batching import Form, data_of
 from broker.transport.curve import CurveClient
-from broker.transport.link import Options
+from broker.transport.link import Link, Options
 from broker.transport.zeromq.address import (
     Endpoint,
     check_secrecy,
@@ -31,7 +32,6 @@ from broker.transport.zeromq.address import (
     resolve,
     unproven,
 )
-from broker.transport.zeromq.batching import Form, data_of
 from broker.transport.zeromq.connection import inode, refuse_listener
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.hub import Hub, hub
@@ -218,7 +218,7 @@ def _failure(uri: str, event: int, value: int) -> LinkError:
     return LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET)
 
 
-async def dial(uri: str, options: Options) -> DealerLink:
+async def dial(uri: str, options: Options) -> Link:
     """See ``ZeromqTransport.dial``."""
     target = parse(uri)
     dialect(options.dialect, options.strict_rfc3)  # says so now if there is none
@@ -258,7 +258,7 @@ def _keys(options: Options) -> list[Options]:
     return [options, replace(options, extra={**options.extra, "curve": other})]
 
 
-async def _attempt(target: Endpoint, uri: str, options: Options, deadline: float) -> DealerLink:
+async def _attempt(target: Endpoint, uri: str, options: Options, deadline: float) -> Link:
     """Try every address the name has now, in order.
 
     Raises:
@@ -286,7 +286,15 @@ def _until(deadline: float) -> asyncio.Timeout:
     return asyncio.timeout_at(None if deadline == float("inf") else deadline)
 
 
-async def _open(endpoint: Endpoint, uri: str, options: Options, deadline: float) -> DealerLink:
+async def _open(endpoint: Endpoint, uri: str, options: Options, deadline: float) -> Link:
+    if options.extra.get("engine") == "loop":
+        from broker.transport.zmtp.dialing import open_link  # late: it needs a library that libzmq does not
+
+        try:
+            async with _until(deadline):
+                return await open_link(endpoint, uri, options)
+        except TimeoutError as error:
+            raise LinkBroken(f"{uri}: no handshake in time", errno.ETIMEDOUT) from error
     link = DealerLink(hub(), endpoint, uri, options)
     try:
         async with _until(deadline):

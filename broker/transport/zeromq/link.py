@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from broker.errors import (
-    DecodeError,
     LinkBroken,
     LinkClosed,
     LinkError,
-    MessageTooLarge,
     ProtocolError,
     Untranslatable,
 )
 from broker.identity import PeerInfo
-from broker.transport.link import Link, Options
-from broker.transport.zeromq.batching import (
+from broker.transport.batching import (
     ALONE_BYTES,
     BATCH_BYTES,
     BATCH_MSGS,
     Form,
     Part,
-    form_of,
     form_size,
     form_type,
     group_end,
-    is_batch,
-    plain,
-    unbatch,
 )
+from broker.transport.link import Link, Options
 from broker.transport.zeromq.connection import taken_bytes
 from broker.transport.zeromq.drain import Pump
+from broker.transport.zeromq.forms import MessageForms
 from broker.transport.zeromq.tuning import LINGER_IDLE_MS, LINGER_MAX_MS, LINGER_MS, MORE_NOBLOCK, NOBLOCK
-from broker.wire.decoding import from_parts
-from broker.wire.dialects import Dialect, dialect
 from broker.wire.message import MARK, REQUEST, Message, control
 
 log = logging.getLogger("headgate")
@@ -51,15 +44,12 @@ class ZeromqLink(Link):
     Attributes:
         identity: the identity part: of the peer (ROUTER), or our own (DEALER).
         fd: the connection's descriptor in libzmq; -1 while it is not known. inode: its socket's number.
-        batch: True while small messages to the peer are sent in batches.
         unsent: what the peer has not taken of what waited when the link was closed.
     """
 
     __slots__ = (
         "_arrived",
-        "_batch_allowed",
-        "_decode",
-        "_form",
+        "_forms",
         "_idle_ms",
         "_lingered_ms",
         "_marks",
@@ -69,7 +59,6 @@ class ZeromqLink(Link):
         "_sock",
         "_taken_bytes",
         "_taken_s",
-        "batch",
         "fd",
         "identity",
         "inode",
@@ -78,27 +67,26 @@ class ZeromqLink(Link):
 
     def __init__(self, peer: PeerInfo, options: Options, identity: bytes, pump: Pump) -> None:
         super().__init__(peer, options)
-        spoken = dialect(options.dialect, options.strict_rfc3)
         self.identity = identity
-        self.batch = False
         self._pump = pump
         self._sock = pump.sock
         self._max_bytes = options.max_bytes(peer)
-        self._batch_allowed = bool(options.extra.get("batch", False)) and spoken.native
+        self._forms = MessageForms(options, self._max_bytes)
         self._arrived: list[list[Part]] = []
         self.unsent: list[Form] = []
         self._moved = self._marks = False
         self._lingered_ms = self._idle_ms = 0
         self.fd, self.inode = -1, 0
         self._taken_bytes, self._taken_s = 0, 0.0
-        self._decode: Callable[[list[Part]], Message] = from_parts if spoken.native else _decoder(spoken)
-        self._form: Callable[[Message], Form] = plain if spoken.native else _encoder(spoken)
 
     def enable_batch(self) -> None:
         """Send batches from now on: the peer said that it takes them. No effect where ``extra["batch"]`` is not set."""
-        if self._batch_allowed and not self.batch:
-            self.batch = True
-            self._form = form_of
+        self._forms.enable_batch()
+
+    @property
+    def batch(self) -> bool:
+        """Whether small messages to the peer are sent in batches."""
+        return self._forms.batch
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -109,7 +97,7 @@ class ZeromqLink(Link):
             outbox.discarded += 1
             return
         try:
-            form = self._form(message)
+            form = self._forms.form(message)
         except Untranslatable as error:
             self.refuse(message, error)
             return
@@ -262,7 +250,7 @@ class ZeromqLink(Link):
         failure: ProtocolError | None = None
         for parts in arrived:
             try:
-                self._decode_into(messages, parts)
+                self._forms.decode_into(messages, parts)
             except Untranslatable as error:
                 self.dropped(error)
             except ProtocolError as error:
@@ -272,17 +260,6 @@ class ZeromqLink(Link):
             self._hand_over(messages)
         if failure is not None and self.ended is None:
             self.abort(LinkBroken(f"{self.peer.address}: {failure}", failure.errno))
-
-    def _decode_into(self, out: list[Message], parts: list[Part]) -> None:
-        if is_batch(parts):
-            if not self._batch_allowed:
-                raise DecodeError("a batch, which was not agreed on")
-            unbatch(bytes(parts[0]), self._max_bytes, out)
-            return
-        size = sum(map(len, parts))
-        if size > self._max_bytes:
-            raise MessageTooLarge(f"message of {size} bytes, the cap for this peer is {self._max_bytes}")
-        out.append(self._decode(parts))
 
     def _hand_over(self, messages: list[Message]) -> None:
         """Give ``messages`` to the receiver; its failure costs this link, not the others of the socket."""
@@ -304,17 +281,3 @@ class ZeromqLink(Link):
     @abstractmethod
     def lost(self, error: LinkError) -> None:
         """The connection is gone: deliver what arrived before, then end with ``error``."""
-
-
-def _decoder(spoken: Dialect) -> Callable[[list[Part]], Message]:
-    def translate(parts: list[Part]) -> Message:
-        return spoken.decode([bytes(part) for part in parts])
-
-    return translate
-
-
-def _encoder(spoken: Dialect) -> Callable[[Message], Form]:
-    def encode(message: Message) -> Any:
-        return spoken.encode(message)
-
-    return encode

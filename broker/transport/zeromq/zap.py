@@ -9,9 +9,7 @@ identity, and the Z85 key that CURVE proved ("" without CURVE).
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
@@ -19,13 +17,13 @@ from typing import Any, Final, Protocol
 import zmq
 from zmq.utils import z85
 
-from broker.identity import ClientKey, PeerInfo
+from broker.identity import PeerInfo
 from broker.transport.link import Options
 from broker.transport.zeromq.address import bracketed
+from broker.transport.zeromq.gate import NO_CREDENTIALS, Gate
 from broker.transport.zeromq.origin import credentials
 from broker.transport.zeromq.tuning import EVENTS, NOBLOCK, POLLIN
 
-log = logging.getLogger("headgate")
 _connections = itertools.count(1)
 _domains = itertools.count(1)
 _ADDRESS: Final = "inproc://zeromq.zap.01"
@@ -70,44 +68,29 @@ def tag(key: str) -> str:
 
 
 class ListenerPolicy:
-    """Judges who connects to one listener.
+    """Judges who connects to one listener by ZAP.
 
     Attributes:
-        denied: connections refused so far.
+        gate: knows who may.
         shut: True once nobody is to get in any more: handshakes are left without an answer, so that a dialer goes on
             trying until whoever comes after us answers. (libzmq's unbind would cut existing connections.)
     """
 
     def __init__(self, uri: str, options: Options) -> None:
         self.uri = uri
-        self.denied = 0
         self.shut = False
-        self._options = options
+        self.gate = Gate(uri, options)
         self._ipc = uri.startswith("ipc:")
-        self._keys = options.keys
 
     def largest_bytes(self) -> int:
-        """The largest message any peer may send: what libzmq is told; links check their own, smaller caps."""
-        return max(
-            self._options.max_bytes(PeerInfo(self.uri)), self._options.max_bytes(PeerInfo(self.uri, rank=0))
-        )
+        """See ``Gate``."""
+        return self.gate.largest_bytes()
 
     def judge(self, address: str, key: str) -> str | None:
         """The user id of a connection that may enter, None for one that may not; ``key`` is "" without CURVE."""
         user_id = tag(key)
-        peer = self.peer(user_id, address)
-        reason = f"unknown CURVE key {key}"
-        if peer is not None:
-            denied = self._options.admit(peer)
-            if not denied:
-                return user_id
-            reason = f"not admitted (errno {denied})"
-        else:
-            stranger = PeerInfo(self._name(user_id, address), key=key, local=self._ipc)
-            self._options.refused(stranger, errno.EPERM, reason)
-        self.denied += 1
-        log.warning("%s: refused %s: %s", self.uri, address, reason)
-        return None
+        peer = self.gate.judge(self._name(user_id, address), key, self._credentials(address), address)
+        return None if peer is None else user_id
 
     def hold(self, key: str, resume: Callable[[], None]) -> bool:
         """See ``ZapPolicy``: never."""
@@ -115,16 +98,11 @@ class ListenerPolicy:
 
     def peer(self, user_id: str, address: str) -> PeerInfo | None:
         """Who the connection with ``user_id`` from ``address`` is; None when its key is not known (any more)."""
-        name, key = self._name(user_id, address), user_id.partition(" ")[2]
-        if key:
-            known = self._keys.get(key)
-            if known is None:
-                return None
-            if isinstance(known, ClientKey):
-                return PeerInfo(name, key=key, user=known.user)
-            return PeerInfo(name, key=key, rank=known.rank)
-        uid, gid, pid = credentials(address) if self._ipc else (None, None, None)
-        return PeerInfo(name, uid=uid, gid=gid, pid=pid, local=self._ipc)
+        key = user_id.partition(" ")[2]
+        return self.gate.identify(self._name(user_id, address), key, self._credentials(address))
+
+    def _credentials(self, address: str) -> tuple[int | None, int | None, int | None]:
+        return credentials(address) if self._ipc else NO_CREDENTIALS
 
     def _name(self, user_id: str, address: str) -> str:
         """What logs call the connection."""

@@ -16,7 +16,12 @@ from broker.node.overlay import hello
 from broker.node.overlay.hello import HeadgateHello, Hello, Rules
 from broker.node.overlay.status import Status
 from broker.services import idset, ring
-from broker.transport.zeromq.batching import is_batch, unbatch
+from broker.transport.batching import is_framed
+from broker.transport.link import Options
+from broker.transport.zeromq.forms import MessageForms
+from broker.transport.zmtp import frames
+from broker.transport.zmtp.connection import Connection, State
+from broker.transport.zmtp.mechanisms import Null
 from broker.wire import payload, topic
 from broker.wire.decoding import decode, decode_large, from_parts
 from broker.wire.framing import Splitter
@@ -98,25 +103,79 @@ def dialects_seeds() -> list[bytes]:
 
 
 def batch(data: bytes) -> bool:
-    """A ZeroMQ message of one part: a batch of frames, or not."""
-    parts = unpack(data)
-    if not is_batch(parts):
-        return False
-    out: list[Message] = []
-    splitter = Splitter(CAP_BYTES)
-    expected = splitter.feed(parts[0])
-    try:
-        unbatch(parts[0], CAP_BYTES, out)
-    except ProtocolError:
+    """ZeroMQ messages of one part: pieces of a stream of frames, or not."""
+    pieces = unpack(data)
+    forms = MessageForms(Options(extra={"batch": True}), CAP_BYTES)
+    splitter, out, expected = Splitter(CAP_BYTES), list[Message](), list[Message]()
+    for piece in pieces:
+        if not splitter.pending_bytes and not is_framed(piece):
+            return False
+        expected += splitter.feed(piece)
+        try:
+            forms.decode_into(out, [piece])
+        except ProtocolError:
+            assert splitter.failure is not None
+            assert out == expected
+            return False
         assert out == expected
-        return False
-    assert out == expected
-    return True
+    return bool(out)
+
+
+def zmtp(data: bytes) -> bool:
+    """A stranger's connection means the same wherever it is cut, and holds no more than came."""
+    parent = {b"Socket-Type": b"ROUTER"}
+
+    def heard(pieces: list[bytes]) -> tuple[object, ...]:
+        server, out = Connection(Null(parent, as_server=True)), []
+        for piece in pieces:
+            out += server.feed(piece)
+            assert server.pending_bytes <= len(data)
+            if server.state is State.ASKED and server.failure is None:
+                server.grant()
+                server.limit(CAP_BYTES)
+                out += server.feed(b"")
+        assert server.failure is None or isinstance(server.failure, ProtocolError)
+        return out, server.state, str(server.failure), server.identity, server.take_owed()
+
+    whole = heard([data])
+    dice, pieces, at = _dice(data), [], 0
+    while at < len(data):
+        size = dice.randint(1, 40)
+        pieces.append(data[at : at + size])
+        at += size
+    assert heard(pieces) == whole
+    return whole[1] is State.OPEN and whole[2] == "None"
+
+
+def zmtp_seeds() -> list[bytes]:
+    ready = frames.command(
+        b"\x05READY" + frames.pack_metadata({b"Socket-Type": b"DEALER", b"Identity": b"child"})
+    )
+    begun = frames.greeting(b"NULL", as_server=False) + ready
+    hello = request("hello", b"{}\0").parts()
+    message = b"".join(
+        frames.head_of(len(part), frames.MORE if at < len(hello) - 1 else 0) + part
+        for at, part in enumerate(hello)
+    )
+    return [
+        begun,
+        begun + message,
+        begun + frames.command(b"\x04PING\x00\x0aabc") + message * 3,
+        begun + frames.head_of(300) + bytes(300) + frames.head_of(0, frames.COMMAND),
+        begun + frames.head_of(1 << 40),
+        frames.greeting(b"NULL", as_server=False) + frames.command(frames.error(b"400")),
+        frames.greeting(b"CURVE", as_server=True),
+    ]
 
 
 def batch_seeds() -> list[bytes]:
     frames = [record.frame for record in local() if 0 < len(record.frame) < 200]
-    return [pack([b"".join(frames[at : at + 3])]) for at in range(0, 30, 3)]
+    whole = [pack([b"".join(frames[at : at + 3])]) for at in range(0, 30, 3)]
+    cut = [
+        pack([b"".join(frames[at : at + 3])[:99], b"".join(frames[at : at + 3])[99:]])
+        for at in range(0, 9, 3)
+    ]
+    return [*whole, *cut, pack([control(0).proto])]
 
 
 # ---------------------------------------------------------------- the tree

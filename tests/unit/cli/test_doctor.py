@@ -142,6 +142,12 @@ def test_slow_box_is_a_warning(monkeypatch, capsys):
     assert "pyzmq" in warning[0]["advice"]
 
 
+def test_the_box_of_whoever_speaks_is_timed():
+    finding = diagnosis.box_speed("loop")
+    assert finding.level == "ok"
+    assert "libsodium of PyNaCl" in finding.text
+
+
 # ---------------------------------------------------------------- ZeroMQ
 
 

@@ -23,7 +23,13 @@ sys.meta_path.insert(0, Lacking())
 from broker.cli.main import main
 raise SystemExit(main(sys.argv[1:]))
 """
-MODULES = {"Jinja2": "jinja2", "PyJWT": "jwt", "PyYAML": "yaml", "oslo.messaging": "oslo_messaging"}
+MODULES = {
+    "Jinja2": "jinja2",
+    "PyJWT": "jwt",
+    "PyNaCl": "nacl",
+    "PyYAML": "yaml",
+    "oslo.messaging": "oslo_messaging",
+}
 """Distribution -> its module, where it is called otherwise."""
 PARTS = {"cli": "all", "gateway": "all", "nfp": "all"}
 
@@ -112,8 +118,8 @@ def test_extras_bring_what_is_said_of_them():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listed = project["optional-dependencies"]
     assert names(project["dependencies"]) == {"msgspec", "pyzmq"}
-    assert listed["all"] == ["headgate[cli,gateway,nfp]"]
-    ours = ("cli", "gateway", "nfp", "oslo", "redis", "journal", "history", "shell", "spark")
+    assert listed["all"] == ["headgate[cli,gateway,loop,nfp]"]
+    ours = ("cli", "gateway", "loop", "nfp", "oslo", "redis", "journal", "history", "shell", "spark")
     brought = {
         MODULES.get(name, name.replace("-", "_")): PARTS.get(extra, extra)
         for extra in ours

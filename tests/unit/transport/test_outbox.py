@@ -3,7 +3,7 @@
 from broker.errors import LinkBroken
 from broker.transport.budget import Budget
 from broker.transport.in_flight import AGAIN_MSGS, WINDOW_BYTES, WINDOW_MSGS, InFlight
-from broker.transport.outbox import LARGE_BYTES, PROTO_TYPE, Outbox, OutboxLimits
+from broker.transport.outbox import LARGE_BYTES, Outbox, OutboxLimits
 from broker.wire.message import EVENT, RESPONSE, event
 from tests.tables import for_each
 
@@ -78,7 +78,7 @@ def test_one_that_went_beyond_behind_others_is_within_when_they_have_left():
 def test_what_has_left_of_a_message_does_not_make_its_reader_slow():
     """A provider that had half of a long request already was said not to keep up."""
     owner = Owner(high_bytes=MIB)
-    owner.outbox.enqueue_rest([bytes(MIB + MIB // 4)], MIB // 2)
+    owner.outbox.enqueue_rest([(bytes(MIB + MIB // 4), MIB + MIB // 4, RESPONSE)], MIB // 2)
     assert not owner.outbox.choked
     owner.enqueue(MIB // 2)
     assert owner.outbox.choked
@@ -97,12 +97,12 @@ def test_frames_that_were_taken_in_part_are_judged_each_by_itself():
     """Found here: what one write left over was one lump, judged by the cap alone, events and all."""
     owner = Owner(event_bytes=1000, cap_bytes=1000, event_policy="drop")
     frames = [event("e", bytes(400)).framed() for _ in range(10)]
-    assert frames[0][PROTO_TYPE] == EVENT
-    owner.outbox.enqueue_rest(frames, len(frames[0]) + 100)
+    owner.outbox.enqueue_rest([(each, len(each), EVENT) for each in frames], len(frames[0]) + 100)
     assert owner.ended is None
     outbox = owner.outbox
     assert (outbox.sent, outbox.dropped_events) == (1, 6)
-    assert bytes(outbox.joined(1 << 20)) == b"".join(frames[1:4])[100:]
+    assert outbox.oldest(1 << 20) == frames[1:4]
+    assert outbox.queued_bytes == 3 * len(frames[0]) - 100
     outbox.consume(outbox.queued_bytes)
     outbox.settle()
     assert outbox.sent == 4
@@ -269,7 +269,7 @@ def test_an_event_that_many_wait_for_is_there_once():
     many = [Owner(budget, user=number % 3, user_bytes=17 * MIB) for number in range(60)]
     frame = event("e", bytes(16 * MIB)).framed()
     for owner in many:
-        owner.outbox.enqueue_rest([frame], 100_000)
+        owner.outbox.enqueue_rest([(frame, len(frame), EVENT)], 100_000)
     assert all(alive(*many))
     assert budget.used_bytes == len(frame)
     for number, owner in enumerate(many):

@@ -42,7 +42,7 @@ def test_an_unknown_key_stays_outside_and_is_counted():
     door = gate()
     assert door.judge("127.0.0.1", STRANGER) is None
     assert gate(keys=None).judge("127.0.0.1", PEER) is None
-    assert door.denied == 1
+    assert door.gate.denied == 1
 
 
 def test_a_stranger_is_told_of_and_nobody_else_is():

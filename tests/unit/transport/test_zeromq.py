@@ -12,8 +12,8 @@ from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkRefused
 from broker.identity import PeerKey
 from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from broker.transport import curve, zeromq
+from broker.transport.batching import ALONE_BYTES, BATCH_BYTES, BATCH_MSGS
 from broker.transport.link import Options
-from broker.transport.zeromq.batching import ALONE_BYTES, BATCH_BYTES, BATCH_MSGS
 from broker.wire.message import MAGIC_DEPLOYED, control, event, request
 from tests.tables import for_each
 from tests.unit.transport.raw import (
@@ -32,6 +32,7 @@ from tests.unit.transport.raw import (
 # -- forms on the wire ----------------------------------------------------------------------------
 
 
+@pytest.mark.libzmq_alone
 def test_batches_and_large_messages_on_the_wire():
     """One part per batch within its bounds, a large message as plain parts between them; plain before agreement."""
 
@@ -86,6 +87,7 @@ def test_router_adds_and_strips_the_identity():
     asyncio.run(check())
 
 
+@pytest.mark.libzmq_alone
 def test_one_turn_takes_no_more_than_a_few_milliseconds_of_work():
     """What one peer sent as fast as it could does not keep the loop from everybody else: it comes in small portions."""
 
@@ -234,6 +236,7 @@ def test_an_unknown_key_is_refused_until_it_is_known():
     asyncio.run(check())
 
 
+@pytest.mark.libzmq_alone
 def test_a_key_forgotten_between_handshake_and_first_message_is_not_heard():
     async def check():
         keys = {PEER.public_key: PeerKey(3)}

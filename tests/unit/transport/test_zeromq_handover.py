@@ -127,6 +127,7 @@ def test_who_comes_meets_the_new_key_and_who_is_there_stays(uri):
     asyncio.run(check())
 
 
+@pytest.mark.libzmq_alone
 def test_the_former_socket_goes_with_its_last_link(uri):
     async def check():
         async with stage(uri) as door:
@@ -150,6 +151,7 @@ def test_the_former_socket_goes_with_its_last_link(uri):
     asyncio.run(check())
 
 
+@pytest.mark.libzmq_alone
 def test_a_third_key_while_the_first_has_links(uri):
     """The kernel numbers the sockets of a port anew when one of them goes."""
 
@@ -174,6 +176,7 @@ def test_a_third_key_while_the_first_has_links(uri):
     asyncio.run(check())
 
 
+@pytest.mark.libzmq_alone
 def test_a_listener_without_links_leaves_at_once_and_the_address_is_free_in_the_end(uri, monkeypatch):
     monkeypatch.setattr(router, "_GRACE_S", 0.02)
 
@@ -200,6 +203,7 @@ def test_a_listener_without_links_leaves_at_once_and_the_address_is_free_in_the_
     asyncio.run(check())
 
 
+@pytest.mark.libzmq_alone
 def test_stopping_stops_the_former_ones_too(uri):
     async def check():
         async with stage(uri) as door:
@@ -260,6 +264,7 @@ def test_a_dialler_gives_up_when_neither_key_is_right():
     asyncio.run(check())
 
 
+@pytest.mark.libzmq_alone
 def test_what_cannot_be_renewed_says_so_and_stays_as_it_was(monkeypatch):
     async def check():
         made = await inproc.transport.listen("inproc://renewal", Accepting(), Options())

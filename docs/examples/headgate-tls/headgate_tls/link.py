@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from typing import Any, Final
+from typing import Final
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
@@ -190,7 +190,9 @@ class TlsLink(Link, asyncio.Protocol):
         """Write in pieces: what the connection has not sent yet is in nobody's limits."""
         outbox = self.outbox
         while outbox.queue and not self._full and self._transport is not None:
-            data: Any = outbox.joined(WRITE_BYTES)[:WRITE_BYTES]
+            forms = outbox.oldest(WRITE_BYTES)
+            begun = len(forms[0]) - outbox.queue[0][1]
+            data = memoryview(b"".join(forms))[begun : begun + WRITE_BYTES]
             self._transport.write(data)
             outbox.consume(len(data))
             outbox.progressed()

@@ -1,15 +1,17 @@
 """The parent's side, with the child played by the test: who is admitted, and with which answer, as deployed."""
 
 import errno
+from unittest import mock
 
 from broker.identity import PeerInfo
 from broker.node.overlay import control, hello
+from broker.node.overlay.children import HELD_MSGS
 from broker.node.overlay.hello import HeadgateHello, Hello
 from broker.node.overlay.status import Status
 from broker.wire.message import CONTROL, RESPONSE, request
 from broker.wire.payload import any_text, decode_json
 from tests.tables import for_each
-from tests.unit.node.overlay.downward import HELLO, OTHER, UUID, ask, run
+from tests.unit.node.overlay.downward import HELLO, OTHER, UUID, ask, run, say
 from tests.unit.node.overlay.trees import OWNER, OWNER_CRED, until
 
 
@@ -189,5 +191,29 @@ def test_stamps_of_a_child_are_trusted_but_for_local():
 def test_who_may_say_hello_at_all(peer, errnum):
     async def story(parent):
         assert parent.overlay._admit(peer) == errnum
+
+    run(story)
+
+
+def test_a_child_that_waits_to_be_admitted_is_read_on_to_a_limit_and_leaves_as_any_other():
+    async def story(parent):
+        children = parent.overlay._children
+        ready, children._ready = children._ready, lambda: False
+        child = parent.connect()
+        say(child, hello.encode(HELLO))
+        await until(lambda: children._held)
+        (link,) = children._held
+        with mock.patch.object(type(link), "pause") as pause:
+            for _ in range(HELD_MSGS - 1):
+                say(child, request("early"))
+            await until(lambda: len(children._held[link]) == HELD_MSGS)
+            pause.assert_not_called()
+            say(child, request("one.too.many"))
+            await until(lambda: pause.called)
+        child.link.close()
+        await until(lambda: not children._held)
+        children._ready = ready
+        children.admit_held()
+        assert parent.overlay.online_children() == []
 
     run(story)

@@ -28,7 +28,7 @@ def test_hello_says_who_we_are():
     async def tell(story):
         told = decode_json(story.link.inbox[0].payload)
         ours = told.pop("headgate")
-        assert (ours["batch"], ours["keepalive_s"]) == (1, 5.0)
+        assert (ours["batch"], ours["keepalive_s"]) == (2, 5.0)
         assert told == {
             "rank": 1,
             "version": 0x5800,

@@ -1,26 +1,28 @@
-"""Many messages in one ZeroMQ message.
+"""Many messages in one ZeroMQ message, or one in many.
 
-A batch is a ZeroMQ message with one part (behind the identity that ROUTER adds) that holds framed messages back to
-back, at most ``BATCH_BYTES`` and ``BATCH_MSGS``. It cannot be mistaken: it begins with the frame magic, and the only
-other message of one part is a bare PROTO of 20 bytes, which begins with 0x8E. CURVE boxes each part and libzmq
-handles each part by itself, so a batch is an order of magnitude cheaper than plain multi-part. Only Headgate peers
-that agreed on it get batches.
+A batch is a ZeroMQ message with one part (behind the identity that ROUTER adds) that holds a piece of a stream of
+framed messages: whole ones back to back, or, of a large one, as much as is sealed at a time; then the rest comes next.
+It cannot be mistaken: a framed message begins with its magic, and the only other message of one part is a bare PROTO of
+20 bytes, which begins with 0x8E. CURVE boxes each part and libzmq handles each part by itself, so a batch is an order
+of magnitude cheaper than plain multi-part. Only Headgate peers that agreed on it ("batch": 2 in hello) get batches.
+Those that libzmq sends have whole messages, at most ``BATCH_BYTES`` and ``BATCH_MSGS``.
 
 Messages wait in an outbox in the *form* in which they are sent: ``bytes`` is a framed message for a batch, a list is
 the parts of a plain one.
 """
 
+# compiled: mypyc
+
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import zmq
-
-from broker.errors import DecodeError
-from broker.wire.framing import Splitter
 from broker.wire.message import MAGIC_DEPLOYED, MAGIC_TEXT, Message
 from broker.wire.parts import part_data
+
+if TYPE_CHECKING:
+    import zmq
 
 BATCH_BYTES: Final = 256 << 10
 """A batch ends before this size; one larger message would delay the others behind it."""
@@ -51,9 +53,9 @@ def plain(message: Message) -> list[bytes | memoryview]:
     return parts
 
 
-def form_size(form: Form) -> int:
-    """Bytes the outbox counts for ``form``."""
-    return len(form) if isinstance(form, bytes) else sum(map(len, form))
+def form_size(form: Form | memoryview) -> int:
+    """Bytes the outbox counts for ``form``, or for a piece of a framed one."""
+    return sum(map(len, form)) if isinstance(form, list) else len(form)
 
 
 def form_type(form: Form) -> int:
@@ -85,20 +87,6 @@ def data_of(frames: Sequence[zmq.Frame]) -> list[Part]:
     return [*(frame.bytes for frame in frames[:at]), frames[at].buffer, frames[-1].bytes]
 
 
-def is_batch(parts: Sequence[Part]) -> bool:
-    """Whether a received message is a batch."""
-    return len(parts) == 1 and parts[0][:4] in (MAGIC_DEPLOYED, MAGIC_TEXT)
-
-
-def unbatch(data: bytes, max_bytes: int, out: list[Message]) -> None:
-    """Append the messages of a batch to ``out``; each may have ``max_bytes``.
-
-    Raises:
-        ProtocolError: something in it is no message; what stands in front of that is in ``out``.
-    """
-    splitter = Splitter(max_bytes)
-    out += splitter.feed(data)
-    if splitter.failure is not None:
-        raise splitter.failure
-    if splitter.pending_bytes:
-        raise DecodeError(f"a batch of {len(data)} bytes ends {splitter.pending_bytes} bytes into a frame")
+def is_framed(part: Part) -> bool:
+    """Whether the only part of a received message begins a framed one, and is a batch."""
+    return part[:4] in (MAGIC_DEPLOYED, MAGIC_TEXT)

@@ -1,0 +1,343 @@
+"""The link of a connected stream socket. What its bytes mean is its codec's.
+
+``send`` puts forms into the outbox, ``flush`` has the codec make bytes of some of them, or of a piece of a large one,
+and writes these. What the kernel does not take is the *rest*: it is sent before anything else, since bytes that were
+made (and sealed) once cannot be made again. Their forms stay in the outbox, and leave it as the bytes do: limits hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, ProtocolError, Untranslatable
+from broker.identity import PeerInfo
+from broker.transport.batching import Form, form_size, form_type
+from broker.transport.codec import Codec
+from broker.transport.leaving import Leaving
+from broker.transport.link import Link, Options
+from broker.wire.message import Message
+
+log = logging.getLogger("headgate")
+
+READ_BYTES: Final = 128 << 10
+"""One read at most; half of what a batch may hold, so that one greedy peer costs the others one batch."""
+WRITE_BYTES: Final = 256 << 10
+"""What is made at a time, but of a form in parts, which is made whole."""
+_HUNG_UP: Final = (errno.EPIPE, errno.ECONNRESET)
+
+_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = WeakKeyDictionary()
+
+
+def _buffer() -> bytearray:
+    """The receive buffer that all links of this loop share: codecs keep only what is not complete."""
+    loop = asyncio.get_running_loop()
+    buffer = _buffers.get(loop)
+    if buffer is None:
+        buffer = _buffers[loop] = bytearray(READ_BYTES)
+    return buffer
+
+
+class StreamLink(Link):
+    """Messages over one connected socket, which does not block.
+
+    Args:
+        sock: is the link's from here on.
+
+    ``_rest`` are bytes that were made and not taken, ``_plain`` the bytes of forms that they stand for.
+    """
+
+    __slots__ = ("_buffer", "_codec", "_loop", "_lost", "_plain", "_rest", "_sock", "_writing")
+
+    def __init__(self, sock: socket.socket, peer: PeerInfo, options: Options, codec: Codec) -> None:
+        super().__init__(peer, options)
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._buffer = _buffer()
+        self._codec = codec
+        codec.untranslatable = self.dropped
+        self._rest: bytes | memoryview = b""
+        self._plain = 0
+        self._writing = False
+        self._lost: LinkError | None = None
+
+    def enable_batch(self) -> None:
+        """See ``Link.enable_batch``."""
+        self._codec.enable_batch()
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Read again."""
+        if self.ended is None:
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def pause(self) -> None:
+        """Stop reading; the kernel's buffer fills and the peer blocks.
+
+        Over TCP its system gives a connection up on which it could send nothing for ``tuning.UNCONFIRMED_MS``.
+        """
+        if self.ended is None and self._lost is None:
+            self._loop.remove_reader(self._sock.fileno())
+
+    def _readable(self) -> None:
+        buffer = self._buffer
+        try:
+            count = self._sock.recv_into(buffer, self.flusher.read_bytes)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            kind = LinkEnded if error.errno == errno.ECONNRESET else LinkBroken
+            self._shut(kind(f"reading from {self.peer.address}: {error.strerror}", error.errno))
+            return
+        if count == 0:
+            self._shut(self._lost or LinkEnded(f"{self.peer.address} closed the connection"))
+            return
+        self._deliver(bytes(memoryview(buffer)[:count]))
+
+    def _deliver(self, data: bytes) -> None:
+        codec = self._codec
+        try:
+            messages = codec.feed(data)
+            if messages and self.receiver is not None:
+                self.receiver.received(self, messages)
+        except Exception:  # costs this link, no other
+            log.exception("%s: its messages broke their receiver", self.peer.address)
+            self._shut(LinkBroken(f"{self.peer.address}: its messages broke their receiver"))
+        if self.ended is None:
+            self._pay()
+            if codec.failure is not None:
+                self._refuse(codec.failure)
+
+    def _refuse(self, failure: ProtocolError) -> None:
+        """What the peer sent is no message: nothing after it can be trusted, so the link ends."""
+        self.flush()
+        self.abort(LinkBroken(f"{self.peer.address}: {failure}", failure.errno))
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        """Queue ``message``; see ``Link.send``. Its form is made now, so it may be patched afterwards."""
+        outbox = self.outbox
+        try:
+            form = self._codec.form(message)
+        except Untranslatable as error:
+            self.refuse(message, error)
+            return
+        if outbox.queue is None:
+            fresh = outbox.unflushed
+            if not fresh:
+                self.flusher.touch(self)
+            fresh.append(form)
+        elif self.ended is None:
+            outbox.enqueue(form, form_size(form), message.head[3])
+
+    def flush(self) -> None:
+        """Write what was sent since the last flush; queue what the kernel does not take."""
+        outbox = self.outbox
+        fresh = outbox.unflushed
+        if not fresh:
+            return
+        outbox.unflushed = []
+        if self.ended is not None or self._lost is not None:
+            outbox.discarded += len(fresh)
+            return
+        start = begun = made = 0
+        while start < len(fresh) and not self._rest and self.ended is None:
+            forms = fresh[start:] if start else fresh
+            pieces, size = self._pieces(forms, begun)
+            taken = self._write_pieces(pieces, size)
+            if self._rest:
+                begun += taken
+                made = len(pieces)
+            elif isinstance(pieces[0], memoryview) and begun + size < form_size(forms[0]):
+                begun += size
+            else:
+                begun = 0
+                start += len(pieces)
+                outbox.sent += len(pieces)
+        if start or begun:
+            outbox.progressed()
+        if start < len(fresh):
+            rest = [(form, form_size(form), form_type(form)) for form in fresh[start:]]
+            outbox.enqueue_rest(rest, begun, made)
+            self._want_write(True)
+        self._left()
+
+    def _pieces(self, forms: list[Form], begun: int) -> tuple[Sequence[Form | memoryview], int]:
+        """What is encoded next of ``forms``, of whose first ``begun`` bytes were, and its size.
+
+        That is all of them, as many as fit into ``WRITE_BYTES``, or as much of the first one.
+        """
+        first = forms[0]
+        if isinstance(first, bytes) and (begun or len(first) > WRITE_BYTES):
+            if not begun:
+                self._begins(first, self.outbox.sent + 1)
+            piece = memoryview(first)[begun : begun + WRITE_BYTES]
+            return (piece,), len(piece)
+        size = count = 0
+        for count, form in enumerate(forms):
+            length = form_size(form)
+            if count and size + length > WRITE_BYTES:
+                break
+            size += length
+            self._begins(form, self.outbox.sent + count + 1)
+        else:
+            return forms, size
+        return forms[:count], size
+
+    def _begins(self, form: Form, number: int) -> None:
+        """``form``, which is message ``number`` of those that were sent, is encoded next."""
+
+    def _left(self) -> None:
+        """Forms may have left."""
+
+    def _write_pieces(self, pieces: Sequence[Form | memoryview], size: int) -> int:
+        """Write ``pieces`` of ``size`` bytes; what is not taken becomes the rest.
+
+        Returns:
+            What was taken of ``size``.
+        """
+        data = self._codec.encode(pieces)
+        sent = self._write(data)
+        if sent == len(data):
+            return size
+        taken = size * sent // len(data)
+        self._rest, self._plain = memoryview(data)[sent:], size - taken
+        return taken
+
+    def _pay(self) -> None:
+        """Send what the codec owes by itself, unless something waits that it can go with."""
+        if self._codec.owed and not self._rest and self.outbox.queue is None and self.ended is None:
+            self._write_pieces((), 0)
+            self._want_write(bool(self._rest))
+
+    def _write(self, data: bytes | memoryview) -> int:
+        """Bytes the kernel took. All, where the peer has hung up: it misses nothing, and what it sent comes first."""
+        try:
+            return self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            text = f"writing to {self.peer.address}: {error.strerror}"
+            if error.errno not in _HUNG_UP:
+                self._shut(LinkBroken(text, error.errno))
+            else:
+                self.lose(LinkEnded(text, error.errno))
+            return len(data)
+
+    def _writable(self) -> None:
+        try:
+            self._drain()
+        except Exception as error:  # else it would be called again and again
+            log.exception("%s: cannot send", self.peer.address)
+            self._shut(LinkBroken(f"{self.peer.address}: cannot send: {error!r}"))
+
+    def _drain(self) -> None:
+        """The kernel takes more: of the rest, or of the queue."""
+        outbox, rest = self.outbox, self._rest
+        taken = 0
+        if rest:
+            sent = self._write(rest)
+            taken = self._plain * sent // len(rest)
+            self._rest = memoryview(rest)[sent:]
+            self._plain -= taken
+        elif outbox.queue:
+            form, size, _marks = outbox.queue[0]
+            taken = self._write_pieces(*self._pieces(outbox.oldest(WRITE_BYTES), form_size(form) - size))
+        if self.ended is not None:
+            return
+        if taken:
+            outbox.consume(taken)
+            outbox.progressed()
+        self._left()
+        outbox.settle()
+        if not self._rest and outbox.queue is None:
+            self._want_write(False)
+            self._pay()
+
+    def _want_write(self, wanted: bool) -> None:
+        if self.ended is not None:
+            return
+        if wanted and not self._writing:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        elif self._writing and not wanted:
+            self._loop.remove_writer(self._sock.fileno())
+        self._writing = wanted
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def lose(self, error: LinkError) -> None:
+        """The connection is over: what came by it is handed over, paused or not, then the link ends with ``error``."""
+        if self.ended is None and self._lost is None:
+            self._want_write(False)
+            self._lost = error
+            if (
+                self._sock.family == socket.AF_UNIX
+            ):  # a peer that shut down reading alone could still write, for ever
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RD)
+            if self.receiver is not None:
+                self.resume()
+
+    def close(self, reason: str = "") -> None:
+        """End with LinkClosed. What is queued follows as far as the peer takes it."""
+        if self.ended is not None:
+            return
+        self.flush()
+        outbox = self.outbox
+        if outbox.queue:
+            self._writable()  # now: the process may leave
+        if self._is_open() and (outbox.queue or self._sock.family != socket.AF_UNIX):
+            self._release()
+            left: deque[Form | memoryview] = deque()
+            while outbox.queue:
+                size, form = outbox.queue[0][1], outbox.dequeue()
+                if self._plain >= size:  # it is in the rest
+                    self._plain -= size
+                else:
+                    sent = form_size(form) - size + self._plain
+                    left.append(memoryview(form)[sent:] if sent else form)
+                    self._plain = 0
+            Leaving(self._loop, self._sock, self._rest, left, self._encode_some)
+            self.finish(LinkClosed(reason or "closed"))
+        else:
+            self._shut(LinkClosed(reason or "closed"))
+
+    def _is_open(self) -> bool:
+        return self.ended is None and self._lost is None
+
+    def _encode_some(self, forms: deque[Form | memoryview]) -> bytes:
+        """The next bytes of a connection that leaves."""
+        pieces: list[Form | memoryview] = [forms.popleft()]
+        size = form_size(pieces[0])
+        if size > WRITE_BYTES and not isinstance(pieces[0], list):
+            whole = memoryview(pieces[0])
+            pieces = [whole[:WRITE_BYTES]]
+            forms.appendleft(whole[WRITE_BYTES:])
+        while forms and size + form_size(forms[0]) <= WRITE_BYTES:
+            size += form_size(forms[0])
+            pieces.append(forms.popleft())
+        return self._codec.encode(pieces)
+
+    def abort(self, error: LinkError) -> None:
+        """End at once with ``error``."""
+        self._shut(error)
+
+    def _shut(self, error: LinkError) -> None:
+        if self.ended is None:
+            self._release()
+            self._sock.close()
+            self.finish(error)
+
+    def _release(self) -> None:
+        fd = self._sock.fileno()
+        self._loop.remove_reader(fd)
+        self._loop.remove_writer(fd)

@@ -1,0 +1,235 @@
+"""One connection of ZMTP 3.1, sans I/O: bytes in, messages and bytes out (ZeroMQ RFC 37)."""
+
+# compiled: mypyc
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+from broker.errors import DecodeError, MessageTooLarge, ProtocolError
+from broker.transport.batching import Part
+from broker.transport.zmtp.frames import (
+    COMMAND,
+    GREETING_BYTES,
+    IDENTITY_MAX,
+    MORE,
+    FrameReader,
+    check_greeting,
+    command,
+    greeting,
+    head_of,
+    split_command,
+)
+from broker.transport.zmtp.mechanisms import MESSAGE_OVERHEAD, Mechanism, Refused, refusal
+
+HANDSHAKE_BYTES: Final = 4096
+"""The largest command of a handshake; libzmq's INITIATE has about 300."""
+PARTS_MAX: Final = 4096
+"""Parts of one message; a Flux message has one for each hop and four more."""
+PING_CONTEXT_MAX: Final = 16
+OWED_BYTES: Final = 4 << 10
+"""Answers to pings that may wait; a peer that pings on and reads none is cut off."""
+_PEERS: Final = (b"DEALER", b"ROUTER", b"REQ", b"REP")
+
+
+class State(Enum):
+    """Where a connection stands; it goes through these from top to bottom, a client's without ASKED."""
+
+    GREETING = "greeting"
+    HANDSHAKE = "handshake"
+    ASKED = "asked"
+    """A server's: it is known who the peer says that it is, and ``grant`` or ``refuse`` is due."""
+    OPEN = "open"
+
+
+class Connection:
+    """Either side of one connection.
+
+    Args:
+        mechanism: of our side.
+
+    Attributes:
+        state: see ``State``.
+        failure: None, or why nothing more is read: a ProtocolError; of a dialer that was not let in ``Refused``.
+        owed: bytes that have to be sent, before anything that is sealed later.
+        identity: the peer's; b"" where it says none.
+    """
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self.mechanism = mechanism
+        self.state = State.GREETING
+        self.failure: ProtocolError | None = None
+        self.owed = bytearray(greeting(mechanism.name, as_server=mechanism.as_server))
+        self.identity = b""
+        self._seals = mechanism.seals
+        self._early = b""
+        self._frames = FrameReader(HANDSHAKE_BYTES)
+        self._max_bytes = 0
+        self._parts: list[Part] = []
+        self._size = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes held of what is not complete."""
+        return len(self._early) + self._frames.pending_bytes + self._size
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> list[list[Part]]:
+        """The messages, as lists of parts, that ``data`` completes. Never raises: see ``failure``.
+
+        Until the connection is open there are none: what came early is kept for the first ``feed`` behind it. A server
+        that is asked is to answer before it feeds more.
+        """
+        out: list[list[Part]] = []
+        if self.failure is not None:
+            return out
+        try:
+            if self.state is State.OPEN:
+                self._read(data, out)
+            else:
+                self._shake(data)
+        except ProtocolError as failure:
+            self.failure = failure
+            self._parts, self._size = [], 0
+        return out
+
+    def _shake(self, data: bytes) -> None:
+        self._early += data
+        if self.state is State.GREETING:
+            check_greeting(self._early, self.mechanism.name)
+            if len(self._early) < GREETING_BYTES:
+                return
+            self._early = self._early[GREETING_BYTES:]
+            self.state = State.HANDSHAKE
+            self._say(self.mechanism.begin())
+        while self.state is State.HANDSHAKE:
+            body = self._next_command()
+            if body is None:
+                return
+            self._say(self.mechanism.take(body))
+            if self.mechanism.metadata is not None:
+                self._meet(self.mechanism.metadata)
+
+    def _next_command(self) -> bytes | None:
+        """The next frame of the handshake; what follows it stays where it is."""
+        data = self._early
+        if len(data) < 2:
+            return None
+        if data[0] == COMMAND:
+            head, size = 2, data[1]
+        elif data[0] == COMMAND | 2:
+            head, size = 9, int.from_bytes(data[1:9], "big")
+        else:
+            raise DecodeError(f"a frame with flags {data[0]:#04x} in the handshake, expected a command")
+        if len(data) >= head and size > HANDSHAKE_BYTES:
+            raise MessageTooLarge(
+                f"a command of {size} bytes in the handshake, the largest is {HANDSHAKE_BYTES}"
+            )
+        if len(data) < head + size:
+            return None
+        self._early = data[head + size :]
+        return data[head : head + size]
+
+    def _meet(self, metadata: dict[bytes, bytes]) -> None:
+        kind, self.identity = metadata.get(b"socket-type", b""), metadata.get(b"identity", b"")
+        if kind not in _PEERS:
+            raise DecodeError(
+                f"a peer of type {kind[:16]!r}, expected {', '.join(map(bytes.decode, _PEERS))}"
+            )
+        if len(self.identity) > IDENTITY_MAX:
+            raise DecodeError(f"an identity of {len(self.identity)} bytes, the longest has {IDENTITY_MAX}")
+        self.state = State.ASKED if self.mechanism.as_server else State.OPEN
+        self._seals = self.mechanism.seals
+
+    def _say(self, body: bytes) -> None:
+        if body:
+            self.owed += command(body)
+
+    def grant(self) -> None:
+        """A server's: let the peer in."""
+        self._say(self.mechanism.grant())
+        self._seals = self.mechanism.seals
+        self.state = State.OPEN
+
+    def refuse(self) -> None:
+        """A server's: tell the peer that it does not get in; the connection is to be closed then."""
+        self._say(refusal())
+        self.failure = Refused("by us")
+
+    def limit(self, max_bytes: int) -> None:
+        """The largest message that the peer may send, now that it is known who it is."""
+        self._max_bytes = max_bytes
+        self._frames.max_bytes = max_bytes + MESSAGE_OVERHEAD
+
+    def _read(self, data: bytes, out: list[list[Part]]) -> None:
+        if self._early:
+            data, self._early = self._early + data, b""
+        frames: list[tuple[int, bytes]] = []
+        seals = self._seals
+        try:
+            self._frames.feed(data, frames)
+        finally:  # what stands before a bad frame counts
+            for flags, body in frames:
+                part: Part = body
+                if seals is not None:
+                    flags, part = seals.open(flags, body)
+                if flags == 0 and not self._parts:  # as nearly all
+                    out.append([part])
+                elif flags & COMMAND:
+                    self._obey(bytes(part))
+                else:
+                    self._add(part, flags & MORE, out)
+
+    def _add(self, part: Part, more: int, out: list[list[Part]]) -> None:
+        parts = self._parts
+        parts.append(part)
+        self._size += len(part)
+        if self._size > self._max_bytes:
+            raise MessageTooLarge(
+                f"message of {self._size} bytes and more, the cap for this peer is {self._max_bytes}"
+            )
+        if len(parts) > PARTS_MAX:
+            raise DecodeError(f"a message of more than {PARTS_MAX} parts")
+        if not more:
+            self._parts, self._size = [], 0
+            out.append(parts)
+
+    def _obey(self, body: bytes) -> None:
+        """A command between two messages; those that we do not know are passed over (RFC 37)."""
+        if self._parts:
+            raise DecodeError("a command between the parts of a message")
+        name, data = split_command(body)
+        if name == b"PING":
+            if not 2 <= len(data) <= 2 + PING_CONTEXT_MAX:
+                raise DecodeError(f"a PING of {len(data)} bytes, expected 2 to {2 + PING_CONTEXT_MAX}")
+            if len(self.owed) > OWED_BYTES:
+                raise DecodeError("pings whose answers are not read")
+            pong: list[bytes] = []
+            self.frame(COMMAND, b"\x04PONG" + data[2:], pong)
+            self.owed += b"".join(pong)
+        elif name == b"ERROR":
+            raise DecodeError("an ERROR behind the handshake")
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def frame(self, flags: int, data: Part, out: list[bytes]) -> None:
+        """Append a frame, in pieces, to ``out``. Where the mechanism seals, they have to be sent in this order."""
+        if self._seals is None:
+            out.append(head_of(len(data), flags))
+            out.append(bytes(data))
+        else:
+            self._seals.seal(flags, data, out)
+
+    def encode(self, parts: Sequence[Part], out: list[bytes]) -> None:
+        """Append the frames of one message, in pieces, to ``out``."""
+        last = len(parts) - 1
+        for at, part in enumerate(parts):
+            self.frame(MORE if at < last else 0, part, out)
+
+    def take_owed(self) -> bytes:
+        """What has to be sent now, which is forgotten here."""
+        owed, self.owed = bytes(self.owed), bytearray()
+        return owed

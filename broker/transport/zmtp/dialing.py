@@ -1,0 +1,100 @@
+"""The dialing side of ZMTP on the loop: one attempt at one address."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import uuid
+from typing import Final
+
+from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError, LinkRefused
+from broker.identity import PeerInfo
+from broker.secret import masked
+from broker.transport import curve
+from broker.transport.link import Options
+from broker.transport.zeromq.address import Endpoint, unproven
+from broker.transport.zeromq.tuning import CONNECT_MS, HANDSHAKE_MS
+from broker.transport.zmtp import sockets
+from broker.transport.zmtp.connection import Connection, State
+from broker.transport.zmtp.frames import Mismatch
+from broker.transport.zmtp.link import ZmtpLink
+from broker.transport.zmtp.listening import pair_of
+from broker.transport.zmtp.mechanisms import CurveClient, Mechanism, Null, Refused
+
+_READ_BYTES: Final = 4096
+
+
+async def open_link(endpoint: Endpoint, uri: str, options: Options) -> ZmtpLink:
+    """Connect to a resolved ``endpoint`` and shake hands.
+
+    Raises:
+        LinkRefused: the peer does not let us in, is nobody whom we trust, or speaks otherwise.
+        LinkBroken: nobody there, or no answer in time.
+        LinkEnded: it hung up in the middle, as who has another key does.
+        ConfigError: the certificate cannot be used.
+    """
+    identity: bytes = options.extra.get("identity") or str(uuid.uuid4()).encode()
+    told = options.extra.get("curve")
+    connection = Connection(_mechanism(told, {b"Socket-Type": b"DEALER", b"Identity": identity}))
+    sock = await _connect(endpoint, uri, proven=unproven(endpoint, told) is None)
+    try:
+        async with asyncio.timeout(HANDSHAKE_MS / 1000):  # whoever listens may be frozen
+            await _shake_hands(sock, connection, masked(uri))
+    except TimeoutError as error:
+        sock.close()
+        raise LinkBroken(f"{masked(uri)}: no handshake in time", errno.ETIMEDOUT) from error
+    except BaseException:
+        sock.close()
+        raise
+    key = told.server_key if isinstance(told, curve.CurveClient) else None
+    peer = PeerInfo(uri, key=key, local=endpoint.scheme == "ipc")
+    return ZmtpLink(sock, peer, options, connection, identity)
+
+
+def _mechanism(told: object, properties: dict[bytes, bytes]) -> Mechanism:
+    if told is None:
+        return Null(properties, as_server=False)
+    if not isinstance(told, curve.CurveClient):
+        raise ConfigError(f"curve of a dialer: {type(told).__name__}, expected CurveClient")
+    return CurveClient(properties, pair_of(told.certificate), curve.raw_key(told.server_key))
+
+
+async def _connect(endpoint: Endpoint, uri: str, *, proven: bool) -> socket.socket:
+    uri = masked(uri)
+    try:
+        async with asyncio.timeout(CONNECT_MS / 1000):
+            return await sockets.connect(endpoint, proven=proven)
+    except TimeoutError as error:
+        raise LinkBroken(f"{uri}: connection refused or unreachable", errno.ECONNREFUSED) from error
+    except OSError as error:
+        text = f"{uri}: connection refused or unreachable ({error.strerror or error})"
+        raise LinkBroken(text, errno.ECONNREFUSED) from error
+
+
+async def _shake_hands(sock: socket.socket, connection: Connection, uri: str) -> None:
+    loop = asyncio.get_running_loop()
+    while connection.state is not State.OPEN:
+        try:
+            if connection.owed:
+                await loop.sock_sendall(sock, connection.take_owed())
+            data = await loop.sock_recv(sock, _READ_BYTES)
+        except OSError as error:
+            raise _hung_up(uri) from error
+        if not data:
+            raise _hung_up(uri)
+        connection.feed(data)
+        failure = connection.failure
+        if isinstance(failure, Refused):
+            why = "our key or user is not on its list, or may not have a connection now"
+            raise LinkRefused(f"{uri} refused us: ZAP {failure.reason}, {why}", errno.EPERM)
+        if isinstance(failure, Mismatch):
+            raise LinkRefused(
+                f"{uri}: one side speaks CURVE and the other plaintext ({failure})", errno.EPROTO
+            )
+        if failure is not None:
+            raise LinkRefused(f"{uri} breaks the ZMTP handshake ({failure})", errno.EPROTO)
+
+
+def _hung_up(uri: str) -> LinkError:
+    return LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET)

@@ -1,0 +1,64 @@
+"""The link of one connection of ZMTP."""
+
+from __future__ import annotations
+
+import socket
+
+from broker.identity import PeerInfo
+from broker.transport.batching import ALONE_BYTES, Form, form_size, form_type
+from broker.transport.link import Options
+from broker.transport.stream import StreamLink
+from broker.transport.zmtp.codec import ZmtpCodec
+from broker.transport.zmtp.connection import Connection
+from broker.wire.message import MARK, REQUEST, control
+
+
+class ZmtpLink(StreamLink):
+    """The link of one connection.
+
+    Attributes:
+        identity: that of the dialer.
+    """
+
+    __slots__ = ("_early", "_mark", "_reading", "identity")
+
+    def __init__(
+        self, sock: socket.socket, peer: PeerInfo, options: Options, connection: Connection, identity: bytes
+    ) -> None:
+        super().__init__(sock, peer, options, ZmtpCodec(connection, options, options.max_bytes(peer)))
+        self.identity = identity
+        self._mark = 0
+        self._reading = False
+        self._early = True
+
+    def resume(self) -> None:
+        """See ``Link.resume``; what came with the end of the handshake comes first."""
+        self._reading = True
+        if self._early:
+            self._loop.call_soon(self._feed_early)
+        super().resume()
+
+    def pause(self) -> None:
+        """See ``Link.pause``."""
+        self._reading = False
+        super().pause()
+
+    def _feed_early(self) -> None:
+        if self._early and self._reading and self.ended is None:
+            self._early = False
+            self._deliver(b"")
+
+    def _begins(self, form: Form, number: int) -> None:
+        """See ``StreamLink``. A large request is followed by a mark, which tells of its handling (``in_flight``)."""
+        size = form_size(form)
+        if (
+            size > ALONE_BYTES
+            and form_type(form) == REQUEST
+            and self.outbox.in_flight.sends_large(number, size)
+        ):
+            self._mark = number
+
+    def _left(self) -> None:
+        if 0 < self._mark <= self.outbox.sent and self.ended is None:
+            self._mark = 0
+            self.send(control(MARK, self.outbox.sent & 0xFFFFFFFF))
