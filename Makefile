@@ -86,7 +86,7 @@ marked = $(sort $(shell grep -rlE 'mark\.$1\b' tests --include='test_*.py'))
 run: $(VENV)/.stamp-run ## a tree of SIZE brokers and a gateway with its dashboard on this machine, until Ctrl-C
 	@exec $(VENV)/bin/headgate up --size $(SIZE)
 
-test: $(VENV)/.stamp-test system-packages ## every part of the product, in four to five minutes on two cores
+test: $(VENV)/.stamp-test system-packages ## every part of the product, in three to five minutes on two cores
 	$(COMPUTING) -m '$(FAST)' $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,$(DOCTESTS))
 
@@ -117,10 +117,11 @@ oslo: $(VENV)/.stamp-test system-packages ## of interop, what is about oslo.mess
 	$(WAITING) --dist loadgroup -m 'interop and not (bench or slow) $(BETWEEN)' tests/interop/test_oslo_*.py tests/interop/test_readme_oslo.py $(PYTEST_ARGS)
 
 TLS := docs/examples/headgate-tls
-example: $(VENV)/.stamp-test ## a transport that is a distribution of its own: the contract, our checks of trees on it
+example: $(VENV)/.stamp-test ## a transport that is a distribution of its own: the contract; our checks of trees on it, and on ZMTP in the loop
 	@$(INSTALL) --no-deps --upgrade --target build/headgate-tls ./$(TLS)
 	cd $(TLS) && PYTHONPATH=$(CURDIR)/build/headgate-tls:$(CURDIR) PYTHONDONTWRITEBYTECODE= $(CURDIR)/$(PY) -m pytest --timeout 120 $(PYTEST_ARGS)
 	HEADGATE_TEST_TREE=tls_tree PYTHONPATH=build/headgate-tls:$(TLS)/tests $(COMPUTING) -m '$(FAST)' tests/unit/node/overlay $(PYTEST_ARGS)
+	HEADGATE_TEST_TREE=tests.unit.node.overlay.loop_tree $(COMPUTING) -m '$(FAST)' tests/unit/node/overlay $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-spark $(VENV)/.stamp-lint system-packages ## the long stories, ten schedules of faults, the fuzzers, more examples of each property
 	HEADGATE_SOAK=1 $(PYTEST) -m 'slow or story' --timeout 1800 $(PYTEST_ARGS)

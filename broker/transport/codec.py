@@ -27,7 +27,10 @@ class Codec(Protocol):
         form: what waits in the outbox for a message: ``bytes`` with a frame, or a list of parts. Raises
             Untranslatable where the link's dialect cannot carry it.
         untranslatable: told of each message that arrived and has no form in our dialect; set by the link.
+        early: whether something may have come with the end of a handshake, which ``feed(b"")`` then gives.
     """
+
+    early: bool
 
     failure: ProtocolError | None
     form: Callable[[Message], Any]
@@ -55,14 +58,14 @@ class FluxCodec:
         strict: makes the frame that ``strict_rfc3`` asks for; None: the deployed one.
     """
 
-    __slots__ = ("_splitter", "_strict", "failure", "form", "owed", "untranslatable")
+    __slots__ = ("_splitter", "_strict", "early", "failure", "form", "owed", "untranslatable")
 
     def __init__(self, max_bytes: int, strict: Callable[[Message], bytes] | None = None) -> None:
         self._splitter = Splitter(max_bytes)
         self._strict = strict
         self.failure: ProtocolError | None = None
         self.form: Callable[[Message], Any] = strict or Message.framed
-        self.owed = False
+        self.early = self.owed = False
         self.untranslatable: Callable[[Untranslatable], object] = lambda _error: None
 
     def feed(self, data: bytes) -> list[Message]:

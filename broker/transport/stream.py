@@ -54,7 +54,18 @@ class StreamLink(Link):
     ``_rest`` are bytes that were made and not taken, ``_plain`` the bytes of forms that they stand for.
     """
 
-    __slots__ = ("_buffer", "_codec", "_loop", "_lost", "_plain", "_rest", "_sock", "_writing")
+    __slots__ = (
+        "_buffer",
+        "_codec",
+        "_early",
+        "_loop",
+        "_lost",
+        "_plain",
+        "_reading",
+        "_rest",
+        "_sock",
+        "_writing",
+    )
 
     def __init__(self, sock: socket.socket, peer: PeerInfo, options: Options, codec: Codec) -> None:
         super().__init__(peer, options)
@@ -65,7 +76,8 @@ class StreamLink(Link):
         codec.untranslatable = self.dropped
         self._rest: bytes | memoryview = b""
         self._plain = 0
-        self._writing = False
+        self._writing = self._reading = False
+        self._early = codec.early
         self._lost: LinkError | None = None
 
     def enable_batch(self) -> None:
@@ -76,8 +88,17 @@ class StreamLink(Link):
 
     def resume(self) -> None:
         """Read again."""
+        self._reading = True
         if self.ended is None:
+            if self._early:
+                self._loop.call_soon(self._feed_early)
             self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    def _feed_early(self) -> None:
+        """What came before there was a link comes first."""
+        if self._early and self._reading and self.ended is None:
+            self._early = False
+            self._deliver(b"")
 
     def pause(self) -> None:
         """Stop reading; the kernel's buffer fills and the peer blocks.
@@ -85,6 +106,7 @@ class StreamLink(Link):
         Over TCP its system gives a connection up on which it could send nothing for ``tuning.UNCONFIRMED_MS``.
         """
         if self.ended is None and self._lost is None:
+            self._reading = False
             self._loop.remove_reader(self._sock.fileno())
 
     def _readable(self) -> None:

@@ -30,6 +30,7 @@ class ZmtpCodec:
         connection.limit(max_bytes)
         self._connection = connection
         self._forms = MessageForms(options, max_bytes)
+        self.early = True
         self.failure: ProtocolError | None = None
         self.form: Callable[[Message], Any] = self._forms.form
         self.untranslatable: Callable[[Untranslatable], object] = lambda _error: None

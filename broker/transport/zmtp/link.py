@@ -20,7 +20,7 @@ class ZmtpLink(StreamLink):
         identity: that of the dialer.
     """
 
-    __slots__ = ("_early", "_mark", "_reading", "identity")
+    __slots__ = ("_mark", "identity")
 
     def __init__(
         self, sock: socket.socket, peer: PeerInfo, options: Options, connection: Connection, identity: bytes
@@ -28,25 +28,6 @@ class ZmtpLink(StreamLink):
         super().__init__(sock, peer, options, ZmtpCodec(connection, options, options.max_bytes(peer)))
         self.identity = identity
         self._mark = 0
-        self._reading = False
-        self._early = True
-
-    def resume(self) -> None:
-        """See ``Link.resume``; what came with the end of the handshake comes first."""
-        self._reading = True
-        if self._early:
-            self._loop.call_soon(self._feed_early)
-        super().resume()
-
-    def pause(self) -> None:
-        """See ``Link.pause``."""
-        self._reading = False
-        super().pause()
-
-    def _feed_early(self) -> None:
-        if self._early and self._reading and self.ended is None:
-            self._early = False
-            self._deliver(b"")
 
     def _begins(self, form: Form, number: int) -> None:
         """See ``StreamLink``. A large request is followed by a mark, which tells of its handling (``in_flight``)."""

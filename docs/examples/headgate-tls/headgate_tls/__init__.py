@@ -3,7 +3,7 @@
 ::
 
     certificates  the options, contexts of ``ssl`` made from them, and what a peer's certificate proves
-    link          framed messages on a TLS connection
+    session       the handshake, and framed messages behind it as the codec of a ``StreamLink``
     listener      accepts, judges, greets with one byte: 0, or the errno of a refusal
 """
 
@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 
-from broker.errors import LinkBroken, LinkError, LinkRefused
+from broker.errors import LinkBroken, LinkRefused
+from broker.identity import PeerInfo
 from broker.schemes import Capabilities, beyond_loopback, check_port, host_of
 from broker.transport.link import Accept, Link, Listener, Options
+from broker.transport.stream import StreamLink
 from headgate_tls.certificates import TlsOptions, check_key, client_context, peer_of
-from headgate_tls.link import SHUTDOWN_S, TlsLink
 from headgate_tls.listener import TlsListener
+from headgate_tls.session import Session, TlsCodec
 
 NEXT_ADDRESS_S = 0.25
 """Where a name has several addresses, the next one is tried beside one that has not answered for so long."""
@@ -57,25 +60,37 @@ class TlsTransport:
         host, port = host_of(uri), int(uri.rpartition(":")[2])
         settings: TlsOptions | None = options.settings
         context = client_context(settings)
-        link = TlsLink(uri, options, greeted=asyncio.get_running_loop().create_future())
+        sock: socket.socket | None = None
         try:
             async with asyncio.timeout(options.connect_timeout_s or None):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: link,
-                    host,
-                    port,
-                    ssl=context,
-                    server_hostname=(settings and settings.server_name) or host,
-                    ssl_shutdown_timeout=SHUTDOWN_S,
-                    happy_eyeballs_delay=NEXT_ADDRESS_S,
-                )
-                await link.admitted()
+                sock = await _connect(host, port)
+                session = Session(sock, context, (settings and settings.server_name) or host)
+                await session.shake_hands()
+                denied = await session.hear()
+                if denied:
+                    raise LinkRefused(f"{uri} refused the connection: {os.strerror(denied)}", denied)
+                peer = PeerInfo(uri)
                 if options.tree or options.keys:  # a client takes whom its authority vouches for
-                    link.peer = peer_of(link.certificate(), uri, options.keys)
+                    peer = peer_of(session.certificate(), uri, options.keys)
         except BaseException as error:
-            link.abort(LinkBroken(f"{uri}: not connected"))
+            if sock is not None:
+                sock.close()
             raise _failure(uri, error, options) from error
-        return link
+        return StreamLink(sock, peer, options, TlsCodec(session, options.max_bytes(peer)))
+
+
+async def _connect(host: str, port: int) -> socket.socket:
+    """The first address of a name that answers, as asyncio finds it, without asyncio's reading and writing."""
+    loop = asyncio.get_running_loop()
+    transport, _protocol = await loop.create_connection(
+        asyncio.Protocol, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S
+    )
+    found = transport.get_extra_info("socket")
+    sock = socket.socket(fileno=os.dup(found.fileno()))
+    transport.abort()  # its own descriptor of the connection
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def _failure(uri: str, error: BaseException, options: Options) -> BaseException:
@@ -86,11 +101,11 @@ def _failure(uri: str, error: BaseException, options: Options) -> BaseException:
         return LinkRefused(f"{uri}: {error.reason or error}", errno.EPERM)
     if isinstance(error, socket.gaierror):
         return LinkBroken(f"{uri}: {error.strerror}", errno.EHOSTUNREACH)
-    if isinstance(error, OSError) and not isinstance(error, LinkError):
+    if isinstance(error, OSError):
         return LinkBroken(f"cannot connect to {uri}: {error.strerror or error}", error.errno)
     return error
 
 
 transport = TlsTransport()
 
-__all__ = ["TlsLink", "TlsListener", "TlsOptions", "TlsTransport", "transport"]
+__all__ = ["TlsCodec", "TlsListener", "TlsOptions", "TlsTransport", "transport"]

@@ -6,17 +6,17 @@ import asyncio
 import errno
 import logging
 import socket
-import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.errors import LinkRefused
+from broker.errors import LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.obstacles import obstacle
 from broker.schemes import host_of, listening_host
-from broker.transport.link import Accept, Listener, Options
+from broker.transport.link import Accept, Link, Listener, Options
+from broker.transport.stream import StreamLink
 from headgate_tls.certificates import peer_of, server_context
-from headgate_tls.link import SHUTDOWN_S, TlsLink
+from headgate_tls.session import Session, TlsCodec
 
 log = logging.getLogger("headgate")
 
@@ -91,44 +91,37 @@ class TlsListener(Listener):
     async def _receive(self, sock: socket.socket, address: Any) -> None:
         """Shake hands with one who connects, and let it in or not."""
         name = f"tls://{_bracketed(address[0].removeprefix('::ffff:'))}:{address[1]}"
-        link = TlsLink(name, self._options)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link: Link | None = None
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: link,
-                sock,
-                ssl=self._context,
-                ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=SHUTDOWN_S,
-            )
-        except (OSError, ssl.SSLError) as error:  # among them ConnectionAbortedError: it took too long
-            log.warning("%s: no handshake with %s: %s", self.address, name, error)
-            return
-        self._judge(link, name, sock.fileno())
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(HANDSHAKE_S):
+                session = Session(sock, self._context)
+                await session.shake_hands()
+                peer, denied = self._judge(session, name)
+                await session.say(denied)
+            if not denied:
+                link = StreamLink(sock, peer, self._options, TlsCodec(session, self._options.max_bytes(peer)))
+        except (OSError, LinkError) as error:  # among them TimeoutError and SSLError
+            log.warning("%s: no handshake with %s: %s", self.address, name, str(error) or "it took too long")
+        finally:
+            if link is None:
+                sock.close()
+        if link is not None:
+            self._accept(link)
 
-    def _judge(self, link: TlsLink, name: str, fd: int) -> None:
+    def _judge(self, session: Session, name: str) -> tuple[PeerInfo, int]:
+        """Who it is, and 0, or why it may not come in."""
         options = self._options
         try:
-            peer = peer_of(link.certificate(), name, options.keys)
+            peer = peer_of(session.certificate(), name, options.keys)
         except LinkRefused as refusal:
             log.warning("%s: %s", self.address, refusal)
             options.refused(PeerInfo(name), errno.EPERM, str(refusal))
-            denied = errno.EPERM
-        else:
-            denied = options.admit(peer) or self._kept_from(peer, fd)
-        if denied:
-            link.greet(denied)
-            link.close("refused")
-            return
-        link.admit(peer, options.max_bytes(peer))
-        self._accept(link)
-
-    def _kept_from(self, peer: PeerInfo, fd: int) -> int:
-        """EMFILE when ``fd`` is one of the last descriptors, and not for ``peer``; 0 when it may have it."""
-        if not self._options.reserve.has(fd) or self._options.has_reserve(peer):
-            return 0
-        self._options.refused(peer, errno.EMFILE, "no descriptor is left for guests")
-        return errno.EMFILE
+            return PeerInfo(name), errno.EPERM
+        denied = options.admit(peer)
+        if not denied and options.refuses_reserve(peer, session.sock.fileno()):
+            denied = errno.EMFILE
+        return peer, denied
 
 
 def _bound(uri: str) -> socket.socket:
