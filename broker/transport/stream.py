@@ -134,7 +134,8 @@ class StreamLink(Link):
             log.exception("%s: its messages broke their receiver", self.peer.address)
             self._shut(LinkBroken(f"{self.peer.address}: its messages broke their receiver"))
         if self.ended is None:
-            self._pay()
+            if codec.owed:
+                self._pay()
             if codec.failure is not None:
                 self._refuse(codec.failure)
 
@@ -171,6 +172,26 @@ class StreamLink(Link):
         if self.ended is not None or self._lost is not None:
             outbox.discarded += len(fresh)
             return
+        if not self._rest and self._is_small(fresh):
+            data = self._codec.encode(fresh)
+            sent = self._write(data)
+            if sent == len(data):  # as nearly always
+                outbox.sent += len(fresh)
+                outbox.progressed()
+            else:
+                if sent:
+                    outbox.progressed()
+                self._queue(fresh, self._keep(data, sent, sum(map(len, fresh))), len(fresh))
+        else:
+            self._flush_pieces(fresh)
+
+    def _is_small(self, forms: list[Form]) -> bool:
+        """Whether all of them are written at once, with nothing to be noted of one."""
+        return sum(map(len, forms)) <= WRITE_BYTES
+
+    def _flush_pieces(self, fresh: list[Form]) -> None:
+        """The same piece by piece: some are large."""
+        outbox = self.outbox
         start = begun = made = 0
         while start < len(fresh) and not self._rest and self.ended is None:
             forms = fresh[start:] if start else fresh
@@ -188,10 +209,13 @@ class StreamLink(Link):
         if start or begun:
             outbox.progressed()
         if start < len(fresh):
-            rest = [(form, form_size(form), form_type(form)) for form in fresh[start:]]
-            outbox.enqueue_rest(rest, begun, made)
-            self._want_write(True)
+            self._queue(fresh[start:], begun, made)
         self._left()
+
+    def _queue(self, forms: list[Form], taken: int, made: int) -> None:
+        """Keep ``forms``, of which ``taken`` bytes have left and the first ``made`` are encoded."""
+        self.outbox.enqueue_rest([(form, form_size(form), form_type(form)) for form in forms], taken, made)
+        self._want_write(True)
 
     def _pieces(self, forms: list[Form], begun: int) -> tuple[Sequence[Form | memoryview], int]:
         """What is encoded next of ``forms``, of whose first ``begun`` bytes were, and its size.
@@ -229,8 +253,14 @@ class StreamLink(Link):
         """
         data = self._codec.encode(pieces)
         sent = self._write(data)
-        if sent == len(data):
-            return size
+        return size if sent == len(data) else self._keep(data, sent, size)
+
+    def _keep(self, data: bytes, sent: int, size: int) -> int:
+        """All but ``sent`` bytes of ``data`` become the rest; it stands for ``size`` bytes of forms.
+
+        Returns:
+            How many of those have left.
+        """
         taken = size * sent // len(data)
         self._rest, self._plain = memoryview(data)[sent:], size - taken
         return taken

@@ -12,6 +12,8 @@ from broker.transport.zmtp.codec import ZmtpCodec
 from broker.transport.zmtp.connection import Connection
 from broker.wire.message import MARK, REQUEST, control
 
+_FRAMED = {bytes}
+
 
 class ZmtpLink(StreamLink):
     """The link of one connection.
@@ -28,6 +30,10 @@ class ZmtpLink(StreamLink):
         super().__init__(sock, peer, options, ZmtpCodec(connection, options, options.max_bytes(peer)))
         self.identity = identity
         self._mark = 0
+
+    def _is_small(self, forms: list[Form]) -> bool:
+        """See ``StreamLink``: framed, and none that is followed by a mark."""
+        return set(map(type, forms)) == _FRAMED and sum(map(len, forms)) <= ALONE_BYTES
 
     def _begins(self, form: Form, number: int) -> None:
         """See ``StreamLink``. A large request is followed by a mark, which tells of its handling (``in_flight``)."""
