@@ -1,15 +1,22 @@
-"""What the kernel tells of sockets: who is at the other end of a UNIX socket, who listens on a TCP port."""
+"""What the kernel tells of sockets, who is at the other end of a UNIX socket and who listens on a TCP port; files of
+sockets that nobody listens at any more.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import socket
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
 _UCRED: Final = Struct("3i")
+CONNECT_RETRY_S: Final = 0.01
+"""Pause before another try to join a full queue."""
 _LISTEN: Final = "0A"
 """TCP_LISTEN in the kernel's tables."""
 
@@ -34,3 +41,36 @@ def tcp_listeners(port: int) -> Iterator[tuple[str, str]]:
                     numbers = (int(text[at : at + 8], 16) for at in range(0, len(text), 8))
                     packed = b"".join(number.to_bytes(4, sys.byteorder) for number in numbers)
                     yield socket.inet_ntop(family, packed), words[9]
+
+
+async def connect_unix(connect: Callable[[], object]) -> None:
+    """Call ``connect``, which connects a UNIX socket, until whoever listens has room: a full queue fails at once.
+
+    Raises:
+        OSError: as of ``connect``, but for EAGAIN.
+    """
+    while True:
+        try:
+            connect()
+        except BlockingIOError:
+            await asyncio.sleep(CONNECT_RETRY_S)
+        else:
+            return
+
+
+def remove_stale(path: str) -> None:
+    """Unlink a socket file that refuses connections; leave anything else for bind to complain about."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+    except OSError:
+        return
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    with probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        except OSError:
+            return

@@ -89,6 +89,35 @@ class CurveClient:
     next_key: str | None = None
 
 
+def server_of(told: object) -> CurveServer | None:
+    """What a listener was told in ``Options.extra["curve"]``; None: plaintext.
+
+    Raises:
+        ConfigError: not a CurveServer, or a certificate without secret key.
+    """
+    if told is not None and not isinstance(told, CurveServer):
+        raise ConfigError(f"curve of a listener: {type(told).__name__}, expected CurveServer")
+    _check_own(told)
+    return told
+
+
+def client_of(told: object) -> CurveClient | None:
+    """What a dialer was told in ``Options.extra["curve"]``; None: plaintext.
+
+    Raises:
+        ConfigError: not a CurveClient, or a certificate without secret key.
+    """
+    if told is not None and not isinstance(told, CurveClient):
+        raise ConfigError(f"curve of a dialer: {type(told).__name__}, expected CurveClient")
+    _check_own(told)
+    return told
+
+
+def _check_own(told: CurveServer | CurveClient | None) -> None:
+    if told is not None and told.certificate.secret_key is None:
+        raise ConfigError("our own CURVE certificate has no secret-key")
+
+
 def check_key(text: str, where: str = "key") -> str:
     """``text`` itself when it is a CURVE key in Z85 (ZeroMQ RFC 32).
 

@@ -331,9 +331,8 @@ class StreamLink(Link):
         if self.ended is None and self._lost is None:
             self._want_write(False)
             self._lost = error
-            if (
-                self._sock.family == socket.AF_UNIX
-            ):  # a peer that shut down reading alone could still write, for ever
+            if self._sock.family == socket.AF_UNIX:
+                # a peer that shut down reading alone could write on and on, past every pause
                 with contextlib.suppress(OSError):
                     self._sock.shutdown(socket.SHUT_RD)
             if self.receiver is not None:

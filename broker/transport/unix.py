@@ -8,13 +8,10 @@ The listening socket is open to everyone (mode 0777) as deployed clients expect;
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import socket
-import stat
 from collections.abc import Callable
-from typing import Final
 
 from broker import trust
 from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError, LinkRefused
@@ -22,14 +19,12 @@ from broker.identity import PeerInfo
 from broker.obstacles import obstacle
 from broker.schemes import BUILT_IN, too_long
 from broker.secret import masked
+from broker.sockets import connect_unix, remove_stale
 from broker.transport.accepting import BACKLOG, UnixListener
 from broker.transport.codec import FluxCodec
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.stream import StreamLink
 from broker.wire.message import Message
-
-CONNECT_RETRY_S: Final = 0.01
-"""Pause before another try to join a full queue."""
 
 
 def path_of(uri: str) -> str:
@@ -76,7 +71,7 @@ class UnixTransport:
         """
         path = path_of(uri)
         _strict_frame(options)
-        _remove_stale(path)
+        remove_stale(path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             sock.bind(path)
@@ -120,43 +115,17 @@ class UnixTransport:
 
 
 async def _connect(sock: socket.socket, path: str, uri: str) -> None:
-    """Connect to whom we may trust.
-
-    Where too many wait to be accepted, a UNIX socket fails at once (EAGAIN) and has to try again.
-    """
-    while True:
-        try:
-            trust.connect(sock, path)
-        except BlockingIOError:
-            await asyncio.sleep(CONNECT_RETRY_S)
-        except trust.Untrusted as error:
-            raise LinkRefused(f"{uri} is not spoken to: {error.strerror}", error.errno) from None
-        else:
-            return
+    """Connect to whom we may trust."""
+    try:
+        await connect_unix(lambda: trust.connect(sock, path))
+    except trust.Untrusted as error:
+        raise LinkRefused(f"{uri} is not spoken to: {error.strerror}", error.errno) from None
 
 
 def _refusal(uri: str, greeting: bytes) -> LinkError:
     if not greeting:
         return LinkEnded(f"{uri} closed the connection before the handshake byte")
     return LinkRefused(f"{uri} refused the connection: {os.strerror(greeting[0])}", greeting[0])
-
-
-def _remove_stale(path: str) -> None:
-    """Unlink a socket file that refuses connections; leave anything else for bind to complain about."""
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return
-    except OSError:
-        return
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    with probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        except OSError:
-            return
 
 
 transport = UnixTransport()

@@ -17,6 +17,7 @@ from tests.contract.websockets import WebSocketPair
 pytestmark = pytest.mark.interpreter
 
 SERVER, CLIENT = curve.generate(), curve.generate()
+LOOP, BATCH = {"engine": "loop"}, {"batch": True}
 KEYS = {CLIENT.public_key: PeerKey(1)}
 
 
@@ -46,80 +47,42 @@ def only_eperm(_number: int) -> int:
     return errno.EPERM
 
 
+def curved(name: str, listen: dict[str, object], dial: dict[str, object]) -> Harness:
+    """TCP with CURVE; with batches where both sides have them."""
+    return Harness(
+        name,
+        zeromq.transport,
+        "tcp://127.0.0.1:0",
+        curve_listen(**listen),
+        curve_dial(**dial),
+        refusal=only_eperm,
+        prepare=batching if BATCH.items() <= listen.items() else lambda _near, _far: None,
+        stranger=knock_tcp,
+    )
+
+
 def harnesses(rundir: Path) -> list[Harness]:
     """What ``CHECKS`` runs on; ZeroMQ can tell a refused dialer that it is refused, but not why."""
     return [
         Harness("inproc", inproc.transport, "inproc://contract-%d"),
         Harness("unix", unix.transport, f"local://{rundir}/s%d", stranger=knock_unix),
-        Harness(
-            "zeromq-curve",
-            zeromq.transport,
-            "tcp://127.0.0.1:0",
-            curve_listen(),
-            curve_dial(),
-            refusal=only_eperm,
-            stranger=knock_tcp,
-        ),
-        Harness(
-            "zeromq-curve-batch",
-            zeromq.transport,
-            "tcp://127.0.0.1:0",
-            curve_listen(batch=True),
-            curve_dial(batch=True),
-            refusal=only_eperm,
-            prepare=batching,
-            stranger=knock_tcp,
-        ),
+        curved("zeromq-curve", {}, {}),
+        curved("zeromq-curve-batch", BATCH, BATCH),
         Harness(
             "zeromq-ipc", zeromq.transport, f"ipc://{rundir}/z%d", refusal=only_eperm, stranger=knock_unix
         ),
-        Harness(
-            "zmtp-curve",
-            zeromq.transport,
-            "tcp://127.0.0.1:0",
-            curve_listen(engine="loop"),
-            curve_dial(engine="loop"),
-            refusal=only_eperm,
-            stranger=knock_tcp,
-        ),
-        Harness(
-            "zmtp-curve-batch",
-            zeromq.transport,
-            "tcp://127.0.0.1:0",
-            curve_listen(engine="loop", batch=True),
-            curve_dial(engine="loop", batch=True),
-            refusal=only_eperm,
-            prepare=batching,
-            stranger=knock_tcp,
-        ),
+        curved("zmtp-curve", LOOP, LOOP),
+        curved("zmtp-curve-batch", LOOP | BATCH, LOOP | BATCH),
+        curved("zmtp-to-libzmq", BATCH, LOOP | BATCH),
+        curved("libzmq-to-zmtp", LOOP | BATCH, BATCH),
         Harness(
             "zmtp-ipc",
             zeromq.transport,
             f"ipc://{rundir}/l%d",
-            {"extra": {"engine": "loop"}},
-            {"extra": {"engine": "loop"}},
+            {"extra": LOOP},
+            {"extra": LOOP},
             refusal=only_eperm,
             stranger=knock_unix,
-        ),
-        Harness(
-            "zmtp-to-libzmq",
-            zeromq.transport,
-            "tcp://127.0.0.1:0",
-            curve_listen(batch=True),
-            curve_dial(engine="loop", batch=True),
-            refusal=only_eperm,
-            prepare=batching,
-            stranger=knock_tcp,
-        ),
-        Harness(
-            "libzmq-to-zmtp",
-            zeromq.transport,
-            "tcp://127.0.0.1:0",
-            curve_listen(engine="loop", batch=True),
-            curve_dial(batch=True),
-            refusal=only_eperm,
-            prepare=batching,
-            stranger=knock_tcp,
         ),
         Harness(
             "websocket",

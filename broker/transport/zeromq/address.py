@@ -62,6 +62,15 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def named(host: str, number: int | str) -> str:
+    """What logs call connection ``number``, which came from ``host``.
+
+    >>> named("::ffff:10.0.0.1", 7)
+    'tcp://10.0.0.1#7'
+    """
+    return f"tcp://{bracketed(host.removeprefix('::ffff:'))}#{number}"
+
+
 def parse(uri: str) -> Endpoint:
     """The endpoint that ``uri`` names.
 

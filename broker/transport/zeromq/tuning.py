@@ -6,8 +6,7 @@ from typing import Final
 
 import zmq
 
-from broker.errors import ConfigError
-from broker.transport.curve import Certificate, CurveClient, CurveServer
+from broker.transport.curve import Certificate, client_of, server_of
 
 EVENTS: Final = int(zmq.EVENTS)
 POLLIN: Final = int(zmq.POLLIN)
@@ -70,36 +69,28 @@ def probe(sock: zmq.Socket[bytes], idle_s: int, interval_s: int, count: int) -> 
     sock.set(zmq.TCP_KEEPALIVE_CNT, count)
 
 
-def serve_curve(sock: zmq.Socket[bytes], curve: CurveServer | None) -> None:
+def serve_curve(sock: zmq.Socket[bytes], told: object) -> None:
     """Make ``sock`` the server of CURVE handshakes; None leaves it in plaintext.
 
     Raises:
-        ConfigError: not a CurveServer, or a certificate without secret key.
+        ConfigError: as of ``curve.server_of``.
     """
-    if curve is None:
-        return
-    if not isinstance(curve, CurveServer):
-        raise ConfigError(f"curve of a listener: {type(curve).__name__}, expected CurveServer")
-    sock.set(zmq.CURVE_SERVER, 1)
-    _own_keys(sock, curve.certificate)
+    if (served := server_of(told)) is not None:
+        sock.set(zmq.CURVE_SERVER, 1)
+        _own_keys(sock, served.certificate)
 
 
-def join_curve(sock: zmq.Socket[bytes], curve: CurveClient | None) -> None:
+def join_curve(sock: zmq.Socket[bytes], told: object) -> None:
     """Make ``sock`` a client of CURVE handshakes; None leaves it in plaintext.
 
     Raises:
-        ConfigError: not a CurveClient, or a certificate without secret key.
+        ConfigError: as of ``curve.client_of``.
     """
-    if curve is None:
-        return
-    if not isinstance(curve, CurveClient):
-        raise ConfigError(f"curve of a dialer: {type(curve).__name__}, expected CurveClient")
-    sock.set(zmq.CURVE_SERVERKEY, curve.server_key.encode())
-    _own_keys(sock, curve.certificate)
+    if (client := client_of(told)) is not None:
+        sock.set(zmq.CURVE_SERVERKEY, client.server_key.encode())
+        _own_keys(sock, client.certificate)
 
 
 def _own_keys(sock: zmq.Socket[bytes], certificate: Certificate) -> None:
-    if certificate.secret_key is None:
-        raise ConfigError("our own CURVE certificate has no secret-key")
     sock.set(zmq.CURVE_PUBLICKEY, certificate.public_key.encode())
-    sock.set(zmq.CURVE_SECRETKEY, certificate.secret_key.encode())
+    sock.set(zmq.CURVE_SECRETKEY, (certificate.secret_key or "").encode())

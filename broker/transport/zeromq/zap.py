@@ -19,7 +19,7 @@ from zmq.utils import z85
 
 from broker.identity import PeerInfo
 from broker.transport.link import Options
-from broker.transport.zeromq.address import bracketed
+from broker.transport.zeromq.address import named
 from broker.transport.zeromq.gate import NO_CREDENTIALS, Gate
 from broker.transport.zeromq.origin import credentials
 from broker.transport.zeromq.tuning import EVENTS, NOBLOCK, POLLIN
@@ -109,7 +109,7 @@ class ListenerPolicy:
         number = user_id.partition(" ")[0]
         if self._ipc:
             return f"{self.uri}#{number}"
-        return f"tcp://{bracketed(address.removeprefix('::ffff:'))}#{number}"
+        return named(address, number)
 
 
 def _key(request: list[bytes]) -> str:

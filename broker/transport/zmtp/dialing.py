@@ -8,7 +8,7 @@ import socket
 import uuid
 from typing import Final
 
-from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError, LinkRefused
+from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.secret import masked
 from broker.transport import curve
@@ -35,7 +35,7 @@ async def open_link(endpoint: Endpoint, uri: str, options: Options) -> ZmtpLink:
         ConfigError: the certificate cannot be used.
     """
     identity: bytes = options.extra.get("identity") or str(uuid.uuid4()).encode()
-    told = options.extra.get("curve")
+    told = curve.client_of(options.extra.get("curve"))
     connection = Connection(_mechanism(told, {b"Socket-Type": b"DEALER", b"Identity": identity}))
     sock = await _connect(endpoint, uri, proven=unproven(endpoint, told) is None)
     try:
@@ -47,16 +47,13 @@ async def open_link(endpoint: Endpoint, uri: str, options: Options) -> ZmtpLink:
     except BaseException:
         sock.close()
         raise
-    key = told.server_key if isinstance(told, curve.CurveClient) else None
-    peer = PeerInfo(uri, key=key, local=endpoint.scheme == "ipc")
+    peer = PeerInfo(uri, key=told.server_key if told is not None else None, local=endpoint.scheme == "ipc")
     return ZmtpLink(sock, peer, options, connection, identity)
 
 
-def _mechanism(told: object, properties: dict[bytes, bytes]) -> Mechanism:
+def _mechanism(told: curve.CurveClient | None, properties: dict[bytes, bytes]) -> Mechanism:
     if told is None:
         return Null(properties, as_server=False)
-    if not isinstance(told, curve.CurveClient):
-        raise ConfigError(f"curve of a dialer: {type(told).__name__}, expected CurveClient")
     return CurveClient(properties, pair_of(told.certificate), curve.raw_key(told.server_key))
 
 

@@ -21,7 +21,7 @@ from broker.sockets import peer_credentials
 from broker.transport import curve
 from broker.transport.accepting import StreamListener
 from broker.transport.link import Accept, Options
-from broker.transport.zeromq.address import bracketed, contact, parse
+from broker.transport.zeromq.address import contact, named, parse
 from broker.transport.zeromq.binding import listening_at
 from broker.transport.zeromq.gate import NO_CREDENTIALS, Gate, UidGidPid
 from broker.transport.zeromq.tuning import HANDSHAKE_MS
@@ -160,10 +160,10 @@ class ZmtpListener(StreamListener):
         if sock.family == socket.AF_UNIX:
             return f"{self._gate.uri}#{self._count}"
         try:
-            host = str(sock.getpeername()[0]).removeprefix("::ffff:")
+            host = str(sock.getpeername()[0])
         except OSError:  # gone already
             host = "?"
-        return f"tcp://{bracketed(host)}#{self._count}"
+        return named(host, self._count)
 
     def step_soon(self, handshake: Handshake) -> None:
         """Something came in ``handshake``; it has its turn."""
@@ -250,22 +250,12 @@ def _keys_of(options: Options) -> KeyPair | None:
     """Our own keys; None where there is no CURVE.
 
     Raises:
-        ConfigError: no CurveServer, or a certificate without its secret half.
+        ConfigError: as of ``curve.server_of``.
     """
-    served = options.extra.get("curve")
-    if served is None:
-        return None
-    if not isinstance(served, curve.CurveServer):
-        raise ConfigError(f"curve of a listener: {type(served).__name__}, expected CurveServer")
-    return pair_of(served.certificate)
+    served = curve.server_of(options.extra.get("curve"))
+    return None if served is None else pair_of(served.certificate)
 
 
 def pair_of(certificate: curve.Certificate) -> KeyPair:
-    """The keys of ``certificate`` as bytes.
-
-    Raises:
-        ConfigError: it has no secret one.
-    """
-    if certificate.secret_key is None:
-        raise ConfigError("our own CURVE certificate has no secret-key")
-    return KeyPair(curve.raw_key(certificate.public_key), curve.raw_key(certificate.secret_key))
+    """The keys of ``certificate``, which has both, as bytes."""
+    return KeyPair(curve.raw_key(certificate.public_key), curve.raw_key(certificate.secret_key or ""))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
-import os
 import socket
 from struct import pack
 from typing import Final
 
 from broker import trust
 from broker.obstacles import obstacle
+from broker.sockets import connect_unix, remove_stale
 from broker.transport.accepting import BACKLOG
 from broker.transport.zeromq import tuning
 from broker.transport.zeromq.address import Endpoint, bound, untrusted
 
 _SIOCGIFADDR: Final = 0x8915
-RETRY_S: Final = 0.01
-"""Pause before another try to join the full queue of a UNIX socket, which fails at once."""
 
 
 def tune(sock: socket.socket) -> None:
@@ -55,6 +52,8 @@ def listen(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
 
 def _listening(endpoint: Endpoint) -> socket.socket:
     if endpoint.scheme == "ipc":
+        if not endpoint.host.startswith("@"):
+            remove_stale(endpoint.host)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         _bind(sock, _path(endpoint.host))
         return sock
@@ -91,15 +90,7 @@ def _bind(sock: socket.socket, address: object) -> None:
     try:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)  # type: ignore[arg-type]  # of the socket's family
-            return
-        try:
-            sock.bind(address)  # type: ignore[arg-type]
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or not isinstance(address, str) or address[0] == "\0":
-                raise
-            os.unlink(address)  # nobody listens there, see ``address.check_free``
-            sock.bind(address)
+        sock.bind(address)  # type: ignore[arg-type]  # of the socket's family
     except OSError:
         sock.close()
         raise
@@ -151,13 +142,7 @@ async def connect(endpoint: Endpoint, *, proven: bool) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        while True:
-            try:
-                sock.connect(_path(endpoint.host))
-            except BlockingIOError:
-                await asyncio.sleep(RETRY_S)
-            else:
-                break
+        await connect_unix(lambda: sock.connect(_path(endpoint.host)))
         if not proven and (text := trust.peer_objection(sock, endpoint.host)):
             raise untrusted(endpoint, text)
     except BaseException:

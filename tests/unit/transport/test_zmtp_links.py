@@ -309,6 +309,21 @@ async def test_an_abstract_name_that_is_in_use_says_so():
             await zeromq.transport.listen(name, Accepting(), ours(Options()))
 
 
+async def test_two_that_begin_at_once_do_not_take_each_others_socket(rundir: Path, monkeypatch):
+    """Both have looked and seen nobody: the second says so, and the first goes on."""
+    uri = f"ipc://{rundir}/door"
+    accepting = Accepting()
+    monkeypatch.setattr("broker.transport.zeromq.binding.check_free", lambda _endpoint: None)
+    made = await zeromq.transport.listen(uri, accepting, ours(Options()))
+    with pytest.raises(ConfigError, match="cannot listen"):
+        await zeromq.transport.listen(uri, Accepting(), ours(Options()))
+    link = await zeromq.transport.dial(uri, ours(Options(connect_timeout_s=PATIENCE_S)))
+    await accepting.link(0)
+    for each in (link, *(each for each, _ in accepting.links)):
+        each.abort(LinkClosed("test over"))
+    await made.stop()
+
+
 async def test_strangers_have_a_share_of_the_loop():
     """What one of them cost is waited for, three times over, before the next has its turn, or is accepted."""
     accepting = Accepting()
