@@ -40,11 +40,6 @@ class ZmtpCodec:
         """See ``Codec``."""
         return bool(self._connection.owed)
 
-    @property
-    def batch(self) -> bool:
-        """See ``MessageForms``."""
-        return self._forms.batch
-
     def enable_batch(self) -> None:
         """See ``MessageForms``; a large message is framed, too, since it need not be sealed whole."""
         self._forms.enable_batch()
