@@ -284,7 +284,7 @@ def test_plans_shuffle_by_key_and_have_no_python(spark: Any, rows: list[traffic.
             found = tables.rows(name)
             assert found is not None
             plans[name] = found._jdf.queryExecution().executedPlan().toString()
-        matched = tables.sql(catalogue.statement(catalogue.CALLS, hops=False))
+        matched = tables.sql(catalogue.statement("calls", hops=False))
         plans["calls"] = matched._jdf.queryExecution().executedPlan().toString()
     for name, plan in plans.items():
         assert not re.search("Python|Arrow", plan), name

@@ -35,19 +35,17 @@ SELECT * EXCEPT (origin, hop), if(direction = 'in', origin, coalesce(origin, hop
 FROM bronze LEFT JOIN (SELECT rank, run, peer_id, hop FROM hops) USING (rank, run, peer_id)
 
 -- Rows that calls are made of, with a tag and an origin (a refused request needs none) and wanting a response; what is
--- 1 a request that came in, 2 one that was refused, 3 a response that came in, 4 one that went out. What a call is told
--- of by its request stands with the request alone: the fewer strings are sorted, the better. A call that was left open
--- comes back as its request that had responses before.
+-- 1 a request that came in, 2 one that was refused, 3 a response that came in, 4 one that went out; said is what a call
+-- is told of by its request, and stands with the request alone: the fewer strings are sorted, the better. A call that
+-- was left open comes back as its request that had responses before.
 -- name: legs
 SELECT xxhash64(run, origin) AS key, rank, matchtag, seq, ts_ns, what, what <= 2 AS asks,
     what <= 2 AND flags & 64 <> 0 AS streaming,
     CASE WHEN type = 'response' THEN errnum WHEN what IN (2, 4) THEN CAST(reason AS BIGINT) ELSE 0 END AS errnum,
-    NOT if(what = 3, via_tree, tree) AS entered, if(what <= 3, topic, NULL) AS topic,
-    if(what <= 2, run, NULL) AS run, if(what <= 2, origin, NULL) AS origin, if(what <= 2, userid, NULL) AS userid,
-    CASE WHEN what > 2 THEN NULL WHEN tree THEN peer ELSE role END AS source,
-    CASE WHEN what > 2 THEN NULL WHEN via_tree THEN via ELSE via_role END AS target,
+    NOT if(what = 3, via_tree, tree) AS entered, if(what = 3, topic, NULL) AS topic,
+    CASE WHEN what <= 2 THEN struct(run, origin, topic, userid, if(tree, peer, role) AS source,
+        if(via_tree, via, via_role) AS target) END AS said,
     coalesce(type = 'request' AND via_role = 'own' AND capture = 'in', false) AS unseen,
-    CASE WHEN what = 3 AND errnum IN (1, 13) AND NOT tree THEN struct(ts_ns, transport, via) END AS barred,
     CAST(NULL AS STRUCT<n_in: BIGINT, n_out: BIGINT, first_ns: BIGINT, last_in_ns: BIGINT, last_out_ns: BIGINT>)
         AS had
 FROM (SELECT *, CASE WHEN type = 'request' AND direction = 'in' THEN 1 WHEN type = 'request' AND via_id = 0 THEN 2
@@ -56,14 +54,15 @@ FROM (SELECT *, CASE WHEN type = 'request' AND direction = 'in' THEN 1 WHEN type
         (type = 'request' AND direction <> 'out' AND flags & 4 = 0
             AND (origin IS NOT NULL OR (direction = 'denied' AND via_id = 0)))
         OR (type = 'response' AND direction <> 'denied' AND origin IS NOT NULL)))
-UNION ALL SELECT xxhash64(run, origin), rank, matchtag, seq, ts_ns, 1, true, streaming, 0, entered, topic, run,
-    origin, userid, source, target, unseen, NULL, struct(n_in, n_out, first_ns, last_in_ns, last_out_ns)
+UNION ALL SELECT xxhash64(run, origin), rank, matchtag, seq, ts_ns, 1, true, streaming, 0, entered, NULL,
+    struct(run, origin, topic, userid, source, target), unseen, struct(n_in, n_out, first_ns, last_in_ns, last_out_ns)
 FROM before WHERE kind = 'call'
 
--- Each leg with its call, the number of the last request of its key. Keys are hashed, and the tasks share them: one
--- shuffle, one sort, and all that follows is of rows that lie together.
+-- Each leg with its call, the number of the last request of its key, and what that said. Keys are hashed, and the tasks
+-- share them: one shuffle, one sort, and all that follows is of rows that lie together.
 -- name: asked
-SELECT *, max(CASE WHEN asks THEN seq END) OVER so_far AS call,
+SELECT * EXCEPT (said), max(CASE WHEN asks THEN seq END) OVER so_far AS call,
+    last_value(said) IGNORE NULLS OVER so_far AS said,
     last_value(CASE WHEN asks THEN streaming END) IGNORE NULLS OVER so_far AS streams, lead(asks) OVER next AS taken
 FROM legs
 WINDOW next AS (PARTITION BY key, matchtag, rank ORDER BY seq), so_far AS (
@@ -82,25 +81,26 @@ FROM asked
 -- name: newest
 SELECT rank, run, max(seq) AS newest FROM bronze WHERE :since_ns < 9223372036854775807 GROUP BY rank, run
 
--- One row for each call, those refused (what 2) and orphans (3) among them.
+-- One row for each call, those refused (what 2) and orphans (3) among them; barred is its response that said EPERM or
+-- EACCES. Strings are keys, not sums, or Spark would sort all rows once more instead of hashing them.
 -- name: counted
-SELECT rank, matchtag, if(orphan, seq, call) AS call, min(what) AS what, bool_or(streaming) AS streaming,
+SELECT rank, matchtag, call, said.*, stray, min(what) AS what, bool_or(streaming) AS streaming,
     bool_or(entered) FILTER (WHERE asks OR orphan) AS entered, bool_or(unseen) AS asked_unseen,
-    max(topic) FILTER (WHERE asks OR orphan) AS topic, max(run) AS run, max(origin) AS origin,
-    max(userid) AS userid, max(source) AS source, max(target) AS target,
     max(ts_ns) FILTER (WHERE asks) AS req_ns, max(errnum) AS errnum,
-    max(barred) AS barred, min(coalesce(had.first_ns, if(what = 1, NULL, ts_ns))) AS first_ns,
+    max(CASE WHEN what = 3 AND errnum IN (1, 13) THEN seq END) AS barred,
+    min(coalesce(had.first_ns, if(what = 1, NULL, ts_ns))) AS first_ns,
     coalesce(max(had.n_in), 0) + count_if(what = 3) AS n_in,
     coalesce(max(had.n_out), 0) + count_if(what IN (2, 4)) AS n_out,
     count_if(what = 4 AND errnum <> 0) AS n_failed,
     max(coalesce(had.last_in_ns, if(what = 3 OR (what = 4 AND errnum <> 0), ts_ns, NULL))) AS last_in_ns,
     max(coalesce(had.last_out_ns, if(what IN (2, 4), ts_ns, NULL))) AS last_out_ns,
     coalesce(bool_or(taken), false) AS taken
-FROM closed WHERE NOT orphan OR what = 3
-GROUP BY key, matchtag, rank, if(orphan, seq, call)
+FROM (SELECT * EXCEPT (call, said, topic), if(orphan, seq, call) AS call, if(orphan, NULL, said) AS said,
+        if(orphan, topic, NULL) AS stray FROM closed WHERE NOT orphan OR what = 3)
+GROUP BY key, matchtag, rank, call, said, stray
 
 -- name: answered
-SELECT *, if(n_in > 0, n_in + n_failed, n_out) AS n_responses,
+SELECT * EXCEPT (stray, topic), coalesce(topic, stray) AS topic, if(n_in > 0, n_in + n_failed, n_out) AS n_responses,
     if(n_in > 0, last_in_ns, last_out_ns) AS last_ns FROM counted
 
 -- name: seen

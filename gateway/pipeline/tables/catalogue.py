@@ -15,8 +15,10 @@ from gateway.pipeline.schema import table_named
 LOOK: Final = "look"
 """One row of how many rows there are of each kind, and ``newest_ns``."""
 BRONZE: Final = "bronze"
-CALLS: Final = "calls"
-"""Views of the session: not put in their place by ``statement``. Calls are made once, and kept."""
+KEPT: Final[Mapping[str, Sequence[str]]] = {
+    "calls": ["calls", "open call"], "passed": ["n"], "refusals": ["refused"],
+}  # fmt: skip
+"""What several tables are made of, and rows of which kind it is made of: made once, and kept."""
 NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "traffic": ["n"], "tree_traffic": ["tree"], "rpc": ["calls", "open call"], "rpc_latency": ["calls", "open call"],
     "tree_latency": ["calls", "open call"], "denied": ["refused"], "errors": ["refused"], "event_gaps": ["events"],
@@ -45,9 +47,10 @@ def queries() -> dict[str, str]:
 
 def statement(name: str, *, hops: bool) -> str:
     """A query with the views that it names in it, and those that these name: behind FROM or JOIN, in capitals, without
-    an alias of its own. ``hops``: some rows lack an origin.
+    an alias of its own; but for bronze and what is KEPT, which are views of the session. ``hops``: some rows lack an
+    origin.
     """
-    views = {key: text for key, text in queries().items() if key not in (BRONZE, CALLS)}
+    views = {key: text for key, text in queries().items() if key != BRONZE and key not in KEPT}
     if not hops:
         views["resolved"] = "SELECT * FROM bronze"
 

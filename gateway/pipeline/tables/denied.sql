@@ -2,7 +2,7 @@
 
 -- kind of what was refused: web came by WebSocket, link is a link that was not let in (a STATE record denied.link of
 -- address, uid, errno and reason); anything else is a request. A broker that refuses says so once, wherever the request
--- came from.
+-- came from. Made once, and kept.
 -- name: refusals
 SELECT ts, ts_ns, dt, rank, transport, claimed, rolemask, tree, via_id, type, flags, matchtag, origin,
     CASE WHEN link THEN coalesce(try_variant_get(facts, '$.address', 'string'), peer) ELSE peer END AS peer,
@@ -17,11 +17,11 @@ WHERE link OR direction = 'denied'
 -- name: denied
 SELECT ts, rank, transport, peer, claimed, userid, rolemask, topic, errno, kind, dt
 FROM refusals WHERE errno IN (1, 13)
-UNION ALL SELECT timestamp_micros(barred.ts_ns div 1000), rank, barred.transport, barred.via, NULL, userid, NULL,
-    topic, CAST(errnum AS INT), 'answer', CAST(timestamp_micros(barred.ts_ns div 1000) AS DATE)
-FROM calls WHERE barred IS NOT NULL
-UNION ALL SELECT ts, rank, transport, via, NULL, NULL, NULL, topic, CAST(errnum AS INT), 'answer', dt FROM bronze
-WHERE type = 'response' AND direction = 'in' AND errnum IN (1, 13) AND NOT tree AND (matchtag = 0 OR origin IS NULL)
+UNION ALL SELECT ts, rank, transport, via, NULL, calls.userid, NULL, coalesce(calls.topic, bronze.topic),
+    CAST(bronze.errnum AS INT), 'answer', dt
+FROM bronze LEFT JOIN (SELECT rank, run, barred AS seq, userid, topic FROM calls WHERE barred IS NOT NULL) AS calls
+    USING (rank, run, seq)
+WHERE type = 'response' AND direction = 'in' AND errnum IN (1, 13) AND NOT tree
 
 -- Each failure once: calls that failed, where they entered, and refusals that are no call of anybody's: at a client's
 -- own broker, or of requests that want no response. What is refused further on fails as a call. A stream that ends well

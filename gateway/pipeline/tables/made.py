@@ -1,8 +1,8 @@
 """The gold tables of some rows of bronze, as DataFrames: a pure function of the rows and of what was left open before
 them, in a batch and in a step of a stream alike.
 
-Nothing is computed twice: calls are made once and kept until the end, one look at the rows says which tables can have
-any, and all that is cheap is left to the statement of its table.
+Nothing is computed twice: what several are made of is kept until the end, one look at the rows says which tables can
+have any, and all that is cheap is left to the statement of its table.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ _SETTINGS: Final = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.maxConcurrentOutputFileWriters": "64",  # or rows are sorted by date before they are written
     "spark.sql.ui.explainMode": "simple",  # of each plan a text is made, and with all details that takes long
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",  # to try them out took a tenth of all time
 }
 PART_ROWS: Final = 50_000
 """Rows that are worth a task of their own."""
+ONE_TASK_ROWS: Final = 200_000
+"""Up to so many one task makes a table, without a shuffle: a task, and to hand it over, costs more than these rows."""
 FEW_ROWS: Final = 1_000_000
 """Up to so many a plan stays as it is: to plan anew behind each shuffle would take longer than what it spares."""
 
@@ -117,6 +120,8 @@ def tables_of(
     tables = Tables(apart, Counter(), 0)
     with contextlib.ExitStack() as kept:
         recorded = _none(apart, MESSAGES) if read is None else read(apart)
+        if read is not None and rows is not None and rows <= ONE_TASK_ROWS:
+            recorded = recorded.coalesce(1)
         if keep and read is not None:
             kept.callback(recorded.persist().unpersist)
         recorded.createOrReplaceTempView("recorded")
@@ -131,8 +136,9 @@ def tables_of(
             tables.look.update({kind: number or 0 for kind, number in seen.items()})
         newest_ns = tables.look.pop("newest_ns", 0)
         tables.since_ns = open_since(newest_ns) if since_ns is None else since_ns
-        matched = tables.sql(catalogue.statement(catalogue.CALLS, hops=tables.look["hops"] > 0))
-        if tables.look["calls"] or tables.look["open call"]:
-            kept.callback(matched.persist().unpersist)
-        matched.createOrReplaceTempView(catalogue.CALLS)
+        for view, needs in catalogue.KEPT.items():
+            found = tables.sql(catalogue.statement(view, hops=tables.look["hops"] > 0))
+            if any(tables.look[kind] for kind in needs):
+                kept.callback(found.persist().unpersist)
+            found.createOrReplaceTempView(view)
         yield tables

@@ -7,13 +7,15 @@
 -- disjoint parts of bronze may be added up.
 
 -- name: traffic
-SELECT *, timestamp_seconds(bucket * 10) AS window, CAST(timestamp_seconds(bucket * 10) AS DATE) AS dt
-FROM (
-    SELECT ts_ns div 10000000000 AS bucket, rank, writer, transport, direction, kind, topic, type, userid, service,
-        count(*) AS n, sum(payload_len) AS payload_bytes, sum(wire_len) AS wire_bytes
-    FROM bronze
-    WHERE kind <> 'flux' OR NOT (tree OR coalesce(direction = 'denied' AND via_id <> 0 AND role <> 'web', false))
-    GROUP BY ALL)
+SELECT *, timestamp_seconds(bucket * 10) AS window, CAST(timestamp_seconds(bucket * 10) AS DATE) AS dt FROM passed
+
+-- Made once, and kept: user_usage adds it up, too.
+-- name: passed
+SELECT ts_ns div 10000000000 AS bucket, rank, writer, transport, direction, kind, topic, type, userid, service,
+    count(*) AS n, sum(payload_len) AS payload_bytes, sum(wire_len) AS wire_bytes
+FROM bronze
+WHERE kind <> 'flux' OR NOT (tree OR coalesce(direction = 'denied' AND via_id <> 0 AND role <> 'web', false))
+GROUP BY ALL
 
 -- name: tree_traffic
 SELECT *, timestamp_seconds(bucket * 10) AS window, CAST(timestamp_seconds(bucket * 10) AS DATE) AS dt

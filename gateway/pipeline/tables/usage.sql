@@ -8,11 +8,12 @@ SELECT dt, userid, sum(requests) AS requests, sum(responses) AS responses, sum(e
     sum(denied) AS denied, sum(errors) AS errors, sum(payload_bytes) AS payload_bytes, sum(wire_bytes) AS wire_bytes,
     coalesce(try_sum(rpc_ns), if(count(rpc_ns) > 0, 9223372036854775807, 0)) AS rpc_ns
 FROM (
-    SELECT dt, userid, CAST(kind = 'flux' AND type <=> 'request' AS BIGINT) AS requests,
-        CAST(kind = 'flux' AND type <=> 'response' AS BIGINT) AS responses,
-        CAST(kind = 'flux' AND type <=> 'event' AS BIGINT) AS events, 0L AS denied, 0L AS errors,
-        payload_len AS payload_bytes, wire_len AS wire_bytes, CAST(NULL AS BIGINT) AS rpc_ns
-    FROM bronze WHERE direction = 'in' AND NOT (kind = 'flux' AND tree)
+    SELECT CAST(timestamp_seconds(bucket * 10) AS DATE) AS dt, userid,
+        if(kind = 'flux' AND type <=> 'request', n, 0) AS requests,
+        if(kind = 'flux' AND type <=> 'response', n, 0) AS responses,
+        if(kind = 'flux' AND type <=> 'event', n, 0) AS events, 0L AS denied, 0L AS errors,
+        payload_bytes, wire_bytes, CAST(NULL AS BIGINT) AS rpc_ns
+    FROM passed WHERE direction = 'in'
     UNION ALL SELECT dt, userid, 0, 0, 0, 1, 0, 0, 0, NULL FROM denied
     UNION ALL SELECT CAST(timestamp_seconds(bucket * 60) AS DATE), userid, 0, 0, 0, 0, n, 0, 0, NULL FROM failed
     UNION ALL SELECT dt, userid, 0, 0, 0, 0, 0, 0, 0, lat_ns FROM rpc WHERE lat_ns IS NOT NULL)
