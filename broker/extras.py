@@ -1,6 +1,7 @@
 """What a part needs that the base does not bring: the extra that has it, and what a person types for that.
 
-The base is msgspec and pyzmq: brokers, proxies and the driver ``zmq://``. ``headgate[all]`` is the whole command.
+The base is msgspec, PyNaCl and pyzmq: brokers, proxies and the driver ``zmq://``. ``headgate[all]`` is the whole
+command.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ EXTRA_OF: Final = {
     "jinja2": "all",
     "jwt": "all",
     "lz4": "journal",
-    "nacl": "loop",
     "numpy": "journal",
     "oslo_messaging": "oslo",
     "pandas": "spark",

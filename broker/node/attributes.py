@@ -14,7 +14,7 @@ from broker.routing.topology import NO_PARENT, Topology
 from broker.secret import masked
 from broker.services.log import FORWARD_LEVEL
 from broker.settings import Settings, shown
-from broker.transport.zeromq.tuning import UNCONFIRMED_MS
+from broker.transport.zeromq.limits import UNCONFIRMED_MS
 
 IMMUTABLE = 1
 """Flag of an attribute that clients may remember."""

@@ -221,7 +221,8 @@ def _preload() -> None:
 
     import broker.node.bootstrap
     import broker.transport.unix
-    import broker.transport.zeromq  # noqa: F401 - the same
+    import broker.transport.zeromq.dialing
+    import broker.transport.zmtp.dialing  # noqa: F401 - the same
 
 
 def _become(settings: Settings, pipe: int, launcher: int, beside: Beside | None) -> None:

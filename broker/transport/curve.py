@@ -22,15 +22,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import zmq
-from zmq.utils import z85
+from nacl import bindings
 
 from broker import atomic
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from broker.secret import check_mode
+
+if TYPE_CHECKING:
+    import zmq
 
 log = logging.getLogger("headgate")
 
@@ -139,19 +141,29 @@ def check_key(text: str, where: str = "key") -> str:
 
 
 def raw_key(text: str) -> bytes:
-    """The 32 bytes of a key in Z85."""
-    return z85.decode(text)
+    """The 32 bytes of a key in Z85, as ``check_key`` passes it."""
+    found = bytearray()
+    for at in range(0, len(text), 5):
+        value = 0
+        for character in text[at : at + 5]:
+            value = value * 85 + _DIGIT[character]
+        found += value.to_bytes(4, "big")
+    return bytes(found)
 
 
 def text_of(key: bytes) -> str:
     """A key of 32 bytes in Z85."""
-    return z85.encode(key).decode()
+    found = ""
+    for at in range(0, len(key), 4):
+        value = int.from_bytes(key[at : at + 4], "big")
+        found += "".join(_ALPHABET[value // 85**place % 85] for place in (4, 3, 2, 1, 0))
+    return found
 
 
 def generate(metadata: Mapping[str, str] | None = None) -> Certificate:
     """A new key pair, without what begins something in a template: keys stand in inventories, which are rendered."""
     while True:
-        public, secret = (key.decode() for key in zmq.curve_keypair())
+        public, secret = map(text_of, bindings.crypto_box_keypair())
         if not any(mark in key for mark in _TEMPLATE_MARKS for key in (public, secret)):
             return Certificate(public, secret, dict(metadata or {}))
 
@@ -169,7 +181,7 @@ def load(path: str | Path) -> Certificate:
     certificate = decode(_read(path, secret=True), str(path))
     if certificate.secret_key is None:
         raise ConfigError(f"{path}: a public certificate, expected one with a secret-key")
-    if zmq.curve_public(certificate.secret_key.encode()).decode() != certificate.public_key:
+    if text_of(bindings.crypto_scalarmult_base(raw_key(certificate.secret_key))) != certificate.public_key:
         raise ConfigError(f"{path}: public-key does not belong to secret-key")
     return certificate
 
@@ -288,6 +300,8 @@ def box_speed() -> float:
     Raises:
         ConfigError: libzmq has no CURVE, or no loopback connection came up within a second.
     """
+    import zmq  # late: libzmq takes memory, and a moment to load
+
     if not zmq.has("curve"):
         raise ConfigError("this libzmq was built without CURVE")
     key = generate()

@@ -133,15 +133,15 @@ class Headgate(Contender):
         return "" if found else "the broker is not there"
 
 
-class Loop(Headgate):
-    """Ours, that speaks ZeroMQ itself (`tree.engine`)."""
+class Libzmq(Headgate):
+    """Ours, for which libzmq speaks ZeroMQ (`tree.engine`)."""
 
-    name = "loop"
+    name = "libzmq"
 
     def argv(self, *work: str) -> list[str]:
         words = super().argv(*work)
         at = words.index("--")
-        return [*words[:at], "--set", "tree.engine=loop", *words[at:]]
+        return [*words[:at], "--set", "tree.engine=libzmq", *words[at:]]
 
 
 class Pure(Headgate):

@@ -17,7 +17,7 @@ from tests.contract.websockets import WebSocketPair
 pytestmark = pytest.mark.interpreter
 
 SERVER, CLIENT = curve.generate(), curve.generate()
-LOOP, BATCH = {"engine": "loop"}, {"batch": True}
+LIBZMQ, BATCH = {"engine": "libzmq"}, {"batch": True}
 KEYS = {CLIENT.public_key: PeerKey(1)}
 
 
@@ -66,21 +66,19 @@ def harnesses(rundir: Path) -> list[Harness]:
     return [
         Harness("inproc", inproc.transport, "inproc://contract-%d"),
         Harness("unix", unix.transport, f"local://{rundir}/s%d", stranger=knock_unix),
-        curved("zeromq-curve", {}, {}),
-        curved("zeromq-curve-batch", BATCH, BATCH),
+        curved("zmtp-curve", {}, {}),
+        curved("zmtp-curve-batch", BATCH, BATCH),
+        Harness("zmtp-ipc", zeromq.transport, f"ipc://{rundir}/m%d", refusal=only_eperm, stranger=knock_unix),
+        curved("libzmq-curve", LIBZMQ, LIBZMQ),
+        curved("libzmq-curve-batch", LIBZMQ | BATCH, LIBZMQ | BATCH),
+        curved("zmtp-to-libzmq", LIBZMQ | BATCH, BATCH),
+        curved("libzmq-to-zmtp", BATCH, LIBZMQ | BATCH),
         Harness(
-            "zeromq-ipc", zeromq.transport, f"ipc://{rundir}/z%d", refusal=only_eperm, stranger=knock_unix
-        ),
-        curved("zmtp-curve", LOOP, LOOP),
-        curved("zmtp-curve-batch", LOOP | BATCH, LOOP | BATCH),
-        curved("zmtp-to-libzmq", BATCH, LOOP | BATCH),
-        curved("libzmq-to-zmtp", LOOP | BATCH, BATCH),
-        Harness(
-            "zmtp-ipc",
+            "libzmq-ipc",
             zeromq.transport,
             f"ipc://{rundir}/l%d",
-            {"extra": LOOP},
-            {"extra": LOOP},
+            {"extra": LIBZMQ},
+            {"extra": LIBZMQ},
             refusal=only_eperm,
             stranger=knock_unix,
         ),

@@ -167,7 +167,7 @@ def test_an_unknown_key_is_not_heard_at_all(dialogue, rundir):
         await stage.play(0)
         sock = stage.dealer(dialogue[0].decoded["payload_json"]["uuid"], curve.generate())
         send(sock, said(dialogue[0]))
-        await until(lambda: stage.node.overlay._listener._gate.gate.denied)
+        await until(lambda: stage.node.overlay._listener._gate.denied)
         assert not sock.poll(100)
 
     run(rundir, tell)

@@ -17,7 +17,8 @@ from broker.obstacles import obstacle
 from broker.oslo.reactor.binding import bind_local
 from broker.transport.link import Options
 from broker.transport.unix import UnixTransport
-from broker.transport.zeromq.binding import bind, listening_at
+from broker.transport.zeromq.address import listening_at
+from broker.transport.zeromq.binding import bind
 from gateway.settings.places import place_of
 from gateway.web import listener
 from tests.tables import for_each

@@ -19,7 +19,7 @@ from broker.identity import NOBODY
 from broker.nfp.peer.connection import Connection
 from broker.oslo.service import asking
 from broker.transport.link import Options
-from broker.transport.zeromq import dealer
+from broker.transport.zeromq import dialing
 from broker.transport.zeromq.address import check_trust, parse
 from broker.transport.zeromq.hub import hub
 from broker.wire.framing import Splitter, frame
@@ -165,12 +165,12 @@ def test_a_folder_that_came_when_another_had_been_looked_at(rundir, foreign):
 def test_whom_libzmq_has_connected_to_is_asked_where_no_key_proves_it(abstract, rundir, foreign, monkeypatch):
     path = foreign(rundir / "s") / "local-0"
     where = f"headgate-{path}" if abstract else path
-    monkeypatch.setattr(dealer, "check_trust", lambda *_: None)  # it was another folder then
+    monkeypatch.setattr(dialing, "check_trust", lambda *_: None)  # it was another folder then
 
     async def dials():
         uri = f"ipc://@{where}" if abstract else f"ipc://{where}"
         with pytest.raises(LinkRefused, match=r"is not spoken to: .*saw a process of uid"):
-            await dealer.dial(uri, Options(connect_timeout_s=5))
+            await dialing.dial(uri, Options(connect_timeout_s=5))
         nfp = Connection(hub(), parse(uri), b"w1", None, None)
         try:
             with pytest.raises(LinkRefused, match=r"is not spoken to: .*saw a process of uid"):

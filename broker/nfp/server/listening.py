@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from broker.nfp.names import Sender
 from broker.nfp.server.router import EVERYBODY, NfpRouter, Tuning
 from broker.transport.curve import CurveServer
-from broker.transport.zeromq.binding import listening_at
+from broker.transport.zeromq.address import listening_at
 from broker.transport.zeromq.hub import hub
 
 if TYPE_CHECKING:

@@ -1,20 +1,25 @@
-"""ROUTER and DEALER with CURVE: the tree links of Flux, over ``tcp://HOST:PORT`` and ``ipc://PATH``.
+"""ROUTER and DEALER with CURVE (ZMTP 3.1): the tree links of Flux, over ``tcp://HOST:PORT`` and ``ipc://PATH``.
 
 ::
 
-    router      a listener: one ROUTER socket, one link per connected peer; accepted: such a link
-    dealer      a dialer: one DEALER socket, one connection, one link
-    link        what both kinds of link share: flushing, lingering
+    address     endpoints, name resolution, what is loopback, where to listen
+    dialing     names, addresses, keys, attempts
+    gate        who may connect
     forms       dialect and batches of one link
+    limits      how long a connection may take for what
+
+What follows is libzmq's, without which the room ``zmtp`` speaks the same on the event loop::
+
+    router      a listener: one ROUTER socket, one link per connected peer; accepted: such a link
+    dealer      one DEALER socket, one connection, one link
+    link        what both kinds of link share: flushing, lingering
     handover    one address, several sockets after each other: new keys for a listener
     drain       edge-triggered reading with a budget
     monitor     what libzmq tells of connections
-    gate        who may connect
-    zap         how libzmq asks for that (ZeroMQ RFC 27/ZAP)
+    zap         how libzmq asks who may connect (ZeroMQ RFC 27/ZAP)
     origin      who an ipc peer is, from its address
     hub         one context and one ZAP handler per event loop
-    address     endpoints, name resolution, what is loopback
-    binding     where a socket listens
+    binding     binding a socket
     connection  one connection by its descriptor: still the same, cut it, how long it has been silent
     tuning      the socket options and their reasons
 
@@ -22,13 +27,12 @@
 ``Options.extra`` of a dialer: ``curve`` (CurveClient), ``identity`` (bytes, default 36 characters of a random uuid),
 ``batch`` (bool), ``engine``.
 
-``engine`` (default "libzmq") says who speaks ZMTP: "loop" is the room ``zmtp``, on the event loop; addresses, dialling
-anew and who may connect are the same for both.
+``engine`` (default "loop") says who speaks ZMTP: the room ``zmtp``, or "libzmq".
 
 ``batch`` (default False) says that batches are accepted and may be switched on by ``link.enable_batch()``.
 
 A listener learns of a peer from its first message: only then does ``accept`` get the link. A peer's loss is known
-at once from the kernel, and after ``tuning.UNCONFIRMED_MS`` when the network says nothing. A peer that is frozen while
+at once from the kernel, and after ``limits.UNCONFIRMED_MS`` when the network says nothing. A peer that is frozen while
 its kernel goes on is not lost for a link: whoever uses it counts silence, as the tree does (``node.overlay``).
 """
 
@@ -53,11 +57,13 @@ class ZeromqTransport:
         Raises:
             ConfigError: bad address, in use, no permission, or plaintext off loopback.
         """
-        from broker.transport.zeromq.router import (
-            listen,
-        )  # late: other rooms need this package's options alone
+        if options.extra.get("engine") == "libzmq":
+            from broker.transport.zeromq.router import listen  # late: it takes memory, and a moment to load
 
-        return await listen(uri, accept, options)
+            return await listen(uri, accept, options)
+        from broker.transport.zmtp.listening import ZmtpListener
+
+        return ZmtpListener(uri, accept, options)
 
     async def dial(self, uri: str, options: Options) -> Link:
         """Connect a DEALER to ``uri``; the name is resolved at each attempt.
@@ -69,7 +75,7 @@ class ZeromqTransport:
             LinkBroken: nobody there in time.
             ConfigError: bad address, or plaintext off loopback.
         """
-        from broker.transport.zeromq.dealer import dial
+        from broker.transport.zeromq.dialing import dial
 
         return await dial(uri, options)
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.obstacles import obstacle
-from broker.schemes import too_long
+from broker.schemes import listening_host, too_long
 from broker.secret import masked
 from broker.trust import socket_objection
 
@@ -223,6 +223,21 @@ def unproven(endpoint: Endpoint, curve: object) -> Endpoint | None:
 def untrusted(endpoint: Endpoint, text: str) -> LinkRefused:
     """What a local socket is not spoken to for."""
     return LinkRefused(f"{endpoint.text} is not spoken to: {text}", errno.EACCES)
+
+
+def listening_at(uri: str, curve: object, insecure: bool) -> Endpoint:
+    """Where to bind for ``uri``: see ``schemes.listening_host``; the name of an interface is left to libzmq.
+
+    Raises:
+        ConfigError: bad address, a path that is in use, or plaintext off loopback.
+    """
+    endpoint = parse(uri)
+    if endpoint.scheme == "ipc":
+        check_free(endpoint)
+    elif endpoint.host not in {name for _index, name in socket.if_nameindex()}:
+        endpoint = endpoint._replace(host=listening_host(endpoint.host))
+    check_secrecy([endpoint], curve, insecure, uri)
+    return endpoint
 
 
 def check_free(endpoint: Endpoint) -> None:

@@ -25,8 +25,8 @@ from broker.identity import PeerInfo
 from broker.transport.batching import data_of
 from broker.transport.link import Accept, Listener, Options
 from broker.transport.zeromq.accepted import ConnectionState, RouterLink
-from broker.transport.zeromq.address import Endpoint, contact, parse
-from broker.transport.zeromq.binding import bind, listening_at
+from broker.transport.zeromq.address import Endpoint, contact, listening_at, parse
+from broker.transport.zeromq.binding import bind
 from broker.transport.zeromq.connection import inode, shut_down
 from broker.transport.zeromq.drain import Pump
 from broker.transport.zeromq.handover import SharedAddress, shared_address
@@ -378,12 +378,6 @@ class ZeromqListener(Listener):
 
 async def listen(uri: str, accept: Accept, options: Options) -> Listener:
     """See ``ZeromqTransport.listen``."""
-    if options.extra.get("engine") == "loop":
-        from broker.transport.zmtp.listening import (
-            ZmtpListener,  # late: it needs a library that libzmq does not
-        )
-
-        return ZmtpListener(uri, accept, options)
     dialect(options.dialect, options.strict_rfc3)  # says so now if there is none
     endpoint = listening_at(uri, options.extra.get("curve"), options.insecure)
     return ZeromqListener(hub(), endpoint, uri, accept, options)

@@ -7,6 +7,13 @@ from typing import Final
 import zmq
 
 from broker.transport.curve import Certificate, client_of, server_of
+from broker.transport.zeromq.limits import (
+    HANDSHAKE_MS,
+    KEEPALIVE_COUNT,
+    KEEPALIVE_IDLE_S,
+    KEEPALIVE_INTERVAL_S,
+    UNCONFIRMED_MS,
+)
 
 EVENTS: Final = int(zmq.EVENTS)
 POLLIN: Final = int(zmq.POLLIN)
@@ -20,21 +27,6 @@ SEND_MSGS: Final = 64
 is counted in bytes. A batch counts as one."""
 RECEIVE_MSGS: Final = 256
 """RCVHWM: read ahead for one peer; a peer that sends faster is slowed down by TCP."""
-UNCONFIRMED_MS: Final = 20_000
-"""TCP_MAXRT: a connection on which what was sent, or a probe, is not acknowledged for so long is lost; as in deployed
-Flux. It cannot see a process that is frozen while its kernel goes on: each protocol counts silence for itself."""
-KEEPALIVE_IDLE_S: Final = 5
-"""After so long without a packet of the peer TCP asks whether it is there ..."""
-KEEPALIVE_INTERVAL_S: Final = 5
-"""... and so often while it does not answer ..."""
-KEEPALIVE_COUNT: Final = 3
-"""... until so many probes were in vain: a machine that is gone is known after 20 s, whether anything was sent or not.
-"""
-CONNECT_MS: Final = 3_000
-"""A host that does not answer is dialled anew after so long: TCP itself would ask later and later, and a host that
-comes up meanwhile would wait for it."""
-HANDSHAKE_MS: Final = 10_000
-"""A connection that did not finish its handshake by then is dropped."""
 LINGER_MS: Final = 250
 """After a close, how long libzmq may go on sending what was flushed; deployed Flux has 5, too few for a busy peer."""
 LINGER_IDLE_MS: Final = 1_000

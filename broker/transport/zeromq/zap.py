@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 import zmq
-from zmq.utils import z85
 
 from broker.identity import PeerInfo
+from broker.transport import curve
 from broker.transport.link import Options
 from broker.transport.zeromq.address import named
 from broker.transport.zeromq.gate import NO_CREDENTIALS, Gate
@@ -114,7 +114,7 @@ class ListenerPolicy:
 
 def _key(request: list[bytes]) -> str:
     """The key that CURVE proved, Z85; "" with another mechanism."""
-    return z85.encode(request[6]).decode() if request[5] == b"CURVE" else ""
+    return curve.text_of(request[6]) if request[5] == b"CURVE" else ""
 
 
 class Zap:

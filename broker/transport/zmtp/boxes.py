@@ -7,16 +7,11 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from broker import extras
-from broker.errors import ConfigError, DecodeError
+import nacl
+from nacl import bindings
+from nacl.exceptions import CryptoError
 
-try:
-    import nacl
-    from nacl import bindings
-    from nacl.exceptions import CryptoError
-except ModuleNotFoundError as missing:
-    raise ConfigError(f'tree.engine = "loop": {extras.lacking("nacl")}') from missing
-
+from broker.errors import DecodeError
 
 LIBRARY = f"of PyNaCl {nacl.__version__}"
 """Whose libsodium it is, for `headgate doctor`."""

@@ -12,9 +12,9 @@ from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.secret import masked
 from broker.transport import curve
-from broker.transport.link import Options
+from broker.transport.link import Link, Options
 from broker.transport.zeromq.address import Endpoint, unproven
-from broker.transport.zeromq.tuning import CONNECT_MS, HANDSHAKE_MS
+from broker.transport.zeromq.limits import CONNECT_MS, HANDSHAKE_MS
 from broker.transport.zmtp import sockets
 from broker.transport.zmtp.connection import Connection, State
 from broker.transport.zmtp.frames import Mismatch
@@ -25,7 +25,7 @@ from broker.transport.zmtp.mechanisms import CurveClient, Mechanism, Null, Refus
 _READ_BYTES: Final = 4096
 
 
-async def open_link(endpoint: Endpoint, uri: str, options: Options) -> ZmtpLink:
+async def open_link(endpoint: Endpoint, uri: str, options: Options) -> Link:
     """Connect to a resolved ``endpoint`` and shake hands.
 
     Raises:

@@ -21,10 +21,9 @@ from broker.sockets import peer_credentials
 from broker.transport import curve
 from broker.transport.accepting import StreamListener
 from broker.transport.link import Accept, Options
-from broker.transport.zeromq.address import contact, named, parse
-from broker.transport.zeromq.binding import listening_at
+from broker.transport.zeromq.address import contact, listening_at, named, parse
 from broker.transport.zeromq.gate import NO_CREDENTIALS, Gate, UidGidPid
-from broker.transport.zeromq.tuning import HANDSHAKE_MS
+from broker.transport.zeromq.limits import HANDSHAKE_MS
 from broker.transport.zmtp import sockets
 from broker.transport.zmtp.boxes import KeyPair
 from broker.transport.zmtp.connection import Connection, State

@@ -12,7 +12,7 @@ from broker import trust
 from broker.obstacles import obstacle
 from broker.sockets import connect_unix, remove_stale
 from broker.transport.accepting import BACKLOG
-from broker.transport.zeromq import tuning
+from broker.transport.zeromq import limits
 from broker.transport.zeromq.address import Endpoint, bound, untrusted
 
 _SIOCGIFADDR: Final = 0x8915
@@ -24,10 +24,10 @@ def tune(sock: socket.socket) -> None:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, tuning.KEEPALIVE_IDLE_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, tuning.KEEPALIVE_INTERVAL_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, tuning.KEEPALIVE_COUNT)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, tuning.UNCONFIRMED_MS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, limits.KEEPALIVE_COUNT)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.UNCONFIRMED_MS)
 
 
 def listen(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:

@@ -19,6 +19,7 @@ from broker.cli.reach import reach
 from broker.errors import LinkRefused
 from broker.settings import Settings
 from broker.transport import curve
+from broker.transport.zmtp import boxes
 
 LOOKED_AT = cache(diagnosis.packages), cache(curve.box_speed)
 """What costs most of a call and is the same at each."""
@@ -135,11 +136,15 @@ def test_unknown_scheme(capsys):
 
 
 def test_slow_box_is_a_warning(monkeypatch, capsys):
-    monkeypatch.setattr(curve, "box_speed", lambda: 1169.0)
+    monkeypatch.setattr(boxes, "speed", lambda: 1169.0)
     assert main(["doctor", "local:///nowhere/x", "--json"]) == exits.NO_CONNECTION
     warning = [finding for finding in found(capsys) if finding["level"] == "warn"]
     assert "1169" in warning[0]["text"]
-    assert "pyzmq" in warning[0]["advice"]
+    assert "PyNaCl" in warning[0]["advice"]
+    monkeypatch.setattr(curve, "box_speed", lambda: 1170.0)
+    finding = diagnosis.box_speed("libzmq")
+    assert finding.level == "warn"
+    assert "1170" in finding.text
 
 
 def test_the_box_of_whoever_speaks_is_timed():

@@ -4,7 +4,7 @@ import pytest
 
 from broker.transport.zeromq import ZeromqTransport
 
-ENGINES = ("libzmq", "loop")
+ENGINES = ("loop", "libzmq")
 BOTH = ("test_zeromq", "test_zeromq_connections", "test_zeromq_handover", "test_zeromq_large")
 
 
@@ -17,7 +17,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who speaks ZeroMQ where a test's options do not say."""
-    name: str = getattr(request, "param", "libzmq")
+    alone = request.node.get_closest_marker("libzmq_alone") is not None
+    name: str = getattr(request, "param", "libzmq" if alone else "loop")
     for verb in ("listen", "dial"):
         made = getattr(ZeromqTransport, verb)
 

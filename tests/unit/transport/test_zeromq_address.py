@@ -8,8 +8,16 @@ import pytest
 
 from broker.errors import ConfigError, LinkBroken
 from broker.transport.zeromq import address
-from broker.transport.zeromq.address import Endpoint, bound, check_secrecy, contact, is_local, parse, resolve
-from broker.transport.zeromq.binding import listening_at
+from broker.transport.zeromq.address import (
+    Endpoint,
+    bound,
+    check_secrecy,
+    contact,
+    is_local,
+    listening_at,
+    parse,
+    resolve,
+)
 from tests.tables import for_each
 
 

@@ -21,7 +21,7 @@ from broker.transport import curve, zeromq
 from broker.transport.link import Link, Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.reserve import DescriptorReserve
-from broker.transport.zeromq import dealer, hub, tuning
+from broker.transport.zeromq import dialing, hub, limits, tuning
 from broker.transport.zeromq import link as link_module
 from broker.wire.message import Message, control, event
 from tests.unit.transport.raw import (
@@ -157,7 +157,8 @@ def test_a_killed_peer_is_noticed_by_the_kernel_not_by_silence(rundir: Path):
 @pytest.mark.patient
 def test_a_frozen_peer_is_no_matter_of_the_link_until_it_takes_nothing_any_more(rundir: Path, monkeypatch):
     """Its kernel goes on. Who needs to know counts silence (``node.overlay``); who sends on and on learns of it."""
-    monkeypatch.setattr(tuning, "UNCONFIRMED_MS", 500)
+    for room in (limits, tuning):
+        monkeypatch.setattr(room, "UNCONFIRMED_MS", 500)
 
     async def check():
         curve.save(PEER, rundir / "cert")
@@ -513,7 +514,7 @@ async def test_every_address_of_a_name_is_tried_though_the_first_one_keeps_silen
         with socket.create_server(("127.0.0.2", port)):  # takes connections and says nothing
             found = [(0, 0, 0, "", (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_wanted, **_more: found)
-            monkeypatch.setattr(dealer, "ADDRESS_S", 0.05)
+            monkeypatch.setattr(dialing, "ADDRESS_S", 0.05)
             options = Options(connect_timeout_s=PATIENCE_S, failing=said.append)
             link = await zeromq.transport.dial(f"tcp://node0:{port}", options)
             link.close()

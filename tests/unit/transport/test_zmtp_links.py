@@ -5,8 +5,6 @@ import errno
 import logging
 import os
 import socket
-import subprocess
-import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,16 +27,11 @@ from tests.unit.transport.raw import CLIENT, PEER, SERVER, UUID, dialling, liste
 from tests.unit.transport.zmtp import PAIRS, encoded, shake_hands
 
 
-def ours(options: Options) -> Options:
-    options.extra["engine"] = "loop"
-    return options
-
-
 @asynccontextmanager
 async def pair(**extra):
     """Both ends of a link of ours: near, what it hears, far, what it hears."""
-    async with listener(ours(listening(**extra))) as (address, accepting):
-        near, heard = await zeromq.transport.dial(address, ours(dialling(**extra))), Recorder()
+    async with listener(listening(**extra)) as (address, accepting):
+        near, heard = await zeromq.transport.dial(address, dialling(**extra)), Recorder()
         near.start(heard)
         far, hears = await accepting.link(0)
         yield near, heard, far, hears
@@ -49,9 +42,7 @@ async def test_records_on_the_wire():
     """A stream of framed messages in pieces of 64 KiB; messages in parts until it was agreed on."""
     with zmq.Context() as context, raw(zmq.ROUTER, context) as parent:
         port = parent.bind_to_random_port("tcp://127.0.0.1")
-        link = await zeromq.transport.dial(
-            f"tcp://127.0.0.1:{port}", ours(dialling(batch=True, identity=UUID))
-        )
+        link = await zeromq.transport.dial(f"tcp://127.0.0.1:{port}", dialling(batch=True, identity=UUID))
         link.start(Recorder())
         hello = request("hello", b"{}\0")
         send_all(link, [hello])
@@ -170,7 +161,7 @@ async def test_what_was_sent_before_the_peer_left_is_heard_though_writing_fails(
 
 async def test_two_connections_may_have_one_identity():
     """Each is a link of its own: with what it has proved, and what is sent to it."""
-    async with listener(ours(listening())) as (address, accepting):
+    async with listener(listening()) as (address, accepting):
         with (
             zmq.Context() as context,
             raw(zmq.DEALER, context, PEER) as owner,
@@ -192,7 +183,7 @@ async def test_two_connections_may_have_one_identity():
 
 async def test_a_peer_of_libzmq_may_ping():
     """Heartbeats of libzmq (RFC 37, PING): it would end a connection that leaves them without an answer."""
-    async with listener(ours(listening())) as (address, accepting):
+    async with listener(listening()) as (address, accepting):
         with zmq.Context() as context, raw(zmq.DEALER, context, PEER) as child:
             child.set(zmq.HEARTBEAT_IVL, 20)
             child.set(zmq.HEARTBEAT_TIMEOUT, 200)
@@ -216,31 +207,17 @@ async def test_a_large_request_is_followed_by_its_mark():
         del far
 
 
-def test_without_its_library_it_says_what_to_install():
-    code = "import sys; sys.modules['nacl'] = None; import broker.transport.zmtp.boxes"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment()
-    )
-    assert "ConfigError" in done.stderr
-    assert "nacl is not installed: " in done.stderr
-    assert "[loop]'" in done.stderr
-
-
-def child_environment():
-    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-
-
 # -- who does not get in ---------------------------------------------------------------------------
 
 
 async def refused(address: str, **keys) -> LinkRefused:
     with pytest.raises(LinkRefused) as caught:
-        await zeromq.transport.dial(address, ours(dialling(**keys)))
+        await zeromq.transport.dial(address, dialling(**keys))
     return caught.value
 
 
 async def test_reserved_descriptors_are_refused_at_the_handshake(caplog):
-    options = ours(listening())
+    options = listening()
     options.reserve = DescriptorReserve(0, 100)
     options.has_reserve = lambda peer: peer.rank is not None
     told = []
@@ -248,14 +225,14 @@ async def test_reserved_descriptors_are_refused_at_the_handshake(caplog):
     async with listener(options) as (address, _accepting):
         assert (await refused(address, certificate=CLIENT)).errno == errno.EPERM
         assert told == [(CLIENT.public_key, errno.EMFILE)]
-        link = await zeromq.transport.dial(address, ours(dialling()))
+        link = await zeromq.transport.dial(address, dialling())
         link.close()
 
 
 @pytest.mark.parametrize("scarce", [False, True])
 async def test_silent_strangers_are_few_and_the_oldest_goes(monkeypatch, scarce):
     monkeypatch.setattr(module, "HANDSHAKES_MAX", 100 if scarce else 3)
-    options = ours(listening())
+    options = listening()
     if scarce:
         options.reserve = DescriptorReserve(0, 3)
         options.has_reserve = lambda peer: peer.rank is not None
@@ -265,7 +242,7 @@ async def test_silent_strangers_are_few_and_the_oldest_goes(monkeypatch, scarce)
         for reader, _writer in silent[:2]:
             async with asyncio.timeout(PATIENCE_S):
                 assert (await reader.read()) == greeting(b"CURVE", as_server=True)
-        link = await zeromq.transport.dial(address, ours(dialling()))
+        link = await zeromq.transport.dial(address, dialling())
         link.close()
         for _reader, writer in silent:
             writer.close()
@@ -273,7 +250,7 @@ async def test_silent_strangers_are_few_and_the_oldest_goes(monkeypatch, scarce)
 
 async def test_a_stranger_that_says_nothing_is_dropped_in_time(monkeypatch, caplog):
     monkeypatch.setattr(module, "HANDSHAKE_MS", 100)
-    async with listener(ours(listening())) as (address, _accepting):
+    async with listener(listening()) as (address, _accepting):
         host, port = address.removeprefix("tcp://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         async with asyncio.timeout(PATIENCE_S):
@@ -304,20 +281,20 @@ async def test_early_words_are_heard_though_the_link_is_lost_already():
 
 async def test_an_abstract_name_that_is_in_use_says_so():
     name = f"ipc://@headgate-test-{os.getpid()}"
-    async with listener(ours(Options()), name):
+    async with listener(Options(), name):
         with pytest.raises(ConfigError, match=r"already|in use"):
-            await zeromq.transport.listen(name, Accepting(), ours(Options()))
+            await zeromq.transport.listen(name, Accepting(), Options())
 
 
 async def test_two_that_begin_at_once_do_not_take_each_others_socket(rundir: Path, monkeypatch):
     """Both have looked and seen nobody: the second says so, and the first goes on."""
     uri = f"ipc://{rundir}/door"
     accepting = Accepting()
-    monkeypatch.setattr("broker.transport.zeromq.binding.check_free", lambda _endpoint: None)
-    made = await zeromq.transport.listen(uri, accepting, ours(Options()))
+    monkeypatch.setattr("broker.transport.zeromq.address.check_free", lambda _endpoint: None)
+    made = await zeromq.transport.listen(uri, accepting, Options())
     with pytest.raises(ConfigError, match="cannot listen"):
-        await zeromq.transport.listen(uri, Accepting(), ours(Options()))
-    link = await zeromq.transport.dial(uri, ours(Options(connect_timeout_s=PATIENCE_S)))
+        await zeromq.transport.listen(uri, Accepting(), Options())
+    link = await zeromq.transport.dial(uri, Options(connect_timeout_s=PATIENCE_S))
     await accepting.link(0)
     for each in (link, *(each for each, _ in accepting.links)):
         each.abort(LinkClosed("test over"))
@@ -327,13 +304,13 @@ async def test_two_that_begin_at_once_do_not_take_each_others_socket(rundir: Pat
 async def test_strangers_have_a_share_of_the_loop():
     """What one of them cost is waited for, three times over, before the next has its turn, or is accepted."""
     accepting = Accepting()
-    made = await zeromq.transport.listen("tcp://127.0.0.1:0", accepting, ours(listening()))
+    made = await zeromq.transport.listen("tcp://127.0.0.1:0", accepting, listening())
     loop = asyncio.get_running_loop()
-    link = await zeromq.transport.dial(made.address, ours(dialling()))
+    link = await zeromq.transport.dial(made.address, dialling())
     begin = loop.time()
     assert 0 < made._not_before - begin < PATIENCE_S, "a handshake counts"
     made._spent(0.05)
-    other = await zeromq.transport.dial(made.address, ours(dialling()))
+    other = await zeromq.transport.dial(made.address, dialling())
     assert loop.time() - begin > 0.05 * (1 - module.SHARE) / module.SHARE
     for each in (link, other, *(each for each, _ in accepting.links)):
         each.abort(LinkClosed("test over"))
@@ -368,15 +345,15 @@ async def test_a_flood_of_strangers_leaves_the_loop_to_those_who_are_in(caplog):
 
 async def test_a_key_changes_for_those_who_come(rundir: Path):
     new = curve.generate()
-    options = ours(listening())
+    options = listening()
     accepting = Accepting()
     made = await zeromq.transport.listen("tcp://127.0.0.1:0", accepting, options)
-    link = await zeromq.transport.dial(made.address, ours(dialling()))
+    link = await zeromq.transport.dial(made.address, dialling())
     assert made.renew({"curve": curve.CurveServer(new)}) is made
-    other = await zeromq.transport.dial(made.address, ours(dialling(server=new)))
+    other = await zeromq.transport.dial(made.address, dialling(server=new))
     assert link.ended is None
     with pytest.raises(LinkRefused):
-        await zeromq.transport.dial(made.address, ours(dialling(server=SERVER)))
+        await zeromq.transport.dial(made.address, dialling(server=SERVER))
     for each in (link, other, *(each for each, _ in accepting.links)):
         each.abort(LinkClosed("test over"))
     await made.stop()
@@ -384,10 +361,10 @@ async def test_a_key_changes_for_those_who_come(rundir: Path):
 
 async def test_limits_hold_for_what_waits():
     """One that is beyond its cap ends, as every link's outbox does."""
-    options = ours(listening(batch=True))
+    options = listening(batch=True)
     options.limits = OutboxLimits(cap_bytes=1 << 20, event_bytes=1 << 20)
     async with listener(options) as (address, accepting):
-        near = await zeromq.transport.dial(address, ours(dialling(batch=True)))
+        near = await zeromq.transport.dial(address, dialling(batch=True))
         far, hears = await accepting.link(0)
         answer = response(request("r"), b"x" * 100_000)
         for _ in range(400):
