@@ -101,7 +101,7 @@ class Pressure:
         Its request has been read, and so have a few behind it and those of others: they do not all find room.
         """
         if origin.kind != CLIENT or origin.services or origin.link is None:
-            return bool(target.link.outbox.has_room_for_request(size))
+            return bool(target.link.outbox.admits_request(size))
         if not target.link.outbox.has_room_for_requests:
             return False
         waiters = self._waiters.setdefault(target, set())

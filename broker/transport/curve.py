@@ -24,8 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nacl import bindings
-
 from broker import atomic
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
@@ -162,6 +160,8 @@ def text_of(key: bytes) -> str:
 
 def generate(metadata: Mapping[str, str] | None = None) -> Certificate:
     """A new key pair, without what begins something in a template: keys stand in inventories, which are rendered."""
+    from nacl import bindings  # late, as in `load`: a service with oslo's driver needs none of it
+
     while True:
         public, secret = map(text_of, bindings.crypto_box_keypair())
         if not any(mark in key for mark in _TEMPLATE_MARKS for key in (public, secret)):
@@ -181,6 +181,8 @@ def load(path: str | Path) -> Certificate:
     certificate = decode(_read(path, secret=True), str(path))
     if certificate.secret_key is None:
         raise ConfigError(f"{path}: a public certificate, expected one with a secret-key")
+    from nacl import bindings
+
     if text_of(bindings.crypto_scalarmult_base(raw_key(certificate.secret_key))) != certificate.public_key:
         raise ConfigError(f"{path}: public-key does not belong to secret-key")
     return certificate

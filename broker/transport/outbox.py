@@ -97,6 +97,7 @@ class Outbox(Generic[Form]):
         "_beyond_event_bytes",
         "_budget",
         "_ended",
+        "_few",
         "_large",
         "_left",
         "_limits",
@@ -122,6 +123,7 @@ class Outbox(Generic[Form]):
         self._limits = limits
         self._budget = budget
         self._ended = False
+        self._few = 0  # requests that were let in since it is full
         self._large = 0
         self.account: Account | None = None
         self.unflushed: list[Form] = []
@@ -168,15 +170,18 @@ class Outbox(Generic[Form]):
         """Whether more requests may wait: half of the cap is kept for responses, so that no request ends a link."""
         return self.undroppable_bytes - self._beyond_bytes <= self._limits.cap_bytes // 2
 
-    def has_room_for_request(self, size: int) -> bool:
-        """Whether a request whose sender cannot wait may: a few small ones behind large ones, too.
+    def admits_request(self, size: int) -> bool:
+        """Whether a request whose sender cannot wait may wait here: until it is full no longer a few small ones, too.
 
-        They are no more than what a full outbox may still hold when it is full no longer.
+        They are counted, whatever else waits: who filled it (and is paused now) costs the others no call.
         """
+        if not self.full:
+            return True
         few = self._limits.high_bytes // 4 // SMALL_BYTES
-        return not self.full or (
-            size <= SMALL_BYTES and len(self.queue or ()) < few and self.has_room_for_requests
-        )
+        if size > SMALL_BYTES or self._few == few or not self.has_room_for_requests:
+            return False
+        self._few += 1
+        return True
 
     @property
     def single_bytes(self) -> int:
@@ -379,6 +384,7 @@ class Outbox(Generic[Form]):
         low = self.queued_bytes <= limits.high_bytes // 4 and len(self.queue or ()) <= limits.high_msgs // 4
         if self.full and low:
             self.full = False
+            self._few = 0
             self._judge()
 
     def overflow(self, reason: str) -> None:

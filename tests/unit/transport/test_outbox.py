@@ -201,19 +201,23 @@ def test_marks_are_counted_modulo_32_bits():
     assert in_flight.large_bytes == 0
 
 
-def test_behind_large_requests_there_is_room_for_small_ones_of_those_who_cannot_wait():
+def test_a_full_outbox_has_room_for_a_few_small_requests_of_those_who_cannot_wait():
     outbox = Owner(high_bytes=12 << 10, high_msgs=100, cap_bytes=32 << 10).outbox
-    assert outbox.has_room_for_request(1 << 30)
-    outbox.enqueue(b"x", 13 << 10)
-    assert (outbox.has_room_for_request(1 << 10), outbox.has_room_for_request(1025)) == (True, False)
-    outbox.enqueue(b"x", 4 << 10)
-    assert not outbox.has_room_for_request(1), "half of the cap is for responses"
-    outbox.dequeue()
-    for _ in range(2):
-        outbox.enqueue(b"x", 1)
-    assert (outbox.full, outbox.has_room_for_request(1)) == (True, False), (
-        "three of 1 KiB are a quarter of 12"
+    assert outbox.admits_request(1 << 30)
+    for _ in range(13):
+        outbox.enqueue(b"x", 1 << 10)
+    assert (outbox.full, outbox.admits_request(1025)) == (True, False)
+    assert [outbox.admits_request(1 << 10) for _ in range(4)] == [True, True, True, False], (
+        "three of 1 KiB are a quarter of 12, whatever else waits"
     )
+    while outbox.queue:
+        outbox.dequeue()
+    outbox.settle()
+    outbox.enqueue(b"x", 17 << 10)
+    assert (outbox.full, outbox.admits_request(1)) == (True, False), "half of the cap is for responses"
+    outbox.dequeue()
+    outbox.enqueue(b"x", 13 << 10)
+    assert outbox.admits_request(1), "it was full no longer in between"
 
 
 def test_the_budget_spares_whoever_holds_one_message():
