@@ -161,6 +161,7 @@ def test_a_real_parent_that_dies_is_joined_again(mixed):
         async with instance.connect(1) as client:
             waiting = client.stream("log.dmesg", {"follow": True, "nobacklog": True}, nodeid=0)
             async with waiting as lines:
+                await client.rpc("broker.ping", {}, nodeid=0)  # what was asked before it has arrived, too
                 instance.kill(0)
                 with pytest.raises(RpcError, match="overlay disconnect") as raised:
                     async with asyncio.timeout(10):
