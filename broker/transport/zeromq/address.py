@@ -226,7 +226,7 @@ def untrusted(endpoint: Endpoint, text: str) -> LinkRefused:
 
 
 def listening_at(uri: str, curve: object, insecure: bool) -> Endpoint:
-    """Where to bind for ``uri``: see ``schemes.listening_host``; the name of an interface is left to libzmq.
+    """Where to bind for ``uri``: see ``schemes.listening_host``; the name of an interface is left to who binds.
 
     Raises:
         ConfigError: bad address, a path that is in use, or plaintext off loopback.
