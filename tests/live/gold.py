@@ -21,13 +21,7 @@ def drawn_rows(count: int) -> list[traffic.Row]:
     """
     drawn: list[Any] = []
 
-    @settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        derandomize=True,  # a stream differs from a batch in what is told late: known here, and another time not
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(traffic.histories())
     def draw(history: Any) -> None:
         drawn.append(history)
