@@ -126,7 +126,18 @@ def check_key(text: str, where: str = "key") -> str:
     """
     if len(text) != 40:
         raise ConfigError(f"{where}: {len(text)} characters, expected the 40 of a Z85 key")
-    for at in range(0, 40, 5):
+    raw_key(text, where)
+    return text
+
+
+def raw_key(text: str, where: str = "key") -> bytes:
+    """The 32 bytes of a key in Z85.
+
+    Raises:
+        ConfigError: as of ``check_key``.
+    """
+    found = bytearray()
+    for at in range(0, len(text), 5):
         value = 0
         for character in text[at : at + 5]:
             digit = _DIGIT.get(character)
@@ -135,16 +146,6 @@ def check_key(text: str, where: str = "key") -> str:
             value = value * 85 + digit
         if value > 0xFFFFFFFF:
             raise ConfigError(f"{where}: five characters from position {at} encode more than 32 bits")
-    return text
-
-
-def raw_key(text: str) -> bytes:
-    """The 32 bytes of a key in Z85, as ``check_key`` passes it."""
-    found = bytearray()
-    for at in range(0, len(text), 5):
-        value = 0
-        for character in text[at : at + 5]:
-            value = value * 85 + _DIGIT[character]
         found += value.to_bytes(4, "big")
     return bytes(found)
 

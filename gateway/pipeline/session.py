@@ -44,8 +44,6 @@ _END_S: Final = 20.0
 """How long a JVM may take to end before it is killed."""
 _LOG_TAIL_BYTES: Final = 2000
 
-_GC: Final = "-XX:+UseParallelGC"
-"""G1, which a JVM takes by itself, costs a batch of millions of rows a seventh more CPU."""
 DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -57,7 +55,6 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.minBatchesToRetain": "100",
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.scheduler.mode": "FAIR",
-    "spark.executor.extraJavaOptions": _GC,
 }
 """What a job of ours runs with unless told otherwise."""
 STORE_ACCESS: Final = (
@@ -79,6 +76,11 @@ SMALL_ROWS: Final = 1_000_000
 """
 _SMALL: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """The quick compiler alone has 48 MiB for code, which Spark fills: then it forgets code and compiles it again."""
+_LARGE: Final = "-XX:+UseParallelGC"
+"""G1, which a JVM takes by itself, costs a batch of millions of rows a seventh more CPU."""
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+_SAID: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+"""What a JVM reads besides its command line."""
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
@@ -187,7 +189,10 @@ def session(
 def _java_options(java: str, jars: Path, given: str, *, few: bool, keep: bool) -> str:
     """Those of the JVM; what the caller has ``given`` it comes last, for of two that differ a JVM takes that."""
     kept = archive.options(java, jars, make=keep and not given)
-    return " ".join(filter(None, ("" if given else _SMALL if few else _GC, kept, given)))
+    ours = _SMALL if few else _LARGE
+    if given or _COLLECTOR.search(" ".join(os.environ.get(name, "") for name in _SAID)):
+        ours = ""  # a JVM that is told of two collectors does not start
+    return " ".join(filter(None, (ours, kept, given)))
 
 
 def _wanted(master: str | None) -> dict[str, str]:

@@ -144,6 +144,17 @@ def test_options_of_the_caller_come_last_and_leave_the_archive_in_use(jars: Path
     assert (options(""), options("-Xss8m")) == (f"{session._SMALL} {kept}", f"{kept} -Xss8m")
 
 
+def test_a_collector_that_the_environment_names_is_the_only_one(
+    jars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for few in (True, False):
+        assert "GC" in session._java_options("Java 17", jars, "", few=few, keep=False)
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "-Xss8m -XX:+UseZGC")
+            assert session._java_options("Java 17", jars, "", few=False, keep=False) == ""
+
+
 def test_a_jvm_that_did_not_end_well_leaves_no_archive(jars: Path) -> None:
     ended(archive.options("Java 17", jars, make=True), 1)
     assert archive.options("Java 17", jars, make=True) == "", "nor does the next one try at once"
