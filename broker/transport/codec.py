@@ -43,7 +43,7 @@ class Codec(Protocol):
     def feed(self, data: bytes) -> list[Message]:
         """The messages that ``data`` completes, in order, wherever it was cut. Never raises: see ``failure``."""
 
-    def encode(self, forms: Sequence[Form | memoryview]) -> bytes:
+    def encode(self, forms: Sequence[Form | memoryview]) -> bytes | bytearray:
         """The bytes of ``forms``, in order, behind what is ``owed``. They have to be sent: they cannot be made anew."""
 
     def enable_batch(self) -> None:

@@ -49,7 +49,7 @@ class Leaving:
         sock: socket.socket,
         rest: bytes | memoryview,
         forms: deque[Any],
-        encode: Callable[[deque[Any]], bytes],
+        encode: Callable[[deque[Any]], bytes | bytearray],
     ) -> None:
         self._loop = loop
         self._sock = sock
@@ -68,7 +68,7 @@ class Leaving:
         try:
             while self._rest or self._forms:
                 if not self._rest:  # kept before anything is tried: it cannot be made again
-                    self._rest = self._encode(self._forms)
+                    self._rest = memoryview(self._encode(self._forms))
                 self._rest = memoryview(self._rest)[self._sock.send(self._rest) :]
                 self._moved = True
             self._loop.remove_writer(self._sock.fileno())

@@ -255,7 +255,7 @@ class StreamLink(Link):
         sent = self._write(data)
         return size if sent == len(data) else self._keep(data, sent, size)
 
-    def _keep(self, data: bytes, sent: int, size: int) -> int:
+    def _keep(self, data: bytes | bytearray, sent: int, size: int) -> int:
         """All but ``sent`` bytes of ``data`` become the rest; it stands for ``size`` bytes of forms.
 
         Returns:
@@ -271,7 +271,7 @@ class StreamLink(Link):
             self._write_pieces((), 0)
             self._want_write(bool(self._rest))
 
-    def _write(self, data: bytes | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         """Bytes the kernel took. All, where the peer has hung up: it misses nothing, and what it sent comes first."""
         try:
             return self._sock.send(data)
@@ -365,7 +365,7 @@ class StreamLink(Link):
     def _is_open(self) -> bool:
         return self.ended is None and self._lost is None
 
-    def _encode_some(self, forms: deque[Form | memoryview]) -> bytes:
+    def _encode_some(self, forms: deque[Form | memoryview]) -> bytes | bytearray:
         """The next bytes of a connection that leaves."""
         pieces: list[Form | memoryview] = [forms.popleft()]
         size = form_size(pieces[0])

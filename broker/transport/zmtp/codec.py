@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broker.errors import ProtocolError, Untranslatable
-from broker.transport.batching import Form
+from broker.transport.batching import Form, Part
 from broker.transport.link import Options
 from broker.transport.zeromq.forms import MessageForms
 from broker.transport.zmtp.connection import Connection
@@ -60,11 +60,11 @@ class ZmtpCodec:
         self.failure = connection.failure
         return out
 
-    def encode(self, forms: Sequence[Form | memoryview]) -> bytes:
+    def encode(self, forms: Sequence[Form | memoryview]) -> bytes | bytearray:
         """See ``Codec.encode``: framed messages next to each other become records."""
         connection = self._connection
-        out: list[bytes] = [connection.take_owed()] if connection.owed else []
-        framed: list[bytes | memoryview] = []
+        out: list[Part | bytearray] = [connection.take_owed()] if connection.owed else []
+        framed: list[Part] = []
         for form in forms:
             if isinstance(form, list):
                 self._record(framed, out)
@@ -73,16 +73,22 @@ class ZmtpCodec:
             else:
                 framed.append(form)
         self._record(framed, out)
-        return b"".join(out)
+        return b"".join(out) if len(out) != 1 or isinstance(out[0], memoryview) else out[0]
 
-    def _record(self, framed: list[bytes | memoryview], out: list[bytes]) -> None:
-        if not framed:
-            return
-        data = framed[0] if len(framed) == 1 else b"".join(framed)
-        size = len(data)
-        if size <= RECORD_BYTES:
-            self._connection.frame(0, data, out)
-            return
-        view = memoryview(data)
-        for at in range(0, size, RECORD_BYTES):
-            self._connection.frame(0, view[at : at + RECORD_BYTES], out)
+    def _record(self, framed: list[Part], out: list[Part | bytearray]) -> None:
+        """Append records of ``framed``: as many messages in one as fit, a large one in several."""
+        frame = self._connection.frame
+        start = size = 0
+        for at, each in enumerate(framed):
+            length = len(each)
+            if size + length > RECORD_BYTES and at > start:
+                frame(0, framed[start:at], out)
+                start, size = at, 0
+            size += length
+            if length > RECORD_BYTES:
+                view = memoryview(each)
+                for begin in range(0, length, RECORD_BYTES):
+                    frame(0, (view[begin : begin + RECORD_BYTES],), out)
+                start, size = at + 1, 0
+        if start < len(framed):
+            frame(0, framed[start:] if start else framed, out)

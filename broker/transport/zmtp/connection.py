@@ -12,6 +12,7 @@ from broker.errors import DecodeError, MessageTooLarge, ProtocolError
 from broker.transport.batching import Part
 from broker.transport.zmtp.frames import (
     COMMAND,
+    COPIED_BYTES,
     GREETING_BYTES,
     IDENTITY_MAX,
     MORE,
@@ -167,15 +168,16 @@ class Connection:
     def _read(self, data: bytes, out: list[list[Part]]) -> None:
         if self._early:
             data, self._early = self._early + data, b""
-        frames: list[tuple[int, bytes]] = []
+        frames: list[tuple[int, Part]] = []
         seals = self._seals
         try:
             self._frames.feed(data, frames)
         finally:  # what stands before a bad frame counts
             for flags, body in frames:
-                part: Part = body
                 if seals is not None:
                     flags, part = seals.open(flags, body)
+                else:
+                    part = bytes(body) if len(body) <= COPIED_BYTES else body
                 if flags == 0 and not self._parts:  # as nearly all
                     out.append([part])
                 elif flags & COMMAND:
@@ -207,27 +209,27 @@ class Connection:
                 raise DecodeError(f"a PING of {len(data)} bytes, expected 2 to {2 + PING_CONTEXT_MAX}")
             if len(self.owed) > OWED_BYTES:
                 raise DecodeError("pings whose answers are not read")
-            pong: list[bytes] = []
-            self.frame(COMMAND, b"\x04PONG" + data[2:], pong)
+            pong: list[Part | bytearray] = []
+            self.frame(COMMAND, (b"\x04PONG", data[2:]), pong)
             self.owed += b"".join(pong)
         elif name == b"ERROR":
             raise DecodeError("an ERROR behind the handshake")
 
     # -- out -----------------------------------------------------------------------------------
 
-    def frame(self, flags: int, data: Part, out: list[bytes]) -> None:
-        """Append a frame, in pieces, to ``out``. Where the mechanism seals, they have to be sent in this order."""
+    def frame(self, flags: int, pieces: Sequence[Part], out: list[Part | bytearray]) -> None:
+        """Append a frame of ``pieces``, one behind the other, to ``out``; sealed frames are sent in this order."""
         if self._seals is None:
-            out.append(head_of(len(data), flags))
-            out.append(bytes(data))
+            out.append(head_of(sum(map(len, pieces)), flags))
+            out += pieces
         else:
-            self._seals.seal(flags, data, out)
+            self._seals.seal(flags, pieces, out)
 
-    def encode(self, parts: Sequence[Part], out: list[bytes]) -> None:
-        """Append the frames of one message, in pieces, to ``out``."""
+    def encode(self, parts: Sequence[Part], out: list[Part | bytearray]) -> None:
+        """Append the frames of one message to ``out``."""
         last = len(parts) - 1
         for at, part in enumerate(parts):
-            self.frame(MORE if at < last else 0, part, out)
+            self.frame(MORE if at < last else 0, (part,), out)
 
     def take_owed(self) -> bytes:
         """What has to be sent now, which is forgotten here."""

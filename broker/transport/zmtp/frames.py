@@ -9,6 +9,7 @@ from struct import Struct
 from typing import Final
 
 from broker.errors import DecodeError, MessageTooLarge, ProtocolError
+from broker.transport.batching import Part
 
 MORE: Final = 1
 LONG: Final = 2
@@ -20,6 +21,10 @@ GREETING_BYTES: Final = 64
 _LONG: Final = Struct(">BQ")
 _VALUE: Final = Struct(">I")
 IDENTITY_MAX: Final = 255
+COPIED_BYTES: Final = 64 << 10
+"""A part that is not larger is bytes of its own: it may stay for long, and a view keeps all that it is a part of."""
+_SLICED_BYTES: Final = 4 << 10
+"""Larger bodies are views until they are opened: that is one copy less."""
 
 
 class Mismatch(ProtocolError):
@@ -93,8 +98,8 @@ class FrameReader:
         """Bytes held of a frame that is not complete."""
         return len(self._partial)
 
-    def feed(self, data: bytes, out: list[tuple[int, bytes]]) -> None:
-        """Append (flags without LONG, body) of each frame that ``data`` completes to ``out``.
+    def feed(self, data: bytes, out: list[tuple[int, Part]]) -> None:
+        """Append (flags without LONG, body) of each frame that ``data`` completes to ``out``; large bodies are views.
 
         Raises:
             DecodeError: reserved bits, or a command that says that more follows. MessageTooLarge: beyond
@@ -113,7 +118,8 @@ class FrameReader:
             if need > len(partial):
                 self._need = need
                 continue
-            out.append((head[0] & ~LONG, bytes(memoryview(partial)[9 if head[0] & LONG else 2 :])))
+            body = memoryview(partial)[9 if head[0] & LONG else 2 :]
+            out.append((head[0] & ~LONG, body if len(body) > _SLICED_BYTES else bytes(body)))
             self._partial = bytearray()
         while at < end:
             need = self._measure(data, at)
@@ -123,7 +129,10 @@ class FrameReader:
                 self._partial = bytearray(data[at:] if at else data)
                 return
             flags = data[at]
-            out.append((flags & ~LONG, data[at + 9 if flags & LONG else at + 2 : stop]))
+            start = at + 9 if flags & LONG else at + 2
+            out.append(
+                (flags & ~LONG, data[start:stop] if need <= _SLICED_BYTES else memoryview(data)[start:stop])
+            )
             at = stop
 
     def _measure(self, data: bytes, at: int) -> int:

@@ -7,7 +7,7 @@ import socket
 from broker.identity import PeerInfo
 from broker.transport.batching import ALONE_BYTES, Form, form_size, form_type
 from broker.transport.link import Options
-from broker.transport.stream import StreamLink
+from broker.transport.stream import WRITE_BYTES, StreamLink
 from broker.transport.zmtp.codec import ZmtpCodec
 from broker.transport.zmtp.connection import Connection
 from broker.wire.message import MARK, REQUEST, control
@@ -33,7 +33,11 @@ class ZmtpLink(StreamLink):
 
     def _is_small(self, forms: list[Form]) -> bool:
         """See ``StreamLink``: framed, and none that is followed by a mark."""
-        return set(map(type, forms)) == _FRAMED and sum(map(len, forms)) <= ALONE_BYTES
+        return (
+            set(map(type, forms)) == _FRAMED
+            and max(map(len, forms)) <= ALONE_BYTES
+            and sum(map(len, forms)) <= WRITE_BYTES
+        )
 
     def _begins(self, form: Form, number: int) -> None:
         """See ``StreamLink``. A large request is followed by a mark, which tells of its handling (``in_flight``)."""

@@ -22,12 +22,23 @@ from __future__ import annotations
 
 import hmac
 import os
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from broker.errors import DecodeError, ProtocolError
 from broker.transport.batching import Part
-from broker.transport.zmtp.boxes import KeyPair, new_pair, open_box, seal, shared
+from broker.transport.zmtp.boxes import (
+    MAC_BYTES,
+    KeyPair,
+    new_pair,
+    open_behind,
+    open_box,
+    seal,
+    seal_in_place,
+    shared,
+)
 from broker.transport.zmtp.frames import (
+    COPIED_BYTES,
     error,
     head_of,
     pack_metadata,
@@ -43,7 +54,7 @@ _COOKIE_BYTES: Final = 96
 _VOUCH_BYTES: Final = 96
 _INITIATE_MIN: Final = 9 + _COOKIE_BYTES + 8 + 16 + 32 + _VOUCH_BYTES
 _MESSAGE: Final = b"\x07MESSAGE"
-MESSAGE_OVERHEAD: Final = len(_MESSAGE) + 8 + 16 + 1
+MESSAGE_OVERHEAD: Final = len(_MESSAGE) + 8 + MAC_BYTES + 1
 """What a box of CURVE adds to a part: name, number, authenticator, flags."""
 
 
@@ -62,10 +73,10 @@ class Refused(ProtocolError):
 class Seals(Protocol):
     """What happens to each frame once the handshake is over."""
 
-    def seal(self, flags: int, data: Part, out: list[bytes]) -> None:
-        """Append the frame of ``data``, in pieces, to ``out``."""
+    def seal(self, flags: int, pieces: Sequence[Part], out: list[Part | bytearray]) -> None:
+        """Append the frame of ``pieces``, which are its data one behind the other, to ``out``."""
 
-    def open(self, flags: int, body: bytes) -> tuple[int, bytes | memoryview]:
+    def open(self, flags: int, body: Part) -> tuple[int, Part]:
         """Flags and data of a frame that came.
 
         Raises:
@@ -152,34 +163,36 @@ class Boxes:
         self._nonce = b"CurveZMQMESSAGE" + (b"S" if as_server else b"C")
         self._their_nonce = b"CurveZMQMESSAGE" + (b"C" if as_server else b"S")
 
-    def seal(self, flags: int, data: Part, out: list[bytes]) -> None:
+    def seal(self, flags: int, pieces: Sequence[Part], out: list[Part | bytearray]) -> None:
         """See ``Seals``. libzmq marks more parts by 1 and commands by 2 in the box."""
         self._number += 1
         number = self._number.to_bytes(8, "big")  # OverflowError after 2**64 boxes: never again the same
-        out.append(head_of(len(data) + MESSAGE_OVERHEAD) + _MESSAGE + number)
-        out.append(seal(b"".join((_INNER[flags], data)), self._nonce + number, self._key))
+        head = head_of(sum(map(len, pieces)) + MESSAGE_OVERHEAD) + _MESSAGE + number
+        frame = bytearray().join((head, _MAC_AND_FLAGS[flags], *pieces))
+        seal_in_place(frame, len(head), self._nonce + number, self._key)
+        out.append(frame)
 
-    def open(self, flags: int, body: bytes) -> tuple[int, bytes | memoryview]:
+    def open(self, flags: int, body: Part) -> tuple[int, Part]:
         """See ``Seals``. Flags of the frame itself are nobody's, and not looked at: only the box is proved."""
-        if body[:8] != _MESSAGE or len(body) < len(_MESSAGE) + 8 + 16 + 1:
+        if body[:8] != _MESSAGE or len(body) < MESSAGE_OVERHEAD:
             raise DecodeError("a frame that is no box, behind a handshake of CURVE")
-        number = body[8:16]
+        number = bytes(body[8:16])
         counted = int.from_bytes(number, "big")
         if counted <= self._theirs:
             raise DecodeError(f"box {counted} after box {self._theirs}")
-        plain = open_box(body[16:], self._their_nonce + number, self._key)
+        plain = open_behind(body, 16, self._their_nonce + number, self._key)
         self._theirs = counted
         found = _OUTER.get(plain[0])
         if found is None:
             raise DecodeError(f"a box with flags {plain[0]:#04x}")
-        return found, plain[1:] if len(plain) <= _COPIED else memoryview(plain)[1:]
+        part = memoryview(plain)[1:]
+        return found, bytes(part) if len(part) <= COPIED_BYTES else part
 
 
-_COPIED: Final = 64 << 10
-"""Larger parts are passed on as a view of the opened box."""
-_INNER: Final = {0: b"\0", 1: b"\x01", 4: b"\x02"}
 _OUTER: Final = {0: 0, 1: 1, 2: 4}
 """Flags in a box (libzmq: 1 more, 2 command) -> those of frames."""
+_MAC_AND_FLAGS: Final = {flags: bytes(MAC_BYTES) + bytes((inner,)) for inner, flags in _OUTER.items()}
+"""Flags of frames -> room for the box's MAC and the flags in it."""
 
 
 class CurveClient:

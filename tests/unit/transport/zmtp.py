@@ -51,7 +51,7 @@ def opened(kind: str) -> tuple[Connection, Connection]:
 def frame(connection: Connection, flags: int, data: bytes) -> bytes:
     """A frame as it would be sent."""
     out: list[bytes] = []
-    connection.frame(flags, data, out)
+    connection.frame(flags, (data,), out)
     return b"".join(out)
 
 
@@ -65,7 +65,7 @@ def encoded(connection: Connection, parts: list[bytes]) -> bytes:
 def sealed(boxes: Boxes, flags: int, data: bytes) -> bytes:
     """The body of a frame."""
     out: list[bytes] = []
-    boxes.seal(flags, data, out)
+    boxes.seal(flags, (data,), out)
     return read_frames(b"".join(out))[0][1]
 
 
