@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 from broker import trust
 from broker.cli.address import sockets_in
 from broker.cli.exits import GUESTS
-from broker.errors import ConfigError, LinkBroken
+from broker.errors import ConfigError
 from broker.settings import Settings
 from broker.transport.unix import path_of
 
@@ -306,24 +306,15 @@ def _certificate(path: str, settings: Settings, rank: int) -> Finding:
 # ---------------------------------------------------------------- speed
 
 
-def box_speed(engine: str) -> Finding:
-    """Time CURVE of whoever speaks it (``tree.engine``): an old libsodium makes every tree link forty times slower."""
-    from broker.transport import curve
+def box_speed() -> Finding:
+    """Time the libsodium that CURVE uses: one without its fast code makes every tree link forty times slower."""
     from broker.transport.zmtp import boxes
 
-    library, wheel = boxes.LIBRARY, "PyNaCl"
-    try:
-        if engine == "libzmq":
-            library, wheel = "of pyzmq", "pyzmq 27.3 or newer"
-            took = curve.box_speed()
-        else:
-            took = boxes.speed()
-    except (ConfigError, LinkBroken) as error:
-        return Finding("warn", str(error), "install pyzmq from its wheel: it brings a libzmq with CURVE")
-    if took > curve.SLOW_BOX_US:
+    took = boxes.speed()
+    if took > boxes.SLOW_US:
         return Finding(
             "warn",
             f"a CURVE box of 64 KiB takes {took:.0f} us; about 30 is usual",
-            f"install {wheel} from its wheel: its libsodium is fast",
+            "install PyNaCl from its wheel: its libsodium is fast",
         )
-    return ok(f"a CURVE box of 64 KiB takes {took:.0f} us, by the libsodium {library}")
+    return ok(f"a CURVE box of 64 KiB takes {took:.0f} us, by the libsodium {boxes.LIBRARY}")

@@ -201,7 +201,7 @@ def doctor(
     extra = address.extra() if settings is None else {}
     if report.walk(way_to(target, extra)):
         asyncio.run(_converse(report, target, extra))
-    report.add(diagnosis.box_speed(settings.tree.engine if settings is not None else "loop"))
+    report.add(diagnosis.box_speed())
     report.add(_build())
     return NO_CONNECTION if report.failed else OK
 

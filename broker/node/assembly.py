@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate")
 
 LEAVE_S: Final = 0.25
-"""How long a broker that ends waits for peers that have not taken their last messages; libzmq lingers for as long."""
+"""How long a broker that ends waits for peers that have not taken their last messages."""
 
 TORPID_MAX_S = 86400.0
 SWEEP_S = 1.0

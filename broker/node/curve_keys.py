@@ -65,7 +65,7 @@ class CurveKeys:
 
     def _agreed(self) -> dict[str, Any]:
         tree = self._settings.tree
-        return {"batch": tree.batch, "engine": tree.engine}
+        return {"batch": tree.batch}
 
     def listen_curve(self) -> dict[str, Any]:
         """The ``curve`` of a listener."""

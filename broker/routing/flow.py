@@ -1,8 +1,8 @@
 """How far events may run ahead of the slowest broker: windows on the links of the tree.
 
 Theory of operation. Every event goes up to rank 0 and from there to every broker. Whoever published faster than the
-slowest of them hands on would fill the queues on the way: first those of libzmq and of the system, which nobody can
-look into and in which requests, answers and keepalives stand, too, then the outboxes, up to where a link is ended.
+slowest of them hands on would fill the queues on the way: first those of the system, which nobody can look into and
+in which requests, answers and keepalives stand, too, then the outboxes, up to where a link is ended.
 So each Headgate broker tells its neighbours of the tree how much of their events it has handled, and whether it
 wants more::
 

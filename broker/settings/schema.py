@@ -132,12 +132,6 @@ class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Put many messages into one ZeroMQ message between Headgate brokers that both offer it. Default true:
     ten times the throughput under CURVE. false speaks plain multi-part to everyone."""
 
-    engine: Literal["loop", "libzmq"] = "loop"
-    """Who speaks ZeroMQ at this broker's `tcp` and `ipc` addresses. `loop`: the broker itself, which answers a call to
-    another rank in about 0.6 of the time, and stands still while it seals or opens a message of many MiB of a broker
-    that is not Headgate's. `libzmq`: the library, in a thread of its own; of messages of 4 KiB, many in flight, it
-    carries 6 to 8 % more. Peers cannot tell, and may have the other. Default loop."""
-
 
 class HostEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[hosts]]`: one broker of the tree. All ranks read the same table."""

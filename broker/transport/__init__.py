@@ -11,7 +11,7 @@
 ``batching``  many framed messages in one of ZeroMQ
 ``unix``      UNIX stream sockets: SO_PEERCRED, framing, a byte as handshake
 ``curve``     certificates in the ZPL format
-``zeromq``    ROUTER and DEALER with CURVE, by libzmq
+``zeromq``    tcp and ipc: ROUTER and DEALER with CURVE as libzmq has them
 ``zmtp``      the same on the event loop
 ``websocket`` to a gateway; dials only
 """

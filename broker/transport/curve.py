@@ -18,19 +18,15 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker import atomic
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from broker.secret import check_mode
-
-if TYPE_CHECKING:
-    import zmq
 
 log = logging.getLogger("headgate")
 
@@ -43,11 +39,6 @@ _LINE: Final = re.compile(
          (?:=\ *(?P<value>"[^"]*"|'[^']*'|[^\s"'\#]+))?\ *(?:\#.*)?$""",
     re.VERBOSE,
 )
-SLOW_BOX_US: Final = 300.0
-"""``box_speed`` above this means a libsodium without its fast code: 27 us is usual, an old wheel took 1 169 us."""
-_BOX_BYTES: Final = 64 << 10
-_BOXES: Final = 12
-_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,51 +280,3 @@ def _certificate(sections: dict[str, dict[str, str]], where: str) -> Certificate
     if secret is not None:
         check_key(secret, f"{where}: secret-key")
     return Certificate(public, secret, sections.get("metadata", {}))
-
-
-# -- speed ----------------------------------------------------------------------------------------
-
-
-def box_speed() -> float:
-    """Microseconds this machine's libzmq takes for one CURVE box of 64 KiB; blocks for 10 to 200 ms.
-
-    A few messages go through a loopback connection with CURVE; each is boxed once and opened once, in one thread.
-    Compare with ``SLOW_BOX_US``.
-
-    Raises:
-        ConfigError: libzmq has no CURVE, or no loopback connection came up within a second.
-    """
-    import zmq  # late: libzmq takes memory, and a moment to load
-
-    if not zmq.has("curve"):
-        raise ConfigError("this libzmq was built without CURVE")
-    key = generate()
-    with zmq.Context() as context, context.socket(zmq.PAIR) as near, context.socket(zmq.PAIR) as far:
-        for socket in (near, far):
-            socket.set(zmq.LINGER, 0)
-            socket.set(zmq.RCVTIMEO, 1000)
-            socket.set(zmq.SNDTIMEO, 1000)
-            socket.set(zmq.CURVE_PUBLICKEY, key.public_key.encode())
-            socket.set(zmq.CURVE_SECRETKEY, (key.secret_key or "").encode())
-        near.set(zmq.CURVE_SERVER, 1)
-        far.set(zmq.CURVE_SERVERKEY, key.public_key.encode())
-        try:
-            far.connect(f"tcp://127.0.0.1:{near.bind_to_random_port('tcp://127.0.0.1')}")
-            return _time_boxes(near, far)
-        except zmq.ZMQError as error:
-            raise ConfigError(f"cannot time a CURVE box over loopback: {error}", error.errno) from error
-
-
-def _time_boxes(near: zmq.Socket[bytes], far: zmq.Socket[bytes]) -> float:
-    data = bytes(_BOX_BYTES)
-    far.send(data)
-    near.recv()  # the handshake is over now
-    took = []
-    for _ in range(_ROUNDS):  # the least of them is this machine's, whatever else runs on it
-        begin = time.perf_counter()
-        for _ in range(_BOXES):
-            far.send(data)
-        for _ in range(_BOXES):
-            near.recv()
-        took.append(time.perf_counter() - begin)
-    return min(took) / _BOXES / 2 * 1e6

@@ -1,5 +1,5 @@
-"""What was given to a transport and may still be far from the peer: in libzmq's queues and two kernels', where nobody
-can look. A peer that says how many messages it has *handled* makes it known.
+"""What was given to a transport and may still be far from the peer: in two kernels' buffers, where nobody can look.
+A peer that says how many messages it has *handled* makes it known.
 
 It is *behind* when more than ``WINDOW_MSGS`` are under way, and until it is ``AGAIN_MSGS``, or more than
 ``WINDOW_BYTES`` of large requests. Of these a few fill the window, and a peer speaks of many messages at a time: from

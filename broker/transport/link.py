@@ -145,8 +145,7 @@ class Options:
     settings: Any = None
     """The transport's own options, of the type ``Capabilities.options``; None: its defaults."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """What brokers agree on about built-in transports (``curve``: certificates; ``batch``: batching; ``engine``: who
-    speaks ZeroMQ)."""
+    """What brokers agree on about built-in transports (``curve``: certificates; ``batch``: batching)."""
     reserve: DescriptorReserve = field(default_factory=DescriptorReserve)
     """Descriptors that are not for everybody."""
     has_reserve: Callable[[PeerInfo], bool] = lambda _peer: False

@@ -133,17 +133,6 @@ class Headgate(Contender):
         return "" if found else "the broker is not there"
 
 
-class Libzmq(Headgate):
-    """Ours, for which libzmq speaks ZeroMQ (`tree.engine`)."""
-
-    name = "libzmq"
-
-    def argv(self, *work: str) -> list[str]:
-        words = super().argv(*work)
-        at = words.index("--")
-        return [*words[:at], "--set", "tree.engine=libzmq", *words[at:]]
-
-
 class Pure(Headgate):
     """Ours again, from the sources, where the build that people get is measured (`--wheel`)."""
 

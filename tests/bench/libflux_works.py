@@ -15,9 +15,9 @@ from statistics import median
 from subprocess import CalledProcessError
 from typing import Any
 
-from tests.bench.contenders import Contender, Flux, Headgate, Libzmq, Pure
+from tests.bench.contenders import Contender, Flux, Headgate, Pure
 from tests.bench.loadgen import LoadError, Loadgen, Result
-from tests.bench.targets import TARGETS, Row
+from tests.bench.targets import Row
 from tests.bench.works import (
     RTT_TURNS,
     Bench,
@@ -35,8 +35,6 @@ SOURCE = Path(__file__).with_name("libflux.c")
 SIZE = 4
 KIB, MIB = 2**10, 2**20
 LARGE = 16 * MIB
-LIBZMQ = "_libzmq"
-"""Ends the key of a row of brokers for which libzmq speaks."""
 LARGE_SAMPLES = 3
 """So many large messages at the least, however long one takes."""
 
@@ -153,7 +151,7 @@ def _rows(bench: Bench, cases: Sequence[Case]) -> list[Row]:
         return [Row(case.key, note=reason) for case in cases]
     try:
         with _client() as client, ExitStack() as stack:
-            trees = [stack.enter_context(kind(SIZE)) for kind in available(Headgate, Libzmq, Pure, Flux)]
+            trees = [stack.enter_context(kind(SIZE)) for kind in available(Headgate, Pure, Flux)]
             return list(_settled(bench, client, trees, cases))
     except CalledProcessError as error:
         return [Row(case.key, note=f"libflux.c was not built: {error}") for case in cases]
@@ -187,18 +185,15 @@ def _settled(
     for case in cases:
         done = take_turns(bench, trees, _turn(bench, client, case))
         yield settled(case, done)
-        if f"{case.key}{LIBZMQ}" in TARGETS:
-            yield settled(case, done, Libzmq)
 
 
-def settled(case: Case, done: Rounds, ours: type[Headgate] = Headgate) -> Row:
-    """The row of what the rounds gave; of `Libzmq` in a row of its own, in the column of ours."""
-    row = Row(case.key + (LIBZMQ if ours is Libzmq else ""), raw={"rounds": done})
-    row.figures = {name: text(case.figure, done, name) for name in done if name != Libzmq.name}
-    row.figures[Headgate.name] = text(case.figure, done, ours.name)
-    busy = median(result["own_busy"] for result in done[ours.name])
+def settled(case: Case, done: Rounds) -> Row:
+    """The row of what the rounds gave."""
+    row = Row(case.key, raw={"rounds": done})
+    row.figures = {name: text(case.figure, done, name) for name in done}
+    busy = median(result["own_busy"] for result in done[Headgate.name])
     row.figures["generator"] = f"{busy:.0%} of a core"
-    row.settle(per_round(done, ours.name, Flux.name, case.figure))
+    row.settle(per_round(done, Headgate.name, Flux.name, case.figure))
     return row
 
 

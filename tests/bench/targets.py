@@ -105,22 +105,16 @@ TARGETS = {
     "tree_flat": Target("the same: cost per hop, deepest rank vs depth 2", "x", 1.5, None, "less"),
     "libflux_rtt_0": _libflux("broker.ping of rank 0, one at a time, p50 / p99", 0.8, 0.65, "less"),
     "libflux_rtt_3": _libflux("the same of rank 3, two hops away", 0.65, 0.5, "less"),
-    "libflux_rtt_3_libzmq": _libflux('the same with `tree.engine = "libzmq"`', better="less"),
     "libflux_ping_3_64": _libflux("broker.ping of rank 3, 64 in flight, no payload", 3.5, 5),
-    "libflux_ping_3_64_libzmq": _libflux('the same with `tree.engine = "libzmq"`'),
     "libflux_ping_3_256": _libflux("the same, 256 in flight"),
     "libflux_ping_3_64_4k": _libflux("broker.ping of rank 3, 64 in flight, 4 KiB", 1.6, 2.5),
-    "libflux_ping_3_64_4k_libzmq": _libflux('the same with `tree.engine = "libzmq"`'),
     "libflux_ping_3_256_4k": _libflux("the same, 256 in flight", 1.5, 2.5),
-    "libflux_ping_3_256_4k_libzmq": _libflux('the same with `tree.engine = "libzmq"`'),
     "libflux_ping_0_64": _libflux("broker.ping of rank 0, 64 in flight, no payload", 2, 2.5),
     "libflux_service_rtt": _libflux("service of another client, one at a time, p50 / p99", better="less"),
     "libflux_service_64": _libflux("service of another client, 64 in flight, 1 B"),
     "libflux_service_64_4k": _libflux("the same, 4 KiB"),
     "libflux_event": _libflux("event from rank 3 to rank 2, one at a time, p50 / p99", 0.6, 0.45, "less"),
-    "libflux_event_libzmq": _libflux('the same with `tree.engine = "libzmq"`', better="less"),
     "libflux_large": _libflux("16 MiB to a service at rank 3 and back, one at a time", 1.5, 2),
-    "libflux_large_libzmq": _libflux('the same with `tree.engine = "libzmq"`'),
     **{
         f"web_fanout_{count}_vs_{peer}": _web(f"events to {count} WebSocket subscribers, vs {text}")
         for count in (1, 50)

@@ -17,7 +17,6 @@ from tests.contract.websockets import WebSocketPair
 pytestmark = pytest.mark.interpreter
 
 SERVER, CLIENT = curve.generate(), curve.generate()
-LIBZMQ, BATCH = {"engine": "libzmq"}, {"batch": True}
 KEYS = {CLIENT.public_key: PeerKey(1)}
 
 
@@ -47,16 +46,16 @@ def only_eperm(_number: int) -> int:
     return errno.EPERM
 
 
-def curved(name: str, listen: dict[str, object], dial: dict[str, object]) -> Harness:
-    """TCP with CURVE; with batches where both sides have them."""
+def curved(name: str, **extra: object) -> Harness:
+    """TCP with CURVE; with batches where ``extra`` says so."""
     return Harness(
         name,
         zeromq.transport,
         "tcp://127.0.0.1:0",
-        curve_listen(**listen),
-        curve_dial(**dial),
+        curve_listen(**extra),
+        curve_dial(**extra),
         refusal=only_eperm,
-        prepare=batching if BATCH.items() <= listen.items() else lambda _near, _far: None,
+        prepare=batching if extra else lambda _near, _far: None,
         stranger=knock_tcp,
     )
 
@@ -66,22 +65,9 @@ def harnesses(rundir: Path) -> list[Harness]:
     return [
         Harness("inproc", inproc.transport, "inproc://contract-%d"),
         Harness("unix", unix.transport, f"local://{rundir}/s%d", stranger=knock_unix),
-        curved("zmtp-curve", {}, {}),
-        curved("zmtp-curve-batch", BATCH, BATCH),
+        curved("zmtp-curve"),
+        curved("zmtp-curve-batch", batch=True),
         Harness("zmtp-ipc", zeromq.transport, f"ipc://{rundir}/m%d", refusal=only_eperm, stranger=knock_unix),
-        curved("libzmq-curve", LIBZMQ, LIBZMQ),
-        curved("libzmq-curve-batch", LIBZMQ | BATCH, LIBZMQ | BATCH),
-        curved("zmtp-to-libzmq", LIBZMQ | BATCH, BATCH),
-        curved("libzmq-to-zmtp", BATCH, LIBZMQ | BATCH),
-        Harness(
-            "libzmq-ipc",
-            zeromq.transport,
-            f"ipc://{rundir}/l%d",
-            {"extra": LIBZMQ},
-            {"extra": LIBZMQ},
-            refusal=only_eperm,
-            stranger=knock_unix,
-        ),
         Harness(
             "websocket",
             WebSocketPair(),

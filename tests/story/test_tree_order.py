@@ -25,8 +25,6 @@ EVENTS = 300
     [
         pytest.param("batch = true", id="batched", marks=pytest.mark.smoke),
         pytest.param("batch = false", id="plain", marks=pytest.mark.patient),
-        pytest.param('engine = "libzmq"', id="libzmq", marks=pytest.mark.smoke),
-        pytest.param('engine = "libzmq"\nbatch = false', id="libzmq-plain", marks=pytest.mark.patient),
     ],
 )
 def test_calls_between_all_ranks_and_events_of_all_to_all(rundir, setting):

@@ -8,12 +8,9 @@
     forms       dialect and batches of one link
     limits      how long a connection may take for what
 
-What follows is libzmq's, without which the room ``zmtp`` speaks the same on the event loop::
+The room ``zmtp`` speaks. What follows is for those who use libzmq::
 
-    router      a listener: one ROUTER socket, one link per connected peer; accepted: such a link
-    dealer      one DEALER socket, one connection, one link
-    link        what both kinds of link share: flushing, lingering
-    handover    one address, several sockets after each other: new keys for a listener
+    handover    one TCP port, several sockets after each other: new keys for a listener
     drain       edge-triggered reading with a budget
     monitor     what libzmq tells of connections
     zap         how libzmq asks who may connect (ZeroMQ RFC 27/ZAP)
@@ -23,15 +20,13 @@ What follows is libzmq's, without which the room ``zmtp`` speaks the same on the
     connection  one connection by its descriptor: still the same, cut it, how long it has been silent
     tuning      the socket options and their reasons
 
-``Options.extra`` of a listener: ``curve`` (CurveServer), ``batch`` (bool), ``engine``; ``Options.keys`` are Z85.
+``Options.extra`` of a listener: ``curve`` (CurveServer), ``batch`` (bool); ``Options.keys`` are Z85.
 ``Options.extra`` of a dialer: ``curve`` (CurveClient), ``identity`` (bytes, default 36 characters of a random uuid),
-``batch`` (bool), ``engine``.
-
-``engine`` (default "loop") says who speaks ZMTP: the room ``zmtp``, or "libzmq".
+``batch`` (bool).
 
 ``batch`` (default False) says that batches are accepted and may be switched on by ``link.enable_batch()``.
 
-A listener learns of a peer from its first message: only then does ``accept`` get the link. A peer's loss is known
+``accept`` gets a link once its peer has proved in the handshake who it is. A peer's loss is known
 at once from the kernel, and after ``limits.UNCONFIRMED_MS`` when the network says nothing. A peer that is frozen while
 its kernel goes on is not lost for a link: whoever uses it counts silence, as the tree does (``node.overlay``).
 """
@@ -57,10 +52,6 @@ class ZeromqTransport:
         Raises:
             ConfigError: bad address, in use, no permission, or plaintext off loopback.
         """
-        if options.extra.get("engine") == "libzmq":
-            from broker.transport.zeromq.router import listen  # late: it takes memory, and a moment to load
-
-            return await listen(uri, accept, options)
         from broker.transport.zmtp.listening import ZmtpListener
 
         return ZmtpListener(uri, accept, options)

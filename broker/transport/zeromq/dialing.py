@@ -1,4 +1,4 @@
-"""Dialling: names, addresses, keys and attempts, whoever speaks ZMTP.
+"""Dialling: names, addresses, keys and attempts.
 
 Whoever dialled decides about joining again when a link has ended. While nobody answers, ``dial`` tries again by itself,
 waiting a random time up to a bound that doubles (full jitter), so that the children of a parent that restarts do not
@@ -17,6 +17,7 @@ from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused
 from broker.transport.curve import CurveClient
 from broker.transport.link import Link, Options
 from broker.transport.zeromq.address import Endpoint, check_secrecy, check_trust, parse, resolve
+from broker.transport.zmtp.dialing import open_link
 from broker.wire.dialects import dialect
 
 BACKOFF_S: Final = 0.05
@@ -99,13 +100,6 @@ def _until(deadline: float) -> asyncio.Timeout:
 
 
 async def _open(endpoint: Endpoint, uri: str, options: Options, deadline: float) -> Link:
-    if options.extra.get("engine") == "libzmq":
-        from broker.transport.zeromq.dealer import (
-            open_link,  # late: libzmq takes memory, and a moment to load
-        )
-    else:
-        from broker.transport.zmtp.dialing import open_link
-
     try:
         async with _until(deadline):
             return await open_link(endpoint, uri, options)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.errors import DecodeError, MessageTooLarge
-from broker.transport.batching import Part, form_of, is_framed, plain
+from broker.transport.batching import Part, is_framed, plain
 from broker.transport.link import Options
 from broker.wire.decoding import from_parts
 from broker.wire.dialects import Dialect, dialect
@@ -25,7 +25,7 @@ class MessageForms:
 
     Attributes:
         form: what is sent for a message; raises Untranslatable where the dialect cannot carry it.
-        batch: True while small messages to the peer are sent in batches.
+        batch: True while messages to the peer are sent in batches.
     """
 
     __slots__ = ("_batch_allowed", "_decode", "_max_bytes", "_splitter", "batch", "form")
@@ -43,7 +43,7 @@ class MessageForms:
         """Send batches from now on. No effect where ``extra["batch"]`` is not set."""
         if self._batch_allowed and not self.batch:
             self.batch = True
-            self.form = form_of
+            self.form = Message.framed  # a large one, too: it need not be sealed whole
 
     def decode_into(self, out: list[Message], parts: list[Part]) -> None:
         """Append what one ZeroMQ message says to ``out``.

@@ -28,12 +28,6 @@ class Gate:
         self._options = options
         self._local = uri.startswith("ipc:")
 
-    def largest_bytes(self) -> int:
-        """The largest message any peer may send: what libzmq is told; links check their own, smaller caps."""
-        return max(
-            self._options.max_bytes(PeerInfo(self.uri)), self._options.max_bytes(PeerInfo(self.uri, rank=0))
-        )
-
     def identify(self, name: str, key: str, origin: UidGidPid) -> PeerInfo | None:
         """Who has proved ``key`` (Z85; "" without CURVE); None when nobody knows it (any more).
 

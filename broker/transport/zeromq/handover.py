@@ -22,8 +22,6 @@ from struct import Struct
 from typing import Final, Protocol
 
 from broker.errors import ConfigError
-from broker.obstacles import obstacle
-from broker.transport.zeromq.address import Endpoint
 from broker.transport.zeromq.connection import inode
 
 BACKLOG: Final = 100
@@ -152,88 +150,3 @@ def _beside(former: socket.socket) -> int:
         made.bind(former.getsockname())
         made.listen(BACKLOG)
         return made.detach()
-
-
-class ReplacedPath:
-    """The file of an ipc listener. libzmq would remove it with the first of the sockets: so it is made here."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file: tuple[int, int] | None = None
-        self._next: tuple[int, int] | None = None
-
-    def open(self) -> int | None:
-        """See ``SharedAddress.open``."""
-        path = f"{self._path}~" if self._file else self._path
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as made:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)  # ``check_free`` has seen that nobody listens there
-                made.bind(path)
-                made.listen(BACKLOG)
-                self._next = _identity(path)
-                return made.detach()
-        except OSError as error:
-            raise obstacle(
-                f"cannot listen at ipc://{self._path}: {error.strerror or error}", error
-            ) from error
-
-    def take(self, fd: int) -> None:
-        """See ``SharedAddress.take``."""
-        if self._file:
-            try:
-                os.rename(f"{self._path}~", self._path)
-            except OSError as error:
-                raise ConfigError(f"ipc://{self._path}: {error.strerror}", error.errno) from error
-        self._file = self._next
-
-    def leave(self, fd: int) -> None:
-        """See ``SharedAddress.leave``."""
-
-    def clear(self) -> None:
-        """Remove the file, unless it is somebody else's by now."""
-        with contextlib.suppress(OSError):
-            if _identity(self._path) in (self._file, self._next):
-                os.unlink(self._path)
-
-
-def _identity(path: str) -> tuple[int, int]:
-    """What tells this file from the next one there: the inode's number alone may be given out again at once."""
-    seen = os.stat(path)
-    return seen.st_ino, seen.st_mtime_ns
-
-
-class UnsharedName:
-    """An ipc name in no directory, or of libzmq's choice (``*``): it cannot change hands."""
-
-    def __init__(self) -> None:
-        self._taken = False
-
-    def open(self) -> int | None:
-        """See ``SharedAddress.open``."""
-        if self._taken:
-            raise ConfigError(
-                "an ipc name without a file cannot be listened at a second time", errno.EOPNOTSUPP
-            )
-        return None
-
-    def take(self, fd: int) -> None:
-        """See ``SharedAddress.take``."""
-        self._taken = True
-
-    def leave(self, fd: int) -> None:
-        """See ``SharedAddress.leave``."""
-
-    def clear(self) -> None:
-        """See ``SharedAddress.clear``."""
-
-
-def shared_address(endpoint: Endpoint) -> SharedAddress:
-    """Where a listener at ``endpoint`` is."""
-    if endpoint.scheme == "tcp":
-        return ReusedPort()
-    return (
-        UnsharedName()
-        if endpoint.host.startswith("@") or endpoint.host == "*"
-        else ReplacedPath(endpoint.host)
-    )

@@ -16,12 +16,7 @@ from typing import Any, Final, Protocol
 
 import zmq
 
-from broker.identity import PeerInfo
 from broker.transport import curve
-from broker.transport.link import Options
-from broker.transport.zeromq.address import named
-from broker.transport.zeromq.gate import NO_CREDENTIALS, Gate
-from broker.transport.zeromq.origin import credentials
 from broker.transport.zeromq.tuning import EVENTS, NOBLOCK, POLLIN
 
 _connections = itertools.count(1)
@@ -65,51 +60,6 @@ class Loop(Protocol):
 def tag(key: str) -> str:
     """The user id of one more connection."""
     return f"{next(_connections)} {key}"
-
-
-class ListenerPolicy:
-    """Judges who connects to one listener by ZAP.
-
-    Attributes:
-        gate: knows who may.
-        shut: True once nobody is to get in any more: handshakes are left without an answer, so that a dialer goes on
-            trying until whoever comes after us answers. (libzmq's unbind would cut existing connections.)
-    """
-
-    def __init__(self, uri: str, options: Options) -> None:
-        self.uri = uri
-        self.shut = False
-        self.gate = Gate(uri, options)
-        self._ipc = uri.startswith("ipc:")
-
-    def largest_bytes(self) -> int:
-        """See ``Gate``."""
-        return self.gate.largest_bytes()
-
-    def judge(self, address: str, key: str) -> str | None:
-        """The user id of a connection that may enter, None for one that may not; ``key`` is "" without CURVE."""
-        user_id = tag(key)
-        peer = self.gate.judge(self._name(user_id, address), key, self._credentials(address), address)
-        return None if peer is None else user_id
-
-    def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """See ``ZapPolicy``: never."""
-        return False
-
-    def peer(self, user_id: str, address: str) -> PeerInfo | None:
-        """Who the connection with ``user_id`` from ``address`` is; None when its key is not known (any more)."""
-        key = user_id.partition(" ")[2]
-        return self.gate.identify(self._name(user_id, address), key, self._credentials(address))
-
-    def _credentials(self, address: str) -> tuple[int | None, int | None, int | None]:
-        return credentials(address) if self._ipc else NO_CREDENTIALS
-
-    def _name(self, user_id: str, address: str) -> str:
-        """What logs call the connection."""
-        number = user_id.partition(" ")[0]
-        if self._ipc:
-            return f"{self.uri}#{number}"
-        return named(address, number)
 
 
 def _key(request: list[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""ZMTP 3.1 (ZeroMQ RFC 37) with NULL and CURVE (RFC 26) on the broker's own event loop: ``tree.engine = "loop"``.
+"""ZMTP 3.1 (ZeroMQ RFC 37) with NULL and CURVE (RFC 26) on the broker's own event loop.
 
 ::
 

@@ -22,6 +22,8 @@ MAC_BYTES: Final = 16
 """A box is longer than what is in it by so much."""
 LIBRARY = f"of PyNaCl {nacl.__version__}"
 """Whose libsodium it is, for `headgate doctor`."""
+SLOW_US: Final = 300.0
+"""``speed`` above this means a libsodium without its fast code: 27 us is usual, an old wheel took 1 169 us."""
 _SAMPLE_BYTES = 64 << 10
 _SAMPLES = 20
 

@@ -41,9 +41,9 @@ class ZmtpCodec:
         return bool(self._connection.owed)
 
     def enable_batch(self) -> None:
-        """See ``MessageForms``; a large message is framed, too, since it need not be sealed whole."""
+        """See ``MessageForms``."""
         self._forms.enable_batch()
-        self.form = Message.framed if self._forms.batch else self._forms.form
+        self.form = self._forms.form
 
     def feed(self, data: bytes) -> list[Message]:
         """See ``Codec.feed``."""

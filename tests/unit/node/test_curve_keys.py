@@ -65,7 +65,7 @@ def test_a_dialler_is_told_both_keys_of_its_parent(site):
 
 def test_without_a_certificate_there_is_nothing_but_batches():
     plain = CurveKeys(loads('[[hosts]]\nrank = 0\naddress = "tcp://127.0.0.1:1"\n').at_rank(0))
-    assert plain.options() == {"batch": True, "engine": "loop"}
+    assert plain.options() == {"batch": True}
     assert plain.certificate is None
     assert plain.read_certificate(loads("")) is None
 

@@ -1,14 +1,12 @@
 """Settings read again: all or nothing, and who has to leave."""
 
 import asyncio
-import errno
 import logging
 import os
 import threading
 from dataclasses import replace
 
 import pytest
-import zmq
 
 from broker.errors import ConfigError, LinkClosed, LinkError, LinkRefused
 from broker.identity import PeerInfo
@@ -18,7 +16,6 @@ from broker.node.reload import Reload
 from broker.transport import curve
 from broker.transport.link import Options
 from broker.transport.registry import dial
-from broker.transport.zeromq.hub import Hub
 from broker.wire.message import RESPONSE
 from broker.wire.payload import decode_json, encode_json
 from tests.unit.node.desk import Far, ask, run, until
@@ -315,27 +312,6 @@ def test_what_counts_is_what_a_guest_was_let_in_as(rundir):
         assert str(port.link.ended) == "its roles have changed"
 
     play(rundir, script)
-
-
-def test_who_may_not_stay_leaves_though_no_descriptor_is_left(rundir, caplog, monkeypatch):
-    """libzmq needs a second socket for the new certificate; the loop needs none."""
-
-    async def script(place):
-        place.site.clients = {KEY.public_key: "userid = 77\n"}
-        await place.again()
-        far = await place.client(KEY)
-        del place.site.clients[KEY.public_key]
-        place.site.show(0, place.site.announce(0)[0])
-        with monkeypatch.context() as patch:
-            patch.setattr(Hub, "open", refuse)
-            await place.again()
-        await until(lambda: far.ended is not None)
-        assert "no second socket: Too many open files; its former certificate is shown" in caplog.text
-
-    def refuse(_self, _kind):
-        raise zmq.ZMQError(errno.EMFILE)
-
-    play(rundir, script, 'engine = "libzmq"\n')
 
 
 def test_a_leaving_broker_reads_nothing_again(rundir):

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkRefused
+from broker.errors import ConfigError, LinkBroken, LinkRefused
 from broker.identity import PeerKey
-from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
+from broker.testing.harness import PATIENCE_S, Accepting, Recorder, send_all, topics
 from broker.transport import curve, zeromq
-from broker.transport.batching import ALONE_BYTES, BATCH_BYTES, BATCH_MSGS
 from broker.transport.link import Options
-from broker.wire.message import MAGIC_DEPLOYED, control, event, request
+from broker.wire.message import control, event, request
 from tests.tables import for_each
 from tests.unit.transport.raw import (
     CLIENT,
@@ -30,41 +29,6 @@ from tests.unit.transport.raw import (
 )
 
 # -- forms on the wire ----------------------------------------------------------------------------
-
-
-@pytest.mark.libzmq_alone
-def test_batches_and_large_messages_on_the_wire():
-    """One part per batch within its bounds, a large message as plain parts between them; plain before agreement."""
-
-    async def check():
-        with zmq.Context() as context, raw(zmq.ROUTER, context) as parent:
-            port = parent.bind_to_random_port("tcp://127.0.0.1")
-            link = await zeromq.transport.dial(f"tcp://127.0.0.1:{port}", dialling(batch=True, identity=UUID))
-            link.start(Recorder())
-            send_all(link, [request("hello", b"{}\0")])
-            assert await reply_to(parent) == [UUID, b"", b"hello", b"{}\0", request("hello", b"{}\0").proto]
-            link.enable_batch()
-            large = request("large", b"x" * ALONE_BYTES)
-            messages = [*numbered(1500), large, *numbered(20, 60_000)]
-            send_all(link, messages)
-            seen: list[bytes] = []
-            while sum(part.count(MAGIC_DEPLOYED) for part in seen) < 1520:
-                identity, *parts = await reply_to(parent)
-                assert identity == UUID
-                if len(parts) > 1:
-                    assert parts == large.parts()
-                    assert sum(part.count(MAGIC_DEPLOYED) for part in seen) == 1500
-                    continue
-                assert parts[0].startswith(MAGIC_DEPLOYED)
-                assert len(parts[0]) <= BATCH_BYTES
-                assert parts[0].count(MAGIC_DEPLOYED) <= BATCH_MSGS
-                seen += parts
-            assert b"".join(seen) == b"".join(
-                message.framed() for message in messages if message is not large
-            )
-            link.close()
-
-    asyncio.run(check())
 
 
 def test_router_adds_and_strips_the_identity():
@@ -83,29 +47,6 @@ def test_router_adds_and_strips_the_identity():
                 link.enable_batch()  # not agreed on by setting: no effect
                 send_all(link, [asked])
                 assert await reply_to(child) == asked.parts()
-
-    asyncio.run(check())
-
-
-@pytest.mark.libzmq_alone
-def test_one_turn_takes_no_more_than_a_few_milliseconds_of_work():
-    """What one peer sent as fast as it could does not keep the loop from everybody else: it comes in small portions."""
-
-    async def check():
-        async with listener(listening()) as (address, accepting):
-            with zmq.Context() as context, raw(zmq.DEALER, context) as child:
-                child.connect(address)
-                child.send_multipart(request("a.b").parts())
-                link, recorder = await accepting.link(0)
-                await recorder.count(1)
-                portions = []
-                link.receiver.received = lambda _link, messages: portions.append(len(messages))
-                for _ in range(200):
-                    child.send_multipart(request("a.b").parts())
-                async with asyncio.timeout(PATIENCE_S):
-                    while sum(portions) < 200:
-                        await asyncio.sleep(0)
-                assert max(portions) <= 64 + 16
 
     asyncio.run(check())
 
@@ -232,21 +173,6 @@ def test_an_unknown_key_is_refused_until_it_is_known():
             send_all(link, [control(0)])
             assert (await accepting.link(0))[0].peer.rank == 4
             link.close()
-
-    asyncio.run(check())
-
-
-@pytest.mark.libzmq_alone
-def test_a_key_forgotten_between_handshake_and_first_message_is_not_heard():
-    async def check():
-        keys = {PEER.public_key: PeerKey(3)}
-        async with listener(listening(keys)) as (address, accepting):
-            link, recorder = await zeromq.transport.dial(address, dialling()), Recorder()
-            link.start(recorder)
-            keys.clear()
-            send_all(link, numbered(5))
-            assert isinstance(await recorder.end(), LinkEnded)
-            assert not accepting.links
 
     asyncio.run(check())
 

@@ -14,11 +14,9 @@ import pytest
 
 from broker.errors import ConfigError, LinkClosed, LinkRefused
 from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
-from broker.transport import curve, inproc, zeromq
-from broker.transport.link import Link, Listener, Options
-from broker.transport.zeromq import router
-from broker.transport.zeromq.address import Endpoint
-from broker.transport.zeromq.handover import ReplacedPath, ReusedPort, shared_address
+from broker.transport import curve, zeromq
+from broker.transport.link import Link, Listener
+from broker.transport.zeromq.handover import ReusedPort
 from broker.wire.message import control
 from tests.tables import for_each
 from tests.unit.transport.raw import PEER, SERVER, dialling, listening
@@ -72,11 +70,6 @@ def uri(request, rundir: Path) -> str:
     return f"tcp://{request.param}:0"
 
 
-@pytest.fixture(autouse=True)
-def brief_grace(monkeypatch):
-    monkeypatch.setattr(router, "_GRACE_S", 0.1)
-
-
 def has_ipv6() -> bool:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
         probe.bind(("::1", 0))
@@ -127,104 +120,6 @@ def test_who_comes_meets_the_new_key_and_who_is_there_stays(uri):
     asyncio.run(check())
 
 
-@pytest.mark.libzmq_alone
-def test_the_former_socket_goes_with_its_last_link(uri):
-    async def check():
-        async with stage(uri) as door:
-            near, _heard, _far, hears = await door.pair(SERVER)
-            first = door.current
-            door.renew(NEW)
-            assert not first.pump.closed
-            if uri.startswith("tcp"):
-                assert listeners_at(door.current.address) == 2
-            near.close()
-            await hears.end()
-            async with asyncio.timeout(PATIENCE_S):
-                while not first.pump.closed:
-                    await asyncio.sleep(0.01)
-            if uri.startswith("tcp"):
-                async with asyncio.timeout(PATIENCE_S):
-                    while listeners_at(door.current.address) != 1:
-                        await asyncio.sleep(0.01)
-            (await door.pair(NEW))[0].close()
-
-    asyncio.run(check())
-
-
-@pytest.mark.libzmq_alone
-def test_a_third_key_while_the_first_has_links(uri):
-    """The kernel numbers the sockets of a port anew when one of them goes."""
-
-    async def check():
-        async with stage(uri) as door:
-            first, second = await door.pair(SERVER), None
-            oldest = door.current
-            door.renew(NEW)
-            second = await door.pair(NEW)
-            door.renew(NEWER)
-            for _ in range(6):
-                (await door.pair(NEWER))[0].close()
-            first[0].close()
-            async with asyncio.timeout(PATIENCE_S):
-                while not oldest.pump.closed:
-                    await asyncio.sleep(0.01)
-            for _ in range(6):
-                (await door.pair(NEWER))[0].close()
-            send_all(second[0], numbered(3))
-            assert len(await second[3].count(4)) == 4
-
-    asyncio.run(check())
-
-
-@pytest.mark.libzmq_alone
-def test_a_listener_without_links_leaves_at_once_and_the_address_is_free_in_the_end(uri, monkeypatch):
-    monkeypatch.setattr(router, "_GRACE_S", 0.02)
-
-    async def check():
-        async with stage(uri) as door:
-            for certificate in (NEW, NEWER, SERVER):
-                former = door.current
-                door.renew(certificate)
-                async with asyncio.timeout(PATIENCE_S):
-                    while not former.pump.closed:
-                        await asyncio.sleep(0.01)
-            link = (await door.pair(SERVER))[0]
-            link.close()
-            address = door.current.address
-        if address.startswith("ipc"):
-            assert not is_there(address.removeprefix("ipc://"))
-        else:
-            async with asyncio.timeout(PATIENCE_S):
-                while listeners_at(address):
-                    await asyncio.sleep(0.01)
-        again = await zeromq.transport.listen(address, Accepting(), listening())
-        await again.stop()
-
-    asyncio.run(check())
-
-
-@pytest.mark.libzmq_alone
-def test_stopping_stops_the_former_ones_too(uri):
-    async def check():
-        async with stage(uri) as door:
-            near, heard, far, hears = await door.pair(SERVER)
-            former = door.current
-            door.renew(NEW)
-            await door.current.stop()
-            send_all(near, numbered(2))
-            assert len(await hears.count(3)) == 3
-            assert not former.pump.closed
-            far.close()
-            await heard.end()
-            async with asyncio.timeout(PATIENCE_S):
-                while not former.pump.closed:
-                    await asyncio.sleep(0.01)
-            with pytest.raises(ConfigError, match="nobody listens"):
-                door.current.renew({})
-
-    asyncio.run(check())
-
-
 def test_a_dialler_in_the_handshake_at_that_moment_gets_in(uri):
     async def check():
         async with stage(uri) as door:
@@ -260,30 +155,6 @@ def test_a_dialler_gives_up_when_neither_key_is_right():
         async with stage("tcp://127.0.0.1:0") as door:
             with pytest.raises(LinkRefused, match="key is not the one"):
                 await door.dial(NEW, NEWER)
-
-    asyncio.run(check())
-
-
-@pytest.mark.libzmq_alone
-def test_what_cannot_be_renewed_says_so_and_stays_as_it_was(monkeypatch):
-    async def check():
-        made = await inproc.transport.listen("inproc://renewal", Accepting(), Options())
-        assert made.renew({}) is made, "it has no file of its own"
-        with pytest.raises(ConfigError, match="nothing to renew"):
-            made.renew({"curve": NEW})
-        await made.stop()
-        async with stage("tcp://127.0.0.1:0") as door:
-            monkeypatch.setattr(ReusedPort, "_steer", refuse)
-            with pytest.raises(ConfigError, match="second socket: Protocol not available"):
-                door.renew(NEW)
-            async with asyncio.timeout(PATIENCE_S):
-                while listeners_at(door.current.address) != 1:
-                    await asyncio.sleep(0.01)
-            for _ in range(4):
-                (await door.pair(SERVER))[0].close()
-
-    def refuse(_self):
-        raise OSError(92, os.strerror(92))
 
     asyncio.run(check())
 
@@ -334,25 +205,3 @@ def reached(address, *listening) -> list[socket.socket]:
             for each in there:
                 each.accept()[0].close()
     return found
-
-
-def test_a_name_without_a_file_cannot_change_hands():
-    address = shared_address(Endpoint("ipc", "@nowhere"))
-    assert address.open() is None
-    address.take(3)
-    with pytest.raises(ConfigError, match="second time"):
-        address.open()
-    address.leave(3)
-    address.clear()
-
-
-def test_the_file_of_somebody_else_is_left_alone(rundir: Path):
-    address = ReplacedPath(f"{rundir}/door")
-    first = address.open()
-    address.take(first)
-    os.close(first)
-    os.unlink(rundir / "door")
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(f"{rundir}/door")
-        address.clear()
-        assert (rundir / "door").is_socket()
