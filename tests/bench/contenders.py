@@ -19,6 +19,9 @@ HOLD = ["sh", "-c", 'echo "$FLUX_URI"; exec cat >/dev/null']
 class Contender:
     """One instance: a broker or a tree of them, or the relay of bytes.
 
+    Args:
+        size: brokers. topology: of the tree that they make.
+
     Attributes:
         name: how the table calls it. bare: it offers no services, so the generator must not register any.
     """
@@ -26,8 +29,9 @@ class Contender:
     name = ""
     bare = False
 
-    def __init__(self, size: int = 1) -> None:
+    def __init__(self, size: int = 1, topology: str = "kary:2") -> None:
         self.size = size
+        self.topology = topology
         self.rundir = Path(tempfile.mkdtemp(prefix="hgb-", dir="/tmp"))  # short: socket paths hold 107 bytes
         self.process: subprocess.Popen[Any] | None = None
         self.address = ""
@@ -95,7 +99,7 @@ class Flux(Contender):
     name = "flux-core"
 
     def argv(self, *work: str) -> list[str]:
-        bare = ["-Sbroker.rc1_path=", "-Sbroker.rc3_path=", "-Stbon.topo=kary:2"]
+        bare = ["-Sbroker.rc1_path=", "-Sbroker.rc3_path=", f"-Stbon.topo={self.topology}"]
         where = [f"--test-size={self.size}", f"--test-rundir={self.rundir}"]
         return [f"{os.environ['FLUX_PREFIX']}/bin/flux", "start", *where, *bare, *(work or HOLD)]
 
@@ -118,7 +122,7 @@ class Headgate(Contender):
     name = "headgate"
 
     def argv(self, *work: str) -> list[str]:
-        options = ["--size", str(self.size), "--topo", "kary:2", "--rundir", str(self.rundir)]
+        options = ["--size", str(self.size), "--topo", self.topology, "--rundir", str(self.rundir)]
         return [*program(), "start", *options, "--", *(work or HOLD)]
 
     @staticmethod

@@ -7,12 +7,12 @@ each round, the figure is the median. A run that lost or reordered an answer, or
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from subprocess import CalledProcessError
+from subprocess import PIPE, CalledProcessError, Popen
 from typing import Any
 
 from tests.bench.contenders import Contender, Flux, Headgate, Pure
@@ -35,6 +35,8 @@ SOURCE = Path(__file__).with_name("libflux.c")
 SIZE = 4
 KIB, MIB = 2**10, 2**20
 LARGE = 16 * MIB
+STORM_S = 0.5
+"""Strangers come for so much longer than is measured: while the client warms up, too."""
 LARGE_SAMPLES = 3
 """So many large messages at the least, however long one takes."""
 
@@ -46,7 +48,7 @@ class Case:
     Attributes:
         key: the row's. mode: the client's. figure: the name of the figure in its result.
         caller: the rank it is attached to. provider: the rank of the service or subscriber, if there is one.
-        options: further ones of the client.
+        options: further ones of the client. strangers: the generator of those who knock meanwhile, if any do.
     """
 
     key: str
@@ -56,6 +58,20 @@ class Case:
     provider: int | None = None
     payload: int = 0
     options: dict[str, Any] = field(default_factory=dict)
+    strangers: Loadgen | None = None
+
+    @contextmanager
+    def storm(self, one: Contender, seconds: float) -> Iterator[None]:
+        """Let strangers come to the tree of ``one`` meanwhile."""
+        if self.strangers is None:
+            yield
+            return
+        door = str(one.rundir / DOORS[one.name])
+        words = [str(self.strangers.path), door, str(STRANGERS_PER_S), str(seconds)]
+        with Popen(words, stdout=PIPE, text=True) as storm:
+            yield
+            assert storm.stdout is not None
+            say(f"strangers at {one.name}: {storm.stdout.read().strip()}")
 
     def where(self, one: Contender) -> dict[str, str]:
         """The options that say where in the tree of ``one`` the client's handles are."""
@@ -69,6 +85,11 @@ def _pings(key: str, rank: int, window: int, payload: int = 0) -> Case:
     return Case(key, "ping", "per_s", payload=payload, options={"nodeid": rank, "window": window})
 
 
+FLAT = Case("libflux_rtt_flat", "ping", "p50_us", options={"nodeid": 3})
+BESIDE_STRANGERS = Case("libflux_strangers", "ping", "p99_us", options={"nodeid": 3})
+STRANGERS_PER_S = 10_000
+DOORS = {"headgate": "tree-0", "flux-core": "tbon-0"}
+"""Where rank 0 of each tree listens for its children."""
 RTT = (
     Case("libflux_rtt_0", "ping", "p50_us", options={"nodeid": 0}),
     Case("libflux_rtt_3", "ping", "p50_us", options={"nodeid": 3}),
@@ -98,6 +119,18 @@ def libflux_rtt(bench: Bench) -> list[Row]:
     """A libflux client, one call or event at a time: rank 0, rank 3, a service, a subscriber two ranks away."""
     brief = replace(bench, seconds=bench.seconds / RTT_TURNS, rounds=bench.rounds * RTT_TURNS)
     return _rows(brief, RTT)
+
+
+def libflux_flat(bench: Bench) -> list[Row]:
+    """A libflux client, one call at a time to rank 3, which is one hop away: trees of kary:32."""
+    brief = replace(bench, seconds=bench.seconds / RTT_TURNS, rounds=bench.rounds * RTT_TURNS)
+    return _rows(brief, [FLAT], "kary:32")
+
+
+def libflux_strangers(bench: Bench) -> list[Row]:
+    """The same while strangers knock at rank 0, ten thousand a second, none of whom gets in."""
+    with closing(Loadgen(Path(__file__).with_name("strangers.c"))) as strangers:
+        return _rows(bench, [replace(BESIDE_STRANGERS, strangers=strangers)])
 
 
 def libflux_rate(bench: Bench) -> list[Row]:
@@ -145,13 +178,14 @@ def _client() -> Iterator[Loadgen]:
         client.close()
 
 
-def _rows(bench: Bench, cases: Sequence[Case]) -> list[Row]:
+def _rows(bench: Bench, cases: Sequence[Case], topology: str = "kary:2") -> list[Row]:
     """Measure all cases on the same trees; without a client, rows that say why."""
     if reason := missing():
         return [Row(case.key, note=reason) for case in cases]
     try:
+        kinds = available(Headgate, Flux) if cases[0].strangers else available(Headgate, Pure, Flux)
         with _client() as client, ExitStack() as stack:
-            trees = [stack.enter_context(kind(SIZE)) for kind in available(Headgate, Pure, Flux)]
+            trees = [stack.enter_context(kind(SIZE, topology)) for kind in kinds]
             return list(_settled(bench, client, trees, cases))
     except CalledProcessError as error:
         return [Row(case.key, note=f"libflux.c was not built: {error}") for case in cases]
@@ -165,7 +199,10 @@ def _turn(bench: Bench, client: Loadgen, case: Case) -> Callable[[Contender], Re
 def _measure(bench: Bench, client: Loadgen, case: Case, one: Contender) -> Result:
     options = {**case.options, **case.where(one)}
     try:
-        result = client.run(case.mode, pids=one.pids, seconds=bench.seconds, payload=case.payload, **options)
+        with case.storm(one, bench.seconds + STORM_S):
+            result = client.run(
+                case.mode, pids=one.pids, seconds=bench.seconds, payload=case.payload, **options
+            )
     except LoadError as error:
         raise LoadError(f"{one.name}, {case.key}: {error}") from error
     say(f"{one.name:<11} {one_line(result)}")
@@ -193,20 +230,25 @@ def settled(case: Case, done: Rounds) -> Row:
     row.figures = {name: text(case.figure, done, name) for name in done}
     busy = median(result["own_busy"] for result in done[Headgate.name])
     row.figures["generator"] = f"{busy:.0%} of a core"
-    row.settle(per_round(done, Headgate.name, Flux.name, case.figure))
+    if case.figure == "p99_us":
+        row.settle([result["p99_us"] / 1e3 for result in done[Headgate.name]])
+    else:
+        row.settle(per_round(done, Headgate.name, Flux.name, case.figure))
     return row
 
 
 def text(figure: str, done: Rounds, name: str) -> str:
     """What a contender did, for the reader."""
     value = middle(done, name, figure) or 0.0
-    if figure == "p50_us":
+    if figure.endswith("_us"):
         return f"{value:.0f} / {middle(done, name, 'p99_us'):.0f} µs"
     return f"{value:.0f} MB/s" if figure == "mb_per_s" else f"{value / 1e3:,.1f} k/s"
 
 
 WORKS: dict[str, Callable[[Bench], list[Row]]] = {
     "libflux_rtt": libflux_rtt,
+    "libflux_flat": libflux_flat,
+    "libflux_strangers": libflux_strangers,
     "libflux_rate": libflux_rate,
     "libflux_large": libflux_large,
 }
