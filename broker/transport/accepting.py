@@ -101,6 +101,8 @@ class StreamListener(Listener):
             else:
                 sock.setblocking(False)
                 self.greet(sock)
+                if self._retry is not None:  # it has had enough for now
+                    break
         if crowded:
             self._rest()
 
@@ -112,6 +114,7 @@ class StreamListener(Listener):
         self._retry = self._loop.call_later(pause_s, self._try_again)
 
     def _try_again(self) -> None:
+        self._retry = None
         self._spare.renew()
         self._loop.add_reader(self._sock.fileno(), self._acceptable)
 

@@ -39,7 +39,7 @@ STEPS: Final = 8
 """Steps of handshakes in one turn of the loop; one of CURVE takes 0.15 to 0.35 ms."""
 SHARE: Final = 0.25
 """Of the loop's time for accepting and handshakes."""
-DEBT_S: Final = 0.05
+DEBT_S: Final = 0.01
 """Nobody is accepted while strangers had so much more than their share."""
 _READ_BYTES: Final = 4096
 
