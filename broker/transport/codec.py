@@ -46,6 +46,9 @@ class Codec(Protocol):
     def encode(self, forms: Sequence[Form | memoryview]) -> bytes | bytearray:
         """The bytes of ``forms``, in order, behind what is ``owed``. They have to be sent: they cannot be made anew."""
 
+    def forget(self) -> None:
+        """Let go of what has come and is not complete: nothing follows."""
+
     def enable_batch(self) -> None:
         """The peer takes many messages in one from now on; nothing where there is no such form."""
 
@@ -83,6 +86,10 @@ class FluxCodec:
     def encode(self, forms: Sequence[Form | memoryview]) -> bytes:
         """See ``Codec.encode``."""
         return forms[0] if len(forms) == 1 else b"".join(forms)  # type: ignore[arg-type,return-value]  # all frames
+
+    def forget(self) -> None:
+        """See ``Codec.forget``."""
+        self._splitter.forget()
 
     def enable_batch(self) -> None:
         """Frames are as short as it gets."""

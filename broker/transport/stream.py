@@ -386,9 +386,12 @@ class StreamLink(Link):
         if self.ended is None:
             self._release()
             self._sock.close()
+            self._rest = b""
             self.finish(error)
 
     def _release(self) -> None:
+        """Watch the socket no more. Who ended may be part of a cycle, and be there for minutes: its bytes are not."""
+        self._codec.forget()
         fd = self._sock.fileno()
         self._loop.remove_reader(fd)
         self._loop.remove_writer(fd)

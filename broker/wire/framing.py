@@ -58,6 +58,10 @@ class Splitter:
         """Bytes held of a frame that is not complete."""
         return 0 if self._partial is None else len(self._partial)
 
+    def forget(self) -> None:
+        """Let go of the partial frame: nothing follows."""
+        self._partial = None
+
     def feed(self, data: bytes) -> list[Message]:
         """The messages that ``data`` completes, in order.
 

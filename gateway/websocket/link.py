@@ -463,8 +463,9 @@ class WebSocketLink(Link, asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection is gone. Who ended may be part of a cycle, and be there for minutes: its bytes are not."""
         self._transport = None
+        self.reader.forget()
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None

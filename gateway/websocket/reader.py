@@ -169,9 +169,13 @@ class Reader:
         except _Broken as broken:
             self.failure = broken.failure
         if self.failure is not None or self.closed:
-            self._head, self._partial, self._message, self._utf8 = b"", None, None, None
-            self.rest = b""
+            self.forget()
         return out
+
+    def forget(self) -> None:
+        """Let go of what is not complete, or waits: nothing follows."""
+        self._head, self._partial, self._message, self._utf8 = b"", None, None, None
+        self.rest = b""
 
     def _split(self, data: bytes, pos: int, out: list[tuple[int, bytes]]) -> None:
         end = len(data)

@@ -45,6 +45,10 @@ class MessageForms:
             self.batch = True
             self.form = Message.framed  # a large one, too: it need not be sealed whole
 
+    def forget(self) -> None:
+        """Let go of the rest of a batch: nothing follows."""
+        self._splitter.forget()
+
     def decode_into(self, out: list[Message], parts: list[Part]) -> None:
         """Append what one ZeroMQ message says to ``out``.
 

@@ -60,6 +60,11 @@ class ZmtpCodec:
         self.failure = connection.failure
         return out
 
+    def forget(self) -> None:
+        """See ``Codec.forget``."""
+        self._connection.forget()
+        self._forms.forget()
+
     def encode(self, forms: Sequence[Form | memoryview]) -> bytes | bytearray:
         """See ``Codec.encode``: framed messages next to each other become records."""
         connection = self._connection

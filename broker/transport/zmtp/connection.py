@@ -97,6 +97,11 @@ class Connection:
             self._parts, self._size = [], 0
         return out
 
+    def forget(self) -> None:
+        """Let go of what has come and is not complete: nothing follows."""
+        self._frames.forget()
+        self._parts, self._size, self._early = [], 0, b""
+
     def _shake(self, data: bytes) -> None:
         self._early += data
         if self.state is State.GREETING:

@@ -98,6 +98,10 @@ class FrameReader:
         """Bytes held of a frame that is not complete."""
         return len(self._partial)
 
+    def forget(self) -> None:
+        """Let go of the frame that is not complete."""
+        self._partial = bytearray()
+
     def feed(self, data: bytes, out: list[tuple[int, Part]]) -> None:
         """Append (flags without LONG, body) of each frame that ``data`` completes to ``out``; large bodies are views.
 

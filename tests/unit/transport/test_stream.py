@@ -54,6 +54,26 @@ def made(codec=None, limits=None):
     return link, far, Recorder()
 
 
+async def test_who_has_ended_holds_no_bytes():
+    """Found with peers that left in the middle of a message: their links are cycles, and garbage for minutes."""
+    half = event("big", bytes(MIB)).framed()[: MIB // 2]
+    for codec in (FluxCodec(64 * MIB), ZmtpCodec(opened("null")[0], Options(), 64 * MIB)):
+        link, far, heard = made(codec)
+        link.start(heard)
+        far.send(
+            half[: 64 << 10] if isinstance(codec, FluxCodec) else b"\2" + MIB.to_bytes(8, "big") + bytes(5000)
+        )
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        link._rest = b"sealed"
+        held = codec._splitter if isinstance(codec, FluxCodec) else codec._connection
+        assert held.pending_bytes > 4000
+        link.abort(LinkClosed("test"))
+        assert held.pending_bytes == 0
+        assert not link._rest
+        far.close()
+
+
 async def read_all(far):
     """Everything until the end."""
     loop, data = asyncio.get_running_loop(), bytearray()

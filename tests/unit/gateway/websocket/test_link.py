@@ -304,7 +304,11 @@ async def test_abort_ends_at_once(house):
 
 
 async def test_a_reset_by_the_peer_ends_the_link_once(house):
+    """And what it sent by half is not held any longer: links are cycles, and garbage for minutes."""
     peer = await house.connect()
+    link = house.hub.opened[0].link
+    peer.writer.write(masked(BINARY, bytes(60_000))[:50_000])
+    await house.until(lambda: link.reader.pending_bytes > 40_000)
     peer.writer.get_extra_info("socket").setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER 0: a reset
     peer.writer.transport.abort()
     session = house.hub.opened[0]
@@ -314,6 +318,7 @@ async def test_a_reset_by_the_peer_ends_the_link_once(house):
     await asyncio.sleep(0.02)
     assert len(session.ends) == 1
     assert len(house.endpoint.keepalive) == 0
+    assert link.reader.pending_bytes == 0
 
 
 async def test_a_client_that_reads_one_large_message_slowly_is_alive(house):
