@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-NORMAL: Final = 1000
-PROTOCOL: Final = 1002
-INVALID_TEXT: Final = 1007
-TOO_BIG: Final = 1009
+from broker.rfc6455 import INVALID_TEXT, NORMAL, PROTOCOL, TOO_BIG
 
 SHUTDOWN: Final = 4000
 INTERNAL: Final = 4001
@@ -59,15 +56,3 @@ MEANINGS: Final[dict[int, Meaning]] = {
     FLOOD: Meaning("flood", "the client went on sending above its rate limit", False),
 }
 """Close code -> meaning; the source of the table in PROTOCOL.md and of client.js's decision to reconnect."""
-
-
-def reconnects(code: int) -> bool:
-    """Whether a client that was closed with ``code`` should connect again; codes unknown here follow their range.
-
-    >>> reconnects(4002), reconnects(4500), reconnects(1006)
-    (True, False, True)
-    """
-    known = MEANINGS.get(code)
-    if known is not None:
-        return known.reconnect
-    return code in (1001, 1006, 1011, 1012, 1013) or 4000 <= code < 4500

@@ -7,6 +7,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from broker.rfc6455 import CONTROL_BYTES, cut
+
 CONTINUATION: Final = 0x0
 TEXT: Final = 0x1
 BINARY: Final = 0x2
@@ -14,10 +16,6 @@ CLOSE: Final = 0x8
 PING: Final = 0x9
 PONG: Final = 0xA
 
-CONTROL_BYTES: Final = 125
-"""Largest payload of a control frame (section 5.5)."""
-REASON_BYTES: Final = CONTROL_BYTES - 2
-"""Largest reason of a close frame: the code takes two bytes."""
 NO_CODE: Final = 1005
 """Stands for a close frame without a code; never on the wire (section 7.4.1)."""
 
@@ -64,14 +62,6 @@ def close(code: int = NO_CODE, reason: str = "") -> bytes:
     if code == NO_CODE:
         return frame(CLOSE, b"")
     return frame(CLOSE, _CODE.pack(code) + cut(reason))
-
-
-def cut(reason: str) -> bytes:
-    """``reason`` as UTF-8 of at most 123 bytes, whole characters only; lone surrogates become question marks."""
-    encoded = reason.encode("utf-8", "replace")
-    if len(encoded) <= REASON_BYTES:
-        return encoded
-    return encoded[:REASON_BYTES].decode("utf-8", "ignore").encode()
 
 
 def close_meaning(payload: bytes) -> tuple[int, str]:

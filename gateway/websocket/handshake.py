@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiohttp import web
+from websockets.utils import accept_key
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
 VERSION: Final = "13"
-_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class NoHandshake(Exception):
@@ -72,12 +71,11 @@ def answer(key: str, subprotocol: str, extensions: str = "") -> bytes:
     >>> answer("dGhlIHNhbXBsZSBub25jZQ==", "flux.v1").splitlines()[3].decode()
     'Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo='
     """
-    accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()  # noqa: S324 - section 4.2.2 wants it
     lines = (
         "HTTP/1.1 101 Switching Protocols",
         "Upgrade: websocket",
         "Connection: Upgrade",
-        f"Sec-WebSocket-Accept: {accept}",
+        f"Sec-WebSocket-Accept: {accept_key(key)}",
         f"Sec-WebSocket-Protocol: {subprotocol}",
         *([f"Sec-WebSocket-Extensions: {extensions}"] if extensions else []),
     )

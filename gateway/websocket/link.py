@@ -23,9 +23,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import DecodeError, LinkBroken, LinkClosed, LinkEnded, LinkError, MessageTooLarge
+from broker.rfc6455 import NORMAL, TOO_BIG
 from broker.transport.link import Link, Options
 from broker.wire.message import EVENT, Message
-from gateway.closes import BAD_MESSAGE, INTERNAL, MEANINGS, NORMAL, SLOW, TOO_BIG
+from gateway.closes import BAD_MESSAGE, INTERNAL, MEANINGS, SLOW
 from gateway.codecs import control
 from gateway.codecs.contract import Refused
 from gateway.websocket import frames

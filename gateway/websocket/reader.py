@@ -14,9 +14,9 @@ from codecs import getincrementaldecoder
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.closes import INVALID_TEXT, PROTOCOL, TOO_BIG
+from broker.rfc6455 import CONTROL_BYTES, INVALID_TEXT, PROTOCOL, TOO_BIG
 from gateway.websocket.deflate import RSV1, TooLarge, inflate
-from gateway.websocket.frames import BINARY, CLOSE, CONTINUATION, CONTROL_BYTES, PING, PONG, TEXT
+from gateway.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT
 
 if TYPE_CHECKING:
     from codecs import IncrementalDecoder

@@ -9,6 +9,7 @@ import pytest
 
 import gateway
 from broker.cli import hostlist
+from broker.rfc6455 import reconnects
 from broker.wire import message as wire
 from broker.wire.framing import Splitter, frame
 from broker.wire.message import Message
@@ -293,7 +294,7 @@ def test_its_close_codes_are_the_gateways(node):
     codes = [*closes.MEANINGS, 1000, 1001, 1005, 1006, 1011, 1012, 1013, 4010, 4499, 4599]
     found = run(node, *({"doing": "closes", "code": code} for code in codes))
     for code, meaning in zip(codes, found, strict=True):
-        assert meaning["reconnect"] == closes.reconnects(code), code
+        assert meaning["reconnect"] == reconnects(code), code
         if code in closes.MEANINGS:
             assert (meaning["name"], meaning["text"]) == closes.MEANINGS[code][:2]
 

@@ -13,10 +13,11 @@ import broker.client
 from broker.client import Reconnect
 from broker.client.service import Service
 from broker.errors import LinkEnded, LinkError, LinkRefused, Missed, RpcError
+from broker.rfc6455 import reconnects
 from broker.wire.framing import Splitter
 from broker.wire.message import REQUEST, event, request, response
 from broker.wire.payload import decode_json, encode_json
-from gateway.closes import MEANINGS, reconnects
+from gateway.closes import MEANINGS
 from tests.tables import for_each
 from tests.unit.client.peer import settle, soon
 from tests.unit.transport.scripted_gateway import PATIENCE_S, WELCOME, gateway, options, say
@@ -339,7 +340,6 @@ def test_leaving_while_away_ends_the_attempts():
 
 
 def test_both_sides_mean_the_same_close_codes():
-    from broker.transport.websocket.refusal import is_final
-
-    codes = [*MEANINGS, *range(1000, 1016), 3000, 4099, 4300, 4600]
-    assert {code: is_final(code) for code in codes} == {code: not reconnects(code) for code in codes}
+    assert {code: reconnects(code) for code in MEANINGS} == {
+        code: meaning.reconnect for code, meaning in MEANINGS.items()
+    }

@@ -25,9 +25,10 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from broker.rfc6455 import reconnects
 from broker.wire import message as wire
 from broker.wire.message import Message
-from gateway.closes import MEANINGS, reconnects
+from gateway.closes import MEANINGS
 from gateway.codecs import CODECS, control, jsonview, new_codec, zws
 from gateway.settings.schema import LimitsSection
 from gateway.web.errors import STATUS

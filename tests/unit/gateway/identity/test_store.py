@@ -8,6 +8,7 @@ import time
 import pytest
 
 from broker.errors import ConfigError
+from broker.rfc6455 import reconnects
 from gateway import closes
 from gateway.identity.login import Logins
 from gateway.identity.store import BUSY_S, FILE, VERSION, Store
@@ -197,7 +198,7 @@ def test_a_writer_waits_for_another_process_only_so_long(store):
         store.revoke("x", until=1e12)
     waited = time.monotonic() - begin
     assert (refused.value.status, refused.value.close) == (503, closes.BUSY)
-    assert closes.reconnects(refused.value.close)
+    assert reconnects(refused.value.close)
     assert waited >= BUSY_S / 2  # it did wait; how much longer is the machine's affair
     assert store.revocations() == {}  # a reader does not wait
     other.execute("ROLLBACK")
