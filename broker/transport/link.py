@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.errors import ConfigError, LinkBroken, LinkError, Untranslatable
-from broker.identity import Key, PeerInfo
+from broker.identity import ClientKey, Key, PeerInfo
 from broker.schemes import Capabilities
 from broker.transport.budget import Budget
 from broker.transport.outbox import Outbox, OutboxLimits
@@ -153,6 +153,13 @@ class Options:
     refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
     """Told of a peer that the transport itself turned away, with errno and reason: one whose key nobody knows. What
     ``admit`` refuses is known to who refused."""
+
+    def bearer(self, address: str, key: str) -> PeerInfo | None:
+        """Who has proved ``key``; None when nobody knows it (any more)."""
+        known = self.keys.get(key)
+        if isinstance(known, ClientKey):
+            return PeerInfo(address, key=key, user=known.user)
+        return None if known is None else PeerInfo(address, key=key, rank=known.rank)
 
     def refuses_reserve(self, peer: PeerInfo, fd: int) -> bool:
         """Tell ``refused``, and return True, when ``fd`` is one of the descriptors in reserve and not for ``peer``."""

@@ -8,13 +8,12 @@ The listening socket is open to everyone (mode 0777) as deployed clients expect;
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 from collections.abc import Callable
 
 from broker import trust
-from broker.errors import ConfigError, LinkBroken, LinkEnded, LinkError, LinkRefused
+from broker.errors import ConfigError, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.obstacles import obstacle
 from broker.schemes import BUILT_IN, too_long
@@ -22,6 +21,7 @@ from broker.secret import masked
 from broker.sockets import connect_unix, remove_stale
 from broker.transport.accepting import BACKLOG, UnixListener
 from broker.transport.codec import FluxCodec
+from broker.transport.dialing import attempt
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.stream import StreamLink
 from broker.wire.message import Message
@@ -92,25 +92,14 @@ class UnixTransport:
             LinkBroken: nobody listens there, or no byte in time.
         """
         path = path_of(uri)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            async with asyncio.timeout(options.connect_timeout_s or None):
-                await _connect(sock, path, uri)
-                greeting = await asyncio.get_running_loop().sock_recv(sock, 1)
-        except TimeoutError as error:
-            sock.close()
-            raise LinkBroken(
-                f"{uri}: no handshake within {options.connect_timeout_s:g} s", errno.ETIMEDOUT
-            ) from error
-        except OSError as error:
-            sock.close()
-            raise LinkBroken(f"cannot connect to {uri}: {error.strerror}", error.errno) from error
-        except BaseException:
-            sock.close()
-            raise
-        if greeting != b"\0":
-            sock.close()
-            raise _refusal(uri, greeting)
+        async with attempt(uri, options.connect_timeout_s, "handshake") as opened:
+            sock = opened.enter_context(
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            )
+            await _connect(sock, path, uri)
+            greeting = await asyncio.get_running_loop().sock_recv(sock, 1)
+            if greeting != b"\0":
+                raise _refusal(uri, greeting)
         return _link(sock, PeerInfo(uri, local=True), options)
 
 

@@ -34,7 +34,7 @@ log = logging.getLogger("headgate")
 
 
 class Endpoint(NamedTuple):
-    """``tcp://host:port`` (``host`` without brackets, "*" for all) or ``ipc://path`` (``port`` 0)."""
+    """``tcp://host:port`` and the like (``host`` without brackets, "*" for all) or ``ipc://path`` (``port`` 0)."""
 
     scheme: str
     host: str
@@ -45,7 +45,7 @@ class Endpoint(NamedTuple):
         """As libzmq takes it."""
         if self.scheme == "ipc":
             return f"ipc://{self.host}"
-        return f"tcp://{bracketed(self.host)}:{self.port}"
+        return f"{self.scheme}://{bracketed(self.host)}:{self.port}"
 
     @property
     def ipv6(self) -> bool:
@@ -62,13 +62,13 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def named(host: str, number: int | str) -> str:
+def named(host: str, number: int | str, scheme: str = "tcp") -> str:
     """What logs call connection ``number``, which came from ``host``.
 
     >>> named("::ffff:10.0.0.1", 7)
     'tcp://10.0.0.1#7'
     """
-    return f"tcp://{bracketed(host.removeprefix('::ffff:'))}#{number}"
+    return f"{scheme}://{bracketed(host.removeprefix('::ffff:'))}#{number}"
 
 
 def parse(uri: str) -> Endpoint:

@@ -6,7 +6,7 @@ import errno
 import logging
 from typing import Final
 
-from broker.identity import ClientKey, PeerInfo
+from broker.identity import PeerInfo
 from broker.transport.link import Options
 
 log = logging.getLogger("headgate")
@@ -39,12 +39,7 @@ class Gate:
         if not key:
             uid, gid, pid = origin
             return PeerInfo(name, uid=uid, gid=gid, pid=pid, local=self._local)
-        known = self._options.keys.get(key)
-        if known is None:
-            return None
-        if isinstance(known, ClientKey):
-            return PeerInfo(name, key=key, user=known.user)
-        return PeerInfo(name, key=key, rank=known.rank)
+        return self._options.bearer(name, key)
 
     def judge(self, name: str, key: str, origin: UidGidPid, address: str) -> PeerInfo | None:
         """As ``identify``, and None for who is not admitted, too; that is told. ``address`` is the log's."""

@@ -72,6 +72,11 @@ class Connection:
         self._size = 0
 
     @property
+    def asks(self) -> bool:
+        """Whether ``grant`` or ``refuse`` is due."""
+        return self.state is State.ASKED
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes held of what is not complete."""
         return len(self._early) + self._frames.pending_bytes + self._size

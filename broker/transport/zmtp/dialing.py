@@ -6,12 +6,12 @@ import asyncio
 import errno
 import socket
 import uuid
-from typing import Final
 
-from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused
+from broker.errors import LinkBroken, LinkEnded, LinkRefused
 from broker.identity import PeerInfo
 from broker.secret import masked
 from broker.transport import curve
+from broker.transport.dialing import attempt, converse
 from broker.transport.link import Link, Options
 from broker.transport.zeromq.address import Endpoint, unproven
 from broker.transport.zeromq.limits import CONNECT_MS, HANDSHAKE_MS
@@ -21,8 +21,6 @@ from broker.transport.zmtp.frames import Mismatch
 from broker.transport.zmtp.link import ZmtpLink
 from broker.transport.zmtp.listening import pair_of
 from broker.transport.zmtp.mechanisms import CurveClient, Mechanism, Null, Refused
-
-_READ_BYTES: Final = 4096
 
 
 async def open_link(endpoint: Endpoint, uri: str, options: Options) -> Link:
@@ -38,15 +36,9 @@ async def open_link(endpoint: Endpoint, uri: str, options: Options) -> Link:
     told = curve.client_of(options.extra.get("curve"))
     connection = Connection(_mechanism(told, {b"Socket-Type": b"DEALER", b"Identity": identity}))
     sock = await _connect(endpoint, uri, proven=unproven(endpoint, told) is None)
-    try:
-        async with asyncio.timeout(HANDSHAKE_MS / 1000):  # whoever listens may be frozen
-            await _shake_hands(sock, connection, masked(uri))
-    except TimeoutError as error:
-        sock.close()
-        raise LinkBroken(f"{masked(uri)}: no handshake in time", errno.ETIMEDOUT) from error
-    except BaseException:
-        sock.close()
-        raise
+    async with attempt(masked(uri), HANDSHAKE_MS / 1000, "handshake") as opened:  # who listens may be frozen
+        opened.enter_context(sock)
+        await _shake_hands(sock, connection, masked(uri))
     peer = PeerInfo(uri, key=told.server_key if told is not None else None, local=endpoint.scheme == "ipc")
     return ZmtpLink(sock, peer, options, connection, identity)
 
@@ -70,28 +62,20 @@ async def _connect(endpoint: Endpoint, uri: str, *, proven: bool) -> socket.sock
 
 
 async def _shake_hands(sock: socket.socket, connection: Connection, uri: str) -> None:
-    loop = asyncio.get_running_loop()
-    while connection.state is not State.OPEN:
-        try:
-            if connection.owed:
-                await loop.sock_sendall(sock, connection.take_owed())
-            data = await loop.sock_recv(sock, _READ_BYTES)
-        except OSError as error:
-            raise _hung_up(uri) from error
-        if not data:
-            raise _hung_up(uri)
-        connection.feed(data)
-        failure = connection.failure
-        if isinstance(failure, Refused):
-            why = "our key or user is not on its list, or may not have a connection now"
-            raise LinkRefused(f"{uri} refused us: ZAP {failure.reason}, {why}", errno.EPERM)
-        if isinstance(failure, Mismatch):
-            raise LinkRefused(
-                f"{uri}: one side speaks CURVE and the other plaintext ({failure})", errno.EPROTO
-            )
-        if failure is not None:
-            raise LinkRefused(f"{uri} breaks the ZMTP handshake ({failure})", errno.EPROTO)
-
-
-def _hung_up(uri: str) -> LinkError:
-    return LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET)
+    try:
+        await converse(
+            sock,
+            connection.take_owed,
+            connection.feed,
+            lambda: connection.state is State.OPEN or connection.failure is not None,
+        )
+    except OSError as error:
+        raise LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET) from error
+    failure = connection.failure
+    if isinstance(failure, Refused):
+        why = "our key or user is not on its list, or may not have a connection now"
+        raise LinkRefused(f"{uri} refused us: ZAP {failure.reason}, {why}", errno.EPERM)
+    if isinstance(failure, Mismatch):
+        raise LinkRefused(f"{uri}: one side speaks CURVE and the other plaintext ({failure})", errno.EPROTO)
+    if failure is not None:
+        raise LinkRefused(f"{uri} breaks the ZMTP handshake ({failure})", errno.EPROTO)

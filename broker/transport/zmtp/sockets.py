@@ -1,4 +1,4 @@
-"""Sockets of ``tcp://`` and ``ipc://`` as libzmq makes them, without libzmq: listening and connected ones."""
+"""Sockets of TCP and of ``ipc://`` as libzmq makes them, without libzmq: listening and connected ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.obstacles import obstacle
 from broker.sockets import connect_unix, remove_stale
 from broker.transport.accepting import BACKLOG
 from broker.transport.zeromq import limits
-from broker.transport.zeromq.address import Endpoint, bound, untrusted
+from broker.transport.zeromq.address import Endpoint, untrusted
 
 _SIOCGIFADDR: Final = 0x8915
 
@@ -115,8 +115,8 @@ def _address_of(interface: str) -> str:
 def _bound(endpoint: Endpoint, sock: socket.socket) -> Endpoint:
     if endpoint.scheme == "ipc":
         return endpoint
-    name = sock.getsockname()
-    return bound(Endpoint("tcp", str(name[0]), int(name[1])).text)
+    host, port = sock.getsockname()[:2]
+    return endpoint._replace(host=host.removeprefix("::ffff:"), port=port)
 
 
 async def connect(endpoint: Endpoint, *, proven: bool) -> socket.socket:

@@ -14,11 +14,10 @@ import zmq
 from broker.errors import ConfigError, LinkClosed, LinkEnded, LinkRefused
 from broker.identity import PeerInfo
 from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
-from broker.transport import curve, zeromq
+from broker.transport import curve, handshaking, zeromq
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.reserve import DescriptorReserve
-from broker.transport.zmtp import listening as module
 from broker.transport.zmtp.codec import RECORD_BYTES
 from broker.transport.zmtp.frames import greeting
 from broker.transport.zmtp.link import ZmtpLink
@@ -231,7 +230,7 @@ async def test_reserved_descriptors_are_refused_at_the_handshake(caplog):
 
 @pytest.mark.parametrize("scarce", [False, True])
 async def test_silent_strangers_are_few_and_the_oldest_goes(monkeypatch, scarce):
-    monkeypatch.setattr(module, "HANDSHAKES_MAX", 100 if scarce else 3)
+    monkeypatch.setattr(handshaking, "HANDSHAKES_MAX", 100 if scarce else 3)
     options = listening()
     if scarce:
         options.reserve = DescriptorReserve(0, 3)
@@ -249,7 +248,7 @@ async def test_silent_strangers_are_few_and_the_oldest_goes(monkeypatch, scarce)
 
 
 async def test_a_stranger_that_says_nothing_is_dropped_in_time(monkeypatch, caplog):
-    monkeypatch.setattr(module, "HANDSHAKE_MS", 100)
+    monkeypatch.setattr(handshaking, "HANDSHAKE_MS", 100)
     async with listener(listening()) as (address, _accepting):
         host, port = address.removeprefix("tcp://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -311,7 +310,7 @@ async def test_strangers_have_a_share_of_the_loop():
     assert 0 < made._not_before - begin < PATIENCE_S, "a handshake counts"
     made._spent(0.05)
     other = await zeromq.transport.dial(made.address, dialling())
-    assert loop.time() - begin > 0.05 * (1 - module.SHARE) / module.SHARE
+    assert loop.time() - begin > 0.05 * (1 - handshaking.SHARE) / handshaking.SHARE
     for each in (link, other, *(each for each, _ in accepting.links)):
         each.abort(LinkClosed("test over"))
     await made.stop()

@@ -1,0 +1,79 @@
+"""What dialers have in common: a time for it all, a connection of TCP, a conversation before there is a link."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from typing import Final
+
+from broker.errors import LinkBroken
+
+NEXT_ADDRESS_S: Final = 0.25
+"""Where a name has several addresses, the next one is tried beside one that has not answered for so long."""
+_READ_BYTES: Final = 4096
+
+
+@asynccontextmanager
+async def attempt(address: str, limit_s: float, awaited: str) -> AsyncIterator[ExitStack]:
+    """What a dialer tries within ``limit_s`` (0: without limit). If it fails, what it entered into the stack is closed.
+
+    Raises:
+        LinkBroken: what is ``awaited`` did not come in time; or an OSError was raised.
+    """
+    with ExitStack() as opened:
+        try:
+            async with asyncio.timeout(limit_s or None):
+                yield opened
+        except TimeoutError as error:
+            text = f"{address}: no {awaited} within {limit_s:g} s"
+            raise LinkBroken(text, errno.ETIMEDOUT) from error
+        except OSError as error:
+            number = errno.EHOSTUNREACH if isinstance(error, socket.gaierror) else error.errno
+            text = f"cannot connect to {address}: {error.strerror or error}"
+            # several addresses, one failure each: no number of its own
+            raise LinkBroken(text, number or errno.ECONNREFUSED) from error
+        opened.pop_all()
+
+
+async def converse(
+    sock: socket.socket,
+    take_owed: Callable[[], bytes],
+    feed: Callable[[bytes], object],
+    is_over: Callable[[], object],
+) -> None:
+    """The dialer's side: send what is owed and take what comes, until ``is_over``.
+
+    Raises:
+        ConnectionResetError: the peer hung up before. OSError: the connection broke.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        if owed := take_owed():
+            await loop.sock_sendall(sock, owed)
+        if is_over():
+            return
+        data = await loop.sock_recv(sock, _READ_BYTES)
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "hung up during the handshake")
+        feed(data)
+
+
+async def connect_tcp(host: str, port: int) -> socket.socket:
+    """The first address of a name that answers, as asyncio finds it, without asyncio's reading and writing; for
+    protocols in which the dialer speaks first.
+
+    Raises:
+        OSError: there is none.
+    """
+    transport, _protocol = await asyncio.get_running_loop().create_connection(
+        asyncio.Protocol, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S
+    )
+    sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+    transport.abort()  # its own descriptor of the connection
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock

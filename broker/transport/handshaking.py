@@ -1,0 +1,255 @@
+"""A listener whose peers shake hands before there is a link.
+
+Strangers are bounded: so many handshakes at once, each of so long, so much time for steps of handshakes in one turn of
+the loop, and no more than a share of the loop's time for all of them together, so that whoever is in does not feel
+those who are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from abc import abstractmethod
+from collections import deque
+from typing import Final, Generic, Protocol, TypeVar
+
+from broker.identity import PeerInfo
+from broker.schemes import listening_host
+from broker.transport.accepting import StreamListener
+from broker.transport.link import Accept, Link, Options
+from broker.transport.zeromq.address import contact, named, parse
+from broker.transport.zeromq.limits import HANDSHAKE_MS
+from broker.transport.zmtp import sockets
+
+log = logging.getLogger("headgate")
+
+HANDSHAKES_MAX: Final = 256
+"""Connections that have not finished their handshake; beyond it the one goes that has been silent for longest."""
+TURN_S: Final = 0.002
+"""For steps of handshakes in one turn of the loop; one of CURVE takes 0.15 to 0.35 ms, one of TLS up to 2 ms."""
+SHARE: Final = 0.25
+"""Of the loop's time for accepting and handshakes."""
+DEBT_S: Final = 0.01
+"""Nobody is accepted while strangers had so much more than their share."""
+_READ_BYTES: Final = 4096
+
+
+class Handshake(Protocol):
+    """The listener's side of one, sans I/O."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """None, or why there will be no link."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is known who the peer says that it is: it is to be judged."""
+
+    def feed(self, data: bytes) -> object:
+        """Take what came. Never raises: see ``failure``."""
+
+    def take_owed(self) -> bytes:
+        """What is to be sent now."""
+
+
+Shaking = TypeVar("Shaking", bound=Handshake)
+
+
+class Stranger(Generic[Shaking]):
+    """One connection until it is a link."""
+
+    __slots__ = ("_listener", "_timer", "address", "data", "handshake", "sock")
+
+    def __init__(
+        self, listener: HandshakeListener[Shaking], sock: socket.socket, handshake: Shaking, address: str
+    ) -> None:
+        self._listener = listener
+        self.sock = sock
+        self.address = address
+        self.handshake = handshake
+        self.data = b""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(HANDSHAKE_MS / 1000, listener.give_up, self, "it took too long")
+        self.await_more()
+
+    def await_more(self) -> None:
+        """Look at what comes next."""
+        asyncio.get_running_loop().add_reader(self.sock.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        try:
+            self.data = self.sock.recv(_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._listener.give_up(self, str(error.strerror))
+            return
+        if not self.data:
+            self._listener.give_up(self, "the peer hung up")
+            return
+        asyncio.get_running_loop().remove_reader(self.sock.fileno())
+        self._listener.step_soon(self)
+
+    def say(self) -> bool:
+        """Send what is owed; False when the peer is gone, or does not read a few hundred bytes."""
+        data = self.handshake.take_owed()
+        try:
+            return not data or self.sock.send(data) == len(data)
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Nobody waits for this connection any more; its socket is the caller's."""
+        self._timer.cancel()
+        asyncio.get_running_loop().remove_reader(self.sock.fileno())
+
+
+class HandshakeListener(StreamListener, Generic[Shaking]):
+    """A listener whose peers shake hands: what is said, who is let in and what the link is says a transport.
+
+    Args:
+        sock, address, path: as of ``StreamListener``. contact: what a peer dials.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: str,
+        contact: str,
+        accept: Accept,
+        options: Options,
+        path: str = "",
+    ) -> None:
+        super().__init__(sock, address, options, path)
+        self.contact_address = contact
+        self._accept = accept
+        self._count = 0
+        self._strangers: dict[Stranger[Shaking], None] = {}  # the one that was silent for longest first
+        self._ready: deque[Stranger[Shaking]] = deque()
+        self._turn_due = False
+        self._not_before = 0.0
+
+    @abstractmethod
+    def begin(self) -> Shaking:
+        """The handshake of one who has come."""
+
+    @abstractmethod
+    def judge(self, stranger: Stranger[Shaking]) -> PeerInfo | None:
+        """Who it is that ``asks``, or None for who is not let in; the handshake then owes it the answer."""
+
+    @abstractmethod
+    def link(self, stranger: Stranger[Shaking], peer: PeerInfo) -> Link:
+        """The link of one who was let in and knows it; has the socket from here on."""
+
+    async def stop(self) -> None:
+        """See ``Listener.stop``; handshakes end, and whoever was in one dials again."""
+        await super().stop()
+        for each in list(self._strangers):
+            self.give_up(each, "")
+
+    def greet(self, sock: socket.socket) -> None:
+        """See ``StreamListener``."""
+        begin = time.perf_counter()
+        self._begin(sock)
+        self._spent(time.perf_counter() - begin)
+        debt_s = self._not_before - self._loop.time()
+        if debt_s > DEBT_S:
+            self._rest(debt_s)
+
+    def _begin(self, sock: socket.socket) -> None:
+        sockets.tune(sock)
+        self._count += 1
+        stranger = Stranger(self, sock, self.begin(), self._address_of(sock))
+        self._strangers[stranger] = None
+        if not stranger.say():
+            self.give_up(stranger, "the peer hung up")
+            return
+        scarce = self._options.reserve.has(sock.fileno())
+        most = min(HANDSHAKES_MAX, self._options.reserve.strangers) if scarce else HANDSHAKES_MAX
+        if len(self._strangers) > most:
+            silent = next((each for each in self._strangers if not each.data), stranger)
+            self.give_up(silent, "too many have said nothing yet")
+
+    def _address_of(self, sock: socket.socket) -> str:
+        if sock.family == socket.AF_UNIX:
+            return f"{self.address}#{self._count}"
+        try:
+            host = str(sock.getpeername()[0])
+        except OSError:  # gone already
+            host = "?"
+        return named(host, self._count, self.address.partition("://")[0])
+
+    def step_soon(self, stranger: Stranger[Shaking]) -> None:
+        """Something came of ``stranger``; it has its turn."""
+        self._strangers[stranger] = self._strangers.pop(stranger)  # it is not silent
+        self._ready.append(stranger)
+        self._plan_turn()
+
+    def _plan_turn(self) -> None:
+        if self._ready and not self._turn_due:
+            self._turn_due = True
+            self._loop.call_at(self._not_before, self._turn)
+
+    def _spent(self, seconds: float) -> None:
+        """So long was spent on strangers: what ``SHARE`` leaves to the others has to pass before the next of them."""
+        self._not_before = max(self._not_before, self._loop.time()) + seconds * (1 - SHARE) / SHARE
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        begin = time.perf_counter()
+        try:
+            while self._ready and time.perf_counter() - begin < TURN_S:
+                stranger = self._ready.popleft()
+                if stranger in self._strangers:
+                    self._step(stranger)
+        finally:
+            self._spent(time.perf_counter() - begin)
+            self._plan_turn()
+
+    def _step(self, stranger: Stranger[Shaking]) -> None:
+        handshake = stranger.handshake
+        handshake.feed(stranger.data)
+        stranger.data = b""
+        asks = handshake.asks and handshake.failure is None
+        peer = self.judge(stranger) if asks else None
+        said = stranger.say()
+        if asks and peer is None:
+            self.give_up(stranger, "")
+        elif not said:
+            self.give_up(stranger, "the peer hung up")
+        elif peer is not None:
+            self._leave(stranger)
+            self._accept(self.link(stranger, peer))
+        elif handshake.failure is not None:
+            self.give_up(stranger, str(handshake.failure))
+        else:
+            stranger.await_more()
+
+    def give_up(self, stranger: Stranger[Shaking], why: str) -> None:
+        """End a connection that is no link yet; ``why`` is for the log, "" where that has been told."""
+        if stranger not in self._strangers:
+            return
+        self._leave(stranger)
+        stranger.sock.close()
+        if why:
+            log.warning("%s: %s failed in its handshake: %s", self.address, stranger.address, why)
+
+    def _leave(self, stranger: Stranger[Shaking]) -> None:
+        del self._strangers[stranger]
+        stranger.release()
+
+
+def listen_tcp(uri: str) -> tuple[socket.socket, str, str]:
+    """A socket that listens at ``SCHEME://HOST:PORT``, where it is, and what a peer dials.
+
+    A name as host, or ``*``, means all interfaces (``schemes.listening_host``); ``*`` as port a free one.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    scheme, _, rest = uri.partition("://")
+    asked = parse(f"tcp://{rest}")
+    sock, place = sockets.listen(asked._replace(scheme=scheme, host=listening_host(asked.host)))
+    return sock, place.text, contact(place, asked.host)
