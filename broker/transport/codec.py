@@ -4,6 +4,8 @@
 
     FluxCodec            frames back to back (RFC 3, "Message Framing and Security"): UNIX sockets
     zmtp.codec           ZMTP 3.1 with NULL or CURVE: tcp and ipc
+    websocket.codec      framed messages in the binary messages of RFC 6455: ws and wss
+    tls.layer            any of these, sealed by TLS: tls and wss
 
 A codec knows no socket. ``stream.StreamLink`` has one, and does the rest.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from broker.errors import ProtocolError, Untranslatable
+from broker.errors import LinkError, ProtocolError, Untranslatable
 from broker.transport.batching import Form
 from broker.wire.framing import Splitter, frame
 from broker.wire.message import MAGIC_DEPLOYED, Message
@@ -23,18 +25,21 @@ class Codec(Protocol):
     """One connection's; both directions.
 
     Attributes:
-        failure: None, or what ended the stream; nothing behind it is looked at.
+        untranslatable: told of each message that arrived and has no form in our dialect; set by the link.
+        says_goodbye: who leaves says so, and the other one ends the connection: one that just ends was cut off.
+        failure: None, or what ended the stream, a LinkError where the peer told it; nothing behind it is looked at.
         form: what waits in the outbox for a message: ``bytes`` with a frame, or a list of parts. Raises
             Untranslatable where the link's dialect cannot carry it.
-        untranslatable: told of each message that arrived and has no form in our dialect; set by the link.
-        early: whether something may have come with the end of a handshake, which ``feed(b"")`` then gives.
     """
 
-    early: bool
-
-    failure: ProtocolError | None
+    says_goodbye: bool
+    failure: ProtocolError | LinkError | None
     form: Callable[[Message], Any]
     untranslatable: Callable[[Untranslatable], object]
+
+    @property
+    def early(self) -> bool:
+        """Whether something may have come with the end of a handshake, which ``feed(b"")`` then gives."""
 
     @property
     def owed(self) -> bool:
@@ -49,6 +54,9 @@ class Codec(Protocol):
     def forget(self) -> None:
         """Let go of what has come and is not complete: nothing follows."""
 
+    def goodbye(self, reason: str) -> bytes:
+        """What is said last, behind all messages; b"" where there is nothing (more) to say."""
+
     def enable_batch(self) -> None:
         """The peer takes many messages in one from now on; nothing where there is no such form."""
 
@@ -61,14 +69,17 @@ class FluxCodec:
         strict: makes the frame that ``strict_rfc3`` asks for; None: the deployed one.
     """
 
-    __slots__ = ("_splitter", "_strict", "early", "failure", "form", "owed", "untranslatable")
+    __slots__ = ("_splitter", "_strict", "failure", "form", "untranslatable")
+
+    early: bool = False
+    owed: bool = False
+    says_goodbye: bool = False
 
     def __init__(self, max_bytes: int, strict: Callable[[Message], bytes] | None = None) -> None:
         self._splitter = Splitter(max_bytes)
         self._strict = strict
-        self.failure: ProtocolError | None = None
+        self.failure: ProtocolError | LinkError | None = None
         self.form: Callable[[Message], Any] = strict or Message.framed
-        self.early = self.owed = False
         self.untranslatable: Callable[[Untranslatable], object] = lambda _error: None
 
     def feed(self, data: bytes) -> list[Message]:
@@ -90,6 +101,10 @@ class FluxCodec:
     def forget(self) -> None:
         """See ``Codec.forget``."""
         self._splitter.forget()
+
+    def goodbye(self, reason: str) -> bytes:
+        """Frames have no such word."""
+        return b""
 
     def enable_batch(self) -> None:
         """Frames are as short as it gets."""

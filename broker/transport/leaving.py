@@ -37,7 +37,9 @@ class Leaving:
     Args:
         sock: is owned by this from here on; nobody watches it.
         rest: bytes that come first.
-        forms: what comes behind them; ``encode(forms)`` takes some of them and returns their bytes.
+        forms: what comes behind them; ``encode(forms)`` takes some of them and returns their bytes, b"" at the end.
+        is_told: that says goodbye, and the peer ends the connection. We do not end it first: asyncio's TLS would forget
+            what it has not read.
 
     Attributes:
         left: resolves when it is over.
@@ -50,12 +52,15 @@ class Leaving:
         rest: bytes | memoryview,
         forms: deque[Any],
         encode: Callable[[deque[Any]], bytes | bytearray],
+        *,
+        is_told: bool = False,
     ) -> None:
         self._loop = loop
         self._sock = sock
         self._rest = rest
         self._forms = forms
         self._encode = encode
+        self._is_told = is_told
         self._moved = False
         self._idle_s = self._left_s = 0.0
         self.left: asyncio.Future[None] = loop.create_future()
@@ -63,16 +68,18 @@ class Leaving:
         loop.add_reader(sock.fileno(), self._skip)
         loop.add_writer(sock.fileno(), self._send)
         self._timer = loop.call_later(LOOK_S, self._look)
+        self._send()  # now: the process may leave
 
     def _send(self) -> None:
         try:
-            while self._rest or self._forms:
-                if not self._rest:  # kept before anything is tried: it cannot be made again
-                    self._rest = memoryview(self._encode(self._forms))
+            # kept before anything is tried: it cannot be made again
+            while self._rest or (piece := self._encode(self._forms)):
+                self._rest = self._rest or memoryview(piece)
                 self._rest = memoryview(self._rest)[self._sock.send(self._rest) :]
                 self._moved = True
             self._loop.remove_writer(self._sock.fileno())
-            self._sock.shutdown(socket.SHUT_WR)
+            if not self._is_told:
+                self._sock.shutdown(socket.SHUT_WR)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:  # the peer does not want the rest

@@ -14,6 +14,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -116,13 +117,19 @@ class StreamLink(Link):
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            kind = LinkEnded if error.errno == errno.ECONNRESET else LinkBroken
-            self._shut(kind(f"reading from {self.peer.address}: {error.strerror}", error.errno))
+            text = f"reading from {self.peer.address}: {error.strerror}"
+            hung_up = error.errno == errno.ECONNRESET
+            self._shut(self._hung_up(text, error.errno) if hung_up else LinkBroken(text, error.errno))
             return
         if count == 0:
-            self._shut(self._lost or LinkEnded(f"{self.peer.address} closed the connection"))
+            self._shut(self._hung_up(f"{self.peer.address} closed the connection"))
             return
         self._deliver(bytes(memoryview(buffer)[:count]))
+
+    def _hung_up(self, text: str, number: int | None = None) -> LinkError:
+        """What it means that nothing more comes."""
+        error = self._lost or LinkEnded(text, number)
+        return LinkBroken(f"{error}, without a goodbye", error.errno) if self._codec.says_goodbye else error
 
     def _deliver(self, data: bytes) -> None:
         codec = self._codec
@@ -139,10 +146,11 @@ class StreamLink(Link):
             if codec.failure is not None:
                 self._refuse(codec.failure)
 
-    def _refuse(self, failure: ProtocolError) -> None:
-        """What the peer sent is no message: nothing after it can be trusted, so the link ends."""
+    def _refuse(self, failure: ProtocolError | LinkError) -> None:
+        """What the peer sent is no message: nothing after it can be trusted, so the link ends; or it is the end."""
         self.flush()
-        self.abort(LinkBroken(f"{self.peer.address}: {failure}", failure.errno))
+        kind = type(failure) if isinstance(failure, LinkError) else LinkBroken
+        self.abort(kind(f"{self.peer.address}: {failure}", failure.errno))
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -339,7 +347,11 @@ class StreamLink(Link):
                 self.resume()
 
     def close(self, reason: str = "") -> None:
-        """End with LinkClosed. What is queued follows as far as the peer takes it."""
+        """End with LinkClosed. What is queued follows as far as the peer takes it, and the codec's goodbye."""
+        self._leave(LinkClosed(reason or "closed"), reason)
+
+    def _leave(self, error: LinkError, reason: str) -> None:
+        """End with ``error``, and send what there is to send; ``reason`` is for the peer."""
         if self.ended is not None:
             return
         self.flush()
@@ -357,16 +369,19 @@ class StreamLink(Link):
                     sent = form_size(form) - size + self._plain
                     left.append(memoryview(form)[sent:] if sent else form)
                     self._plain = 0
-            Leaving(self._loop, self._sock, self._rest, left, self._encode_some)
-            self.finish(LinkClosed(reason or "closed"))
+            encode = partial(self._encode_some, reason)
+            Leaving(self._loop, self._sock, self._rest, left, encode, is_told=self._codec.says_goodbye)
+            self.finish(error)
         else:
-            self._shut(LinkClosed(reason or "closed"))
+            self._shut(error)
 
     def _is_open(self) -> bool:
         return self.ended is None and self._lost is None
 
-    def _encode_some(self, forms: deque[Form | memoryview]) -> bytes | bytearray:
-        """The next bytes of a connection that leaves."""
+    def _encode_some(self, reason: str, forms: deque[Form | memoryview]) -> bytes | bytearray:
+        """The next bytes of a connection that leaves for this reason."""
+        if not forms:
+            return self._codec.goodbye(reason)
         pieces: list[Form | memoryview] = [forms.popleft()]
         size = form_size(pieces[0])
         if size > WRITE_BYTES and not isinstance(pieces[0], list):

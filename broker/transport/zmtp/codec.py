@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.errors import ProtocolError, Untranslatable
+from broker.errors import LinkError, ProtocolError, Untranslatable
 from broker.transport.batching import Form, Part
 from broker.transport.link import Options
 from broker.transport.zeromq.forms import MessageForms
@@ -31,7 +31,8 @@ class ZmtpCodec:
         self._connection = connection
         self._forms = MessageForms(options, max_bytes)
         self.early = True
-        self.failure: ProtocolError | None = None
+        self.says_goodbye = False
+        self.failure: ProtocolError | LinkError | None = None
         self.form: Callable[[Message], Any] = self._forms.form
         self.untranslatable: Callable[[Untranslatable], object] = lambda _error: None
 
@@ -79,6 +80,10 @@ class ZmtpCodec:
                 framed.append(form)
         self._record(framed, out)
         return b"".join(out) if len(out) != 1 or isinstance(out[0], memoryview) else out[0]
+
+    def goodbye(self, reason: str) -> bytes:
+        """ZMTP has no such word."""
+        return b""
 
     def _record(self, framed: list[Part], out: list[Part | bytearray]) -> None:
         """Append records of ``framed``: as many messages in one as fit, a large one in several."""

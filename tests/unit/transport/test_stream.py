@@ -122,7 +122,13 @@ async def test_a_connection_that_leaves_keeps_what_was_made_and_not_taken():
     far.setblocking(False)
     forms = deque(bytes([number]) * 1000 for number in range(50))
     loop = asyncio.get_running_loop()
-    Leaving(loop, Scripted(near, 1000, 0, 1000, 0, 3, 0), b"rest", forms, lambda left: left.popleft())
+    Leaving(
+        loop,
+        Scripted(near, 1000, 0, 1000, 0, 3, 0),
+        b"rest",
+        forms,
+        lambda left: left.popleft() if left else b"",
+    )
     data = await read_all(far)
     assert data == b"rest" + b"".join(bytes([number]) * 1000 for number in range(50))
 
