@@ -116,11 +116,11 @@ oslo: $(VENV)/.stamp-test system-packages ## of interop, what is about oslo.mess
 	@$(MAKE) --no-print-directory --jobs 3 $(OSLO) $(OSLOS) $(IRONIC)
 	$(WAITING) --dist loadgroup -m 'interop and not (bench or slow) $(BETWEEN)' tests/interop/test_oslo_*.py tests/interop/test_readme_oslo.py $(PYTEST_ARGS)
 
-TLS := docs/examples/headgate-tls
-example: $(VENV)/.stamp-test ## a transport that is a distribution of its own: the contract; our checks of trees on it, and on ZeroMQ
-	@$(INSTALL) --no-deps --upgrade --target build/headgate-tls ./$(TLS)
-	cd $(TLS) && PYTHONPATH=$(CURDIR)/build/headgate-tls:$(CURDIR) PYTHONDONTWRITEBYTECODE= $(CURDIR)/$(PY) -m pytest --timeout 120 $(PYTEST_ARGS)
-	HEADGATE_TEST_TREE=tls_tree PYTHONPATH=build/headgate-tls:$(TLS)/tests $(COMPUTING) -m '$(FAST)' tests/unit/node/overlay $(PYTEST_ARGS)
+TOKEN := docs/examples/headgate-token
+example: $(VENV)/.stamp-test ## a transport that is a distribution of its own: the contract; our checks of trees on TLS, and on ZeroMQ
+	@$(INSTALL) --no-deps --upgrade --target build/headgate-token ./$(TOKEN)
+	cd $(TOKEN) && PYTHONPATH=$(CURDIR)/build/headgate-token:$(CURDIR) PYTHONDONTWRITEBYTECODE= $(CURDIR)/$(PY) -m pytest --timeout 120 $(PYTEST_ARGS)
+	HEADGATE_TEST_TREE=tests.unit.node.overlay.tls_tree $(COMPUTING) -m '$(FAST)' tests/unit/node/overlay $(PYTEST_ARGS)
 	HEADGATE_TEST_TREE=tests.unit.node.overlay.curve_tree $(COMPUTING) -m '$(FAST)' tests/unit/node/overlay $(PYTEST_ARGS)
 
 soak: $(VENV)/.stamp-spark $(VENV)/.stamp-lint system-packages ## the long stories, ten schedules of faults, the fuzzers, more examples of each property

@@ -10,7 +10,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NewType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, NewType
+
+from msgspec import Meta, Struct
 
 from broker.errors import ConfigError
 from broker.secret import masked
@@ -157,6 +159,30 @@ def _check_path(uri: str) -> str:
     return too_long(path)
 
 
+class TlsOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ``options`` table of ``tls://``."""
+
+    cert: FilePath
+    """Our certificate with its chain, PEM."""
+    key: FilePath | None = None
+    """Its private key, PEM. Default: in the same file."""
+    ca: FilePath
+    """The authorities whose certificates are believed, PEM: of the peers, on either side."""
+    server_name: Annotated[str, Meta(min_length=1)] | None = None
+    """The name that the certificate of the listener has to have. Default: the host that is dialled."""
+    minimum: Literal["1.2", "1.3"] = "1.3"
+    """The oldest version of TLS that is spoken. Default 1.3."""
+
+
+def _check_name(text: str) -> str:
+    """For ``tls://``: a fingerprint, or a name in a certificate."""
+    if text.startswith("sha256:"):
+        digits = text.removeprefix("sha256:")
+        return "" if len(digits) == 64 and not digits.strip("0123456789abcdef") else _FINGERPRINT
+    return "" if text and text == text.strip() else "a name of a certificate"
+
+
+_FINGERPRINT: Final = "sha256: and 64 hex digits in lower case"
 _PLAIN: Final = Capabilities()
 """What a transport can do that declares nothing."""
 
@@ -201,6 +227,18 @@ BUILT_IN: Final = {
             protection="curve",
             is_exposed=nobody,
             check_address=_check_path,
+        ),
+    ),
+    "tls": _BuiltIn(
+        "broker.transport.tls",
+        Capabilities(
+            tree=True,
+            proves=("key",),
+            protection="own",
+            is_exposed=beyond_loopback,
+            check_address=check_port,
+            check_key=_check_name,
+            options=TlsOptions,
         ),
     ),
     "ws": _WEB,

@@ -7,11 +7,13 @@
 ``registry``  scheme -> transport, open to other packages by entry point
 ``inproc``    in the same process: the reference implementation
 ``stream``    the link of a stream socket; ``codec``: what its bytes mean; ``accepting``: listeners of such sockets;
-              ``leaving``: what follows a link that was closed
+              ``handshaking``: of those that shake hands first; ``dialing``: what dialers have in common; ``leaving``:
+              what follows a link that was closed
 ``batching``  many framed messages in one of ZeroMQ
 ``unix``      UNIX stream sockets: SO_PEERCRED, framing, a byte as handshake
 ``curve``     certificates in the ZPL format
 ``zeromq``    tcp and ipc: ROUTER and DEALER with CURVE as libzmq has them
 ``zmtp``      the same on the event loop
+``tls``       mutual TLS over TCP, and TLS for any codec
 ``websocket`` to a gateway; dials only
 """

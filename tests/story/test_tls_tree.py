@@ -11,10 +11,12 @@ import time
 import urllib.request
 
 import pytest
-from authority import Authority
+
+from tests.live.certificates import TlsFiles
 
 HEADGATE = [sys.executable, "-m", "broker.cli.main"]
 PATIENCE_S = 30.0
+pytestmark = [pytest.mark.story, pytest.mark.timeout(120)]
 
 
 def free_port():
@@ -27,7 +29,7 @@ class Site:
 
     def __init__(self, folder):
         self.folder = folder
-        self.authority = Authority(folder)
+        self.authority = TlsFiles(folder)
         for rank in range(3):
             self.authority.options(f"node-{rank}")
         self.client = self.authority.options("ada")
@@ -136,7 +138,7 @@ def test_every_rank_is_reached_by_a_client_over_tls(site):
 
 
 def test_who_has_no_certificate_of_ours_is_told_so(site, tmp_path):
-    other = Authority(tmp_path).options("ada")
+    other = TlsFiles(tmp_path).options("ada")
     uri = f"tls://127.0.0.1:{site.port}"
     said = site.headgate(
         "ping", "--uri", uri, HEADGATE_OPTIONS=f"cert={other['cert']} ca={site.client['ca']}"

@@ -1,0 +1,173 @@
+"""``tls://HOST:PORT``: links between brokers, and of clients, over TCP with mutual TLS.
+
+::
+
+    layer         TLS sans I/O: a session, and a codec that seals any other
+    certificates  contexts of ``ssl`` made of the options, and what a peer's certificate proves
+
+Each side shows a certificate; then the listener says one byte: 0, or the errno of a refusal. Frames that are flushed
+together are sealed together.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from broker.errors import LinkEnded, LinkRefused
+from broker.identity import PeerInfo
+from broker.schemes import BUILT_IN, TlsOptions, host_of
+from broker.transport.codec import FluxCodec
+from broker.transport.dialing import attempt, connect_tcp, converse
+from broker.transport.handshaking import HandshakeListener, Stranger, listen_tcp
+from broker.transport.link import Accept, Link, Listener, Options
+from broker.transport.stream import StreamLink
+from broker.transport.tls.certificates import client_context, peer_of, server_context
+from broker.transport.tls.layer import Session, TlsCodec
+from broker.transport.zmtp.sockets import tune
+
+log = logging.getLogger("headgate")
+
+
+class TlsTransport:
+    """``tls://HOST:PORT``; ``*`` as host listens on all interfaces, and as port on a free one."""
+
+    capabilities = BUILT_IN["tls"].capabilities
+
+    async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
+        """Listen at ``uri``.
+
+        Raises:
+            ConfigError: the address cannot be used, or a file of ``options.settings`` cannot.
+        """
+        return TlsListener(uri, accept, options)
+
+    async def dial(self, uri: str, options: Options) -> Link:
+        """Connect to ``uri``; returns once the listener let us in.
+
+        Raises:
+            LinkRefused: the listener said no, or shows a certificate that we do not believe.
+            LinkBroken: nobody there, or no answer within ``connect_timeout_s`` (0: no limit).
+            ConfigError: a file of ``options.settings`` cannot be used.
+        """
+        settings: TlsOptions | None = options.settings
+        context = client_context(settings)
+        name = settings.server_name if settings is not None else None
+        sock, session = await open_session(uri, options, context, name)
+        try:
+            peer = PeerInfo(uri)
+            if options.tree or options.keys:  # a client takes whom its authority vouches for
+                peer = peer_of(session.tls, uri, options)
+        except LinkRefused:
+            sock.close()
+            raise
+        return StreamLink(sock, peer, options, TlsCodec(session, FluxCodec(options.max_bytes(peer))))
+
+
+class TlsListener(HandshakeListener[Session]):
+    """One listening socket.
+
+    Raises:
+        ConfigError: the address or a file of the options cannot be used.
+    """
+
+    def __init__(self, uri: str, accept: Accept, options: Options) -> None:
+        self._context = server_context(options.settings)
+        super().__init__(*listen_tcp(uri), accept, options)
+
+    def renew(self, extra: Mapping[str, Any]) -> Listener:
+        """Read certificate, key and authorities again; connections stay.
+
+        Raises:
+            ConfigError: a file cannot be used; everything is as before.
+        """
+        self._context = server_context(self._options.settings)
+        return self
+
+    def begin(self) -> Session:
+        """See ``HandshakeListener``."""
+        return Session(self._context)
+
+    def judge(self, stranger: Stranger[Session]) -> PeerInfo | None:
+        """See ``HandshakeListener``."""
+        options, session = self._options, stranger.handshake
+        try:
+            peer = peer_of(session.tls, stranger.address, options)
+        except LinkRefused as refusal:
+            log.warning("%s: %s", self.address, refusal)
+            peer, denied = PeerInfo(stranger.address), errno.EPERM
+            options.refused(peer, denied, str(refusal))
+        else:
+            denied = options.admit(peer) or self._kept_from(peer, stranger.sock.fileno())
+        session.write(bytes((denied & 0xFF,)))
+        return None if denied else peer
+
+    def link(self, stranger: Stranger[Session], peer: PeerInfo) -> StreamLink:
+        """See ``HandshakeListener``."""
+        codec = TlsCodec(stranger.handshake, FluxCodec(self._options.max_bytes(peer)))
+        return StreamLink(stranger.sock, peer, self._options, codec)
+
+
+async def open_session(
+    uri: str, options: Options, context: ssl.SSLContext, server_name: str | None = None, first: bytes = b""
+) -> tuple[socket.socket, Session]:
+    """Connect to ``SCHEME://HOST:PORT``, shake hands, say ``first``, and hear the byte that lets us in.
+
+    The listener's certificate has to be for ``server_name``, by default HOST.
+
+    Raises:
+        LinkRefused: the listener said no, or shows a certificate that we do not believe.
+        LinkBroken, LinkEnded: nobody there, or no answer within ``connect_timeout_s`` (0: no limit).
+    """
+    host, port = host_of(uri), int(uri.rpartition(":")[2])
+    async with attempt(uri, options.connect_timeout_s, "answer") as opened:
+        sock = opened.enter_context(await connect_tcp(host, port))
+        tune(sock)
+        session = Session(context, server_name or host)
+        try:
+            await shake_hands(sock, session)
+            if first:
+                session.write(first)
+            denied = await _hear_byte(sock, session)
+        except ssl.SSLError as error:
+            raise LinkRefused(f"{uri}: {error.reason or error}", errno.EPERM) from error
+        if denied:
+            raise LinkRefused(f"{uri} refused the connection: {os.strerror(denied)}", denied)
+    return sock, session
+
+
+async def shake_hands(sock: socket.socket, session: Session) -> None:
+    """Prove who we are, and see who the listener is.
+
+    Raises:
+        SSLError: one does not believe the other. OSError: it hung up, or the connection broke.
+    """
+    await converse(
+        sock, session.take_owed, session.feed, lambda: session.is_open or session.failure is not None
+    )
+    if session.failure is not None:
+        raise session.failure
+
+
+async def _hear_byte(sock: socket.socket, session: Session) -> int:
+    said = b""
+
+    def is_over() -> bool:
+        nonlocal said
+        said = session.read(1)
+        return bool(said) or session.is_ended or session.failure is not None
+
+    await converse(sock, session.take_owed, session.feed, is_over)
+    if session.failure is not None:
+        raise session.failure
+    if not said:
+        raise LinkEnded("the listener said goodbye instead of a byte")
+    return said[0]
+
+
+transport = TlsTransport()

@@ -1,0 +1,140 @@
+"""TLS sans I/O: ``ssl`` sees bytes, no socket."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from broker.errors import DecodeError, LinkEnded, LinkError, ProtocolError, Untranslatable
+from broker.transport.batching import Form
+from broker.transport.codec import Codec
+from broker.wire.message import Message
+
+RECORD_BYTES: Final = 16 << 10
+"""The most that ``ssl`` gives at once."""
+
+
+class Session:
+    """One end of a connection.
+
+    Args:
+        server_name: a dialer's: the name the listener's certificate has to have; None: a listener's end.
+
+    Attributes:
+        tls: the handshake and the peer's certificate, as ``ssl`` has them.
+        is_open: the handshake is over.
+        failure: None, or the ``SSLError`` after which nothing more is read.
+        is_ended: the peer has said goodbye (close_notify).
+    """
+
+    def __init__(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
+        self._came, self._goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(
+            self._came, self._goes, server_side=server_name is None, server_hostname=server_name
+        )
+        self.is_open = self.is_ended = False
+        self.failure: ssl.SSLError | None = None
+        self.feed(b"")
+
+    @property
+    def asks(self) -> bool:
+        """A listener's: the certificate of the peer is to be judged."""
+        return self.is_open
+
+    @property
+    def owed(self) -> bool:
+        """Whether something is to be sent."""
+        return bool(self._goes.pending)
+
+    def take_owed(self) -> bytes:
+        """What is to be sent."""
+        return self._goes.read()
+
+    def feed(self, data: bytes) -> None:
+        """Take what came, and go on with the handshake. Never raises: see ``failure``."""
+        self._came.write(data)
+        if not self.is_open:
+            try:
+                self.tls.do_handshake()
+                self.is_open = True
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                self.failure = error
+
+    def read(self, size: int = RECORD_BYTES) -> bytes:
+        """Some of what the peer has said; b"": nothing more has come, or will come."""
+        try:
+            data = self.tls.read(size)
+        except ssl.SSLWantReadError:
+            return b""
+        except ssl.SSLError as error:
+            self.failure = error
+            return b""
+        self.is_ended = self.is_ended or not data
+        return data
+
+    def write(self, data: bytes) -> None:
+        """Say ``data``, which then is ``owed``."""
+        self.tls.write(data)
+
+    def end(self) -> None:
+        """Say goodbye: a peer that hears no such word was cut off."""
+        with contextlib.suppress(ssl.SSLError):  # that of the peer has not come
+            self.tls.unwrap()
+
+
+class TlsCodec:
+    """Another codec, sealed by a session whose handshake is over; see ``Codec``."""
+
+    def __init__(self, session: Session, inner: Codec) -> None:
+        self._session = session
+        self._inner = inner
+        self.early = True  # what the peer sent behind its last word of the handshake
+        self.says_goodbye = True  # else anybody between could end the connection
+        self.failure: ProtocolError | LinkError | None = None
+        self.form = inner.form
+        self.untranslatable: Callable[[Untranslatable], object] = lambda _error: None
+        inner.untranslatable = lambda error: self.untranslatable(error)  # noqa: PLW0108 - ours is set later
+
+    @property
+    def owed(self) -> bool:
+        """Whether TLS has something to say by itself, such as new keys, or the inner codec has."""
+        return self._session.owed or self._inner.owed
+
+    def feed(self, data: bytes) -> list[Message]:
+        """See ``Codec.feed``."""
+        session, inner = self._session, self._inner
+        plain = []
+        session.feed(data)
+        while piece := session.read():
+            plain.append(piece)
+        messages = inner.feed(b"".join(plain))
+        self.form, self.failure = inner.form, inner.failure
+        if self.failure is None and session.failure is not None:
+            self.failure = DecodeError(f"TLS: {session.failure.reason or session.failure}")
+        elif self.failure is None and session.is_ended:
+            self.failure = LinkEnded("the peer closed the connection")
+        return messages
+
+    def encode(self, forms: Sequence[Form | memoryview]) -> bytes:
+        """See ``Codec.encode``."""
+        return self._sealed(self._inner.encode(forms))
+
+    def goodbye(self, reason: str) -> bytes:
+        """That of the inner codec, then that of TLS."""
+        said = self._sealed(self._inner.goodbye(reason))
+        self._session.end()
+        return said + self._session.take_owed()
+
+    def enable_batch(self) -> None:
+        """See ``Codec.enable_batch``."""
+        self._inner.enable_batch()
+        self.form = self._inner.form
+
+    def _sealed(self, data: bytes) -> bytes:
+        if data and self._session.failure is None:  # else nobody would understand it
+            self._session.write(data)
+        return self._session.take_owed()
