@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.identity import PeerKey
+from broker.identity import ClientKey, Credentials, PeerKey
 from broker.testing import CHECKS
 from broker.testing.endings import check_half_open_peer
 from broker.testing.harness import Harness
-from broker.transport import curve, inproc, unix, zeromq
+from broker.transport import curve, inproc, tls, unix, zeromq
 from broker.transport.link import Link
+from broker.transport.tls.certificates import client_context
 from tests.contract.websockets import WebSocketPair
+from tests.live.certificates import tls_files
 
 pytestmark = pytest.mark.interpreter
 
@@ -62,6 +64,7 @@ def curved(name: str, **extra: object) -> Harness:
 
 def harnesses(rundir: Path) -> list[Harness]:
     """What ``CHECKS`` runs on; ZeroMQ can tell a refused dialer that it is refused, but not why."""
+    files = tls_files()
     return [
         Harness("inproc", inproc.transport, "inproc://contract-%d"),
         Harness("unix", unix.transport, f"local://{rundir}/s%d", stranger=knock_unix),
@@ -69,11 +72,25 @@ def harnesses(rundir: Path) -> list[Harness]:
         curved("zmtp-curve-batch", batch=True),
         Harness("zmtp-ipc", zeromq.transport, f"ipc://{rundir}/m%d", refusal=only_eperm, stranger=knock_unix),
         Harness(
+            "tls",
+            tls.transport,
+            "tls://127.0.0.1:*",
+            listen={"settings": files.settings("node"), "keys": {"ada": ClientKey(Credentials(1000, 2))}},
+            dial={"settings": files.settings("ada")},
+            stranger=knock_tcp,
+        ),
+        Harness(
             "websocket",
             WebSocketPair(),
             "ws://127.0.0.1:0",
             dial={"extra": {"token": "for-a-test"}},
             stranger=knock_tcp,
+        ),
+        Harness(
+            "websocket-tls",
+            WebSocketPair(files.settings("node")),
+            "wss://127.0.0.1:0",
+            dial={"extra": {"token": "for-a-test", "ssl": client_context(files.settings("ada"))}},
         ),
     ]
 

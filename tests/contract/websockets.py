@@ -7,18 +7,20 @@ What the gateway does besides (credentials, origin, sessions) has tests of its o
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import json
+import ssl
+
+from websockets.utils import accept_key
 
 from broker.errors import ConfigError
 from broker.identity import PeerInfo
+from broker.schemes import TlsOptions
 from broker.transport import websocket
 from broker.transport.link import Accept, Link, Listener, Options
+from broker.transport.tls.certificates import server_context
 from gateway.codecs import new_codec
 from gateway.websocket.link import WebSocketLink
 
-GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 HEAD_BYTES = 8192
 WELCOME: dict[str, object] = {"type": "welcome", "session": "00000000", "limits": {}, "expires": None}
 
@@ -66,7 +68,7 @@ class Upgrade(asyncio.Protocol):
             )
             self.transport.close()
             return
-        accept = base64.b64encode(hashlib.sha1(fields["sec-websocket-key"].encode() + GUID).digest())
+        accept = accept_key(fields["sec-websocket-key"]).encode()
         self.transport.write(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Protocol: flux.v1\r\nSec-WebSocket-Accept: %b\r\n\r\n" % accept
@@ -80,18 +82,25 @@ class Upgrade(asyncio.Protocol):
 
 
 class UpgradeListener(Listener):
-    def __init__(self, accept: Accept, options: Options) -> None:
-        self.accept, self.options = accept, options
+    def __init__(self, accept: Accept, options: Options, context: ssl.SSLContext | None) -> None:
+        self.accept, self.options, self.context = accept, options, context
         self.strangers: set[asyncio.Transport] = set()
 
     async def open(self, uri: str) -> UpgradeListener:
-        host, _, port = uri.removeprefix("ws://").partition("/")[0].rpartition(":")
+        scheme, _, place = uri.partition("://")
+        host, _, port = place.partition("/")[0].rpartition(":")
         loop = asyncio.get_running_loop()
         try:
-            self.server = await loop.create_server(lambda: Upgrade(self), host, int(port))
+            self.server = await loop.create_server(
+                lambda: Upgrade(self),
+                host,
+                int(port),
+                ssl=self.context,
+                ssl_shutdown_timeout=self.context and 1,
+            )
         except OSError as error:
             raise ConfigError(f"cannot listen at {uri}: {error}") from error
-        self.address = self.contact_address = f"ws://{host}:{self.server.sockets[0].getsockname()[1]}"
+        self.address = self.contact_address = f"{scheme}://{host}:{self.server.sockets[0].getsockname()[1]}"
         return self
 
     async def stop(self) -> None:
@@ -106,8 +115,13 @@ class WebSocketPair:
 
     capabilities = websocket.transport.capabilities
 
+    def __init__(self, settings: TlsOptions | None = None) -> None:
+        self.context = settings and server_context(settings)
+        if self.context is not None:
+            self.context.verify_mode = ssl.CERT_NONE
+
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
-        return await UpgradeListener(accept, options).open(uri)
+        return await UpgradeListener(accept, options, self.context).open(uri)
 
     async def dial(self, uri: str, options: Options) -> Link:
         return await websocket.transport.dial(uri, options)

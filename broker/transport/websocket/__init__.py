@@ -4,7 +4,8 @@
 
     address   where to, with which credential; what may cross a network in the clear
     dialing   connect, upgrade, authenticate, welcome
-    link      the link itself, on the sans-I/O protocol of the ``websockets`` library
+    codec     RFC 6455, by the sans-I/O protocol of the ``websockets`` library
+    link      a stream link with that codec, and what a gateway has beside messages
     control   what the gateway says beside Flux messages: expiry, gaps, the reason of the end
     refusal   HTTP answers and close codes as errors of ours
 

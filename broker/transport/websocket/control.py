@@ -33,12 +33,12 @@ class Conversation:
 
     Args:
         address: of the gateway, for log lines.
-        send: takes the JSON text of a control object.
         token: a function is asked for a fresh token before the one in use expires.
         resume: what to resume with, right after the welcome; None begins anew.
 
     Attributes:
-        welcomed: done with True once the gateway let us in (and resumed); or with the reason why not.
+        send: takes the JSON text of a control object.
+        welcomed: the gateway let us in (and resumed).
         welcome: its welcome; empty before.
         resumed: its answer to ``resume``; empty without one.
         on_object: hears each object, after this conversation did.
@@ -47,16 +47,15 @@ class Conversation:
         gaps, lost: notices of dropped events, and events dropped: we read too slowly.
     """
 
-    def __init__(
-        self, address: str, send: Callable[[bytes], None], token: Token, resume: Mapping[str, Any] | None
-    ) -> None:
-        self._address = address
-        self._send = send
+    send: Callable[[bytes], None]
+
+    def __init__(self, address: str, token: Token, resume: Mapping[str, Any] | None) -> None:
+        self.address = address
         self._token = token
         self._resume = resume
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self.welcomed: asyncio.Future[bool] = self._loop.create_future()
+        self.welcomed = False
         self.welcome: dict[str, Any] = {}
         self.resumed: dict[str, Any] = {}
         self.said = ""
@@ -95,7 +94,12 @@ class Conversation:
 
     def resume(self, **position: Any) -> None:
         """See ``EventReplay.resume``."""
-        self._send(_encoder.encode({"type": "resume", **position}))
+        self.send(_encoder.encode({"type": "resume", **position}))
+
+    def cut_off(self) -> str:
+        """What is told of a connection that just ends."""
+        said = f": {self.said}" if self.said else ""
+        return f"{self.address} closed the connection without a close frame{said}"
 
     def end(self) -> None:
         """The link is gone: no more timers."""
@@ -107,13 +111,12 @@ class Conversation:
         self._schedule(obj.get("expires"))
         if self._resume is not None:
             self.resume(**self._resume)
-        elif not self.welcomed.done():
-            self.welcomed.set_result(True)
+        else:
+            self.welcomed = True
 
     def _on_resumed(self, obj: dict[str, Any]) -> None:
         self.resumed = obj
-        if not self.welcomed.done():
-            self.welcomed.set_result(True)
+        self.welcomed = True
 
     def _on_error(self, obj: dict[str, Any]) -> None:
         self.said = str(obj.get("text") or obj.get("name") or "")[:500]
@@ -124,30 +127,26 @@ class Conversation:
         lost = obj.get("lost")
         self.gaps += 1
         self.lost += lost if isinstance(lost, int) else 0
-        log.warning("%s dropped %s events because we read too slowly", self._address, lost)
+        log.warning("%s dropped %s events because we read too slowly", self.address, lost)
 
     def _on_upstream(self, obj: dict[str, Any]) -> None:
         self.welcome["upstream"] = {key: value for key, value in obj.items() if key != "type"}
         if obj.get("joined"):
-            log.info("%s has its broker back", self._address)
+            log.info("%s has its broker back", self.address)
         else:
-            log.warning("%s lost its broker: %s", self._address, str(obj.get("reason"))[:500])
+            log.warning("%s lost its broker: %s", self.address, str(obj.get("reason"))[:500])
 
     def _on_denied(self, obj: dict[str, Any]) -> None:
-        log.warning(
-            "%s dropped our event %s: %s", self._address, obj.get("topic"), str(obj.get("text"))[:500]
-        )
+        log.warning("%s dropped our event %s: %s", self.address, obj.get("topic"), str(obj.get("text"))[:500])
 
     def _on_unsubscribed(self, obj: dict[str, Any]) -> None:
-        log.warning("%s took subscriptions back: %s", self._address, str(obj.get("subscriptions"))[:500])
+        log.warning("%s took subscriptions back: %s", self.address, str(obj.get("subscriptions"))[:500])
 
     def _on_service(self, obj: dict[str, Any]) -> None:
-        log.warning(
-            "%s gave up our service %s: errno %s", self._address, obj.get("service"), obj.get("errno")
-        )
+        log.warning("%s gave up our service %s: errno %s", self.address, obj.get("service"), obj.get("errno"))
 
     def _on_shutdown(self, obj: dict[str, Any]) -> None:
-        log.info("%s leaves within %s s", self._address, obj.get("in_s"))
+        log.info("%s leaves within %s s", self.address, obj.get("in_s"))
 
     def _on_refreshed(self, obj: dict[str, Any]) -> None:
         self._schedule(obj.get("expires"))
@@ -163,11 +162,11 @@ class Conversation:
         try:
             token = fresh(self._token)
         except ConfigError as error:
-            log.warning("%s: cannot refresh the credential: %s", self._address, error)
+            log.warning("%s: cannot refresh the credential: %s", self.address, error)
         except Exception as error:  # what the caller's function raises must not end the loop's timer
-            log.warning("%s: cannot refresh the credential: %s", self._address, type(error).__name__)
+            log.warning("%s: cannot refresh the credential: %s", self.address, type(error).__name__)
         else:
-            self._send(_encoder.encode({"type": "refresh", "token": token}))
+            self.send(_encoder.encode({"type": "refresh", "token": token}))
 
 
 _HANDLERS: Final[dict[str, Callable[[Conversation, dict[str, Any]], None]]] = {

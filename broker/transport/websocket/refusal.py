@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import errno
-import http
 from typing import Final
 
 from broker.errors import LinkRefused
 from broker.nesting import read_json
-
-NORMAL: Final = 1000
 
 BY_STATUS: Final = {
     400: errno.EPROTO,
@@ -42,20 +39,16 @@ BY_CODE: Final = {
 }
 """Close code (gateway/PROTOCOL.md) -> errno; every other one is ECONNRESET."""
 
-AGAIN: Final = frozenset({1001, 1006, 1011, 1012, 1013})
-"""Close codes of RFC 6455 after which another attempt may end otherwise."""
 LATER: Final = frozenset({408, 425, 429})
-"""The same of statuses from 400 to 499."""
+"""Statuses from 400 to 499 after which another attempt may end otherwise."""
 _TEXT_CHARS: Final = 500
 
 
-def of_status(address: str, status: int, body: bytes) -> LinkRefused:
-    """The error that a refused upgrade means: the errno and text of its problem body, or its plain text."""
+def of_status(address: str, status: int, body: bytes, phrase: str = "") -> LinkRefused:
+    """The error that a refused upgrade means: the errno and text of its problem body, its plain text, or ``phrase``."""
     errnum, text = _problem(body)
     known = BY_STATUS.get(status, errno.ECONNREFUSED)
-    error = LinkRefused(
-        f"{address} refused the connection: {status} {text or _phrase(status)}", errnum or known
-    )
+    error = LinkRefused(f"{address} refused the connection: {status} {text or phrase}", errnum or known)
     error.final = 400 <= status < 500 and status not in LATER
     return error
 
@@ -71,21 +64,9 @@ def _problem(body: bytes) -> tuple[int, str]:
     return (errnum if isinstance(errnum, int) else 0), (text[:_TEXT_CHARS] if isinstance(text, str) else "")
 
 
-def _phrase(status: int) -> str:
-    try:
-        return http.HTTPStatus(status).phrase
-    except ValueError:
-        return ""
-
-
 def of_close(code: int) -> int:
     """The errno of a close code."""
     return BY_CODE.get(code, errno.ECONNRESET)
-
-
-def is_final(code: int) -> bool:
-    """Whether a client that was closed with ``code`` should not come back; unknown codes follow their range."""
-    return code not in AGAIN and not 4000 <= code < 4500
 
 
 def close_text(address: str, code: int, reason: str, said: str) -> str:

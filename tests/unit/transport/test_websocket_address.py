@@ -125,5 +125,5 @@ def test_refusals_over_http():
     assert (problem.errno, str(problem)) == (13, "ws://h refused the connection: 403 not you")
     plain = refusal.of_status("ws://h", 401, b"who are you?\n")
     assert (plain.errno, str(plain)) == (13, "ws://h refused the connection: 401 who are you?")
-    assert str(refusal.of_status("ws://h", 502, b"")).endswith("502 Bad Gateway")
+    assert str(refusal.of_status("ws://h", 502, b"", "Bad Gateway")).endswith("502 Bad Gateway")
     assert refusal.of_status("ws://h", 799, b"[1]").errno == 111

@@ -120,10 +120,13 @@ def test_a_process_that_was_stopped_listens_before_it_gives_a_gateway_up():
 
 
 class HandClock:
-    """A loop's clock that a test moves, with its last timer."""
+    """A loop whose clock a test moves, with its last timer."""
 
     def __init__(self):
         self.now = 0.0
+
+    def __getattr__(self, name):
+        return getattr(asyncio.get_running_loop(), name)
 
     def time(self):
         return self.now
