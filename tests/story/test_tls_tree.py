@@ -16,7 +16,7 @@ from tests.live.certificates import TlsFiles
 
 HEADGATE = [sys.executable, "-m", "broker.cli.main"]
 PATIENCE_S = 30.0
-pytestmark = [pytest.mark.story, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.story, pytest.mark.patient, pytest.mark.timeout(120)]
 
 
 def free_port():
