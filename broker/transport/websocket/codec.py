@@ -42,6 +42,8 @@ class WebSocketCodec(FluxCodec):
         held: messages that came before there was a link.
     """
 
+    says_goodbye = True
+
     def __init__(self, protocol: ClientProtocol, talk: Conversation, address: str, max_bytes: int) -> None:
         super().__init__(max_bytes)
         self._protocol = protocol
@@ -55,8 +57,6 @@ class WebSocketCodec(FluxCodec):
         self._fragments: list[bytes] = []  # of the message that is incomplete
         self._left = 0  # bytes of ours that its other fragments will have
         self.held: list[Message] = []
-
-    says_goodbye = True
 
     # -- in ------------------------------------------------------------------------------------
 

@@ -53,7 +53,6 @@ class Conversation:
         self.address = address
         self._token = token
         self._resume = resume
-        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.welcomed = False
         self.welcome: dict[str, Any] = {}
@@ -156,7 +155,8 @@ class Conversation:
         self.end()
         if callable(self._token) and isinstance(expires, int | float):
             left_s = expires - time.time()
-            self._timer = self._loop.call_later(max(left_s - min(LEAD_S, left_s / 5), SOON_S), self._refresh)
+            pause_s = max(left_s - min(LEAD_S, left_s / 5), SOON_S)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._refresh)
 
     def _refresh(self) -> None:
         try:

@@ -98,7 +98,7 @@ async def _welcome(sock: socket.socket, codec: Codec, web: WebSocketCodec) -> No
     """
     talk = web.talk
 
-    def feed(data: bytes) -> None:
+    def take(data: bytes) -> None:
         messages = codec.feed(data)
         while web.early and not talk.welcomed and codec.failure is None:
             messages += codec.feed(b"")
@@ -108,7 +108,7 @@ async def _welcome(sock: socket.socket, codec: Codec, web: WebSocketCodec) -> No
         return talk.welcomed or codec.failure is not None
 
     try:
-        await converse(sock, lambda: codec.encode(()), feed, is_over)
+        await converse(sock, lambda: codec.encode(()), take, is_over)
     except ConnectionResetError as error:
         web.feed_end()
         if not is_over():

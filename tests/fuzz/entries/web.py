@@ -16,6 +16,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.utils import CryptographyDeprecationWarning
 
 from broker.errors import ConfigError, DecodeError, MessageTooLarge, ProtocolError
+from broker.transport.codec import FluxCodec
+from broker.transport.tls.certificates import client_context, server_context
+from broker.transport.tls.layer import Session, TlsCodec
 from broker.transport.websocket import address
 from broker.wire.message import EVENT, REQUEST, Message, event, request, response
 from broker.wire.payload import encode_reason
@@ -32,9 +35,11 @@ from gateway.principal import Denied
 from gateway.websocket.reader import Reader
 from tests.fuzz import mutate
 from tests.fuzz.entries.packing import pack, unpack
+from tests.live.certificates import tls_files
 from tests.unit.gateway.identity import issuer
 from tests.unit.gateway.identity.authority import Authority, common, public_pem
 from tests.unit.gateway.websocket.house import masked
+from tests.unit.transport.upgraded import Upgraded
 
 MAX_BYTES = 2000
 SHORT = 20
@@ -64,6 +69,55 @@ def websocket_seeds() -> list[bytes]:
         masked(1, text[:5], first=1, mask=_MASK) + masked(10, mask=_MASK) + masked(0, text[5:], mask=_MASK),
         masked(2, bytes(300), mask=_MASK) + masked(2, b"", mask=_MASK),
     ]
+
+
+def websocket_dialer(data: bytes) -> bool:
+    """What a gateway says, cut anywhere: the same messages, objects and end."""
+    whole, cut = Upgraded(), Upgraded()
+    expected, found = whole.take(data), []
+    for piece in mutate.pieces(data, Random(zlib.crc32(data))):
+        if cut.codec.failure is None:
+            found += cut.take(piece)
+    ends = [repr(each.codec.failure) for each in (whole, cut)]
+    assert (found, ends[0]) == (expected, ends[1])
+    return bool(expected)
+
+
+def websocket_dialer_seeds() -> list[bytes]:
+    framed = event("news", b"payload").framed()
+    seeds = []
+    for close in (False, True):
+        server = Upgraded().server
+        server.send_text(b'{"type":"gap","lost":3}')
+        server.send_binary(framed * 2)
+        server.send_ping(b"?")
+        server.send_binary(framed[:9], fin=False)
+        server.send_continuation(framed[9:], fin=True)
+        if close:
+            server.send_close(4002, "slow")
+        seeds.append(b"".join(server.data_to_send()))
+    return seeds
+
+
+def tls(data: bytes) -> bool:
+    """A stranger's bytes at a listener; the first byte odd: behind the handshake of somebody else."""
+    server = Session(server_context(tls_files().settings("node")))
+    if not data or data[0] % 2 == 0:
+        server.feed(data[1:])
+        assert server.failure is None or not server.is_open
+        return server.failure is None and server.owed
+    client = Session(client_context(tls_files().settings("ada")), "localhost")
+    while not (server.is_open and client.is_open):
+        server.feed(client.take_owed())
+        client.feed(server.take_owed())
+    codec = TlsCodec(server, FluxCodec(MAX_BYTES))
+    assert codec.feed(data[1:]) == []
+    return False
+
+
+def tls_seeds() -> list[bytes]:
+    hello = Session(client_context(tls_files().settings("ada")), "localhost").take_owed()
+    return [b"\0" + hello, b"\1" + hello, b"\1\x17\x03\x03\0\x20" + bytes(32)]
 
 
 def flux_v1(data: bytes) -> bool:

@@ -4,53 +4,16 @@ import json
 from random import Random
 
 import pytest
-from websockets.client import ClientProtocol
 from websockets.frames import Opcode
-from websockets.server import ServerProtocol
-from websockets.uri import parse_uri
 
 from broker.errors import LinkEnded, ProtocolError
-from broker.transport.websocket.codec import OWED_MAX, WebSocketCodec
-from broker.transport.websocket.control import Conversation
+from broker.transport.websocket.codec import OWED_MAX
 from broker.wire.framing import Splitter
 from broker.wire.message import event, request
 from tests.fuzz import mutate
+from tests.unit.transport.upgraded import Upgraded
 
 PIECE = 256 << 10
-
-
-class Gateway:
-    """The other side: an upgraded connection, and what it says."""
-
-    def __init__(self):
-        self.talk = Conversation("ws://there", None, None)
-        self.talk.welcome = {"session": "1"}
-        self.talk.on_object = lambda obj: self.heard.append(obj)
-        self.heard = []
-        protocol = ClientProtocol(parse_uri("ws://there/"), subprotocols=["flux.v1"], max_size=8 << 20)
-        protocol.send_request(protocol.connect())
-        self.codec = WebSocketCodec(protocol, self.talk, "ws://there", 8 << 20)
-        self.talk.send = self.codec.say
-        self.server = ServerProtocol(subprotocols=["flux.v1"], max_size=8 << 20)
-        self.server.receive_data(self.codec.encode(()))
-        self.server.send_response(self.server.accept(self.server.events_received()[0]))
-        self.take(self.said())
-
-    def said(self):
-        return b"".join(self.server.data_to_send())
-
-    def take(self, data):
-        """What our side makes of ``data``: messages and objects in one order."""
-        self.heard = []
-        self.heard += self.codec.feed(data)
-        while self.codec.early and self.codec.failure is None:
-            self.heard += self.codec.feed(b"")
-        return self.heard
-
-    def frames(self, data):
-        """What the gateway reads."""
-        self.server.receive_data(data)
-        return [(frame.opcode, frame.fin, bytes(frame.data)) for frame in self.server.events_received()]
 
 
 def speech(gateway, dice):
@@ -79,7 +42,7 @@ def speech(gateway, dice):
 async def test_every_cut_means_the_same(damaged):
     for number in range(150):
         dice = Random(number)
-        whole, cut = Gateway(), Gateway()
+        whole, cut = Upgraded(), Upgraded()
         data = speech(whole, dice)
         if damaged:
             data = mutate.body(data, dice)
@@ -96,7 +59,7 @@ async def test_every_cut_means_the_same(damaged):
 
 
 async def test_a_large_message_leaves_in_fragments_and_objects_wait_for_its_end():
-    gateway, small, large = Gateway(), event("small"), request("large", bytes(700_000))
+    gateway, small, large = Upgraded(), event("small"), request("large", bytes(700_000))
     form = memoryview(large.framed())
     seen = gateway.frames(gateway.codec.encode([small.framed(), small.framed()]))
     assert seen == [(Opcode.BINARY, True, small.framed() * 2)]
@@ -118,7 +81,7 @@ async def test_a_large_message_leaves_in_fragments_and_objects_wait_for_its_end(
 
 
 async def test_who_pings_and_reads_no_answer_is_cut_off():
-    gateway = Gateway()
+    gateway = Upgraded()
     for _ in range(OWED_MAX + 1):
         gateway.server.send_ping(b"")
     gateway.take(gateway.said())
@@ -126,7 +89,7 @@ async def test_who_pings_and_reads_no_answer_is_cut_off():
 
 
 async def test_the_last_words_are_one_close_frame():
-    gateway = Gateway()
+    gateway = Upgraded()
     data = gateway.codec.goodbye("ä" * 100)
     assert gateway.codec.goodbye("again") == b""
     assert [opcode for opcode, *_ in gateway.frames(data)] == [Opcode.CLOSE]
