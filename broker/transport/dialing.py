@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
+from asyncio.staggered import staggered_race
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import Final
 
 from broker.errors import LinkBroken
 
 NEXT_ADDRESS_S: Final = 0.25
-"""Where a name has several addresses, the next one is tried beside one that has not answered for so long."""
 _READ_BYTES: Final = 4096
 
 
@@ -62,18 +62,31 @@ async def converse(
         feed(data)
 
 
-async def connect_tcp(host: str, port: int) -> socket.socket:
-    """The first address of a name that answers, as asyncio finds it, without asyncio's reading and writing; for
-    protocols in which the dialer speaks first.
+async def connect_tcp(host: str, port: int, scheme: str = "tcp") -> socket.socket:
+    """The first address of a name that answers; the next one is tried beside one that has not for ``NEXT_ADDRESS_S``.
 
     Raises:
-        OSError: there is none.
+        LinkBroken: the name has no address. OSError: nobody there.
     """
-    transport, _protocol = await asyncio.get_running_loop().create_connection(
-        asyncio.Protocol, host, port, happy_eyeballs_delay=NEXT_ADDRESS_S
-    )
-    sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-    transport.abort()  # its own descriptor of the connection
-    sock.setblocking(False)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # late: whoever dials a UNIX socket looks no name up
+    from broker.transport.zeromq.address import Endpoint, resolve
+
+    places = await resolve(Endpoint(scheme, host, port))
+    tries = [partial(_connected, place.host, place.port) for place in places]
+    sock: socket.socket | None
+    sock, _which, failures = await staggered_race(tries, NEXT_ADDRESS_S)
+    if sock is None:
+        raise next(error for error in reversed(failures) if error is not None)
+    return sock
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
     return sock

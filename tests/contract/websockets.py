@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from typing import cast
 
 from websockets.utils import accept_key
 
@@ -33,9 +34,8 @@ class Upgrade(asyncio.Protocol):
         self.head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self.listener.strangers.add(transport)
+        self.transport = cast(asyncio.Transport, transport)  # that of uvloop is none
+        self.listener.strangers.add(self.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.listener.strangers.discard(self.transport)

@@ -124,9 +124,9 @@ async def open_session(
         LinkRefused: the listener said no, or shows a certificate that we do not believe.
         LinkBroken, LinkEnded: nobody there, or no answer within ``connect_timeout_s`` (0: no limit).
     """
-    host, port = host_of(uri), int(uri.rpartition(":")[2])
+    scheme, host, port = uri.partition(":")[0], host_of(uri), int(uri.rpartition(":")[2])
     async with attempt(uri, options.connect_timeout_s, "answer") as opened:
-        sock = opened.enter_context(await connect_tcp(host, port))
+        sock = opened.enter_context(await connect_tcp(host, port, scheme))
         tune(sock)
         session = Session(context, server_name or host)
         try:

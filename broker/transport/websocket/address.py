@@ -32,7 +32,12 @@ class Target(NamedTuple):
     def uri(self) -> str:
         """The whole address again."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'wss' if self.secure else 'ws'}://{host}:{self.port}{self.resource}"
+        return f"{self.scheme}://{host}:{self.port}{self.resource}"
+
+    @property
+    def scheme(self) -> str:
+        """``ws`` or ``wss``."""
+        return "wss" if self.secure else "ws"
 
     @property
     def shown(self) -> str:

@@ -48,7 +48,7 @@ async def dial(uri: str, options: Options) -> WebSocketLink:
     talk.send = web.say
     async with attempt(target.shown, options.connect_timeout_s, "welcome") as opened:
         opened.callback(talk.end)
-        sock = opened.enter_context(await connect_tcp(target.host, target.port))
+        sock = opened.enter_context(await connect_tcp(target.host, target.port, target.scheme))
         codec = await _sealed(sock, web, target, options.extra.get("ssl"))
         await _welcome(sock, codec, web)
     link = WebSocketLink(sock, peer, options, codec, web)
