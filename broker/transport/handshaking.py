@@ -13,12 +13,12 @@ import socket
 import time
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from broker.identity import PeerInfo
 from broker.schemes import listening_host
 from broker.transport.accepting import StreamListener
-from broker.transport.link import Accept, Link, Options
+from broker.transport.link import Options
 from broker.transport.zeromq.address import contact, named, parse
 from broker.transport.zeromq.limits import HANDSHAKE_MS
 from broker.transport.zmtp import sockets
@@ -107,24 +107,23 @@ class Stranger(Generic[Shaking]):
 
 
 class HandshakeListener(StreamListener, Generic[Shaking]):
-    """A listener whose peers shake hands: what is said, who is let in and what the link is says a transport.
+    """Accepts and shakes hands; who inherits says what is said, who gets in, and what becomes of the connection then.
 
     Args:
         sock, address, path: as of ``StreamListener``. contact: what a peer dials.
+
+    Attributes:
+        share: see ``SHARE``. handshakes_max: see ``HANDSHAKES_MAX``.
     """
 
+    share = SHARE
+    handshakes_max = HANDSHAKES_MAX
+
     def __init__(
-        self,
-        sock: socket.socket,
-        address: str,
-        contact: str,
-        accept: Accept,
-        options: Options,
-        path: str = "",
+        self, sock: socket.socket, address: str, contact: str, options: Options, path: str = ""
     ) -> None:
         super().__init__(sock, address, options, path)
         self.contact_address = contact
-        self._accept = accept
         self._count = 0
         self._strangers: dict[Stranger[Shaking], None] = {}  # the one that was silent for longest first
         self._ready: deque[Stranger[Shaking]] = deque()
@@ -136,12 +135,31 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
         """The handshake of one who has come."""
 
     @abstractmethod
-    def judge(self, stranger: Stranger[Shaking]) -> PeerInfo | None:
-        """Who it is that ``asks``, or None for who is not let in; the handshake then owes it the answer."""
+    def judge(self, stranger: Stranger[Shaking]) -> Callable[[], object] | None:
+        """Judge one who ``asks``; the handshake then owes it the answer.
 
-    @abstractmethod
-    def link(self, stranger: Stranger[Shaking], peer: PeerInfo) -> Link:
-        """The link of one who was let in and knows it; has the socket from here on."""
+        Returns:
+            What to do once the answer has left, and who does it owns the socket; None: it does not get in, and that was
+            told to who is to know.
+        """
+
+    def address_of(self, sock: socket.socket, number: int) -> str:
+        """What logs call connection ``number``."""
+        if sock.family == socket.AF_UNIX:
+            return f"{self.address}#{number}"
+        try:
+            host = str(sock.getpeername()[0])
+        except OSError:  # gone already
+            host = "?"
+        return named(host, number, self.address.partition("://")[0])
+
+    def tune(self, sock: socket.socket) -> None:
+        """A connection has come."""
+        sockets.tune(sock)
+
+    def tell_failure(self, stranger: Stranger[Shaking], why: str) -> None:
+        """A handshake has failed."""
+        log.warning("%s: %s failed in its handshake: %s", self.address, stranger.address, why)
 
     async def stop(self) -> None:
         """See ``Listener.stop``; handshakes end, and whoever was in one dials again."""
@@ -159,27 +177,18 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
             self._rest(debt_s)
 
     def _begin(self, sock: socket.socket) -> None:
-        sockets.tune(sock)
+        self.tune(sock)
         self._count += 1
-        stranger = Stranger(self, sock, self.begin(), self._address_of(sock))
+        stranger = Stranger(self, sock, self.begin(), self.address_of(sock, self._count))
         self._strangers[stranger] = None
         if not stranger.say():
             self.give_up(stranger, "the peer hung up")
             return
         scarce = self._options.reserve.has(sock.fileno())
-        most = min(HANDSHAKES_MAX, self._options.reserve.strangers) if scarce else HANDSHAKES_MAX
+        most = min(self.handshakes_max, self._options.reserve.strangers) if scarce else self.handshakes_max
         if len(self._strangers) > most:
             silent = next((each for each in self._strangers if not each.data), stranger)
             self.give_up(silent, "too many have said nothing yet")
-
-    def _address_of(self, sock: socket.socket) -> str:
-        if sock.family == socket.AF_UNIX:
-            return f"{self.address}#{self._count}"
-        try:
-            host = str(sock.getpeername()[0])
-        except OSError:  # gone already
-            host = "?"
-        return named(host, self._count, self.address.partition("://")[0])
 
     def step_soon(self, stranger: Stranger[Shaking]) -> None:
         """Something came of ``stranger``; it has its turn."""
@@ -193,8 +202,8 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
             self._loop.call_at(self._not_before, self._turn)
 
     def _spent(self, seconds: float) -> None:
-        """So long was spent on strangers: what ``SHARE`` leaves to the others has to pass before the next of them."""
-        self._not_before = max(self._not_before, self._loop.time()) + seconds * (1 - SHARE) / SHARE
+        """So long was spent on strangers: what ``share`` leaves to the others has to pass before the next of them."""
+        self._not_before = max(self._not_before, self._loop.time()) + seconds * (1 - self.share) / self.share
 
     def _turn(self) -> None:
         self._turn_due = False
@@ -213,15 +222,15 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
         handshake.feed(stranger.data)
         stranger.data = b""
         asks = handshake.asks and handshake.failure is None
-        peer = self.judge(stranger) if asks else None
+        let_in = self.judge(stranger) if asks else None
         said = stranger.say()
-        if asks and peer is None:
+        if asks and let_in is None:
             self.give_up(stranger, "")
         elif not said:
             self.give_up(stranger, "the peer hung up")
-        elif peer is not None:
+        elif let_in is not None:
             self._leave(stranger)
-            self._accept(self.link(stranger, peer))
+            let_in()
         elif handshake.failure is not None:
             self.give_up(stranger, str(handshake.failure))
         else:
@@ -234,7 +243,7 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
         self._leave(stranger)
         stranger.sock.close()
         if why:
-            log.warning("%s: %s failed in its handshake: %s", self.address, stranger.address, why)
+            self.tell_failure(stranger, why)
 
     def _leave(self, stranger: Stranger[Shaking]) -> None:
         del self._strangers[stranger]

@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.errors import LinkEnded, LinkRefused
@@ -66,7 +66,7 @@ class TlsTransport:
         except LinkRefused:
             sock.close()
             raise
-        return StreamLink(sock, peer, options, TlsCodec(session, FluxCodec(options.max_bytes(peer))))
+        return sealed_link(sock, session, peer, options)
 
 
 class TlsListener(HandshakeListener[Session]):
@@ -78,7 +78,8 @@ class TlsListener(HandshakeListener[Session]):
 
     def __init__(self, uri: str, accept: Accept, options: Options) -> None:
         self._context = server_context(options.settings)
-        super().__init__(*listen_tcp(uri), accept, options)
+        super().__init__(*listen_tcp(uri), options)
+        self._accept = accept
 
     def renew(self, extra: Mapping[str, Any]) -> Listener:
         """Read certificate, key and authorities again; connections stay.
@@ -93,7 +94,7 @@ class TlsListener(HandshakeListener[Session]):
         """See ``HandshakeListener``."""
         return Session(self._context)
 
-    def judge(self, stranger: Stranger[Session]) -> PeerInfo | None:
+    def judge(self, stranger: Stranger[Session]) -> Callable[[], object] | None:
         """See ``HandshakeListener``."""
         options, session = self._options, stranger.handshake
         try:
@@ -105,12 +106,12 @@ class TlsListener(HandshakeListener[Session]):
         else:
             denied = options.admit(peer) or self._kept_from(peer, stranger.sock.fileno())
         session.write(bytes((denied & 0xFF,)))
-        return None if denied else peer
+        return None if denied else lambda: self._accept(sealed_link(stranger.sock, session, peer, options))
 
-    def link(self, stranger: Stranger[Session], peer: PeerInfo) -> StreamLink:
-        """See ``HandshakeListener``."""
-        codec = TlsCodec(stranger.handshake, FluxCodec(self._options.max_bytes(peer)))
-        return StreamLink(stranger.sock, peer, self._options, codec)
+
+def sealed_link(sock: socket.socket, session: Session, peer: PeerInfo, options: Options) -> StreamLink:
+    """A link with framed messages on a session whose handshake is over."""
+    return StreamLink(sock, peer, options, TlsCodec(session, FluxCodec(options.max_bytes(peer))))
 
 
 async def open_session(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from broker.errors import ConfigError
-from broker.identity import PeerInfo
 from broker.sockets import peer_credentials
 from broker.transport import curve
 from broker.transport.handshaking import HandshakeListener, Stranger
@@ -32,7 +31,8 @@ class ZmtpListener(HandshakeListener[Connection]):
         self._keys = _keys_of(options)
         sock, place = sockets.listen(endpoint)
         path = place.host if place.scheme == "ipc" and not place.host.startswith("@") else ""
-        super().__init__(sock, place.text, contact(place, parse(uri).host), accept, options, path)
+        super().__init__(sock, place.text, contact(place, parse(uri).host), options, path)
+        self._accept = accept
         self._gate = Gate(uri, options)
 
     def renew(self, extra: Mapping[str, Any]) -> ZmtpListener:
@@ -51,24 +51,17 @@ class ZmtpListener(HandshakeListener[Connection]):
         )
         return Connection(mechanism)
 
-    def judge(self, stranger: Stranger[Connection]) -> PeerInfo | None:
+    def judge(self, stranger: Stranger[Connection]) -> Callable[[], object] | None:
         """See ``HandshakeListener``."""
         connection, sock = stranger.handshake, stranger.sock
         key = curve.text_of(connection.mechanism.key) if connection.mechanism.key else ""
         peer = self._gate.judge(stranger.address, key, _origin(sock), stranger.address)
-        if peer is not None and self._kept_from(peer, sock.fileno()):
-            peer = None
-        if peer is None:
+        if peer is None or self._kept_from(peer, sock.fileno()):
             connection.refuse()
-        else:
-            connection.grant()
-        return peer
-
-    def link(self, stranger: Stranger[Connection], peer: PeerInfo) -> ZmtpLink:
-        """See ``HandshakeListener``."""
-        connection = stranger.handshake
+            return None
+        connection.grant()
         # another connection may have the same identity: it is a name here, and no address as in a ROUTER
-        return ZmtpLink(stranger.sock, peer, self._options, connection, connection.identity)
+        return lambda: self._accept(ZmtpLink(sock, peer, self._options, connection, connection.identity))
 
 
 def _origin(sock: socket.socket) -> UidGidPid:

@@ -199,7 +199,7 @@ def test_a_key_with_a_password_is_an_error_and_no_question(authority, tmp_path):
 
 
 def test_silent_connections_keep_nobody_out(harness, monkeypatch):
-    monkeypatch.setattr(handshaking, "HANDSHAKES_MAX", 4)
+    monkeypatch.setattr(handshaking.HandshakeListener, "handshakes_max", 4)
 
     async def story():
         async with connected(harness) as pair, contextlib.AsyncExitStack() as stack:

@@ -230,7 +230,7 @@ async def test_reserved_descriptors_are_refused_at_the_handshake(caplog):
 
 @pytest.mark.parametrize("scarce", [False, True])
 async def test_silent_strangers_are_few_and_the_oldest_goes(monkeypatch, scarce):
-    monkeypatch.setattr(handshaking, "HANDSHAKES_MAX", 100 if scarce else 3)
+    monkeypatch.setattr(handshaking.HandshakeListener, "handshakes_max", 100 if scarce else 3)
     options = listening()
     if scarce:
         options.reserve = DescriptorReserve(0, 3)

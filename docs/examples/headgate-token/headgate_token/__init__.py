@@ -65,7 +65,8 @@ class Greeting:
 class TokenListener(HandshakeListener):
     def __init__(self, uri, accept, options):
         self._context = _context(options)
-        super().__init__(*listen_tcp(uri), accept, options)
+        super().__init__(*listen_tcp(uri), options)
+        self._accept = accept
 
     def renew(self, extra):
         self._context = _context(self._options)
@@ -83,10 +84,7 @@ class TokenListener(HandshakeListener):
         else:
             denied = options.admit(peer) or self._kept_from(peer, stranger.sock.fileno())
         greeting.session.write(bytes((denied & 0xFF,)))
-        return None if denied else peer
-
-    def link(self, stranger, peer):
-        return _link(stranger.sock, stranger.handshake.session, peer, self._options)
+        return None if denied else lambda: self._accept(_link(stranger.sock, greeting.session, peer, options))
 
 
 def _context(options):
