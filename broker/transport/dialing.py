@@ -9,7 +9,7 @@ from asyncio.staggered import staggered_race
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from broker.errors import LinkBroken
 
@@ -43,9 +43,9 @@ async def converse(
     sock: socket.socket,
     take_owed: Callable[[], bytes],
     feed: Callable[[bytes], object],
-    is_over: Callable[[], object],
-) -> None:
-    """The dialer's side: send what is owed and take what comes, until ``is_over``.
+    is_over: Callable[[], Any],
+) -> Any:
+    """The dialer's side: send what is owed and take what comes, until ``is_over``; returns what that said.
 
     Raises:
         ConnectionResetError: the peer hung up before. OSError: the connection broke.
@@ -54,8 +54,8 @@ async def converse(
     while True:
         if owed := take_owed():
             await loop.sock_sendall(sock, owed)
-        if is_over():
-            return
+        if over := is_over():
+            return over
         data = await loop.sock_recv(sock, _READ_BYTES)
         if not data:
             raise ConnectionResetError(errno.ECONNRESET, "hung up during the handshake")

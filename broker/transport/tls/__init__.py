@@ -148,27 +148,21 @@ async def shake_hands(sock: socket.socket, session: Session) -> None:
     Raises:
         SSLError: one does not believe the other. OSError: it hung up, or the connection broke.
     """
-    await converse(
-        sock, session.take_owed, session.feed, lambda: session.is_open or session.failure is not None
-    )
-    if session.failure is not None:
-        raise session.failure
+    over = await converse(sock, session.take_owed, session.feed, lambda: session.failure or session.is_open)
+    if over is not True:
+        raise over
 
 
 async def _hear_byte(sock: socket.socket, session: Session) -> int:
-    said = b""
+    def heard() -> object:
+        return session.read(1) or session.failure or session.is_ended
 
-    def is_over() -> bool:
-        nonlocal said
-        said = session.read(1)
-        return bool(said) or session.is_ended or session.failure is not None
-
-    await converse(sock, session.take_owed, session.feed, is_over)
+    said = await converse(sock, session.take_owed, session.feed, heard)
+    if said is True:
+        raise LinkEnded("the listener said goodbye instead of a byte")
     if session.failure is not None:
         raise session.failure
-    if not said:
-        raise LinkEnded("the listener said goodbye instead of a byte")
-    return said[0]
+    return int(said[0])
 
 
 transport = TlsTransport()

@@ -17,7 +17,7 @@ from websockets.http11 import Response
 from websockets.protocol import State
 
 from broker.errors import LinkEnded, LinkError, LinkRefused, MessageTooLarge, ProtocolError
-from broker.rfc6455 import NORMAL, PROTOCOL, TOO_BIG, cut, reconnects
+from broker.rfc6455 import NORMAL, PROTOCOL, TOO_BIG, cut
 from broker.transport.batching import Form
 from broker.transport.codec import FluxCodec
 from broker.transport.websocket import refusal
@@ -72,7 +72,8 @@ class WebSocketCodec(FluxCodec):
         protocol = self._protocol
         if data:
             protocol.receive_data(data)
-            self._collect()
+        self._events += protocol.events_received()
+        self._owed += protocol.data_to_send()
         out, self.held = self.held, []
         try:
             if self._heard is not None and not out:
@@ -93,12 +94,7 @@ class WebSocketCodec(FluxCodec):
         """Nothing more comes: the body of a refusal may end so."""
         if self._protocol.state is State.CONNECTING:
             self._protocol.receive_eof()
-            self._collect()
             self.feed(b"")
-
-    def _collect(self) -> None:
-        self._events += self._protocol.events_received()
-        self._owed += self._protocol.data_to_send()
 
     def _take(self, event: Any, out: list[Message]) -> None:
         if isinstance(event, Response):
@@ -126,11 +122,8 @@ class WebSocketCodec(FluxCodec):
     def _closed(self) -> LinkError:
         close = self._protocol.close_rcvd
         assert close is not None
-        text = refusal.close_text(self._address, close.code, close.reason, self.talk.said)
         kind = LinkEnded if self.talk.welcome else LinkRefused
-        error = kind(text, refusal.of_close(close.code))
-        error.final = not reconnects(close.code)
-        return error
+        return refusal.of_close(kind, self._address, close.code, self.talk.said or close.reason)
 
     def _data(self, frame: Frame, out: list[Message]) -> None:
         """One data frame; fragments, which a proxy may make, are put together."""
@@ -167,7 +160,8 @@ class WebSocketCodec(FluxCodec):
             limit = min(JOIN_BYTES, self.talk.message_bytes or JOIN_BYTES)
             joined: list[Any] = []
             size = 0
-            self._say_all()
+            while self._unsaid and not self._left:  # objects may not come between the fragments of a message
+                self._protocol.send_text(self._unsaid.popleft())
             for form in forms:
                 if joined and (isinstance(form, memoryview) or size + len(form) > limit):
                     self._protocol.send_binary(b"".join(joined))
@@ -180,11 +174,6 @@ class WebSocketCodec(FluxCodec):
             if joined:
                 self._protocol.send_binary(b"".join(joined))
         return self._take_owed()
-
-    def _say_all(self) -> None:
-        """Objects may not come between the fragments of a message."""
-        while self._unsaid and not self._left:
-            self._protocol.send_text(self._unsaid.popleft())
 
     def _fragment(self, piece: memoryview) -> None:
         """A piece of a large message: the next fragment of a WebSocket message of its own."""

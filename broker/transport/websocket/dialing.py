@@ -104,14 +104,11 @@ async def _welcome(sock: socket.socket, codec: Codec, web: WebSocketCodec) -> No
             messages += codec.feed(b"")
         web.held = messages
 
-    def is_over() -> bool:
-        return talk.welcomed or codec.failure is not None
-
     try:
-        await converse(sock, lambda: codec.encode(()), take, is_over)
+        await converse(sock, lambda: codec.encode(()), take, lambda: codec.failure or talk.welcomed)
     except ConnectionResetError as error:
         web.feed_end()
-        if not is_over():
+        if codec.failure is None:
             raise LinkEnded(talk.cut_off()) from error
     failure = codec.failure
     if isinstance(failure, ProtocolError):

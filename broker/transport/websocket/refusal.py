@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from broker.errors import LinkRefused
+from broker.errors import LinkError, LinkRefused
 from broker.nesting import read_json
+from broker.rfc6455 import reconnects
 
 BY_STATUS: Final = {
     400: errno.EPROTO,
@@ -64,11 +65,9 @@ def _problem(body: bytes) -> tuple[int, str]:
     return (errnum if isinstance(errnum, int) else 0), (text[:_TEXT_CHARS] if isinstance(text, str) else "")
 
 
-def of_close(code: int) -> int:
-    """The errno of a close code."""
-    return BY_CODE.get(code, errno.ECONNRESET)
-
-
-def close_text(address: str, code: int, reason: str, said: str) -> str:
-    """Why the gateway closed, for people: what it said before, or the reason of its close frame."""
-    return f"{address} closed the connection: {said or reason or 'no reason given'} (close code {code})"
+def of_close(kind: type[LinkError], address: str, code: int, reason: str) -> LinkError:
+    """The end that a close frame means; ``reason`` is for people, what the gateway said before or that of the frame."""
+    text = f"{address} closed the connection: {reason or 'no reason given'} (close code {code})"
+    error = kind(text, BY_CODE.get(code, errno.ECONNRESET))
+    error.final = not reconnects(code)
+    return error

@@ -67,7 +67,7 @@ async def _shake_hands(sock: socket.socket, connection: Connection, uri: str) ->
             sock,
             connection.take_owed,
             connection.feed,
-            lambda: connection.state is State.OPEN or connection.failure is not None,
+            lambda: connection.failure or connection.state is State.OPEN,
         )
     except OSError as error:
         raise LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET) from error
