@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import socket
@@ -13,7 +14,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 from websockets.typing import Origin, Subprotocol
 from websockets.uri import parse_uri
 
-from broker.errors import LinkBroken, LinkEnded, ProtocolError
+from broker.errors import LinkBroken, LinkEnded, LinkError, ProtocolError
 from broker.identity import PeerInfo
 from broker.transport.dialing import attempt, connect_tcp, converse
 from broker.transport.tls import shake_hands
@@ -104,17 +105,19 @@ async def _welcome(sock: socket.socket, codec: Codec, web: WebSocketCodec) -> No
             messages += codec.feed(b"")
         web.held = messages
 
-    try:
+    with contextlib.suppress(ConnectionResetError):
         await converse(sock, lambda: codec.encode(()), take, lambda: codec.failure or talk.welcomed)
-    except ConnectionResetError as error:
-        web.feed_end()
-        if codec.failure is None:
-            raise LinkEnded(talk.cut_off()) from error
-    failure = codec.failure
+    if talk.welcomed and codec.failure is None:
+        return
+    web.feed_end()
+    failure = web.failure or codec.failure
     if isinstance(failure, ProtocolError):
-        failure = LinkBroken(f"{talk.address}: {failure}", failure.errno)
-        failure.final = True
-    if failure is not None:
-        if talk.again is not None:
-            failure.final = not talk.again
-        raise failure
+        error: LinkError = LinkBroken(f"{talk.address}: {failure}", failure.errno)
+        error.final = True
+    elif failure is None or failure is not web.failure:  # nothing, or TLS said goodbye
+        error = LinkEnded(talk.cut_off())
+    else:
+        error = failure
+    if talk.again is not None:
+        error.final = not talk.again
+    raise error

@@ -102,7 +102,8 @@ class WebSocketLink(StreamLink):
     def _refuse(self, failure: ProtocolError | LinkError) -> None:
         """See ``StreamLink``. A gateway that sent no message is told so; nothing else is."""
         if isinstance(failure, LinkError):
-            self.abort(failure)
+            # the gateway's close frame, or TLS said goodbye without one
+            self.abort(failure if failure is self._web.failure else self._hung_up(""))
             return
         error = LinkBroken(f"{self.peer.address}: {failure}", failure.errno)
         error.final = True

@@ -6,9 +6,10 @@ import ssl
 import time
 
 import pytest
+from websockets.http11 import Response
 
 from broker.client import connect
-from broker.errors import LinkBroken, LinkClosed, LinkEnded
+from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkRefused
 from broker.testing.harness import Recorder
 from broker.transport.registry import dial
 from broker.wire.framing import Splitter
@@ -172,13 +173,59 @@ def test_the_handle_needs_to_know_nothing_of_it():
     asyncio.run(main())
 
 
-def test_tls(tmp_path):
+@pytest.fixture
+def contexts(tmp_path):
+    """Of a gateway, and of who trusts it."""
     made = selfsigned.make([], now=time.time())
     (tmp_path / "cert.pem").write_bytes(made.certificate)
     (tmp_path / "key.pem").write_bytes(made.key)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-    trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    return server, ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+
+
+@for_each("welcomed", [True, False])
+def test_a_goodbye_of_tls_is_no_close_frame(contexts, welcomed):
+    server, trusting = contexts
+
+    async def script(connection):
+        if welcomed:
+            await connection.send(say(WELCOME))
+        connection.transport.close()
+
+    async def main():
+        async with gateway(script, context=server) as uri:
+            try:
+                link, recorder = await dial(uri, options(ssl=trusting)), Recorder()
+                link.start(recorder)
+                error = await recorder.end()
+            except LinkEnded as ended:
+                error = ended
+            assert isinstance(error, LinkEnded)
+            assert "wss://127.0.0.1" in str(error)
+            assert "without a close frame" in str(error)
+
+    asyncio.run(main())
+
+
+def test_a_refusal_within_tls_whose_body_ends_with_the_connection(contexts):
+    server, trusting = contexts
+
+    def answer(connection, request):
+        refused = connection.respond(403, '{"errno":13,"text":"not you"}')
+        del refused.headers["Content-Length"]
+        return Response(refused.status_code, refused.reason_phrase, refused.headers, refused.body)
+
+    async def main():
+        async with gateway(lambda connection: connection.wait_closed(), answer=answer, context=server) as uri:
+            with pytest.raises(LinkRefused, match="not you"):
+                await dial(uri, options(ssl=trusting))
+
+    asyncio.run(main())
+
+
+def test_tls(contexts):
+    server, trusting = contexts
 
     async def script(connection):
         await connection.send(say(WELCOME))
