@@ -41,7 +41,7 @@ async def attempt(address: str, limit_s: float, awaited: str) -> AsyncIterator[E
 
 async def converse(
     sock: socket.socket,
-    take_owed: Callable[[], bytes],
+    take_owed: Callable[[], bytes | bytearray],
     feed: Callable[[bytes], object],
     is_over: Callable[[], Any],
 ) -> Any:

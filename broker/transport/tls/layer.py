@@ -76,9 +76,13 @@ class Session:
         self.is_ended = self.is_ended or not data
         return data
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Say ``data``, which then is ``owed``."""
         self.tls.write(data)
+
+    def forget(self) -> None:
+        """Let go of what has come and is not read."""
+        self._came.read()
 
     def end(self) -> None:
         """Say goodbye: a peer that hears no such word was cut off."""
@@ -123,6 +127,11 @@ class TlsCodec:
         """See ``Codec.encode``."""
         return self._sealed(self._inner.encode(forms))
 
+    def forget(self) -> None:
+        """See ``Codec.forget``."""
+        self._inner.forget()
+        self._session.forget()
+
     def goodbye(self, reason: str) -> bytes:
         """That of the inner codec, then that of TLS."""
         said = self._sealed(self._inner.goodbye(reason))
@@ -134,7 +143,7 @@ class TlsCodec:
         self._inner.enable_batch()
         self.form = self._inner.form
 
-    def _sealed(self, data: bytes) -> bytes:
+    def _sealed(self, data: bytes | bytearray) -> bytes:
         if data and self._session.failure is None:  # else nobody would understand it
             self._session.write(data)
         return self._session.take_owed()

@@ -188,6 +188,13 @@ class WebSocketCodec(FluxCodec):
         owed, self._owed = self._owed + self._protocol.data_to_send(), []
         return b"".join(owed)
 
+    def forget(self) -> None:
+        """See ``Codec.forget``."""
+        super().forget()
+        self._protocol.reader.discard()
+        self._events.clear()
+        self._fragments, self.held, self._heard = [], [], None
+
     def goodbye(self, reason: str) -> bytes:
         """A close frame: what the gateway sent was no message, where ``failure`` says so."""
         if self._protocol.state is State.OPEN:

@@ -95,3 +95,14 @@ async def test_the_last_words_are_one_close_frame():
     assert [opcode for opcode, *_ in gateway.frames(data)] == [Opcode.CLOSE]
     assert gateway.server.close_rcvd.reason == "ä" * 61
     assert gateway.codec.encode([event("late").framed()]) == b""
+
+
+async def test_what_came_by_half_is_let_go_of():
+    gateway = Upgraded()
+    gateway.server.send_binary(bytes(5000), fin=False)
+    half = gateway.said()
+    gateway.server.send_continuation(bytes(9000), fin=True)
+    gateway.take(half + gateway.said()[:4000])
+    assert (gateway.codec._fragments, len(gateway.codec._protocol.reader.buffer)) != ([], 0)
+    gateway.codec.forget()
+    assert (gateway.codec._fragments, len(gateway.codec._protocol.reader.buffer)) == ([], 0)

@@ -318,16 +318,16 @@ async def test_strangers_have_a_share_of_the_loop():
 
 async def test_who_comes_after_the_share_is_spent_is_accepted_later(monkeypatch):
     """In the middle of a burst, too: found with 10 000 a second, of whom 32 were greeted at a time."""
-    monkeypatch.setattr(module, "DEBT_S", 0.0)
+    monkeypatch.setattr(handshaking, "DEBT_S", 0.0)
     made = await zeromq.transport.listen("tcp://127.0.0.1:0", Accepting(), listening())
     host, port = made.address.removeprefix("tcp://").split(":")
     strangers = [socket.create_connection((host, int(port))) for _ in range(8)]
     try:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert len(made._handshakes) == 1
+        assert len(made._strangers) == 1
         async with asyncio.timeout(PATIENCE_S):
-            while len(made._handshakes) < 8:
+            while len(made._strangers) < 8:
                 await asyncio.sleep(0.001)
     finally:
         for each in strangers:
