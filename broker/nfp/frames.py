@@ -15,8 +15,8 @@ Layouts, H header, c command::
     broker -> worker: RESPONSE                     H c service uuid status body   (ours: "recorded")
 
 An empty fourth frame of the broker or a worker tells the form with an address; a client's is the text's default target,
-``all``. The broker's MMI without an address is an answer. ``body`` is whatever buffer came: large ones stay the frame
-that ZeroMQ received, so that passing them on copies nothing.
+``all``. The broker's MMI without an address is an answer. ``body`` is whatever buffer came: large ones are views
+of the box that was opened, so that passing them on copies nothing.
 
 The text says "7 or more frames", and "zero or more content frames" behind a status, but describes one body. So several
 body frames of a one-byte command are one body in pieces: they are joined, stored and passed on as one frame. No byte is
@@ -55,6 +55,8 @@ FRAMES_MAX: Final = 64
 """Frames of one message: bodies in pieces are rare, and a peer must not make us hold thousands of empty ones."""
 TARGET_BYTES_MAX: Final = NAMES_MAX * (NAME_BYTES_MAX + 3)
 """As many names as a target may have, quoted and with a comma each."""
+HEADS_BYTES_MAX: Final = TARGET_BYTES_MAX + FRAMES_MAX * NAME_BYTES_MAX
+"""All frames of a message but its body."""
 STATUS_BYTES_MAX: Final = 255
 SHOWN_BYTES: Final = 64
 """Of a peer's bytes in a text of an error."""

@@ -11,7 +11,7 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.targets import Target
 
 Body = Any
-"""bytes, memoryview or zmq.Frame: anything with the buffer protocol."""
+"""bytes or memoryview: anything with the buffer protocol."""
 
 SWAPPED: Final = "swapped"
 """DISCONNECT as NorFab's broker writes it: service and command exchanged. It is understood, never sent by us."""

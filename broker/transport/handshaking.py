@@ -147,11 +147,7 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
         """What logs call connection ``number``."""
         if sock.family == socket.AF_UNIX:
             return f"{self.address}#{number}"
-        try:
-            host = str(sock.getpeername()[0])
-        except OSError:  # gone already
-            host = "?"
-        return named(host, number, self.address.partition("://")[0])
+        return named(host_of(sock) or "?", number, self.address.partition("://")[0])
 
     def tune(self, sock: socket.socket) -> None:
         """A connection has come."""
@@ -248,6 +244,14 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
     def _leave(self, stranger: Stranger[Shaking]) -> None:
         del self._strangers[stranger]
         stranger.release()
+
+
+def host_of(sock: socket.socket) -> str:
+    """The host at the other end of a connection of TCP, without the IPv6 clothes of IPv4; "" when it has gone."""
+    try:
+        return str(sock.getpeername()[0]).removeprefix("::ffff:")
+    except OSError:
+        return ""
 
 
 def listen_tcp(uri: str) -> tuple[socket.socket, str, str]:

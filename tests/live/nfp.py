@@ -241,8 +241,8 @@ class LiveBroker(Live):
         except BaseException:
             self._end()
             raise
-        self.endpoint = self.broker.routers[0].endpoint
-        self.worker_endpoint = self.broker.routers[-1].endpoint
+        self.endpoint = self.broker.routers[0].address
+        self.worker_endpoint = self.broker.routers[-1].address
         self.server_key = self.broker.server_key
 
     async def _start(self) -> None:

@@ -137,7 +137,7 @@ def test_who_is_refused_by_the_broker_of_nfp(rundir):
             worker.say(reply(post, 200, b'{"w1":1}'))
             client.until(lambda packet: packet.uuid == "u3" and packet.status == 200)
         with live.dealer("stranger"):
-            live.eventually(lambda: live.broker.routers[0].authenticator.denied)
+            live.eventually(lambda: live.broker.routers[0].denied)
     denied = of(f"{rundir}/j", "nfp", "nfp", "denied")
     assert [(record.topic, record.reason, record.userid, record.claimed) for record, _ in denied] == [
         ("nfp.secret.POST", errno.EPERM, 1001, 1001),

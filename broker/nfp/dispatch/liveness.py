@@ -36,8 +36,8 @@ OFFERED_MAX: Final = 200_000
 """Jobs, tasks and resources in all OPENs whose READY has not come: anybody may send one, workers send READY at once.
 When there are more, the oldest OPENs are dropped."""
 DISCONNECT_S: Final = 1.0
-"""A worker has so long to take its DISCONNECT and end the connection. libzmq would not notice that a process is frozen
-whose kernel goes on."""
+"""A worker has so long to take its DISCONNECT and end the connection. Nothing tells of a process that is frozen while
+its kernel goes on."""
 TOLD_S: Final = 1.0
 """An unregistered worker is told to register once in so long: it may have sent a lot before it hears it."""
 TOLD_MAX: Final = 1024

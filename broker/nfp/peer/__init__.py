@@ -3,8 +3,8 @@
 ::
 
     channel      the seam: Receiver, Channel
-    dealer       DealerChannel: across a DEALER socket, with reconnection, OPEN and failover
-    connection   one DEALER socket with one connection, and the session over it, from OPEN to its loss
+    dealer       DealerChannel: across the network, with reconnection, OPEN and failover
+    connection   one connection and the session over it, from OPEN to its loss
     brokers      which broker is tried next, and when; why one cannot be reached, said once
     keys         our own CURVE key pair, the broker's public key, where a peer keeps what is its own
 """

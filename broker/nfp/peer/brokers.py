@@ -5,15 +5,15 @@ in a circle, when one could not be reached for ``failover_s``. A return to the f
 peers that moved are in the store of the broker they moved to, and while some are at the one and some at the other
 broker they do not see each other. Whoever repairs the first broker sends everybody back by stopping the other.
 
-libzmq says little about a wrong key of the broker: the broker hangs up in the middle of the handshake, as one does that
-restarts. After ``HANGUPS`` of these in a row the text of ``ConnectFailures`` says what that means.
+A broker with another key than we think hangs up in the middle of the handshake, as one does that restarts. After
+``HANGUPS`` of these in a row the text of ``ConnectFailures`` says what that means.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from errno import EPERM
+from errno import EADDRINUSE
 from typing import Final
 
 from broker.backoff import Backoff
@@ -130,8 +130,8 @@ class ConnectFailures:
             if count < HANGUPS:
                 return text
             text = f"{text} {_hangup(curve)}"
-        elif isinstance(error, LinkRefused) and error.errno == EPERM:
-            text = f"{text}; take another name, or have an owner free it (headgate nfp manage unpin)"
+        elif isinstance(error, LinkRefused) and error.errno == EADDRINUSE:
+            text = f"{text}; take another name, or have an owner free one of another key (headgate nfp manage unpin)"
         elif isinstance(error, LinkRefused) and curve is not None:
             text = f"{text}; our key {curve.certificate.public_key} is probably not on its list"
         said = self._said.setdefault(broker, set())

@@ -1,4 +1,4 @@
-"""The channel across the network: an ordered list of brokers, one DEALER connection at a time.
+"""The channel across the network: an ordered list of brokers, one connection at a time, as a DEALER.
 
 The life of one session::
 
@@ -6,8 +6,8 @@ The life of one session::
       ... -> connection lost | DISCONNECT | another epoch | reopen() -> lost -> wait a little -> resolve ...
 
 Deployed NorFab's broker drops OPEN without a word, so silence means: go on without features. A broker that has
-answered OPEN before and now does not is tried on a new connection first: while it has not noticed the end of our
-former one, a ROUTER ignores a second connection of the same identity.
+answered OPEN before and now does not is tried on a new connection first: it may not have noticed the end of our former
+one, whose name the new one wants (``server.router``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from broker.nfp.peer.channel import Receiver, Traffic
 from broker.nfp.peer.connection import BrokerSession, Connection
 from broker.nfp.peer.keys import check_name
 from broker.transport.curve import Certificate, CurveClient
+from broker.transport.leaving import all_left
 from broker.transport.zeromq.address import check_secrecy, check_trust, parse, resolve
-from broker.transport.zeromq.hub import hub
+from broker.transport.zmtp.dialing import open_connection
 
 log = logging.getLogger("headgate")
 OPEN_TIMEOUT_S: Final = 0.5
@@ -42,7 +43,9 @@ UNHEARD_S: float = 5.0
 UNANSWERED: Final = 3
 """New connections tried for an OPEN of ours that a broker which used to answer leaves without answer."""
 CLOSE_S: Final = 1.0
-"""How long ``close`` waits for the outbox."""
+"""How long ``close`` waits for the outbox ..."""
+LINGER_S: Final = 0.25
+"""... and then for the broker to take what was written."""
 
 
 class DealerChannel:
@@ -163,6 +166,7 @@ class DealerChannel:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        await all_left(LINGER_S)
         self._trouble = "closed"
 
     # -- the loop ---------------------------------------------------------------------------------
@@ -196,22 +200,16 @@ class DealerChannel:
         check_trust(endpoints, curve)
         error: LinkError = LinkBroken(f"{broker}: the name has no address")
         for endpoint in endpoints:
-            session = BrokerSession(self, receiver, broker)
-            connection = Connection(hub(), endpoint, self.name.encode(), curve, session)
-            session.connection = connection
             try:
                 async with asyncio.timeout(ATTEMPT_S):
-                    await connection.opened
+                    sock, opened = await open_connection(endpoint, endpoint.text, curve, self.name.encode())
             except LinkError as failure:
                 error = failure
-                connection.close(0)
             except TimeoutError:
                 error = LinkBroken(f"{endpoint.text}: no handshake within {ATTEMPT_S:g} s")
-                connection.close(0)
-            except BaseException:
-                connection.close(0)
-                raise
             else:
+                session = BrokerSession(self, receiver, broker)
+                session.connection = Connection(sock, opened, endpoint.text, session)
                 return session
         raise error
 
@@ -248,7 +246,7 @@ class DealerChannel:
             log.info("%s: lost the broker %s: %s", self.name, session.broker, session.why)
             session.tell_lost()
         if session.refused:
-            raise LinkRefused(f"{session.broker}: {session.refused}", errno.EPERM)
+            raise LinkRefused(f"{session.broker}: {session.refused}", errno.EADDRINUSE)
         self._brokers.reached(loop.time())
         self._brokers.left(loop.time(), loop.time() - began if session.begun else 0.0)
 

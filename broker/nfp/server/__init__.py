@@ -9,17 +9,17 @@
 
 The walk of a message::
 
-    router      one ROUTER socket: messages in, connections known by what CURVE proved
+    router      one address: handshakes, which prove a key, and messages in; who may have which name
     ingress     who speaks, whether it is valid
     commands    OPEN and the broker's own services are answered; everything else is the dispatcher's
     peers       RouterPeer: one connection and its outbox; ``local``: LocalPeer and LocalChannel, in this process
     outbox      a bounded queue whose messages may wait for a commit
     flusher     at the end of a turn of the loop: what it wrote down is committed once, every touched peer flushed once
 
+ZeroMQ is spoken on the loop (``transport.zmtp``); a connection is one object from its handshake on.
+
 Connections and names::
 
-    authenticator       who may connect (ZAP), and who waits until an earlier connection of its key has ended
-    connections         by key, and those that libzmq keeps silent behind an earlier one of the same identity
     name_pins           a name belongs to the first key that used it
     invalid_messages    counted and forgiven
     handshake_failures  told without flooding the log

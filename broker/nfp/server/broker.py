@@ -21,7 +21,6 @@ from broker.journal.options import JournalOptions
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.dispatch import DispatchConfig, Dispatcher
 from broker.nfp.dispatch.state import unnoticed
-from broker.nfp.frames import Body
 from broker.nfp.inventory import Datastore, InventoryService, Reader
 from broker.nfp.logs import LogBuffer
 from broker.nfp.management import Accounting, EventBus, EventService, JobService, MmiService
@@ -45,10 +44,13 @@ from broker.nfp.server.recording import Recording
 from broker.nfp.server.router import NfpRouter
 from broker.nfp.store import NoStore, Store
 from broker.settings.nfp import NfpSection
+from broker.transport.leaving import all_left
 
 log = logging.getLogger("headgate")
 FAREWELL_S: Final = 1.0
 """How long a stop waits for peers to take what was said to them."""
+LINGER_S: Final = 0.25
+"""How long an end waits for peers to take what was written to them."""
 _POLL_S: Final = 0.01
 AHEAD: Final = 1
 """Jobs that a worker of ours is given beyond its slots: none of them is empty until the next job is there."""
@@ -131,7 +133,6 @@ class NfpBroker:
             self.loop,
             commit=self.store.commit,
             tick=self.dispatcher.tick,
-            sent=self._sent,
             overtaking=lambda: bool(self.store.broken),
         )
         self.clock = self.flusher.clock
@@ -149,7 +150,7 @@ class NfpBroker:
         )
         self.files_worker = FilesWorker(settings, self.local_channel)
         hold_s = settings.keepalive_ms * settings.multiplier / 1000
-        self.disconnects = Disconnects(self.loop, self._send_to_worker, hold_s)
+        self.disconnects = Disconnects(self.loop, hold_s)
         if self.recording is not None:
             self.dispatcher.listen(self.recording.refused, self.recording.moved)
         self.commands = Commands(
@@ -208,11 +209,7 @@ class NfpBroker:
             raise
         self.flusher.soon()
         for router in self.routers:
-            log.info("%s listens at %s", self.name, router.endpoint)
-
-    def _send_to_worker(self, identity: bytes, frames: list[Body]) -> bool:
-        """Workers come to the last router: the one for workers when there are two."""
-        return bool(self.routers) and self.routers[-1].send_unproven(identity, frames)
+            log.info("%s listens at %s", self.name, router.address)
 
     async def stop(self, reason: str = "the broker stops") -> None:
         """Tell the workers, let leave what was said so far (at most ``FAREWELL_S``), and close. Harmless twice."""
@@ -221,13 +218,13 @@ class NfpBroker:
         self.stopping = True
         log.info("%s stops: %s", self.name, reason)
         for router in self.routers:
-            router.shut()
+            await router.stop()
         await self.files_worker.stop()
         self.dispatcher.disconnect_workers(None, reason, self.clock.now())
         self.accounting.flush()
         self.flusher.finish()
         deadline = self.loop.time() + FAREWELL_S
-        while self.loop.time() < deadline and any(peer.waiting[0] for peer in self.peers()):  # noqa: ASYNC110 - libzmq tells of room only
+        while self.loop.time() < deadline and any(peer.waiting[0] for peer in self.peers()):  # noqa: ASYNC110 - of how many nobody tells
             await asyncio.sleep(_POLL_S)
         await self._close()
 
@@ -245,7 +242,8 @@ class NfpBroker:
             local.on_lost("the broker stops")
         self.flusher.close()
         for router in self.routers:
-            router.close()
+            await router.close()
+        await all_left(LINGER_S)
         if self.recording is not None:
             await self.recording.stop()
         log.removeHandler(self.log)
@@ -277,7 +275,7 @@ class NfpBroker:
     @property
     def endpoints(self) -> Sequence[str]:
         """Where it listens, as peers write it."""
-        return [router.contact for router in self.routers]
+        return [router.contact_address for router in self.routers]
 
     @property
     def server_key(self) -> str:
@@ -352,10 +350,6 @@ class NfpBroker:
         """The dispatcher saw what only a broken or hostile peer does."""
         assert isinstance(peer, QueuedPeer)
         self.ingress.invalid(peer, kind, text, self.clock.now())
-
-    def _sent(self) -> None:
-        for router in self.routers:
-            router.pump.sent()
 
     # -- the store -----------------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from broker.awake import AwakeClock
 from broker.nfp.server.outbox import QueuedPeer
 
 log = logging.getLogger("headgate")
+AT_ONCE: Final = 8
+"""Messages of one turn that leave while it lasts, a system call each; further ones wait for its end, and those to one
+peer leave together. So whoever calls one at a time is answered early, and many calls cost less."""
 
 
 class Flusher:
@@ -19,11 +22,12 @@ class Flusher:
 
     Args:
         loop: whose turns. commit: see ``StoreThread.commit``. tick: the dispatcher's due
-            timers; returns when to be called again. sent: called after a flush. overtaking: whether nothing can be
-            stored at present, see ``Outbox.overtakers``.
+            timers; returns when to be called again. overtaking: whether nothing can be stored at present, see
+            ``Outbox.overtakers``.
 
     Attributes:
         committed: the last commit that is done. clock: what ``tick`` is told.
+        at_once: how many more messages may leave before the end of this turn.
     """
 
     def __init__(
@@ -32,44 +36,33 @@ class Flusher:
         *,
         commit: Callable[..., None],
         tick: Callable[[float], float],
-        sent: Callable[[], None],
         overtaking: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self.clock = AwakeClock(loop.time)
         self._commit = commit
         self._tick = tick
-        self._sent = sent
         self.overtaking = overtaking
         self._touched: dict[QueuedPeer[Any], None] = {}
         self._gated: dict[QueuedPeer[Any], None] = {}
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._in_turn = False
+        self._ending = False
         self._waited = False
-        self._sent_directly = False
         self.committed = 0
-
-    def begin(self) -> None:
-        """Whoever calls this calls ``finish``: until then nothing has to be done to have the turn end."""
-        self._in_turn = True
+        self.at_once = AT_ONCE
 
     def touch(self, sender: QueuedPeer[Any], after: int = 0) -> None:
         """``sender`` has something to send, behind the commit ``after``: it is flushed at the end of the turn."""
         self._touched[sender] = None
         if after > self.committed:
             self._waited = True
-        if not self._in_turn:
-            self.soon()
-
-    def note_sent(self) -> None:
-        """Something was sent without waiting for the end of this turn."""
-        self._sent_directly = True
+        self.soon()
 
     def soon(self) -> None:
         """End the turn soon: something was put or queued, perhaps outside of one."""
-        if self._handle is None and not self._in_turn and not self._closed:
+        if self._handle is None and not self._ending and not self._closed:
             self._handle = self._loop.call_soon(self.finish)
 
     def forget(self, sender: QueuedPeer[Any]) -> None:
@@ -97,15 +90,16 @@ class Flusher:
             self._handle = None
         if self._closed:
             return
-        self._in_turn = True  # what the timers have to say leaves with the rest
+        self._ending = True  # what the timers have to say leaves with the rest
         self._run_timers()
         waited, self._waited = self._waited, False
         try:
             self._commit(waited=waited)
         except Exception:
             log.exception("a commit could not be begun")
-        self._in_turn = False
-        if self._touched or self._sent_directly:
+        self._ending = False
+        self.at_once = AT_ONCE
+        if self._touched:
             self.flush()
 
     def hold(self, sender: QueuedPeer[Any]) -> None:
@@ -115,13 +109,11 @@ class Flusher:
     def flush(self) -> None:
         """Flush who was touched."""
         touched, self._touched = self._touched, {}
-        self._sent_directly = False
         for sender in touched:
             try:
                 sender.flush()
             except Exception:  # the others must not pay for it
                 log.exception("%r could not be flushed", sender)
-        self._sent()
 
     def close(self) -> None:
         """No more turns."""

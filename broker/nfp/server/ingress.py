@@ -2,7 +2,8 @@
 
 What a router asks and tells about connections is answered here, in the order of a connection's life::
 
-    known, arrived   libzmq asks about a CURVE key in the middle of the handshake
+    known            may its key have a connection? asked at the end of the handshake
+    arrived          it is there, and says nothing yet
     authenticate     the first message: whose name is it?
     handle           every message: decoded, counted if it is invalid, passed to ``Commands``
     gone             the connection is lost
@@ -97,14 +98,14 @@ class Ingress:
     def expect_clients(self, rows: Iterable[JobRow]) -> None:
         """Keep the names of the clients that have these jobs of an earlier run for the keys they had."""
         for row in rows:
-            if row.added.holder.startswith("key:") and not _is_libzmqs(row.added.client):
+            if row.added.holder.startswith("key:") and not _is_made_up(row.added.client):
                 self._name_pins.expect(name_of(row.added.client), row.added.holder.removeprefix("key:"))
 
     def _greet(self, peer: QueuedPeer[Any], packet: Packet, now: float) -> bool:
         """Pin the name of a peer whose first valid message is ``packet``; False: no room for it, or the peer left."""
         peer.greeted = True
         key, worker = peer.principal.key, packet.sender is Sender.WORKER
-        if not _is_libzmqs(peer.identity):
+        if not _is_made_up(peer.identity):
             lasting = worker or peer.name.endswith(CLIENT_OF_WORKER) or self._access.is_listed(key)
             if not self._name_pins.pin(peer.name, key, lasting=lasting):
                 peer.cut(f"no room for one more name, of its key {key!r} or at all")
@@ -180,6 +181,6 @@ class Ingress:
             log.exception("the loss of %r could not be handled", peer)
 
 
-def _is_libzmqs(identity: bytes) -> bool:
-    """Names that libzmq gives to peers without one are nobody's."""
+def _is_made_up(identity: bytes) -> bool:
+    """Names that a ROUTER gives to peers without one are nobody's."""
     return len(identity) == 5 and identity[:1] == b"\0"

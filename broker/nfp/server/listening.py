@@ -8,7 +8,6 @@ from broker.nfp.names import Sender
 from broker.nfp.server.router import EVERYBODY, NfpRouter, Tuning
 from broker.transport.curve import CurveServer
 from broker.transport.zeromq.address import listening_at
-from broker.transport.zeromq.hub import hub
 
 if TYPE_CHECKING:
     from broker.nfp.server.broker import NfpBroker
@@ -31,5 +30,5 @@ async def listen(broker: NfpBroker) -> None:
     for uri, senders in places:
         endpoint = listening_at(uri, curve, settings.insecure)
         broker.routers.append(
-            NfpRouter(hub(), endpoint, uri, broker.ingress, broker.flusher, tuning, senders, broker.recording)
+            NfpRouter(endpoint, uri, broker.ingress, broker.flusher, tuning, senders, broker.recording)
         )

@@ -1,28 +1,23 @@
-"""One connection of a ROUTER as a peer: who it is, and what waits to be sent to it."""
+"""One connection of the broker: who it is, and what waits to be sent to it."""
 
 from __future__ import annotations
 
-import errno
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import zmq
-
-from broker.nfp.frames import FRAMES_MAX, Body, Packet, encode
+from broker.errors import LinkError
+from broker.nfp.frames import Body, Packet, encode
 from broker.nfp.names import Command
 from broker.nfp.principal import Principal
 from broker.nfp.server.outbox import LESSER, QueuedPeer, Waiting
-from broker.transport.zeromq.connection import inode
-from broker.transport.zeromq.tuning import MORE_NOBLOCK, NOBLOCK
+from broker.transport.batching import Part
+from broker.transport.zmtp.pipe import Pipe
 
 if TYPE_CHECKING:
     from broker.nfp.server.router import NfpRouter
 
 log = logging.getLogger("headgate")
 _KEEPALIVE: Final = Command.KEEPALIVE
-
-_FLAGS: Final = tuple((*[MORE_NOBLOCK] * (count - 1), NOBLOCK) for count in range(FRAMES_MAX + 1))
-"""By the number of a message's frames: more follow, but for the last one."""
 
 
 def name_of(identity: bytes) -> str:
@@ -38,32 +33,84 @@ def name_of(identity: bytes) -> str:
     return text if text.isprintable() else identity.hex()
 
 
-class RouterPeer(QueuedPeer[list[Body]]):
-    """See ``Peer``; it exists from the first message of a connection, which proved its key, to the connection's end.
+class Newcomer:
+    """A connection that was let in and has not said yet what makes it a peer (``pipe.Owner``).
 
     Attributes:
-        tag: the user id of the connection (see ``zap``).
-        fd: the connection's descriptor in libzmq. inode: its socket's number.
+        identity: as it said, or one that the router made. key: that it has proved, "" without CURVE.
+        lockstep: its socket is a REQ.
+        pipe: its connection; set at once.
+        held: its first messages, while it is asked whether who has its name is still there.
+    """
+
+    def __init__(self, router: NfpRouter, identity: bytes, key: str, address: str, lockstep: bool) -> None:
+        self.identity = identity
+        self.key = key
+        self.address = address
+        self.lockstep = lockstep
+        self.pipe: Pipe
+        self.held: list[list[Part]] = []
+        self._router = router
+
+    def send(self, frames: list[Body]) -> bool:
+        """Say what anybody may read; False: it has gone, is known by now, or waits for its name."""
+        if self.held or not self._router.is_newcomer(self) or not self.pipe.add(frames):
+            return False
+        self.pipe.flush()
+        return True
+
+    def received(self, messages: list[list[Part]]) -> None:
+        """See ``pipe.Owner``."""
+        self._router.introduce(self, messages)
+
+    def room(self) -> None:
+        """See ``pipe.Owner``: nothing waits."""
+
+    def ended(self, error: LinkError) -> None:
+        """See ``pipe.Owner``."""
+        self._router.left(self)
+
+
+class RouterPeer(QueuedPeer[list[Body]]):
+    """See ``Peer``; it exists from the first message of a connection to the connection's end.
+
+    Attributes:
+        pipe: its connection.
         lockstep: its socket is a REQ: one answer for each request, and nothing unasked.
         senders: who may speak on its socket: clients, workers, or both.
     """
 
-    def __init__(
-        self, router: NfpRouter, identity: bytes, tag: str, principal: Principal, address: str, fd: int
-    ) -> None:
-        super().__init__(name_of(identity), identity, principal, router.limits, address, router.transport)
-        self.tag = tag
-        self.fd = fd
-        self.inode = inode(fd)
-        self.lockstep = False
+    def __init__(self, router: NfpRouter, newcomer: Newcomer, name: str, principal: Principal) -> None:
+        super().__init__(
+            name, newcomer.identity, principal, router.limits, newcomer.address, router.transport
+        )
+        self.lockstep = newcomer.lockstep
         self.senders = router.senders
+        self.pipe = newcomer.pipe
         self._router = router
-        self._send: Any = router.send
-        self._stuck: Waiting[list[Body]] | None = None
+        self._stuck = -1
         self._stuck_s = 0.0
 
     def __repr__(self) -> str:
         return f"<{self.name} at {self.address}>"
+
+    # -- from the connection (``pipe.Owner``) ----------------------------------------------------
+
+    def received(self, messages: list[list[Part]]) -> None:
+        """See ``pipe.Owner``."""
+        self._router.handle(self, messages)
+
+    def room(self) -> None:
+        """See ``pipe.Owner``."""
+        self.flush()
+
+    def ended(self, error: LinkError) -> None:
+        """See ``pipe.Owner``."""
+        log.debug("%s: %s", self, error)
+        self.lost()
+        self._router.gone(self)
+
+    # -- sending ---------------------------------------------------------------------------------
 
     def send(self, packet: Packet, after: int = 0) -> bool:
         """See ``Peer.send``. A peer that has no room even for a result, and takes nothing, does not read: it is cut."""
@@ -75,19 +122,18 @@ class RouterPeer(QueuedPeer[list[Body]]):
             log.debug("%s: %s", self, error)
             self._router.dropped += 1
             return False
-        outbox, router = self._outbox, self._router
-        if router.at_once and not len(outbox) and after <= router.flusher.committed:
-            router.at_once -= 1
-            router.flusher.note_sent()
-            if self._offer(frames):
-                if router.recording is not None:
-                    router.recording.sent(self, packet, frames)
-                return True
-            if self not in router.pump.waiting:  # it is gone
-                return False
+        outbox, router, flusher = self._outbox, self._router, self._router.flusher
+        if flusher.at_once and not len(outbox) and after <= flusher.committed and self._offer(frames):
+            flusher.at_once -= 1
+            self.pipe.flush()
+            if router.recording is not None:
+                router.recording.sent(self, packet, frames)
+            return True
+        if self.pipe.lost is not None:
+            return False
         size = sum(map(len, frames))
         if not outbox.has_room(packet.command, size) and not self._makes_room(packet.command, size):
-            self._router.dropped += 1
+            router.dropped += 1
             return False
         if packet.command is _KEEPALIVE and self._gated:
             outbox.put_first(Waiting(0, "", size, frames))  # a slow disk makes nobody seem dead
@@ -95,16 +141,11 @@ class RouterPeer(QueuedPeer[list[Body]]):
             outbox.put(Waiting(after, packet.uuid, size, frames))
         if router.recording is not None:
             router.recording.sent(self, packet, frames)
-        self._router.flusher.touch(self, after)
+        flusher.touch(self, after)
         return True
 
     def flush(self) -> None:
-        """Give libzmq what it takes; the rest follows when there is room, or when its commit is done.
-
-        The latest news of connections is taken in before: a message must not go to whoever has just taken the name of
-        a peer that is gone.
-        """
-        self._router.settle()
+        """Write what the kernel takes; the rest follows when there is room, or when its commit is done."""
         outbox = self._outbox
         if not self.alive:
             outbox.clear()
@@ -116,6 +157,7 @@ class RouterPeer(QueuedPeer[list[Body]]):
         else:
             if len(outbox):
                 self._flush_gated(committed)
+        self.pipe.flush()
         if self._wants_room and not outbox.crowded:
             self._wants_room = False
             self._router.has_room(self)
@@ -129,6 +171,15 @@ class RouterPeer(QueuedPeer[list[Body]]):
                     return
                 self._outbox.remove(waiting)
 
+    def _offer(self, frames: list[Body]) -> bool:
+        """Make one message if there is room for it; if not, it is tried again when there is."""
+        if self.pipe.add(frames):
+            self._router.sent += 1
+            return True
+        if self.pipe.lost is not None:
+            self.lost()
+        return False
+
     def lost(self) -> None:
         """Nothing is sent any more: the connection is gone."""
         self.alive = False
@@ -136,29 +187,13 @@ class RouterPeer(QueuedPeer[list[Body]]):
             self.unsent = self._outbox.uuids()
         self._router.dropped += self._outbox.clear()
         self._router.flusher.forget(self)
-        self._router.pump.waiting.pop(self, None)
 
     def cut(self, why: str) -> None:
-        """End the connection now; libzmq tells when it has."""
-        self._router.cut(self, why)
-
-    def _offer(self, frames: list[Body]) -> bool:
-        """Send one message if there is room for it; if not, it is tried again when there is."""
-        send = self._send
-        try:
-            send(self.identity, MORE_NOBLOCK)
-        except zmq.Again:
-            self._router.pump.waiting[self] = None
-            return False
-        except zmq.ZMQError as error:
-            if error.errno != errno.EHOSTUNREACH:
-                raise
-            self._router.connection_lost(self)
-            return False
-        # send returns None: all of them, without a loop in Python
-        any(map(send, frames, _FLAGS[len(frames)]))
-        self._router.sent += 1
-        return True
+        """End the connection, and do not listen to what it has sent."""
+        if not self.deaf:
+            self.deaf = True
+            self.lost()
+            self._router.cut(self, why)
 
     @property
     def _gated(self) -> bool:
@@ -168,10 +203,9 @@ class RouterPeer(QueuedPeer[list[Body]]):
 
     def _makes_room(self, command: Command, size: int) -> bool:
         """What this turn has queued may not have been offered yet."""
-        outbox, router = self._outbox, self._router
-        if self not in router.pump.waiting:
+        if self.pipe.free:
             self.flush()
-            if self.alive and outbox.has_room(command, size):
+            if self.alive and self._outbox.has_room(command, size):
                 return True
         if self.alive and command not in LESSER:
             self._wants_room = True
@@ -179,10 +213,10 @@ class RouterPeer(QueuedPeer[list[Body]]):
         return False
 
     def _check_progress(self) -> None:
-        """Cut it when it had no room before and nothing has left since, for as long as a silent peer is waited for."""
-        head, now = self._outbox.head, self._router.now()
-        if self._gated or head is not self._stuck:
-            self._stuck, self._stuck_s = head, now
+        """Cut it when it had no room before and has taken nothing since, for as long as a silent peer is waited for."""
+        taken, now = self.pipe.taken, self._router.now()
+        if self._gated or taken != self._stuck:
+            self._stuck, self._stuck_s = taken, now
         elif now - self._stuck_s >= self._router.stall_s:
             messages, size = self.waiting
             self.cut(f"does not read: {messages} messages, {size} bytes are waiting")

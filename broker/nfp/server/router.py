@@ -1,65 +1,54 @@
-"""One ROUTER socket of the broker: messages in, and the connections they come from (NFP, "ROUTER Addressing").
+"""One address of the broker: who connects, and the messages that come (NFP, "ROUTER Addressing").
 
-A connection is known by the user id that the authenticator gave it, so that a message is never taken for one of an
-earlier connection with the same identity; it becomes a ``RouterPeer`` with its first message and ends when the monitor
-says so, once everything that came before is handled. A connection is cut by shutting its descriptor down.
+A connection is an object from its handshake on, which proves its key; its name is the identity that it says there. It
+has that name from its first message on, if it may have it, and until it ends.
+
+Where somebody has the name already, that connection is asked by a ping. One whose process or machine is gone, or
+frozen, does not answer: it is cut, and the new one is served in its place, as a peer needs that comes back. One that
+answers keeps its name, whoever uses it by mistake, and the new one is told so. Deployed NorFab's broker gives a name to
+whoever comes last, so that two who share one take it from each other without end.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
-
-import zmq
+from typing import Final, NamedTuple
 
 from broker.journal.layout import CURVE, PLAIN, UNIX
 from broker.nfp import opening
-from broker.nfp.frames import Body, InvalidPacket, Packet, decode, encode
+from broker.nfp.frames import HEADS_BYTES_MAX, InvalidPacket, Packet, decode, encode
 from broker.nfp.names import Command, Sender
-from broker.nfp.server.authenticator import Authenticator
-from broker.nfp.server.connections import Connections
 from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.handshake_failures import HandshakeFailures
 from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.outbox import QueueLimits
-from broker.nfp.server.peers import RouterPeer, name_of
+from broker.nfp.server.peers import Newcomer, RouterPeer, name_of
 from broker.nfp.server.recording import Recording
+from broker.sockets import peer_credentials
+from broker.transport.batching import Part
 from broker.transport.curve import CurveServer
-from broker.transport.zeromq.address import Endpoint, contact, parse, remove_socket
-from broker.transport.zeromq.binding import bind
-from broker.transport.zeromq.connection import inode, shut_down
-from broker.transport.zeromq.drain import Pump
-from broker.transport.zeromq.hub import Hub
-from broker.transport.zeromq.monitor import FAILED, Monitor
-from broker.transport.zeromq.tuning import LINGER_MS, MORE_NOBLOCK, NOBLOCK, probe, serve_curve, tune
+from broker.transport.handshaking import Stranger, host_of
+from broker.transport.link import Options
+from broker.transport.zeromq.address import Endpoint
+from broker.transport.zmtp import sockets
+from broker.transport.zmtp.connection import Connection
+from broker.transport.zmtp.listening import ConnectionListener, pair_of
+from broker.transport.zmtp.pipe import Pipe, Turns
 
 log = logging.getLogger("headgate")
-_EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED) | FAILED
-_PATIENCE_TURNS: Final = 64
-"""A lost peer ends when the socket is drained, or after so many turns if others keep it full."""
-_REMEMBERED: Final = 4096
-"""Ended connections whose late messages are recognised and dropped."""
 BACKLOG: Final = 4096
 """Connections that may wait to be accepted, as far as the system lets them: all workers come back at once after a
-restart, and whom the kernel turns away tries again after seconds."""
-BODY_BYTES: Final = 64 << 10
-"""From this size on a frame is passed on as libzmq received it; below, counting references costs more than a copy."""
-FRAMES_MAX: Final = 10
-"""Frames of one message that are kept: two more than the longest message has, so that it is seen to be too long."""
-AT_ONCE: Final = 64
-"""Messages of one turn that leave while it lasts, on the news of connections that it began with; what comes then waits
-for its end, when there is newer news. A millisecond or two, in which nobody gets through a handshake either: the
-loop that authenticates is busy with this turn."""
-TOLD_S: Final = 0.1
-"""Whose name is not its own has so long to read that; then its connection is cut."""
+restart, and whom the kernel turns away tries again after seconds. So many may be in their handshakes, too."""
 PROBES: Final = 3
-"""Of TCP keep-alive that may stay without an answer, where TCP_MAXRT is not counted instead, as Linux does."""
-SILENT_PROBES: Final = 2.5
-"""Intervals of TCP keep-alive after which a connection on which nothing was acknowledged is taken for dead when
-another of its key waits."""
-
-
+"""Of TCP keep-alive that may stay without an answer."""
+WARN_EVERY_S: Final = 10.0
+"""Who was turned away tries again for ever; one line in so long says so."""
+LOOK_S: Final = 0.25
+"""A connection that is asked for a sign of life, and gives one, is looked at again after so long: a peer that closes
+its socket and opens the next at once, as the text has workers do, may be here before its former connection ends."""
 EVERYBODY: Final = frozenset({Sender.CLIENT, Sender.WORKER})
 
 
@@ -67,9 +56,9 @@ class Tuning(NamedTuple):
     """What a router is told.
 
     Attributes:
-        curve: the broker's certificate, None in plaintext. message_bytes: cap of one frame. beat_ms: interval of
-            KEEPALIVE, which TCP's is rounded from; hold_ms: TCP drops a connection on which nothing is acknowledged for
-            so long. limits: of each peer's queue.
+        curve: the broker's certificate, None in plaintext. message_bytes: cap of one frame, and of the body in one
+            message. beat_ms: interval of KEEPALIVE, which TCP's is rounded from; hold_ms: TCP drops a connection on
+            which nothing is acknowledged for so long. limits: of each peer's queue.
     """
 
     curve: CurveServer | None
@@ -84,20 +73,22 @@ class Tuning(NamedTuple):
         return -(-self.beat_ms // 1000)
 
 
-class NfpRouter:
-    """The socket at one endpoint.
+class NfpRouter(ConnectionListener):
+    """The listener at one endpoint, and the connections that came by it.
 
     Attributes:
-        endpoint: where it listens, with the port it was given. contact: what peers dial.
-        at_once: how many messages may leave at present without waiting for the end of the turn.
-        received, sent: messages. dropped: those that found no room or nobody. failed: handshakes that failed.
+        received, sent: messages. dropped: those that found no room or nobody. failed: handshakes that failed. denied:
+            connections whose key is nobody's. cut_dead: that gave no sign of life while another wanted their name.
         stall_s: a queue that is full and stands still for so long is of a peer that does not read.
+        answer_s: within which a connection that is asked has to give a sign of life; a worker does so by itself.
         transport: how its peers are connected, as the journal numbers it. recording: what is sent is recorded there.
     """
 
+    share = 0.5  # after a restart those who come are those that work is done for
+    handshakes_max = BACKLOG
+
     def __init__(
         self,
-        hub: Hub,
         endpoint: Endpoint,
         asked: str,
         ingress: Ingress,
@@ -106,268 +97,210 @@ class NfpRouter:
         senders: frozenset[Sender] = EVERYBODY,
         recording: Recording | None = None,
     ) -> None:
+        keys = pair_of(tuning.curve.certificate) if tuning.curve is not None else None
+        super().__init__(*sockets.listen(endpoint, BACKLOG), asked, keys, Options())
         self.flusher = flusher
         self.limits = tuning.limits
         self.stall_s = tuning.hold_ms / 1000
+        self.answer_s = tuning.beat_ms / 1000 + LOOK_S
         self.now: Callable[[], float] = flusher.clock.now
-        self.received = 0
-        self.sent = 0
-        self.at_once = 0
-        self.dropped = 0
-        self.failed = 0
+        self.received = self.sent = self.dropped = 0
+        self.failed = self.denied = self.cut_dead = 0
         self.transport = CURVE if tuning.curve is not None else UNIX if endpoint.scheme == "ipc" else PLAIN
         self.senders = senders
         self.recording = recording
         self._ingress = ingress
+        self._tuning = tuning
         self._peers: dict[bytes, RouterPeer] = {}
-        self._by_fd: dict[int, RouterPeer] = {}
-        self._arrived: list[tuple[RouterPeer, list[Body] | None]] = []
-        self._draining: dict[RouterPeer, int] = {}
-        self._ignored: dict[str, None] = {}
-        self._failures = HandshakeFailures(hub.loop, asked)
-        self._failure = ""
-        self.authenticator = Authenticator(
-            hub.loop,
-            asked,
-            known=ingress.known,
-            busy=self._busy,
-            granted=self._granted,
-            turned_away=recording.turned_away if recording is not None else None,
-        )
-        silence_s = SILENT_PROBES * tuning.probe_s
-        self.connections = Connections(hub.loop, silence_s, self.authenticator.ended)
-        self._hub = hub
-        sock = hub.open(zmq.ROUTER)
-        self.pump = Pump(hub, sock, self)
-        self._recv: Any = sock.recv
-        # without pyzmq's checks for draft sockets, a call for each frame
-        self.send: Any = super(zmq.Socket, sock).send
-        self._monitor = Monitor(hub, sock, _EVENTS, self._monitored)
-        self.settle = self._monitor.drain
-        self._domain = hub.guard(sock, self.authenticator)
-        try:
-            place = self._bind(sock, endpoint, tuning)
-        except BaseException:
-            self.close()
-            raise
-        self.endpoint = place.text
-        self.contact = self._failures.where = contact(place, parse(asked).host)
-
-    def _bind(self, sock: zmq.Socket[bytes], endpoint: Endpoint, tuning: Tuning) -> Endpoint:
-        tune(sock, tuning.message_bytes)
-        serve_curve(sock, tuning.curve)
-        sock.set(zmq.ROUTER_MANDATORY, 1)
-        sock.set(zmq.BACKLOG, BACKLOG)
-        probe(sock, tuning.probe_s, tuning.probe_s, PROBES)
-        sock.set(zmq.TCP_MAXRT, tuning.hold_ms)
-        return bind(sock, endpoint)
+        self._newcomers: dict[Newcomer, None] = {}
+        self._turns = Turns(self._loop)
+        self._waiting: dict[bytes, Newcomer] = {}
+        """Who wants the name of a peer that is asked whether it is there."""
+        self._failures = HandshakeFailures(self._loop, self.contact_address)
+        self._quiet_until = 0.0
 
     def peers(self) -> Iterable[RouterPeer]:
         """Connections that have spoken."""
         return self._peers.values()
 
-    def _granted(self, address: str, key: str) -> None:
-        self.connections.granted(address, key)
-        self._ingress.arrived(key)
-
-    def _busy(self, key: str) -> bool:
-        self._monitor.drain()
-        return self.connections.has(key)
-
-    def has_room(self, peer: RouterPeer) -> None:
-        """Say so, in a turn of its own: whoever is sending now need not expect it."""
-        self._hub.loop.call_soon(self._ingress.has_room, peer)
-
     def has(self, identity: bytes) -> bool:
         """Whether somebody who spoke has this identity."""
         return identity in self._peers
 
-    # -- reading -------------------------------------------------------------------------------
+    def is_newcomer(self, newcomer: Newcomer) -> bool:
+        """Whether ``newcomer`` still is one."""
+        return newcomer in self._newcomers
 
-    def take(self) -> int:
-        """Read one message and keep it for ``deliver`` (drain.Owner)."""
-        recv = self._recv
-        frame = head = recv(NOBLOCK, False)
-        frames: list[Body] = []
-        size = 0
-        while frame.more:
-            frame = recv(NOBLOCK, False)
-            length = len(frame)
-            size += length
-            if len(frames) < FRAMES_MAX:
-                frames.append(frame.bytes if length < BODY_BYTES else frame)
-        peer = self._peers.get(head.bytes)
-        if peer is None or peer.tag != head.get("User-Id"):
-            peer = self._first_message(head, frames)
-        if peer is not None:
-            self._arrived.append((peer, frames))
-        return size
+    def has_room(self, peer: RouterPeer) -> None:
+        """Say so, in a turn of its own: whoever is sending now need not expect it."""
+        self._loop.call_soon(self._ingress.has_room, peer)
 
-    def deliver(self, drained: bool) -> None:
-        """Handle what was taken; lost peers end after their last message (drain.Owner)."""
-        arrived, self._arrived = self._arrived, []
-        if not arrived and not self._draining and drained:
-            return
-        self.flusher.begin()
-        self.settle()
-        self.at_once = AT_ONCE
-        try:
-            self._handle(arrived, drained)
-        finally:
-            self.at_once = 0
-            self.flusher.finish()
+    async def close(self) -> None:
+        """Let nobody in any more, and end every connection; what was written to it follows. Harmless twice."""
+        await self.stop()
+        self._failures.close()
+        there: list[RouterPeer | Newcomer] = [*self._peers.values(), *self._newcomers]
+        for each in there:
+            each.pipe.close()
+        self._peers.clear()
+        self._newcomers.clear()
+        self._waiting.clear()
 
-    def _handle(self, arrived: list[tuple[RouterPeer, list[Body] | None]], drained: bool) -> None:
-        self.received += len(arrived)
-        now = self.now()
-        ingress = self._ingress
-        for peer, frames in arrived:
-            if frames is None:
-                ingress.gone(peer, now)
-            elif not peer.deaf:
-                try:
-                    ingress.handle(peer, frames, now)
-                except Exception:  # those behind it must not pay for it
-                    log.exception("%s: a message of %s could not be handled", self.contact, peer)
-        for peer, turns in list(self._draining.items()) if self._draining else ():
-            self._draining[peer] = turns + 1
-            if drained or turns >= _PATIENCE_TURNS:
-                self._forget(peer)
-                ingress.gone(peer, now)
+    # -- handshakes (``HandshakeListener``) ------------------------------------------------------
 
-    def _first_message(self, head: zmq.Frame, frames: list[Body]) -> RouterPeer | None:
-        """The first message of a connection: who is it? None when it is not to be heard (any more)."""
-        self._monitor.drain()
-        tag, fd, identity = str(head.get("User-Id")), int(head.get(zmq.SRCFD)), head.bytes
-        if tag in self._ignored:
-            return None
-        key, address = tag.partition(" ")[2], str(head.get("Peer-Address"))
-        self.connections.spoke(fd, key)
-        for earlier in {self._peers.get(identity), self._by_fd.get(fd)}:
-            if earlier is not None:
-                self._forget(earlier)
-                self._arrived.append((earlier, None))
+    def tune(self, sock: socket.socket) -> None:
+        """See ``HandshakeListener``."""
+        probe_s = self._tuning.probe_s
+        super().tune(sock)
+        sockets.probe(sock, probe_s, probe_s, PROBES, self._tuning.hold_ms)
+
+    def address_of(self, sock: socket.socket, number: int) -> str:
+        """The host, which failures are counted by; of an ipc peer ``localhost:UID:GID:PID``."""
+        if sock.family == socket.AF_UNIX:
+            pid, uid, gid = peer_credentials(sock)
+            return f"localhost:{uid}:{gid}:{pid}"
+        return host_of(sock)
+
+    def tell_failure(self, stranger: Stranger[Connection], why: str) -> None:
+        """See ``HandshakeListener``."""
+        self.failed += 1
+        if stranger.handshake.failure is not None:
+            why = f"{why}: one side without CURVE, or with another key of this broker?"
+        local = stranger.sock.family == socket.AF_UNIX
+        self._failures.add("localhost" if local else stranger.address, why)
+
+    def let_in(self, stranger: Stranger[Connection], key: str) -> Callable[[], object] | None:
+        """See ``ConnectionListener``: every key gets in that is somebody's."""
+        if self._ingress.known(key):
+            return lambda: self._open(stranger, key)
+        self.denied += 1
+        self._turned_away(stranger.address, key, "the key is not listed")
+        self._warn("%s: refused %s: CURVE key %r is not listed", stranger.address, key)
+        return None
+
+    def _open(self, stranger: Stranger[Connection], key: str) -> None:
+        connection = stranger.handshake
+        connection.limit(self._tuning.message_bytes + HEADS_BYTES_MAX, self._tuning.message_bytes)
+        said = connection.mechanism.metadata or {}
+        # who says no identity gets one as libzmq's ROUTER would make it, which is nobody's name
+        identity = connection.identity or b"\0" + os.urandom(4)
+        lockstep = said.get(b"socket-type") == b"REQ"
+        newcomer = Newcomer(self, identity, key, stranger.address, lockstep)
+        newcomer.pipe = Pipe(stranger.sock, connection, stranger.address, newcomer, self._turns)
+        self._newcomers[newcomer] = None
+        newcomer.pipe.start()
+        self._ingress.arrived(name_of(identity), newcomer.send)
+
+    def _warn(self, text: str, *about: object) -> None:
+        if self._loop.time() >= self._quiet_until:
+            self._quiet_until = self._loop.time() + WARN_EVERY_S
+            log.warning(text, self.contact_address, *about)
+
+    def _turned_away(self, address: str, key: str, why: str) -> None:
+        if self.recording is not None:
+            self.recording.turned_away(address, key, why)
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def introduce(self, newcomer: Newcomer, messages: list[list[Part]]) -> None:
+        """The first messages of a connection: may it have its name?"""
+        identity, key, address = newcomer.identity, newcomer.key, newcomer.address
         principal = self._ingress.authenticate(identity, key, address)
         if principal is None:
-            if self.authenticator.turned_away is not None:
-                self.authenticator.turned_away(address, key, f"the name {identity[:64]!r} is not theirs")
-            self._ignore(tag)
-            self.connections.refused(fd)
-            told = self._tell_refused(identity, key, frames)
-            self._hub.loop.call_later(TOLD_S if told else 0.0, shut_down, fd, inode(fd))
-            return None
-        peer = RouterPeer(self, identity, tag, principal, address, fd)
-        peer.lockstep = head.get("Socket-Type") == "REQ"
-        self._peers[identity] = self._by_fd[fd] = peer
-        if fd not in self.connections:
-            self.connection_lost(peer)
-        return peer
+            self._refuse(newcomer, messages, "belongs to another key" if key else "is somebody else's")
+            return
+        holder = self._peers.get(identity)
+        if holder is not None:
+            newcomer.held = messages
+            newcomer.pipe.pause()
+            self._ask(holder, newcomer)
+            return
+        del self._newcomers[newcomer]
+        peer = RouterPeer(self, newcomer, name_of(identity), principal)
+        newcomer.pipe.owner = self._peers[identity] = peer
+        peer.received(messages)
 
-    def _tell_refused(self, identity: bytes, key: str, frames: list[Body]) -> bool:
-        """Answer the OPEN of a peer whose name is not its own; others send none, and come back at once if told."""
+    def _ask(self, holder: RouterPeer, newcomer: Newcomer) -> None:
+        """``newcomer`` wants the name of ``holder``: is that one still there? Who wanted it before wants it no more."""
+        earlier = self._waiting.pop(holder.identity, None)
+        self._waiting[holder.identity] = newcomer
+        if earlier is not None:
+            self._refuse(earlier, earlier.held, "is wanted by another connection, too")
+            return
+        holder.pipe.ping()
+        until = self._loop.time() + self.answer_s
+        self._loop.call_later(LOOK_S, self._look, holder, holder.pipe.reads, until)
+
+    def _look(self, holder: RouterPeer, reads: int, until: float) -> None:
+        if self._peers.get(holder.identity) is not holder or holder.identity not in self._waiting:
+            return
+        if holder.pipe.reads != reads:
+            newcomer = self._waiting.pop(holder.identity)
+            self._warn(
+                "%s: refused %s as %r: somebody is connected by that name", newcomer.address, holder.name
+            )
+            self._refuse(newcomer, newcomer.held, "is in use")
+        elif self._loop.time() >= until:
+            self.cut_dead += 1
+            holder.cut(f"it gave no sign of life within {self.answer_s:g} s, and another one has its name")
+        else:
+            self._loop.call_later(LOOK_S, self._look, holder, reads, until)
+
+    def _refuse(self, newcomer: Newcomer, messages: list[list[Part]], why: str) -> None:
+        """End a connection; an OPEN is answered. Others send none, and come back at once if told."""
+        name = name_of(newcomer.identity)
+        self._turned_away(newcomer.address, newcomer.key, f"the name {name[:64]!r} {why}")
+        self._newcomers.pop(newcomer, None)
         try:
-            packet = decode(frames)
+            packet = decode(messages[0])
         except InvalidPacket:
-            return False
-        if packet.command is not Command.OPEN:
-            return False
-        whose = "belongs to another key" if key else "is somebody else's"
-        body = opening.write(opening.BrokerOpen("headgate", refused=f"the name {name_of(identity)} {whose}"))
-        answer = Packet(Sender.BROKER, Command.OPEN, dialect=packet.dialect, body=body)
-        return self.send_unproven(identity, encode(answer))
+            packet = None
+        if packet is not None and packet.command is Command.OPEN:
+            body = opening.write(opening.BrokerOpen("headgate", refused=f"the name {name} {why}"))
+            answer = Packet(Sender.BROKER, Command.OPEN, dialect=packet.dialect, body=body)
+            newcomer.pipe.add(encode(answer))
+        newcomer.pipe.close()
 
-    def send_unproven(self, identity: bytes, frames: list[Body]) -> bool:
-        """Send to whoever has ``identity``, proven or not: only what anybody may read. False: nobody, or no room."""
-        if self.pump.closed or identity in self._peers:
-            return False
-        send = self.pump.sock.send
-        try:
-            send(identity, MORE_NOBLOCK)
-            for frame in frames[:-1]:
-                send(frame, MORE_NOBLOCK)
-            send(frames[-1], NOBLOCK)
-        except zmq.ZMQError:  # nobody has it, or is full
-            return False
-        self.pump.sent()
-        return True
+    def _take_over(self, newcomer: Newcomer) -> None:
+        if newcomer in self._newcomers:
+            held, newcomer.held = newcomer.held, []
+            newcomer.pipe.resume()
+            self.introduce(newcomer, held)
 
-    # -- the ends ------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------
 
-    def connection_lost(self, peer: RouterPeer) -> None:
-        """The connection of ``peer`` is lost: send nothing more; it ends once everything it sent is handled."""
-        if peer.alive:
-            peer.lost()
-            self._draining[peer] = 0
-            self.pump.wake()
+    def handle(self, peer: RouterPeer, messages: list[list[Part]]) -> None:
+        """Act on what one read of a connection brought; the turn goes on with others that have sent something."""
+        self.flusher.soon()
+        now, ingress = self.now(), self._ingress
+        for frames in messages:
+            if peer.deaf:
+                return
+            self.received += 1
+            try:
+                ingress.handle(peer, frames, now)
+            except Exception:  # those behind it must not pay for it
+                log.exception("%s: a message of %s could not be handled", self.contact_address, peer)
+
+    # -- the ends --------------------------------------------------------------------------------
+
+    def left(self, newcomer: Newcomer) -> None:
+        """``newcomer`` is gone."""
+        self._newcomers.pop(newcomer, None)
 
     def cut(self, peer: RouterPeer, why: str) -> None:
-        """End the connection of ``peer`` and do not listen to what it has sent."""
-        if peer.deaf:
-            return
-        peer.deaf = True
-        log.warning("%s: %s is cut: %s", self.contact, peer, why)
-        self._ignore(peer.tag)
-        self.connection_lost(peer)
-        shut_down(peer.fd, peer.inode)
+        """End the connection of ``peer``; what was written to it before follows."""
+        log.warning("%s: %s is cut: %s", self.contact_address, peer, why)
+        peer.pipe.close()
+        self._loop.call_soon(self.gone, peer)
 
-    def _ignore(self, tag: str) -> None:
-        """Do not listen to the connection ``tag`` any more."""
-        self._ignored[tag] = None
-        if len(self._ignored) > _REMEMBERED:
-            del self._ignored[next(iter(self._ignored))]
-
-    def _forget(self, peer: RouterPeer) -> None:
-        peer.lost()
-        self._draining.pop(peer, None)
-        self._ignore(peer.tag)
-        if self._peers.get(peer.identity) is peer:
-            del self._peers[peer.identity]
-        if self._by_fd.get(peer.fd) is peer:
-            del self._by_fd[peer.fd]
-            self.connections.ended(peer.fd)
-
-    def _monitored(self, event: int, value: int) -> None:
-        if event == zmq.EVENT_ACCEPTED:
-            self._accepted(value)
-        elif event == zmq.EVENT_DISCONNECTED:
-            peer = self._by_fd.get(value)
-            if peer is None:
-                self._tell_failure(self.connections.host(value))
-                self.connections.ended(value)
-            else:
-                self.connection_lost(peer)
-        elif event != zmq.EVENT_CLOSED:
-            self.failed += 1
-            if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:  # of those the authenticator has told why
-                self._failure = f"event {event:#x}, code {value:#x}"
-
-    def _tell_failure(self, address: str) -> None:
-        """A connection has ended; that its handshake had failed, libzmq told just before."""
-        if self._failure:
-            why = f"{self._failure}: one side without CURVE, or with another key of this broker?"
-            self._failure = ""
-            self._failures.add(address, why)
-
-    def _accepted(self, fd: int) -> None:
-        """A new connection; one that had the descriptor before has ended, whether it was told or not."""
-        peer = self._by_fd.pop(fd, None)
-        if peer is not None:
-            self.connection_lost(peer)
-        self.connections.accepted(fd)
-
-    def shut(self) -> None:
-        """Let nobody in any more."""
-        self.authenticator.shut = True
-
-    def close(self, linger_ms: int = LINGER_MS) -> None:
-        """End; libzmq goes on sending for ``linger_ms``. Harmless twice."""
-        if self.pump.closed:
-            return
-        self.connections.close()
-        self._failures.close()
-        self.authenticator.close()
-        self._hub.unguard(self._domain)
-        self._monitor.close()
-        self.pump.close(linger_ms)
-        if hasattr(self, "endpoint") and self.endpoint.startswith("ipc://"):
-            remove_socket(self.endpoint.removeprefix("ipc://"))
+    def gone(self, peer: RouterPeer) -> None:
+        """``peer`` is gone; everything that came from it was handled. Its name is free."""
+        if self._peers.get(peer.identity) is not peer:
+            return  # closed
+        del self._peers[peer.identity]
+        self._ingress.gone(peer, self.now())
+        self.flusher.soon()
+        newcomer = self._waiting.pop(peer.identity, None)
+        if newcomer is not None:
+            self._loop.call_soon(self._take_over, newcomer)

@@ -81,6 +81,11 @@ class Connection:
         """Bytes held of what is not complete."""
         return len(self._early) + self._frames.pending_bytes + self._size
 
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that have to come until the next frame is complete, as far as is known; 0: nothing of it has come."""
+        return self._frames.missing_bytes
+
     # -- in ------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> list[list[Part]]:
@@ -170,10 +175,13 @@ class Connection:
         self._say(refusal())
         self.failure = Refused("by us")
 
-    def limit(self, max_bytes: int) -> None:
-        """The largest message that the peer may send, now that it is known who it is."""
+    def limit(self, max_bytes: int, part_bytes: int = 0) -> None:
+        """The largest message that the peer may send, now that it is known who it is.
+
+        ``part_bytes``: the largest of several parts; 0: as large as the message.
+        """
         self._max_bytes = max_bytes
-        self._frames.max_bytes = max_bytes + MESSAGE_OVERHEAD
+        self._frames.max_bytes = (part_bytes or max_bytes) + MESSAGE_OVERHEAD
 
     def _read(self, data: bytes, out: list[list[Part]]) -> None:
         if self._early:

@@ -24,23 +24,35 @@ from broker.transport.zmtp.mechanisms import CurveClient, Mechanism, Null, Refus
 
 
 async def open_link(endpoint: Endpoint, uri: str, options: Options) -> Link:
-    """Connect to a resolved ``endpoint`` and shake hands.
+    """A link to a resolved ``endpoint``.
+
+    Raises:
+        LinkError: see ``open_connection``.
+        ConfigError: the certificate cannot be used.
+    """
+    identity: bytes = options.extra.get("identity") or str(uuid.uuid4()).encode()
+    told = curve.client_of(options.extra.get("curve"))
+    sock, connection = await open_connection(endpoint, masked(uri), told, identity)
+    peer = PeerInfo(uri, key=told.server_key if told is not None else None, local=endpoint.scheme == "ipc")
+    return ZmtpLink(sock, peer, options, connection, identity)
+
+
+async def open_connection(
+    endpoint: Endpoint, uri: str, told: curve.CurveClient | None, identity: bytes
+) -> tuple[socket.socket, Connection]:
+    """Connect to a resolved ``endpoint``, as a DEALER, and shake hands. ``uri`` is what errors call it.
 
     Raises:
         LinkRefused: the peer does not let us in, is nobody whom we trust, or speaks otherwise.
         LinkBroken: nobody there, or no answer in time.
         LinkEnded: it hung up in the middle, as who has another key does.
-        ConfigError: the certificate cannot be used.
     """
-    identity: bytes = options.extra.get("identity") or str(uuid.uuid4()).encode()
-    told = curve.client_of(options.extra.get("curve"))
     connection = Connection(_mechanism(told, {b"Socket-Type": b"DEALER", b"Identity": identity}))
     sock = await _connect(endpoint, uri, proven=unproven(endpoint, told) is None)
-    async with attempt(masked(uri), HANDSHAKE_MS / 1000, "handshake") as opened:  # who listens may be frozen
+    async with attempt(uri, HANDSHAKE_MS / 1000, "handshake") as opened:  # who listens may be frozen
         opened.enter_context(sock)
-        await _shake_hands(sock, connection, masked(uri))
-    peer = PeerInfo(uri, key=told.server_key if told is not None else None, local=endpoint.scheme == "ipc")
-    return ZmtpLink(sock, peer, options, connection, identity)
+        await shake_hands(sock, connection, uri)
+    return sock, connection
 
 
 def _mechanism(told: curve.CurveClient | None, properties: dict[bytes, bytes]) -> Mechanism:
@@ -50,7 +62,6 @@ def _mechanism(told: curve.CurveClient | None, properties: dict[bytes, bytes]) -
 
 
 async def _connect(endpoint: Endpoint, uri: str, *, proven: bool) -> socket.socket:
-    uri = masked(uri)
     try:
         async with asyncio.timeout(CONNECT_MS / 1000):
             return await sockets.connect(endpoint, proven=proven)
@@ -61,7 +72,13 @@ async def _connect(endpoint: Endpoint, uri: str, *, proven: bool) -> socket.sock
         raise LinkBroken(text, errno.ECONNREFUSED) from error
 
 
-async def _shake_hands(sock: socket.socket, connection: Connection, uri: str) -> None:
+async def shake_hands(sock: socket.socket, connection: Connection, uri: str) -> None:
+    """Open ``connection``, the side that dials.
+
+    Raises:
+        LinkRefused: the peer does not let us in, or speaks otherwise.
+        LinkEnded: it hung up in the middle, as who has another key does.
+    """
     try:
         await converse(
             sock,

@@ -22,7 +22,7 @@ _LONG: Final = Struct(">BQ")
 _VALUE: Final = Struct(">I")
 IDENTITY_MAX: Final = 255
 COPIED_BYTES: Final = 64 << 10
-"""A part that is not larger is bytes of its own: it may stay for long, and a view keeps all that it is a part of."""
+"""A part that is smaller is bytes of its own: it may stay for long, and a view keeps all that it is a part of."""
 _SLICED_BYTES: Final = 4 << 10
 """Larger bodies are views until they are opened: that is one copy less."""
 
@@ -97,6 +97,11 @@ class FrameReader:
     def pending_bytes(self) -> int:
         """Bytes held of a frame that is not complete."""
         return len(self._partial)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that have to come until that frame is complete, as far as is known."""
+        return self._need - len(self._partial) if self._partial else 0
 
     def forget(self) -> None:
         """Let go of the frame that is not complete."""

@@ -1,8 +1,9 @@
-"""A listener of ZMTP on the loop: accepts, shakes hands (``transport.handshaking``), lets in."""
+"""Listeners of ZMTP on the loop: accept, shake hands (``transport.handshaking``), let in."""
 
 from __future__ import annotations
 
 import socket
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from broker.sockets import peer_credentials
 from broker.transport import curve
 from broker.transport.handshaking import HandshakeListener, Stranger
 from broker.transport.link import Accept, Options
-from broker.transport.zeromq.address import contact, listening_at, parse
+from broker.transport.zeromq.address import Endpoint, contact, listening_at, parse
 from broker.transport.zeromq.gate import NO_CREDENTIALS, Gate, UidGidPid
 from broker.transport.zmtp import sockets
 from broker.transport.zmtp.boxes import KeyPair
@@ -22,26 +23,25 @@ from broker.transport.zmtp.mechanisms import CurveServer, Mechanism, Null
 from broker.wire.dialects import dialect
 
 
-class ZmtpListener(HandshakeListener[Connection]):
-    """One listening socket and the links that came by it."""
+class ConnectionListener(HandshakeListener[Connection]):
+    """Accepts connections of ZMTP; who inherits says who gets in (``let_in``), and what becomes of the connection then.
 
-    def __init__(self, uri: str, accept: Accept, options: Options) -> None:
-        dialect(options.dialect, options.strict_rfc3)  # says so now if there is none
-        endpoint = listening_at(uri, options.extra.get("curve"), options.insecure)
-        self._keys = _keys_of(options)
-        sock, place = sockets.listen(endpoint)
+    Args:
+        sock: as of ``sockets.listen``, which says where it is: ``place``.
+        uri: the address as it was given.
+        keys: our own; None: there is no CURVE.
+    """
+
+    def __init__(
+        self, sock: socket.socket, place: Endpoint, uri: str, keys: KeyPair | None, options: Options
+    ) -> None:
         path = place.host if place.scheme == "ipc" and not place.host.startswith("@") else ""
         super().__init__(sock, place.text, contact(place, parse(uri).host), options, path)
-        self._accept = accept
-        self._gate = Gate(uri, options)
+        self._keys = keys
 
-    def renew(self, extra: Mapping[str, Any]) -> ZmtpListener:
-        """See ``Listener.renew``: keys are a connection's, so those that come from now on have the new ones."""
-        if self._sock.fileno() < 0:
-            raise ConfigError(f"{self.address}: nobody listens there any more")
-        options = replace(self._options, extra={**self._options.extra, **extra})
-        self._keys, self._options = _keys_of(options), options
-        return self
+    @abstractmethod
+    def let_in(self, stranger: Stranger[Connection], key: str) -> Callable[[], object] | None:
+        """As ``judge``, of one that has proved ``key`` (Z85; "" without CURVE); the answer is given here."""
 
     def begin(self) -> Connection:
         """See ``HandshakeListener``."""
@@ -53,13 +53,41 @@ class ZmtpListener(HandshakeListener[Connection]):
 
     def judge(self, stranger: Stranger[Connection]) -> Callable[[], object] | None:
         """See ``HandshakeListener``."""
+        connection = stranger.handshake
+        key = connection.mechanism.key
+        opened = self.let_in(stranger, curve.text_of(key) if key else "")
+        if opened is None:
+            connection.refuse()
+        else:
+            connection.grant()
+        return opened
+
+
+class ZmtpListener(ConnectionListener):
+    """One listening socket and the links that came by it."""
+
+    def __init__(self, uri: str, accept: Accept, options: Options) -> None:
+        dialect(options.dialect, options.strict_rfc3)  # says so now if there is none
+        endpoint = listening_at(uri, options.extra.get("curve"), options.insecure)
+        keys = _keys_of(options)
+        super().__init__(*sockets.listen(endpoint), uri, keys, options)
+        self._accept = accept
+        self._gate = Gate(uri, options)
+
+    def renew(self, extra: Mapping[str, Any]) -> ZmtpListener:
+        """See ``Listener.renew``: keys are a connection's, so those that come from now on have the new ones."""
+        if self._sock.fileno() < 0:
+            raise ConfigError(f"{self.address}: nobody listens there any more")
+        options = replace(self._options, extra={**self._options.extra, **extra})
+        self._keys, self._options = _keys_of(options), options
+        return self
+
+    def let_in(self, stranger: Stranger[Connection], key: str) -> Callable[[], object] | None:
+        """See ``ConnectionListener``."""
         connection, sock = stranger.handshake, stranger.sock
-        key = curve.text_of(connection.mechanism.key) if connection.mechanism.key else ""
         peer = self._gate.judge(stranger.address, key, _origin(sock), stranger.address)
         if peer is None or self._kept_from(peer, sock.fileno()):
-            connection.refuse()
             return None
-        connection.grant()
         # another connection may have the same identity: it is a name here, and no address as in a ROUTER
         return lambda: self._accept(ZmtpLink(sock, peer, self._options, connection, connection.identity))
 

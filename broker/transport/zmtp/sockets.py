@@ -20,18 +20,28 @@ _SIOCGIFADDR: Final = 0x8915
 
 def tune(sock: socket.socket) -> None:
     """What every connection of TCP has: no waiting for more to send, and an end when the other machine is gone."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    interval_s, count = limits.KEEPALIVE_INTERVAL_S, limits.KEEPALIVE_COUNT
+    probe(sock, limits.KEEPALIVE_IDLE_S, interval_s, count, limits.UNCONFIRMED_MS)
+
+
+def probe(sock: socket.socket, idle_s: int, interval_s: int, count: int, unconfirmed_ms: int) -> None:
+    """Have TCP ask a peer that sent nothing for ``idle_s`` whether it is there, ``count`` times each ``interval_s``.
+
+    What was sent, or asked, may stay without an acknowledgement for ``unconfirmed_ms``; then the connection ends.
+    """
     if sock.family == socket.AF_UNIX:
         return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_IDLE_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_INTERVAL_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, limits.KEEPALIVE_COUNT)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.UNCONFIRMED_MS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unconfirmed_ms)
 
 
-def listen(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
-    """A listening socket, and where it is: with the port that it was given.
+def listen(endpoint: Endpoint, backlog: int = BACKLOG) -> tuple[socket.socket, Endpoint]:
+    """A listening socket, and where it is: with the port that it was given. ``backlog``: may wait to be accepted.
 
     Raises:
         ConfigError: in use, not ours, not there.
@@ -40,7 +50,7 @@ def listen(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
     try:
         sock = _listening(endpoint)
         sock.setblocking(False)
-        sock.listen(BACKLOG)
+        sock.listen(backlog)
         return sock, _bound(endpoint, sock)
     except OSError as error:
         if sock is not None:

@@ -110,10 +110,10 @@ def test_a_later_attempt_goes_well_once_the_keys_are_right(live):
     assert said == [None]
 
 
-def named(live, **more):
+def named(live, key=None):
     """A client called c1, with a key of its own."""
-    keys = {"server_key": live.server_key, "key": curve.generate()}
-    return NfpClient("c1", broker=live.endpoint, store=False, **keys, **more)
+    keys = {"server_key": live.server_key, "key": key or curve.generate()}
+    return NfpClient("c1", broker=live.endpoint, store=False, **keys)
 
 
 def test_a_name_of_another_key_is_told_at_the_first_try(live):
@@ -128,7 +128,6 @@ def test_a_name_of_another_key_is_told_at_the_first_try(live):
             await asyncio.sleep(1.0)
             return said, took_s, live.broker.name_pins.violations - refused
 
-    # not by a client of that key: until libzmq has put its connection away, a second one of the name meets silence
     assert live.call(lambda: live.broker.name_pins.pin("c1", curve.generate().public_key))
     said, took_s, more = asyncio.run(main())
     assert [type(error) for error in said] == [LinkRefused] * 5
@@ -137,15 +136,17 @@ def test_a_name_of_another_key_is_told_at_the_first_try(live):
     assert more <= 6
 
 
-@pytest.mark.patient
-def test_a_name_that_is_connected_is_in_the_text_of_the_deadline(live):
-    """libzmq tells nobody of a second connection of a name; all there is to see is silence."""
+@pytest.mark.parametrize("key", ["another", "the same"])
+def test_a_name_that_is_connected_is_told_at_once(live, key):
+    ours = curve.generate()
+    why = "belongs to another key" if key == "another" else "is in use"
 
     async def main():
-        async with asyncio.timeout(WITHIN_S), named(live) as first:
+        async with asyncio.timeout(WITHIN_S), named(live, key=ours) as first:
             await first.wait_connected()
-            async with named(live, open_timeout_s=0.05) as second:
-                with pytest.raises(JobTimeout, match="perhaps another peer is connected as 'c1'"):
-                    await second.run("nosuch", "task", timeout_s=0.5)
+            async with named(live, key=curve.generate() if key == "another" else ours) as second:
+                with pytest.raises(LinkRefused, match=f"the name c1 {why}; take another name"):
+                    await second.run("nosuch", "task")
+            assert await first.run("filesharing", "list_files", args=["nf://"], target="any")
 
     asyncio.run(main())

@@ -194,12 +194,7 @@ class FakeBroker:
         self.store = SimpleNamespace(broken="", lost=0)
         self.commands = SimpleNamespace(denied=1)
         self.disconnects = SimpleNamespace(sent=0)
-        self.routers = [
-            SimpleNamespace(
-                sent=142, received=110, dropped=0, failed=0,
-                authenticator=SimpleNamespace(denied=0), connections=SimpleNamespace(cut=0),
-            )
-        ]  # fmt: skip
+        self.routers = [SimpleNamespace(sent=142, received=110, dropped=0, failed=0, denied=0, cut_dead=0)]
         self.left = []
 
     def peers(self):

@@ -4,21 +4,20 @@ import asyncio
 import errno
 import json
 import logging
+import os
 import socket
+import threading
 
 import pytest
-import zmq
 
 from broker.errors import ConfigError, LinkClosed
-from broker.nfp.frames import Packet
+from broker.nfp.frames import Packet, decode
 from broker.nfp.names import Command, Sender
 from broker.nfp.peer import connection, dealer
-from broker.nfp.peer.connection import Connection
 from broker.nfp.peer.dealer import DealerChannel
 from broker.nfp.targets import ANY
 from broker.transport.curve import generate
-from broker.transport.zeromq.address import parse
-from broker.transport.zeromq.hub import hub
+from broker.transport.zmtp.dialing import open_connection
 from tests.live.ports import free_endpoint
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 
@@ -380,10 +379,10 @@ def test_a_machine_without_descriptors_does_not_end_the_channel(monkeypatch, cap
         def scarce(*about):
             made.append(about)
             if len(made) == 1:
-                raise zmq.ZMQError(errno.EMFILE)
-            return Connection(*about)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return open_connection(*about)
 
-        monkeypatch.setattr(dealer, "Connection", scarce)
+        monkeypatch.setattr(dealer, "open_connection", scarce)
         with RawBroker(opens=True) as broker:
             way = channel(broker.endpoint, open_timeout_s=PATIENCE_S)
             way.start(story, dict)
@@ -396,26 +395,44 @@ def test_a_machine_without_descriptors_does_not_end_the_channel(monkeypatch, cap
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("part", ["the monitor", "what the monitor reads", "the pump"])
-def test_a_connection_that_cannot_be_made_leaves_no_socket(monkeypatch, part):
-    def none_left(*about):
-        if about[1] is not None:  # switching a monitor off takes none
-            raise zmq.ZMQError(errno.EMFILE)
+def test_attempts_that_fail_leave_no_descriptor():
+    async def main():
+        keys = generate(), generate()
+        with RawBroker() as plain:
+            before = len(os.listdir("/proc/self/fd"))
+            for endpoint in (plain.endpoint, free_endpoint()):
+                way = channel(endpoint, certificate=keys[0], server_keys=keys[1].public_key, failover_s=0)
+                way.start(Story(), dict)
+                await until(lambda way=way: way.trouble and "no answer yet" not in way.trouble)
+                await way.close()
+            assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(main())
+
+
+def test_another_thread_sends_while_the_loop_is_blocked():
+    """Behind what waits, and in the order of boxes."""
 
     async def main():
-        the_hub = hub()
-        kept = the_hub.open(zmq.PAIR)  # the last one would end the hub
-        if part == "the monitor":
-            monkeypatch.setattr(connection, "Monitor", none_left)
-        elif part == "the pump":
-            monkeypatch.setattr(connection, "Pump", none_left)
-        else:
-            monkeypatch.setattr(zmq.Socket, "monitor", none_left)
-        made = the_hub._open
-        with pytest.raises(zmq.ZMQError):
-            Connection(the_hub, parse("tcp://127.0.0.1:1"), b"c1", None, None)
-        assert the_hub._open == made
-        the_hub.close(kept, 0)
+        ours, theirs = generate(), generate()
+        with RawBroker(curve=theirs, opens=True) as broker:
+            way = channel(broker.endpoint, certificate=ours, server_keys=theirs.public_key)
+            story = Story()
+            way.start(story, dict)
+            await broker.take_open()
+            await until(lambda: story.told)
+            assert way.send(post("first"))
+            assert way.send(post("large", bytes(300_000)))
+            sent = []
+            thread = threading.Thread(target=lambda: sent.append(way.send_from_thread(post("beat"))))
+            thread.start()
+            thread.join()  # in the loop's own thread: nothing else moves
+            assert sent == [True]
+            _name, *frames = [broker.sock.recv_multipart() for _ in range(3)][-1]
+            assert decode(frames).uuid == "beat"
+            assert way.send(post("last"))
+            assert (await broker.take_only(Command.POST)).uuid == "last"
+            await way.close()
 
     asyncio.run(main())
 

@@ -13,7 +13,6 @@ from broker.nfp.server.router import NfpRouter, Tuning
 from broker.transport import curve
 from broker.transport.curve import Certificate, CurveServer
 from broker.transport.zeromq.address import parse
-from broker.transport.zeromq.hub import hub
 
 PATIENCE_S = 40.0
 LIMITS = QueueLimits(1 << 20, 1000)
@@ -30,15 +29,15 @@ class ScriptedIngress:
         self.came: list[tuple[str, list[bytes]]] = []
         self.ended: list[str] = []
         self.relieved: list[str] = []
-        self.arrivals: list[str] = []
+        self.arrivals: list[tuple[str, Callable]] = []
         self.peers: list = []
         self.on_message: Callable = lambda peer, frames: None
 
     def known(self, key: str) -> bool:
         return key not in self.strangers
 
-    def arrived(self, key: str) -> None:
-        self.arrivals.append(key)
+    def arrived(self, name: str, send: Callable) -> None:
+        self.arrivals.append((name, send))
 
     def authenticate(self, identity: bytes, key: str, address: str) -> Principal | None:
         return None if (identity, key) in self.foreign else Principal(f"key:{key}", key=key)
@@ -70,26 +69,26 @@ class Stage:
             loop,
             commit=lambda *, waited: None,
             tick=lambda now: float("inf"),
-            sent=lambda: self.router.pump.sent(),
             overtaking=lambda: bool(self.broken),
         )
         server = CurveServer(certificate) if certificate is not None else None
         tuning = Tuning(server, 1 << 20, beat_ms, 6 * beat_ms, limits)
-        self.router = NfpRouter(hub(), parse(uri), uri, self.ingress, self.flusher, tuning)
+        self.router = NfpRouter(parse(uri), uri, self.ingress, self.flusher, tuning)
         self.context = zmq.Context()
         self.secret = certificate is not None
 
     def dealer(self, identity: bytes, key: Certificate = KEY, **options: int) -> zmq.Socket:
         sock = self.context.socket(zmq.DEALER)
         sock.set(zmq.LINGER, 0)
-        sock.set(zmq.ROUTING_ID, identity)
+        if identity:
+            sock.set(zmq.ROUTING_ID, identity)
         for option, value in options.items():
             sock.set(getattr(zmq, option), value)
         if self.secret:
             sock.set(zmq.CURVE_SERVERKEY, SERVER.public_key.encode())
             sock.set(zmq.CURVE_PUBLICKEY, key.public_key.encode())
             sock.set(zmq.CURVE_SECRETKEY, key.secret_key.encode())
-        sock.connect(self.router.endpoint)
+        sock.connect(self.router.address)
         return sock
 
 
@@ -102,7 +101,7 @@ async def stage(
         yield made
     finally:
         made.flusher.close()
-        made.router.close()
+        await made.router.close()
         made.context.destroy(0)
 
 

@@ -68,7 +68,7 @@ class Setting:
             dispatcher=self.dispatch,
             event_bus=EventBus("e1"),
             invalid_messages=self.invalid_messages,
-            disconnects=Disconnects(loop, lambda *_: False, 1.0),
+            disconnects=Disconnects(loop, 1.0),
             flusher=None,
             in_use=lambda name: False,
         )

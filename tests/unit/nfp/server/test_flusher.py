@@ -21,7 +21,6 @@ def made(log, tick=lambda now: inf):
         asyncio.get_running_loop(),
         commit=lambda *, waited: log.append("commit at once" if waited else "commit"),
         tick=tick,
-        sent=lambda: log.append("sent"),
         overtaking=lambda: False,
     )
 
@@ -35,29 +34,10 @@ def test_one_commit_and_one_flush_for_a_turn():
             flusher.touch(sender)
         assert log == []
         await asyncio.sleep(0)
-        assert log == ["commit", "one", "other", "sent"]
+        assert log == ["commit", "one", "other"]
         await asyncio.sleep(0)
         flusher.soon()
         flusher.finish()
-        await asyncio.sleep(0)
-        assert log[4:] == ["commit"]
-        flusher.close()
-
-    asyncio.run(story())
-
-
-def test_within_a_turn_nobody_asks_for_its_end():
-    async def story():
-        log = []
-        flusher = made(log)
-        flusher.begin()
-        flusher.touch(Sender(log, "one"))
-        flusher.soon()
-        await asyncio.sleep(0)
-        assert log == []
-        flusher.finish()
-        assert log == ["commit", "one", "sent"]
-        flusher.soon()
         await asyncio.sleep(0)
         assert log[3:] == ["commit"]
         flusher.close()
@@ -75,9 +55,9 @@ def test_what_a_timer_says_leaves_in_the_same_turn():
 
         flusher = made(log, tick)
         flusher.finish()
-        assert log == ["commit", "late", "sent"]
+        assert log == ["commit", "late"]
         await asyncio.sleep(0)
-        assert len(log) == 3
+        assert len(log) == 2
         flusher.close()
 
     asyncio.run(story())
@@ -186,11 +166,11 @@ def test_a_sender_that_fails_costs_no_other_one_its_turn(caplog):
         for sender in (Broken(log, "first"), Sender(log, "second")):
             flusher.touch(sender)
         flusher.finish()
-        assert log == ["commit", "second", "sent"]
+        assert log == ["commit", "second"]
         for sender in (Broken(log, "first"), Sender(log, "third")):
             flusher.hold(sender)
         flusher.commit_done(1)
-        assert log[-2:] == ["third", "sent"]
+        assert log[-1:] == ["third"]
         assert caplog.text.count("could not be flushed") == 2
         flusher.close()
 
@@ -208,7 +188,6 @@ def test_a_commit_that_cannot_begin_does_not_end_the_turns(caplog):
             asyncio.get_running_loop(),
             commit=commit,
             tick=lambda now: inf,
-            sent=lambda: None,
             overtaking=lambda: False,
         )
         flusher.touch(Sender(log, "one"))

@@ -62,12 +62,13 @@ def test_a_peer_that_fails_for_ever_is_told_once(lines):
     async def main():
         async with stage() as on:
             for _ in range(20):
-                with socket.create_connection(("127.0.0.1", int(on.router.endpoint.rpartition(":")[2]))):
+                with socket.create_connection(("127.0.0.1", int(on.router.address.rpartition(":")[2]))):
                     pass
             on.secret = False
             plain = on.dealer(b"plain")  # speaks without CURVE, tries again for ever
             before = on.router.failed
             await until(lambda: on.router.failed >= before + 5)
+            assert not on.ingress.came
             plain.close()
             on.secret = True
             friend = on.dealer(b"w1", KEY)

@@ -1,19 +1,26 @@
 """The ROUTER with real sockets: who is who, what is kept from whom, and how connections end."""
 
 import asyncio
-import contextlib
+import socket
 
 import pytest
 import zmq
 
 from broker.errors import ConfigError
-from broker.nfp.frames import Packet
+from broker.nfp.frames import Packet, decode, encode
 from broker.nfp.names import Command, Sender
-from broker.nfp.server import connections
-from broker.nfp.server import router as rooms
+from broker.nfp.opening import broker_of, read_any
+from broker.nfp.server import flusher
 from broker.nfp.server.outbox import QueueLimits
-from broker.nfp.server.router import BODY_BYTES, FRAMES_MAX
-from tests.unit.nfp.server.stage import KEY, OTHER, received, stage, until
+from broker.transport import curve
+from broker.transport.batching import ALONE_BYTES
+from broker.transport.zeromq.address import parse
+from broker.transport.zmtp import sockets
+from broker.transport.zmtp.connection import PARTS_MAX, Connection
+from broker.transport.zmtp.dialing import shake_hands
+from broker.transport.zmtp.listening import pair_of
+from broker.transport.zmtp.mechanisms import CurveClient
+from tests.unit.nfp.server.stage import KEY, OTHER, SERVER, received, stage, until
 
 HELLO = [b"", b"hello"]
 
@@ -48,10 +55,10 @@ def test_large_bodies_are_passed_on_as_they_came():
                 ),
             )
             with on.dealer(b"w1") as peer:
-                for size in (BODY_BYTES - 1, BODY_BYTES):
+                for size in (ALONE_BYTES - 1, ALONE_BYTES):
                     peer.send_multipart([b"", bytes(size)])
                     assert (await received(peer))[-1] == bytes(size)
-            assert [type(body) for body in bodies] == [bytes, zmq.Frame]
+            assert [type(body) for body in bodies] == [bytes, memoryview]
 
     asyncio.run(story())
 
@@ -59,10 +66,12 @@ def test_large_bodies_are_passed_on_as_they_came():
 def test_endless_frames_are_not_kept():
     async def story():
         async with stage() as on:
-            with on.dealer(b"w1") as peer:
+            with on.dealer(b"w1", RECONNECT_IVL=-1) as peer:
                 peer.send_multipart([b"x"] * 1000)
                 await until(lambda: on.ingress.came)
-                assert len(on.ingress.came[0][1]) == FRAMES_MAX
+                peer.send_multipart([b""] * (PARTS_MAX + 1))
+                await until(lambda: on.ingress.ended)
+                assert len(on.ingress.came) == 1
 
     asyncio.run(story())
 
@@ -73,7 +82,7 @@ def test_a_refused_name_is_cut_and_nothing_is_sent_to_it():
             on.ingress.foreign.add((b"w1", OTHER.public_key))
             with on.dealer(b"w1", OTHER, RECONNECT_IVL=-1) as thief:
                 thief.send_multipart(HELLO)
-                await until(lambda: on.router._ignored and not on.router.connections._seen)
+                await until(lambda: not thief.poll(0, zmq.POLLOUT))
                 assert not on.ingress.came
             with on.dealer(b"w1") as owner:
                 owner.send_multipart(HELLO)
@@ -100,10 +109,9 @@ def test_what_was_queued_for_a_name_never_reaches_another_key():
                 assert not peer.alive
                 assert peer.send(event(1)) is False
                 assert thief.poll(200) == 0
-            while len(on.ingress.peers) < 2:  # libzmq ignores for good who came while it still held the name
-                with on.dealer(b"w1", OTHER) as late, contextlib.suppress(TimeoutError):
-                    late.send_multipart(HELLO)
-                    await until(lambda: len(on.ingress.peers) == 2, 1.0)
+            with on.dealer(b"w1", OTHER) as late:
+                late.send_multipart(HELLO)
+                await until(lambda: len(on.ingress.peers) == 2)
 
     asyncio.run(story())
 
@@ -114,7 +122,7 @@ def test_unlisted_keys_stay_outside():
             on.ingress.strangers.add(OTHER.public_key)
             with on.dealer(b"w1", OTHER) as stranger:
                 stranger.send_multipart(HELLO)
-                await until(lambda: on.router.authenticator.denied)
+                await until(lambda: on.router.denied)
                 assert not on.ingress.came
 
     asyncio.run(story())
@@ -141,53 +149,170 @@ def test_the_same_name_again_is_a_new_peer():
                     peer.send_multipart([b"", b"%d" % count])
                     await until(lambda count=count: len(on.ingress.peers) == count)
             await until(lambda: len(on.ingress.ended) == 5)
-            assert len({peer.tag for peer in on.ingress.peers}) == 5
+            assert len({id(peer) for peer in on.ingress.peers}) == 5
 
     asyncio.run(story())
 
 
-def test_who_waits_behind_a_connection_of_its_own_name_gets_in_when_that_one_ends(monkeypatch):
-    """libzmq ignores the second connection for ever; it has to be cut to come back."""
-    monkeypatch.setattr(connections, "SPEAKS_S", 0.1)
+NO_RECONNECT_MS = 3_600_000
+"""With -1 libzmq throws away what it has received and not handed over."""
 
+
+def opening() -> list[bytes]:
+    return [bytes(frame) for frame in encode(Packet(Sender.CLIENT, Command.OPEN, body=b"{}"))]
+
+
+async def refusal(sock: zmq.Socket) -> str:
+    return broker_of(read_any(decode(await received(sock)).data)).refused
+
+
+def test_who_is_there_keeps_its_name_and_the_other_one_is_told(caplog):
     async def story():
         async with stage() as on:
-            with on.dealer(b"w1") as second, on.dealer(b"w1") as first:
-                first.send_multipart([b"", b"first"])
-                second.send_multipart([b"", b"lost"])
-                await until(lambda: on.ingress.came)
-                names = [bytes(frames[-1]) for _, frames in on.ingress.came]
-                winner, loser = (first, second) if names == [b"first"] else (second, first)
-                await until(
-                    lambda: [s.key for s in on.router.connections._seen.values()] == [KEY.public_key] * 2
-                )  # the loser is in, and ignored
-                winner.close()
-                await until(lambda: on.ingress.ended)
-
-                def heard() -> bool:
-                    loser.send_multipart([b"", b"again"])
-                    return b"again" in on.ingress.messages("w1")
-
-                await until(heard)
-            assert on.router.connections.cut >= 1
-
-    asyncio.run(story())
-
-
-def test_a_dead_connection_makes_room_for_a_new_one_of_its_key(monkeypatch):
-    """The machine of the first one is gone: no byte comes, and nothing tells that it never will."""
-
-    async def story():
-        async with stage(beat_ms=500) as on:
-            monkeypatch.setattr(connections, "silent_s", lambda fd, number: 60.0)
-            monkeypatch.setattr(connections, "CHECK_S", 0.1)
             with on.dealer(b"w1") as first:
                 first.send_multipart([b"", b"first"])
                 await until(lambda: on.ingress.came)
-                with on.dealer(b"w1"):
-                    await until(lambda: on.ingress.ended)
+                with on.dealer(b"w1", RECONNECT_IVL=NO_RECONNECT_MS) as second:
+                    second.send_multipart(opening())
+                    assert await refusal(second) == "the name w1 is in use"
+                first.send_multipart([b"", b"again"])
+                await until(lambda: on.ingress.messages("w1") == [b"first", b"again"])
+            assert not on.ingress.ended or on.ingress.ended == ["w1"]
 
     asyncio.run(story())
+    assert "as 'w1': somebody is connected by that name" in caplog.text
+
+
+def test_a_silent_connection_keeps_no_name():
+    async def story():
+        async with stage() as on:
+            with on.dealer(b"w1", OTHER), on.dealer(b"w1") as owner:
+                await until(lambda: len(on.ingress.arrivals) == 2)
+                owner.send_multipart(HELLO)
+                await until(lambda: on.ingress.came)
+                assert on.ingress.peers[0].principal.key == KEY.public_key
+
+    asyncio.run(story())
+
+
+def test_who_comes_back_before_its_former_connection_has_ended_is_served_behind_it():
+    """Its messages are kept meanwhile, and the former one's come first."""
+
+    async def story():
+        async with stage() as on:
+            first = on.dealer(b"w1", LINGER=1000)
+            first.send_multipart([b"", b"first"])
+            await until(lambda: on.ingress.came)
+            with on.dealer(b"w1") as second:
+                second.send_multipart([b"", b"second"])
+                await until(lambda: on.router._waiting)
+                first.send_multipart([b"", b"last"])
+                first.close()
+                await until(lambda: len(on.ingress.came) == 3)
+                second.send_multipart([b"", b"third"])
+                await until(lambda: len(on.ingress.came) == 4)
+            assert on.ingress.messages("w1") == [b"first", b"last", b"second", b"third"]
+            assert on.ingress.peers[0] is not on.ingress.peers[1]
+
+    asyncio.run(story())
+
+
+def test_a_dead_connection_makes_room_for_a_new_one(caplog):
+    """Its machine is gone, or its process frozen: no byte comes, and nothing tells that it never will."""
+
+    async def story():
+        async with stage(beat_ms=100) as on:
+            dead = await dial(on, b"w1")
+            write(dead, HELLO)
+            await until(lambda: on.ingress.came)
+            with on.dealer(b"w1") as second:
+                second.send_multipart([b"", b"second"])
+                await until(lambda: len(on.ingress.came) == 2)
+                assert (on.ingress.ended, on.router.cut_dead) == (["w1"], 1)
+            dead[0].close()
+
+    asyncio.run(story())
+    assert "is cut: it gave no sign of life within 0.35 s" in caplog.text
+
+
+def test_of_several_who_want_a_name_the_last_one_waits():
+    async def story():
+        async with stage(beat_ms=200) as on:
+            dead = await dial(on, b"w1")
+            write(dead, HELLO)
+            await until(lambda: on.ingress.came)
+            with (
+                on.dealer(b"w1", RECONNECT_IVL=NO_RECONNECT_MS) as second,
+                on.dealer(b"w1", RECONNECT_IVL=NO_RECONNECT_MS) as third,
+            ):
+                second.send_multipart(opening())
+                await until(lambda: on.router._waiting)
+                third.send_multipart([b"", b"third"])
+                assert await refusal(second) == "the name w1 is wanted by another connection, too"
+                await until(lambda: on.ingress.messages("w1")[1:] == [b"third"])
+            dead[0].close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_foreign_name_is_told_to_who_opens(plain):
+    key = "" if plain else OTHER.public_key
+
+    async def story():
+        async with stage(plain=plain) as on:
+            on.ingress.foreign.add((b"w1", key))
+            with on.dealer(b"w1", OTHER, RECONNECT_IVL=NO_RECONNECT_MS) as thief:
+                thief.send_multipart(opening())
+                assert await refusal(thief) == (
+                    "the name w1 is somebody else's" if plain else "the name w1 belongs to another key"
+                )
+
+    asyncio.run(story())
+
+
+def test_who_says_no_identity_is_named_as_a_router_names_it():
+    async def story():
+        async with stage() as on:
+            with on.dealer(b"") as one, on.dealer(b"") as two:
+                for each in (one, two):
+                    each.send_multipart(HELLO)
+                await until(lambda: len(on.ingress.peers) == 2)
+                identities = {peer.identity for peer in on.ingress.peers}
+                assert len(identities) == 2
+                assert all(len(each) == 5 and each[0] == 0 for each in identities)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("kind", "lockstep"), [(zmq.REQ, True), (zmq.DEALER, False)])
+def test_a_req_is_known_by_its_handshake(kind, lockstep):
+    async def story():
+        async with stage(plain=True) as on:
+            on.ingress.on_message = lambda peer, frames: peer.send(event(3))
+            with on.context.socket(kind) as sock:
+                sock.connect(on.router.address)
+                sock.send_multipart([b"hello"] if lockstep else HELLO)
+                assert (await received(sock))[-1] == bytes(3)
+                assert on.ingress.came[0][1] == HELLO
+                assert on.ingress.peers[0].lockstep is lockstep
+
+    asyncio.run(story())
+
+
+async def dial(on, identity: bytes) -> tuple[socket.socket, Connection]:
+    """A DEALER by hand, which answers nothing."""
+    keys, server = pair_of(KEY), curve.raw_key(SERVER.public_key)
+    connection = Connection(CurveClient({b"Socket-Type": b"DEALER", b"Identity": identity}, keys, server))
+    sock = await sockets.connect(parse(on.router.address), proven=True)
+    await shake_hands(sock, connection, "the router")
+    return sock, connection
+
+
+def write(dialled: tuple[socket.socket, Connection], parts: list[bytes]) -> None:
+    out: list[bytes] = []
+    dialled[1].encode(parts, out)
+    dialled[0].send(b"".join(out))
 
 
 def test_a_cut_peer_is_not_heard_any_more():
@@ -224,7 +349,7 @@ def test_messages_wait_for_their_commit_and_keep_their_order():
 
 
 def test_what_waits_for_nothing_leaves_within_the_turn_and_overtakes_nobody(monkeypatch):
-    monkeypatch.setattr(rooms, "AT_ONCE", 2)
+    monkeypatch.setattr(flusher, "AT_ONCE", 2)
 
     async def story():
         async with stage() as on:
@@ -306,7 +431,7 @@ def test_a_peer_that_does_not_read_loses_events_and_is_cut_before_results_are_lo
 
 
 def test_a_peer_that_reads_gets_more_in_one_turn_than_its_queue_holds():
-    """Nothing of it was offered to libzmq yet when the queue was full."""
+    """Nothing of it was written yet when the queue was full."""
 
     async def story():
         async with stage(limits=QueueLimits(1 << 20, 100)) as on:
@@ -383,27 +508,6 @@ def test_keepalive_does_not_wait_for_the_disk():
     asyncio.run(story())
 
 
-def test_a_peer_that_fails_when_there_is_room_costs_no_other_one_its_turn(caplog):
-    class Link:
-        def __init__(self, error=None):
-            self.error, self.flushed = error, 0
-
-        def flush(self):
-            self.flushed += 1
-            if self.error is not None:
-                raise self.error
-
-    async def story():
-        async with stage() as on:
-            links = [Link(ValueError("broken")), Link()]
-            on.router.pump.waiting.update(dict.fromkeys(links))
-            on.router.pump.turn()
-            assert [link.flushed for link in links] == [1, 1]
-        assert "could not be flushed" in caplog.text
-
-    asyncio.run(story())
-
-
 def test_a_message_that_breaks_the_house_costs_no_other_message(caplog):
     async def story():
         def broken(peer, frames):
@@ -431,7 +535,7 @@ def test_a_full_peer_gets_the_rest_when_it_reads():
                 (peer,) = on.ingress.peers
                 for number in range(1000):  # more than the kernel takes
                     assert peer.send(event(10_000 + number % 7))
-                await until(lambda: on.router.pump.waiting)
+                await until(lambda: not peer.pipe.free)
                 sizes = []
                 while len(sizes) < 1000:
                     sizes.append(len((await received(sock))[-1]))
@@ -452,16 +556,37 @@ def test_a_frame_beyond_the_cap_ends_the_connection():
     asyncio.run(story())
 
 
-def test_an_unproven_send_reaches_who_has_not_spoken_and_nobody_else():
+def test_who_has_not_spoken_can_be_sent_what_anybody_may_read():
     async def story():
         async with stage(plain=True) as on:
-            assert on.router.send_unproven(b"w1", [b"", b"x"]) is False
             with on.dealer(b"w1") as sock:
-                await until(lambda: on.router.send_unproven(b"w1", [b"", b"x"]))
+                await until(lambda: on.ingress.arrivals)
+                ((name, send),) = on.ingress.arrivals
+                assert name == "w1"
+                assert send([b"", b"x"])
                 assert await received(sock) == [b"", b"x"]
                 sock.send_multipart(HELLO)
                 await until(lambda: on.ingress.came)
-                assert on.router.send_unproven(b"w1", [b"", b"x"]) is False
+                assert send([b"", b"x"]) is False
+
+    asyncio.run(story())
+
+
+def test_a_turn_reads_a_part_of_what_a_greedy_peer_sends():
+    """Whoever sends little is served between two reads of one who sends all the time."""
+
+    async def story():
+        async with stage(limits=QueueLimits(16 << 20, 10_000)) as on:
+            with on.dealer(b"greedy", SNDHWM=0) as greedy, on.dealer(b"small") as small:
+                small.send_multipart(HELLO)
+                await until(lambda: on.ingress.came)
+                for _ in range(5000):
+                    greedy.send_multipart([b"", bytes(100)])
+                small.send_multipart([b"", b"please"])
+                await until(lambda: on.ingress.messages("small")[1:])
+                before = len(on.ingress.messages("greedy"))
+                await until(lambda: len(on.ingress.messages("greedy")) == 5000)
+                assert before < 4000
 
     asyncio.run(story())
 
@@ -482,7 +607,7 @@ def test_a_port_in_use_is_said():
     async def story():
         async with stage() as on:
             with pytest.raises(ConfigError, match="cannot listen"):
-                async with stage(uri=on.router.endpoint):
+                async with stage(uri=on.router.address):
                     pass
 
     asyncio.run(story())

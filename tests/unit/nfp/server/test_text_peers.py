@@ -6,7 +6,6 @@ import os
 import pytest
 
 from broker.nfp.names import EVENTS, FILESHARING, FSS, JOBS, MMI_BROKER, MMI_WORKER, Command
-from broker.nfp.server import authenticator
 from tests.live.nfp import clients_of, nfp_broker, workers_of
 
 CLIENT, WORKER = b"NFPC01", b"NFPW01"
@@ -35,10 +34,7 @@ def given(worker) -> str:
 
 
 @pytest.fixture
-def live(rundir, monkeypatch):
-    monkeypatch.setattr(
-        authenticator, "HOLD_S", 0.02
-    )  # all have one key: each of them waits behind the others
+def live(rundir):
     (rundir / "files").mkdir()
     (rundir / "files" / "small.txt").write_bytes(b"hello")
     (rundir / "files" / "big.bin").write_bytes(BIG)
