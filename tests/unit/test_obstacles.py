@@ -17,8 +17,7 @@ from broker.obstacles import obstacle
 from broker.oslo.reactor.binding import bind_local
 from broker.transport.link import Options
 from broker.transport.unix import UnixTransport
-from broker.transport.zeromq.address import listening_at
-from broker.transport.zeromq.binding import bind
+from broker.transport.zeromq import ZeromqTransport
 from gateway.settings.places import place_of
 from gateway.web import listener
 from tests.tables import for_each
@@ -73,8 +72,7 @@ def test_who_listens_is_named_and_a_file_in_the_way_is_for_a_person(rundir):
 
 
 def by_zeromq(path):
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
-        bind(sock, listening_at(f"ipc://{path}", None, False))
+    asyncio.run(ZeromqTransport().listen(f"ipc://{path}", None, Options()))
 
 
 def by_oslo(path):

@@ -16,12 +16,11 @@ from broker.cli import address, diagnosis, exits
 from broker.client import blocking
 from broker.errors import LinkRefused
 from broker.identity import NOBODY
-from broker.nfp.peer.connection import Connection
 from broker.oslo.service import asking
 from broker.transport.link import Options
 from broker.transport.zeromq import dialing
 from broker.transport.zeromq.address import check_trust, parse
-from broker.transport.zeromq.hub import hub
+from broker.transport.zmtp.dialing import open_connection
 from broker.wire.framing import Splitter, frame
 from broker.wire.message import response
 from broker.wire.payload import encode_json
@@ -162,7 +161,7 @@ def test_a_folder_that_came_when_another_had_been_looked_at(rundir, foreign):
 
 
 @for_each("abstract", [False, True])
-def test_whom_libzmq_has_connected_to_is_asked_where_no_key_proves_it(abstract, rundir, foreign, monkeypatch):
+def test_whom_zmtp_has_connected_to_is_asked_where_no_key_proves_it(abstract, rundir, foreign, monkeypatch):
     path = foreign(rundir / "s") / "local-0"
     where = f"headgate-{path}" if abstract else path
     monkeypatch.setattr(dialing, "check_trust", lambda *_: None)  # it was another folder then
@@ -171,12 +170,8 @@ def test_whom_libzmq_has_connected_to_is_asked_where_no_key_proves_it(abstract, 
         uri = f"ipc://@{where}" if abstract else f"ipc://{where}"
         with pytest.raises(LinkRefused, match=r"is not spoken to: .*saw a process of uid"):
             await dialing.dial(uri, Options(connect_timeout_s=5))
-        nfp = Connection(hub(), parse(uri), b"w1", None, None)
-        try:
-            with pytest.raises(LinkRefused, match=r"is not spoken to: .*saw a process of uid"):
-                await asyncio.wait_for(nfp.opened, 5)
-        finally:
-            nfp.close(0)
+        with pytest.raises(LinkRefused, match=r"is not spoken to: .*saw a process of uid"):
+            await open_connection(parse(uri), uri, None, b"w1")
 
     with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
         root = os.geteuid() == 0

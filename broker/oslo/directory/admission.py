@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.identity import Role
 from broker.oslo.directory.registry import LOCAL_OWNER
 from broker.oslo.directory.wire import DirectoryKind, DirectoryMessage
 from broker.oslo.node import NodeConfig
-from broker.transport.zeromq.origin import credentials
+from broker.oslo.origin import credentials
 
 PLAIN_OWNER: Final = "tcp"
 """All TCP peers of a directory without CURVE."""
@@ -80,7 +79,7 @@ class LocalAdmission:
 
 
 class Admission:
-    """Judges the connections to a directory's port (``broker.transport.zeromq.zap.ZapPolicy``), and is its rule.
+    """Judges the connections to a directory's port (``broker.oslo.reactor.zap.ZapPolicy``), and is its rule.
 
     Args:
         config: keys and what others may do.
@@ -123,10 +122,6 @@ class Admission:
         """See ``Announcers``."""
         key = user_id.partition(" ")[2]
         return self._listed.get(key, self._unlisted) if key or not self._curve else False
-
-    def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """Judge at once."""
-        return False
 
     def owner(self, user_id: str) -> str:
         """See ``Announcers``."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from broker.identity import NOBODY, Credentials, Role
 from broker.oslo.node import NodeConfig, Rule
-from broker.transport.zeromq.origin import credentials
+from broker.oslo.origin import credentials
 
 DECISIONS_MAX: Final = 16_384
 """Decisions that are remembered; then all are forgotten and found again."""
@@ -27,7 +26,7 @@ _NO_ROLE: Final = Credentials(rolemask=int(Role.NONE))
 
 
 class AccessControl:
-    """The rules of one node. Also the ZAP judge of its TCP sockets (``broker.transport.zeromq.zap.ZapPolicy``).
+    """The rules of one node. Also the ZAP judge of its TCP sockets (``broker.oslo.reactor.zap.ZapPolicy``).
 
     Args:
         config: keys, rules.
@@ -97,10 +96,6 @@ class AccessControl:
             self.denied += 1
             return None
         return tag
-
-    def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """Judge at once."""
-        return False
 
     # ------------------------------------------------------------ what
 

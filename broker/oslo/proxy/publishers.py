@@ -33,6 +33,7 @@ from broker.identity import Credentials
 from broker.oslo.frames import HANDSHAKE_LETTER, ID_BYTES, Kind, encode
 from broker.oslo.names import NAME_BYTES_MAX, Pipeline, exit_file
 from broker.oslo.node import NodeConfig
+from broker.oslo.origin import credentials
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.frontend import status_of
@@ -42,7 +43,6 @@ from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.binding import bind_local, guard
 from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
 from broker.transport.zeromq.address import remove_socket
-from broker.transport.zeromq.origin import credentials
 
 if TYPE_CHECKING:
     from broker.oslo.proxy.journal import PipelineJournal
@@ -66,7 +66,7 @@ class Subscriber(NamedTuple):
 
 
 class SubscriberAccess:
-    """Judges who connects, see ``broker.transport.zeromq.zap.ZapPolicy``: everybody the access control knows.
+    """Judges who connects, see ``broker.oslo.reactor.zap.ZapPolicy``: everybody the access control knows.
 
     Attributes:
         denied: connections refused.
@@ -85,10 +85,6 @@ class SubscriberAccess:
             self.denied += 1
             return None
         return f"{next(self._numbers)} {address}"
-
-    def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """Judge at once."""
-        return False
 
     def subscriber(self, name: str) -> Subscriber | None:
         """Who has the connection of that name; None: nobody we let in."""

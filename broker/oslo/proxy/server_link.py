@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 
 from broker.identity import Credentials
+from broker.oslo.origin import credentials
 from broker.oslo.reactor import Reactor
 from broker.oslo.records import Opening
-from broker.transport.zeromq.origin import credentials
 
 
 class ServerLink:

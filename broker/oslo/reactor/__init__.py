@@ -10,6 +10,8 @@
     pipe        Pipe: one ZeroMQ socket on a reactor, its bounded outbox, its counts
     router      RouterPipe: a ROUTER with an outbox for each peer
     binding     sockets that listen: modes of files, who may enter, ports in use
+    reused_port one TCP port, several sockets after each other: new keys for a listener
+    zap         how libzmq asks who may connect (ZeroMQ RFC 27/ZAP)
     naming      sockets that connect: names of hosts are looked up beside the loop, in real threads
     socket_events  what happens to the connections of one socket
     handshake   sockets that connect and whose key nobody knows: said once

@@ -14,13 +14,13 @@ import zmq
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from broker.oslo.reactor.loop import Reactor
+from broker.oslo.reactor.reused_port import ReusedPort
+from broker.oslo.reactor.tuning import serve_curve
 from broker.oslo.reactor.turned_away import Denying, LoggedPolicy
+from broker.oslo.reactor.zap import Zap
 from broker.schemes import listening_host
 from broker.transport.curve import Certificate, CurveServer
 from broker.transport.zeromq.address import Endpoint, bound, check_free, parse
-from broker.transport.zeromq.handover import ReusedPort
-from broker.transport.zeromq.tuning import serve_curve
-from broker.transport.zeromq.zap import Zap
 
 BACKLOG: Final = 4096
 """Connections that may wait to be accepted: all servers of a node come back at once when its proxy does."""
@@ -94,7 +94,7 @@ class TcpPort:
     """The TCP port of one socket, bound when it is made; its CURVE certificate can change while connections stay.
 
     libzmq copies the keys of a socket to what listens for it, and ends every connection of what is unbound. So a new
-    certificate has the same socket listen at the same port once more (``transport.zeromq.handover``): new connections
+    certificate has the same socket listen at the same port once more (``reused_port``): new connections
     come there, those that exist go on until their peers have gone. Each certificate costs a descriptor until the socket
     is closed.
 
@@ -128,7 +128,6 @@ class TcpPort:
             ConfigError: the port cannot be listened at a second time; everything is as before.
         """
         made = self._port.open()
-        assert made is not None
         try:
             _deepen(made)
             serve_curve(self._sock, CurveServer(certificate))

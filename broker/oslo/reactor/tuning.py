@@ -8,8 +8,7 @@ from typing import Final
 import zmq
 
 from broker.oslo.node import SEND_MSGS
-from broker.transport.curve import Certificate, CurveClient, CurveServer, generate
-from broker.transport.zeromq.tuning import join_curve, serve_curve
+from broker.transport.curve import Certificate, CurveClient, CurveServer, client_of, generate, server_of
 
 RECEIVE_MSGS: Final = 512
 PUBLISH_MSGS: Final = 10_000
@@ -77,7 +76,8 @@ def tune_tcp(sock: zmq.Socket[bytes], tuning: Tuning, *, send_msgs: int = SEND_M
 
     TCP keep-alive notices a machine that is gone; TCP_MAXRT ends a connection whose data is not confirmed for as long,
     which keep-alive alone does not see. A process that is frozen misses the beats of its lease at the directory. ZMTP's
-    heartbeats stay off, they can abort the process (``transport.zeromq.tuning.tune``).
+    heartbeats stay off: up to libzmq 4.3.5 at least, their timers abort the whole process when the connection of a peer
+    that was read up to RCVHWM breaks, or stays silent, before we read on (its issues 4364, 3937, 4767).
     """
     alive = tuning.keepalive
     sock.set(zmq.TCP_KEEPALIVE, 1 if alive.on else 0)
@@ -117,3 +117,30 @@ def tune_local(
         sock.set(zmq.IMMEDIATE, 1)
     if sock.type == zmq.ROUTER:
         sock.set(zmq.ROUTER_MANDATORY, 1)
+
+
+def serve_curve(sock: zmq.Socket[bytes], told: object) -> None:
+    """Make ``sock`` the server of CURVE handshakes; None leaves it in plaintext.
+
+    Raises:
+        ConfigError: as of ``curve.server_of``.
+    """
+    if (served := server_of(told)) is not None:
+        sock.set(zmq.CURVE_SERVER, 1)
+        _own_keys(sock, served.certificate)
+
+
+def join_curve(sock: zmq.Socket[bytes], told: object) -> None:
+    """Make ``sock`` a client of CURVE handshakes; None leaves it in plaintext.
+
+    Raises:
+        ConfigError: as of ``curve.client_of``.
+    """
+    if (client := client_of(told)) is not None:
+        sock.set(zmq.CURVE_SERVERKEY, client.server_key.encode())
+        _own_keys(sock, client.certificate)
+
+
+def _own_keys(sock: zmq.Socket[bytes], certificate: Certificate) -> None:
+    sock.set(zmq.CURVE_PUBLICKEY, certificate.public_key.encode())
+    sock.set(zmq.CURVE_SECRETKEY, (certificate.secret_key or "").encode())

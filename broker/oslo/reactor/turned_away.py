@@ -8,7 +8,6 @@ that their mechanisms differ; a peer that hangs up first is not seen here, and h
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final, Protocol
 
 import zmq
@@ -26,15 +25,12 @@ _OTHER_MECHANISM: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 
 class Denying(Protocol):
-    """A ``broker.transport.zeromq.zap.ZapPolicy`` that counts whom it refuses."""
+    """A ``broker.oslo.reactor.zap.ZapPolicy`` that counts whom it refuses."""
 
     denied: int
     shut: bool
 
     def judge(self, address: str, key: str) -> str | None:
-        """See ``ZapPolicy``."""
-
-    def hold(self, key: str, resume: Callable[[], None]) -> bool:
         """See ``ZapPolicy``."""
 
 
@@ -81,10 +77,6 @@ class LoggedPolicy:
                 what,
             )
         return user_id
-
-    def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """See ``ZapPolicy``."""
-        return self._judge.hold(key, resume)
 
     def close(self) -> None:
         """Watch no more. Harmless twice."""

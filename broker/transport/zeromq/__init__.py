@@ -8,17 +8,7 @@
     forms       dialect and batches of one link
     limits      how long a connection may take for what
 
-The room ``zmtp`` speaks. What follows is for those who use libzmq::
-
-    handover    one TCP port, several sockets after each other: new keys for a listener
-    drain       edge-triggered reading with a budget
-    monitor     what libzmq tells of connections
-    zap         how libzmq asks who may connect (ZeroMQ RFC 27/ZAP)
-    origin      who an ipc peer is, from its address
-    hub         one context and one ZAP handler per event loop
-    binding     binding a socket
-    connection  one connection by its descriptor: still the same, cut it, how long it has been silent
-    tuning      the socket options and their reasons
+The room ``zmtp`` speaks.
 
 ``Options.extra`` of a listener: ``curve`` (CurveServer), ``batch`` (bool); ``Options.keys`` are Z85.
 ``Options.extra`` of a dialer: ``curve`` (CurveClient), ``identity`` (bytes, default 36 characters of a random uuid),

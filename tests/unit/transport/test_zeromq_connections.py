@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from broker.errors import LinkBroken, LinkClosed, LinkEnded
 from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from broker.transport import curve, zeromq
 from broker.transport.link import Link, Options
-from broker.transport.zeromq import dialing, hub, limits
+from broker.transport.zeromq import dialing, limits
 from broker.wire.message import Message, control, event
 from tests.unit.transport.raw import (
     CLIENT,
@@ -345,18 +344,6 @@ def test_one_large_message_on_a_slow_line_makes_progress(way):
             await asyncio.sleep(0.01)
 
     asyncio.run(check())
-
-
-async def test_sockets_are_closed_at_the_end_of_the_process_too_when_no_thread_can_be_started(monkeypatch):
-    def start(thread):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    shared = hub.hub()
-    sock = shared.open(zmq.DEALER)
-    monkeypatch.setattr(threading.Thread, "start", start)
-    shared.close(sock, 0)
-    assert sock.closed
-    assert hub.hub() is not shared
 
 
 async def test_who_does_not_wait_for_a_peer_is_told_at_once_that_nobody_listens():

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import select
 import socket
 import stat
 from collections.abc import AsyncIterator
@@ -13,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError, LinkClosed, LinkRefused
-from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
+from broker.testing.harness import Accepting, Recorder, numbered, send_all, topics
 from broker.transport import curve, zeromq
 from broker.transport.link import Link, Listener
-from broker.transport.zeromq.handover import ReusedPort
 from broker.wire.message import control
 from tests.tables import for_each
 from tests.unit.transport.raw import PEER, SERVER, dialling, listening
@@ -168,40 +166,3 @@ def test_a_second_broker_by_mistake_still_finds_the_port_in_use():
                 door.renew(NEW)
 
     asyncio.run(check())
-
-
-def test_a_descriptor_that_is_given_out_again_is_another_socket():
-    """A renewal may come between the end of a socket and the news of it, and get the number of the one that ended."""
-    with contextlib.ExitStack() as stack:
-        spare, first = socket.socket(), socket.socket()
-        first.bind(("127.0.0.1", 0))
-        first.listen()
-        shared, ended = ReusedPort(), first.fileno()
-        assert shared.open() is None
-        shared.take(ended)
-        second = stack.enter_context(socket.socket(fileno=shared.open()))
-        shared.take(second.fileno())
-        address = second.getsockname()
-        spare.close()
-        first.close()
-        third = stack.enter_context(socket.socket(fileno=shared.open()))
-        assert third.fileno() == ended
-        shared.take(third.fileno())
-        assert reached(address, second, third) == [third] * 8
-        shared.leave(ended)
-        assert reached(address, second, third) == [third] * 8
-        second.close()
-        shared.leave(second.fileno())
-        assert reached(address, third) == [third] * 8
-
-
-def reached(address, *listening) -> list[socket.socket]:
-    """Which of them get new connections."""
-    found = []
-    for _ in range(8):
-        with socket.create_connection(address, PATIENCE_S):
-            there, _, _ = select.select(listening, [], [], PATIENCE_S)
-            found += there
-            for each in there:
-                each.accept()[0].close()
-    return found

@@ -14,8 +14,8 @@ from broker.oslo.node import KeyEntry
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.frontend import Frontend
 from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.tuning import join_curve
 from broker.transport import curve
-from broker.transport.zeromq.tuning import join_curve
 from tests.live.oslo_raw import config_at, until
 
 

@@ -4,8 +4,8 @@ import asyncio
 
 import zmq
 
+from broker.oslo.reactor.zap import Zap, tag
 from broker.transport import curve
-from broker.transport.zeromq.zap import Zap, tag
 
 KNOWN = curve.generate().public_key
 
@@ -17,9 +17,6 @@ class Door:
 
     def judge(self, _address: str, key: str) -> str | None:
         return tag(key) if key == KNOWN else None
-
-    def hold(self, _key: str, _resume: object) -> bool:
-        return False
 
 
 def test_no_two_connections_are_tagged_alike():

@@ -11,19 +11,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, Protocol
 
 import zmq
 
 from broker.transport import curve
-from broker.transport.zeromq.tuning import EVENTS, NOBLOCK, POLLIN
 
 _connections = itertools.count(1)
 _domains = itertools.count(1)
 _ADDRESS: Final = "inproc://zeromq.zap.01"
 _GRANT: Final = (b"200", b"OK")
 _DENY: Final = (b"400", b"No access")
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+"""Plain numbers: pyzmq's are enums, whose ``&`` costs as much as a small send."""
 
 
 class ZapPolicy(Protocol):
@@ -39,9 +41,6 @@ class ZapPolicy(Protocol):
         """The user id (see ``tag``) of a connection that may enter, None for one that may not; ``key``: "" without
         CURVE.
         """
-
-    def hold(self, key: str, resume: Callable[[], None]) -> bool:
-        """Whether to judge later, when ``resume`` is called: once, and before libzmq gives the handshake up."""
 
 
 class Loop(Protocol):
@@ -100,18 +99,11 @@ class Zap:
 
     def _answer(self) -> None:
         sock = self._sock
-        while not sock.closed and int(sock.get(EVENTS)) & POLLIN:
-            asker, empty, *request = sock.recv_multipart(NOBLOCK)
-            gate = self._gates.get(request[2])
-            resume = partial(self._send, asker, empty, request)
-            if gate is None or not gate.hold(_key(request), resume):
-                resume()
-
-    def _send(self, asker: bytes, empty: bytes, request: list[bytes]) -> None:
-        answer = self.reply(request)
-        if answer and not self._sock.closed:
-            self._sock.send_multipart([asker, empty, *answer], NOBLOCK)
-            self._loop.call_soon(self._answer)  # sending may have swallowed the news of the next request
+        while not sock.closed and int(sock.get(_EVENTS)) & _POLLIN:
+            asker, empty, *request = sock.recv_multipart(_NOBLOCK)
+            answer = self.reply(request)
+            if answer:
+                sock.send_multipart([asker, empty, *answer], _NOBLOCK)
 
     def reply(self, request: list[bytes]) -> list[bytes]:
         """The answer to one request: version, id, status code, status text, user id, metadata. Empty: none."""
