@@ -195,7 +195,7 @@ class Connection:
                 if seals is not None:
                     flags, part = seals.open(flags, body)
                 else:
-                    part = bytes(body) if len(body) <= COPIED_BYTES else body
+                    part = bytes(body) if len(body) < COPIED_BYTES else body
                 if flags == 0 and not self._parts:  # as nearly all
                     out.append([part])
                 elif flags & COMMAND:

@@ -186,7 +186,7 @@ class Boxes:
         if found is None:
             raise DecodeError(f"a box with flags {plain[0]:#04x}")
         part = memoryview(plain)[1:]
-        return found, bytes(part) if len(part) <= COPIED_BYTES else part
+        return found, bytes(part) if len(part) < COPIED_BYTES else part
 
 
 _OUTER: Final = {0: 0, 1: 1, 2: 4}

@@ -131,7 +131,6 @@ def test_without_curve_all_peers_of_the_port_are_one():
     user_id = admission.judge("127.0.0.1", "")
     assert admission.owner(user_id) == PLAIN_OWNER
     assert admission.owner("") == ""
-    assert admission.hold("", lambda: None) is False
     closed = Admission(NodeConfig(ipc_dir="/x", unlisted=0), "")
     assert closed.judge("127.0.0.1", "") is None
     assert closed.denied == 1
