@@ -19,7 +19,7 @@ RUNS = int(os.environ.get("HEADGATE_FUZZ_RUNS", "100"))
 """Mutations of each target's seeds."""
 SOAK_RUNS = 20_000
 SEED = int(os.environ.get("HEADGATE_FUZZ_SEED", "0"))
-SLOW = {"journal": 10, "overlay": 20}
+SLOW = {"journal": 10, "overlay": 20, "tls": 5}
 """Target -> so many times fewer inputs."""
 ROOT = Path(__file__).parents[2]
 

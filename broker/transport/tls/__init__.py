@@ -105,7 +105,7 @@ class TlsListener(HandshakeListener[Session]):
             options.refused(peer, denied, str(refusal))
         else:
             denied = options.admit(peer) or self._kept_from(peer, stranger.sock.fileno())
-        session.write(bytes((denied & 0xFF,)))
+        session.tls.write(bytes((denied & 0xFF,)))
         return None if denied else lambda: self._accept(sealed_link(stranger.sock, session, peer, options))
 
 
@@ -133,7 +133,7 @@ async def open_session(
         try:
             await shake_hands(sock, session)
             if first:
-                session.write(first)
+                session.tls.write(first)
             denied = await _hear_byte(sock, session)
         except ssl.SSLError as error:
             raise LinkRefused(f"{uri}: {error.reason or error}", errno.EPERM) from error

@@ -23,7 +23,7 @@ class Session:
         server_name: a dialer's: the name the listener's certificate has to have; None: a listener's end.
 
     Attributes:
-        tls: the handshake and the peer's certificate, as ``ssl`` has them.
+        tls: as ``ssl`` has it: the peer's certificate; what is written to it is ``owed`` then.
         is_open: the handshake is over.
         failure: None, or the ``SSLError`` after which nothing more is read.
         is_ended: the peer has said goodbye (close_notify).
@@ -76,18 +76,9 @@ class Session:
         self.is_ended = self.is_ended or not data
         return data
 
-    def write(self, data: bytes | bytearray) -> None:
-        """Say ``data``, which then is ``owed``."""
-        self.tls.write(data)
-
     def forget(self) -> None:
         """Let go of what has come and is not read."""
         self._came.read()
-
-    def end(self) -> None:
-        """Say goodbye: a peer that hears no such word was cut off."""
-        with contextlib.suppress(ssl.SSLError):  # that of the peer has not come
-            self.tls.unwrap()
 
 
 class TlsCodec:
@@ -135,7 +126,8 @@ class TlsCodec:
     def goodbye(self, reason: str) -> bytes:
         """That of the inner codec, then that of TLS."""
         said = self._sealed(self._inner.goodbye(reason))
-        self._session.end()
+        with contextlib.suppress(ssl.SSLError):  # the goodbye of the peer has not come
+            self._session.tls.unwrap()
         return said + self._session.take_owed()
 
     def enable_batch(self) -> None:
@@ -145,5 +137,5 @@ class TlsCodec:
 
     def _sealed(self, data: bytes | bytearray) -> bytes:
         if data and self._session.failure is None:  # else nobody would understand it
-            self._session.write(data)
+            self._session.tls.write(data)
         return self._session.take_owed()

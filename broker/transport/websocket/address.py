@@ -22,7 +22,8 @@ Token: TypeAlias = str | Callable[[], str] | None
 class Target(NamedTuple):
     """A gateway's address, taken apart."""
 
-    secure: bool
+    scheme: str
+    """``ws`` or ``wss``."""
     host: str
     port: int
     resource: str
@@ -33,11 +34,6 @@ class Target(NamedTuple):
         """The whole address again."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.resource}"
-
-    @property
-    def scheme(self) -> str:
-        """``ws`` or ``wss``."""
-        return "wss" if self.secure else "ws"
 
     @property
     def shown(self) -> str:
@@ -79,8 +75,8 @@ def parse(uri: str, overflow: str | None = None) -> Target:
         )
     if overflow is not None and overflow not in POLICIES:
         raise ConfigError(f"overflow {overflow!r}: expected one of {', '.join(POLICIES)}")
-    secure = parts.scheme == "wss"
-    return Target(secure, parts.hostname, port or (443 if secure else 80), _resource(parts, overflow))
+    port = port or (443 if parts.scheme == "wss" else 80)
+    return Target(parts.scheme, parts.hostname, port, _resource(parts, overflow))
 
 
 def _resource(parts: SplitResult, overflow: str | None) -> str:
@@ -96,7 +92,7 @@ def check_secrecy(target: Target, insecure: bool) -> None:
     Raises:
         ConfigError: ``ws://``, not ``insecure``, and the host is not loopback.
     """
-    if not target.secure and not insecure and not target.loopback:
+    if target.scheme == "ws" and not insecure and not target.loopback:
         raise ConfigError(f"{target.shown}: plaintext off loopback; use wss://, or set insecure = true")
 
 

@@ -16,7 +16,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import State
 
-from broker.errors import LinkEnded, LinkError, LinkRefused, MessageTooLarge, ProtocolError
+from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused, MessageTooLarge, ProtocolError
 from broker.rfc6455 import NORMAL, PROTOCOL, TOO_BIG, cut
 from broker.transport.batching import Form
 from broker.transport.codec import FluxCodec
@@ -95,6 +95,20 @@ class WebSocketCodec(FluxCodec):
         if self._protocol.state is State.CONNECTING:
             self._protocol.receive_eof()
             self.feed(b"")
+
+    def end_of(self, failure: ProtocolError | LinkError | None) -> LinkError:
+        """The end that ``failure`` means: ours, or that of TLS around us; None: nothing more comes."""
+        if isinstance(failure, ProtocolError):
+            error: LinkError = LinkBroken(f"{self._address}: {failure}", failure.errno)
+            error.final = True
+        elif failure is None or failure is not self.failure:
+            said = f": {self.talk.said}" if self.talk.said else ""
+            error = LinkEnded(f"{self._address} closed the connection without a close frame{said}")
+        else:
+            error = failure
+        if self.talk.again is not None:
+            error.final = not self.talk.again
+        return error
 
     def _take(self, event: Any, out: list[Message]) -> None:
         if isinstance(event, Response):

@@ -50,7 +50,7 @@ class Conversation:
     send: Callable[[bytes], None]
 
     def __init__(self, address: str, token: Token, resume: Mapping[str, Any] | None) -> None:
-        self.address = address
+        self._address = address
         self._token = token
         self._resume = resume
         self._timer: asyncio.TimerHandle | None = None
@@ -95,11 +95,6 @@ class Conversation:
         """See ``EventReplay.resume``."""
         self.send(_encoder.encode({"type": "resume", **position}))
 
-    def cut_off(self) -> str:
-        """What is told of a connection that just ends."""
-        said = f": {self.said}" if self.said else ""
-        return f"{self.address} closed the connection without a close frame{said}"
-
     def end(self) -> None:
         """The link is gone: no more timers."""
         if self._timer is not None:
@@ -126,26 +121,30 @@ class Conversation:
         lost = obj.get("lost")
         self.gaps += 1
         self.lost += lost if isinstance(lost, int) else 0
-        log.warning("%s dropped %s events because we read too slowly", self.address, lost)
+        log.warning("%s dropped %s events because we read too slowly", self._address, lost)
 
     def _on_upstream(self, obj: dict[str, Any]) -> None:
         self.welcome["upstream"] = {key: value for key, value in obj.items() if key != "type"}
         if obj.get("joined"):
-            log.info("%s has its broker back", self.address)
+            log.info("%s has its broker back", self._address)
         else:
-            log.warning("%s lost its broker: %s", self.address, str(obj.get("reason"))[:500])
+            log.warning("%s lost its broker: %s", self._address, str(obj.get("reason"))[:500])
 
     def _on_denied(self, obj: dict[str, Any]) -> None:
-        log.warning("%s dropped our event %s: %s", self.address, obj.get("topic"), str(obj.get("text"))[:500])
+        log.warning(
+            "%s dropped our event %s: %s", self._address, obj.get("topic"), str(obj.get("text"))[:500]
+        )
 
     def _on_unsubscribed(self, obj: dict[str, Any]) -> None:
-        log.warning("%s took subscriptions back: %s", self.address, str(obj.get("subscriptions"))[:500])
+        log.warning("%s took subscriptions back: %s", self._address, str(obj.get("subscriptions"))[:500])
 
     def _on_service(self, obj: dict[str, Any]) -> None:
-        log.warning("%s gave up our service %s: errno %s", self.address, obj.get("service"), obj.get("errno"))
+        log.warning(
+            "%s gave up our service %s: errno %s", self._address, obj.get("service"), obj.get("errno")
+        )
 
     def _on_shutdown(self, obj: dict[str, Any]) -> None:
-        log.info("%s leaves within %s s", self.address, obj.get("in_s"))
+        log.info("%s leaves within %s s", self._address, obj.get("in_s"))
 
     def _on_refreshed(self, obj: dict[str, Any]) -> None:
         self._schedule(obj.get("expires"))
@@ -162,9 +161,9 @@ class Conversation:
         try:
             token = fresh(self._token)
         except ConfigError as error:
-            log.warning("%s: cannot refresh the credential: %s", self.address, error)
+            log.warning("%s: cannot refresh the credential: %s", self._address, error)
         except Exception as error:  # what the caller's function raises must not end the loop's timer
-            log.warning("%s: cannot refresh the credential: %s", self.address, type(error).__name__)
+            log.warning("%s: cannot refresh the credential: %s", self._address, type(error).__name__)
         else:
             self.send(_encoder.encode({"type": "refresh", "token": token}))
 

@@ -14,7 +14,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 from websockets.typing import Origin, Subprotocol
 from websockets.uri import parse_uri
 
-from broker.errors import LinkBroken, LinkEnded, LinkError, ProtocolError
+from broker.errors import LinkBroken
 from broker.identity import PeerInfo
 from broker.transport.dialing import attempt, connect_tcp, converse
 from broker.transport.tls import shake_hands
@@ -81,7 +81,7 @@ async def _sealed(
     sock: socket.socket, web: WebSocketCodec, target: Target, context: ssl.SSLContext | None
 ) -> Codec:
     """``web``, within TLS where that is asked for."""
-    if not target.secure:
+    if target.scheme == "ws":
         return web
     session = Session(context or ssl.create_default_context(), target.host)
     try:
@@ -110,14 +110,4 @@ async def _welcome(sock: socket.socket, codec: Codec, web: WebSocketCodec) -> No
     if talk.welcomed and codec.failure is None:
         return
     web.feed_end()
-    failure = web.failure or codec.failure
-    if isinstance(failure, ProtocolError):
-        error: LinkError = LinkBroken(f"{talk.address}: {failure}", failure.errno)
-        error.final = True
-    elif failure is None or failure is not web.failure:  # nothing, or TLS said goodbye
-        error = LinkEnded(talk.cut_off())
-    else:
-        error = failure
-    if talk.again is not None:
-        error.final = not talk.again
-    raise error
+    raise web.end_of(web.failure or codec.failure)

@@ -7,7 +7,7 @@ import socket
 from typing import Final
 
 from broker.awake import Deadline
-from broker.errors import LinkBroken, LinkEnded, LinkError, ProtocolError, Untranslatable
+from broker.errors import LinkBroken, LinkError, ProtocolError, Untranslatable
 from broker.identity import PeerInfo
 from broker.transport.codec import Codec
 from broker.transport.link import Options
@@ -97,23 +97,19 @@ class WebSocketLink(StreamLink):
             self.abort(LinkBroken(text, errno.ETIMEDOUT))
 
     def _hung_up(self, text: str, number: int | None = None) -> LinkError:
-        return LinkEnded(self.talk.cut_off(), number)
+        return self._web.end_of(None)
 
     def _refuse(self, failure: ProtocolError | LinkError) -> None:
         """See ``StreamLink``. A gateway that sent no message is told so; nothing else is."""
+        error = self._web.end_of(failure)
         if isinstance(failure, LinkError):
-            # the gateway's close frame, or TLS said goodbye without one
-            self.abort(failure if failure is self._web.failure else self._hung_up(""))
-            return
-        error = LinkBroken(f"{self.peer.address}: {failure}", failure.errno)
-        error.final = True
-        self.outbox.discard()
-        self._leave(error, str(failure))
+            self.abort(error)
+        else:
+            self.outbox.discard()
+            self._leave(error, str(failure))
 
     def finish(self, error: LinkError) -> None:
         """See ``Link.finish``."""
-        if self.talk.again is not None and self.ended is None:
-            error.final = not self.talk.again
         self.talk.end()
         if self._watch is not None:
             self._watch.cancel()

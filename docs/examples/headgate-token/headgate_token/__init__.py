@@ -83,7 +83,7 @@ class TokenListener(HandshakeListener):
             options.refused(PeerInfo(stranger.address), denied, "unknown token")
         else:
             denied = options.admit(peer) or self._kept_from(peer, stranger.sock.fileno())
-        greeting.session.write(bytes((denied & 0xFF,)))
+        greeting.session.tls.write(bytes((denied & 0xFF,)))
         return None if denied else lambda: self._accept(_link(stranger.sock, greeting.session, peer, options))
 
 
