@@ -4,7 +4,6 @@
 
     address     endpoints, name resolution, what is loopback, where to listen
     dialing     names, addresses, keys, attempts
-    gate        who may connect
     forms       dialect and batches of one link
     limits      how long a connection may take for what
 

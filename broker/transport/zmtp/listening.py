@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import socket
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -9,18 +11,20 @@ from dataclasses import replace
 from typing import Any
 
 from broker.errors import ConfigError
+from broker.identity import PeerInfo
 from broker.sockets import peer_credentials
 from broker.transport import curve
 from broker.transport.handshaking import HandshakeListener, Stranger
 from broker.transport.link import Accept, Options
 from broker.transport.zeromq.address import Endpoint, contact, listening_at, parse
-from broker.transport.zeromq.gate import NO_CREDENTIALS, Gate, UidGidPid
 from broker.transport.zmtp import sockets
 from broker.transport.zmtp.boxes import KeyPair
 from broker.transport.zmtp.connection import Connection
 from broker.transport.zmtp.link import ZmtpLink
 from broker.transport.zmtp.mechanisms import CurveServer, Mechanism, Null
 from broker.wire.dialects import dialect
+
+log = logging.getLogger("headgate")
 
 
 class ConnectionListener(HandshakeListener[Connection]):
@@ -72,7 +76,6 @@ class ZmtpListener(ConnectionListener):
         keys = _keys_of(options)
         super().__init__(*sockets.listen(endpoint), uri, keys, options)
         self._accept = accept
-        self._gate = Gate(uri, options)
 
     def renew(self, extra: Mapping[str, Any]) -> ZmtpListener:
         """See ``Listener.renew``: keys are a connection's, so those that come from now on have the new ones."""
@@ -85,18 +88,32 @@ class ZmtpListener(ConnectionListener):
     def let_in(self, stranger: Stranger[Connection], key: str) -> Callable[[], object] | None:
         """See ``ConnectionListener``."""
         connection, sock = stranger.handshake, stranger.sock
-        peer = self._gate.judge(stranger.address, key, _origin(sock), stranger.address)
+        peer = self._admitted(stranger, key)
         if peer is None or self._kept_from(peer, sock.fileno()):
             return None
         # another connection may have the same identity: it is a name here, and no address as in a ROUTER
         return lambda: self._accept(ZmtpLink(sock, peer, self._options, connection, connection.identity))
 
-
-def _origin(sock: socket.socket) -> UidGidPid:
-    if sock.family != socket.AF_UNIX:
-        return NO_CREDENTIALS
-    pid, uid, gid = peer_credentials(sock)
-    return uid, gid, pid
+    def _admitted(self, stranger: Stranger[Connection], key: str) -> PeerInfo | None:
+        """Who it is, by its key or the kernel's word; None: it does not get in, which is told."""
+        options, address = self._options, stranger.address
+        local = stranger.sock.family == socket.AF_UNIX
+        if key:
+            peer = options.bearer(address, key)
+        elif local:
+            pid, uid, gid = peer_credentials(stranger.sock)
+            peer = PeerInfo(address, uid=uid, gid=gid, pid=pid, local=True)
+        else:
+            peer = PeerInfo(address)
+        if peer is None:
+            reason = f"unknown CURVE key {key}"
+            options.refused(PeerInfo(address, key=key, local=local), errno.EPERM, reason)
+        elif denied := options.admit(peer):
+            reason = f"not admitted (errno {denied})"
+        else:
+            return peer
+        log.warning("%s: refused %s: %s", self.address, address, reason)
+        return None
 
 
 def _keys_of(options: Options) -> KeyPair | None:

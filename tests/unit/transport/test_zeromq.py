@@ -162,11 +162,15 @@ def test_clients_carry_their_credentials():
 
 def test_an_unknown_key_is_refused_until_it_is_known():
     async def check():
-        keys = {PEER.public_key: PeerKey(3)}
-        async with listener(listening(keys)) as (address, accepting):
+        keys, told = {PEER.public_key: PeerKey(3)}, []
+        options = listening(keys)
+        options.refused = lambda peer, errnum, reason: told.append((peer.key, errnum, reason))
+        async with listener(options) as (address, accepting):
             with pytest.raises(LinkRefused, match="ZAP 400") as caught:
                 await zeromq.transport.dial(address, dialling(CLIENT))
             assert caught.value.errno == errno.EPERM
+            key = CLIENT.public_key
+            assert told == [(key, errno.EPERM, f"unknown CURVE key {key}")]
             keys[CLIENT.public_key] = PeerKey(4)
             link = await zeromq.transport.dial(address, dialling(CLIENT))
             link.start(Recorder())
