@@ -39,7 +39,7 @@ class ZmtpCodec:
     @property
     def owed(self) -> bool:
         """See ``Codec``."""
-        return bool(self._connection.owed)
+        return self._connection.owed
 
     def enable_batch(self) -> None:
         """See ``MessageForms``."""

@@ -30,8 +30,10 @@ HANDSHAKE_BYTES: Final = 4096
 PARTS_MAX: Final = 4096
 """Parts of one message; a Flux message has one for each hop and four more."""
 PING_CONTEXT_MAX: Final = 16
-OWED_BYTES: Final = 4 << 10
+PONGS_MAX: Final = 64
 """Answers to pings that may wait; a peer that pings on and reads none is cut off."""
+BESIDE_BYTES: Final = 256 << 10
+"""A larger box takes longer than others should wait for: where it may, it is opened (and sealed) beside the loop."""
 _PEERS: Final = (b"DEALER", b"ROUTER", b"REQ", b"REP")
 
 
@@ -54,22 +56,44 @@ class Connection:
     Attributes:
         state: see ``State``.
         failure: None, or why nothing more is read: a ProtocolError; of a dialer that was not let in ``Refused``.
-        owed: bytes that have to be sent, before anything that is sealed later.
         identity: the peer's; b"" where it says none.
+        opens_beside: whoever feeds looks at ``waits``, and has large boxes opened beside the loop.
     """
 
     def __init__(self, mechanism: Mechanism) -> None:
         self.mechanism = mechanism
         self.state = State.GREETING
         self.failure: ProtocolError | None = None
-        self.owed = bytearray(greeting(mechanism.name, as_server=mechanism.as_server))
         self.identity = b""
+        self.opens_beside = False
+        self._owed = bytearray(greeting(mechanism.name, as_server=mechanism.as_server))
+        self._pongs: list[bytes] = []  # sealed when they are sent: boxes have an order
         self._seals = mechanism.seals
         self._early = b""
         self._frames = FrameReader(HANDSHAKE_BYTES)
         self._max_bytes = 0
         self._parts: list[Part] = []
         self._size = 0
+        self._waiting: list[
+            tuple[int, Part]
+        ] = []  # frames, the first of which is to be opened beside the loop ...
+        self._opened: tuple[int, Part] | None = None  # ... and was
+        self._broken: ProtocolError | None = None  # what is behind them
+
+    @property
+    def owed(self) -> bool:
+        """Whether there is something to send that nobody asked for; it goes before anything that is sealed later."""
+        return bool(self._owed or self._pongs)
+
+    @property
+    def seals(self) -> bool:
+        """Whether frames are sealed."""
+        return self._seals is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether ``open_large`` is due, and ``feed(b"")`` behind it."""
+        return bool(self._waiting)
 
     @property
     def asks(self) -> bool:
@@ -79,7 +103,8 @@ class Connection:
     @property
     def pending_bytes(self) -> int:
         """Bytes held of what is not complete."""
-        return len(self._early) + self._frames.pending_bytes + self._size
+        waiting = sum(len(body) for _flags, body in self._waiting)
+        return len(self._early) + self._frames.pending_bytes + self._size + waiting
 
     @property
     def missing_bytes(self) -> int:
@@ -110,7 +135,7 @@ class Connection:
     def forget(self) -> None:
         """Let go of what has come and is not complete: nothing follows."""
         self._frames.forget()
-        self._parts, self._size, self._early = [], 0, b""
+        self._parts, self._size, self._early, self._waiting = [], 0, b"", []
 
     def _shake(self, data: bytes) -> None:
         self._early += data
@@ -162,7 +187,7 @@ class Connection:
 
     def _say(self, body: bytes) -> None:
         if body:
-            self.owed += command(body)
+            self._owed += command(body)
 
     def grant(self) -> None:
         """A server's: let the peer in."""
@@ -186,22 +211,39 @@ class Connection:
     def _read(self, data: bytes, out: list[list[Part]]) -> None:
         if self._early:
             data, self._early = self._early + data, b""
-        frames: list[tuple[int, Part]] = []
+        frames, self._waiting = self._waiting, []
+        if self._broken is None:
+            try:
+                self._frames.feed(data, frames)
+            except ProtocolError as error:  # what stands before a bad frame counts
+                self._broken = error
         seals = self._seals
+        for at, (flags, body) in enumerate(frames):
+            if seals is None:
+                part = bytes(body) if len(body) < COPIED_BYTES else body
+            elif self._opened is not None:
+                (flags, part), self._opened = self._opened, None
+            elif len(body) > BESIDE_BYTES and self.opens_beside:
+                self._waiting = frames[at:]
+                return
+            else:
+                flags, part = seals.open(flags, body)
+            if flags == 0 and not self._parts:  # as nearly all
+                out.append([part])
+            elif flags & COMMAND:
+                self._obey(bytes(part))
+            else:
+                self._add(part, flags & MORE, out)
+        if self._broken is not None:
+            raise self._broken
+
+    def open_large(self) -> None:
+        """Open the box that ``waits``, in any thread. Nothing else may be fed meanwhile."""
+        assert self._seals is not None
         try:
-            self._frames.feed(data, frames)
-        finally:  # what stands before a bad frame counts
-            for flags, body in frames:
-                if seals is not None:
-                    flags, part = seals.open(flags, body)
-                else:
-                    part = bytes(body) if len(body) < COPIED_BYTES else body
-                if flags == 0 and not self._parts:  # as nearly all
-                    out.append([part])
-                elif flags & COMMAND:
-                    self._obey(bytes(part))
-                else:
-                    self._add(part, flags & MORE, out)
+            self._opened = self._seals.open(*self._waiting[0])
+        except ProtocolError as failure:
+            self.failure = failure
 
     def _add(self, part: Part, more: int, out: list[list[Part]]) -> None:
         parts = self._parts
@@ -218,18 +260,17 @@ class Connection:
             out.append(parts)
 
     def _obey(self, body: bytes) -> None:
-        """A command between two messages; those that we do not know are passed over (RFC 37)."""
-        if self._parts:
-            raise DecodeError("a command between the parts of a message")
+        """A command; those that we do not know are passed over (RFC 37).
+
+        It should come between two messages. libzmq puts its pings between the parts of one, too, whenever they are due.
+        """
         name, data = split_command(body)
         if name == b"PING":
             if not 2 <= len(data) <= 2 + PING_CONTEXT_MAX:
                 raise DecodeError(f"a PING of {len(data)} bytes, expected 2 to {2 + PING_CONTEXT_MAX}")
-            if len(self.owed) > OWED_BYTES:
+            if len(self._pongs) >= PONGS_MAX:
                 raise DecodeError("pings whose answers are not read")
-            pong: list[Part | bytearray] = []
-            self.frame(COMMAND, (b"\x04PONG", data[2:]), pong)
-            self.owed += b"".join(pong)
+            self._pongs.append(b"\x04PONG" + data[2:])
         elif name == b"ERROR":
             raise DecodeError("an ERROR behind the handshake")
 
@@ -251,5 +292,8 @@ class Connection:
 
     def take_owed(self) -> bytes:
         """What has to be sent now, which is forgotten here."""
-        owed, self.owed = bytes(self.owed), bytearray()
-        return owed
+        out: list[Part | bytearray] = [self._owed]
+        pongs, self._owed, self._pongs = self._pongs, bytearray(), []
+        for pong in pongs:
+            self.frame(COMMAND, (pong,), out)
+        return b"".join(out)
