@@ -136,7 +136,7 @@ class Pipe:
         self.lock = threading.RLock()
         self._out: list[Part | bytearray] = []
         self._size = 0
-        self._rest: bytes | memoryview = b""
+        self._rest: Part = b""
         self._turns = turns
         self._share = SHARE_BYTES if turns is not None else READ_BYTES
         self._wanted = self._reading = self._waits = self._writing = self._over = False
@@ -234,7 +234,7 @@ class Pipe:
         if connection.owed:  # was made before, and comes before
             out.append(connection.take_owed())
         if flags:
-            connection.frame(flags, parts[:1], out)
+            connection.frame(flags, parts, out)
         else:
             connection.encode(parts, out)
 
@@ -254,7 +254,7 @@ class Pipe:
             if self._connection.owed:
                 out.append(self._connection.take_owed())
             if out:
-                data = out[0] if len(out) == 1 else b"".join(out)
+                data = b"".join(out) if len(out) != 1 or isinstance(out[0], memoryview) else out[0]
                 out.clear()
                 self._size = 0
                 self._send(data)
@@ -264,7 +264,7 @@ class Pipe:
         self.write()
         self._await_room(bool(self._rest))
 
-    def _send(self, data: bytes | bytearray | memoryview) -> None:
+    def _send(self, data: Part | bytearray) -> None:
         """What the kernel does not take becomes the rest; nothing does where the peer has gone: it misses nothing."""
         sent = len(data)
         if self.lost is None:
@@ -306,15 +306,15 @@ class Pipe:
         with self.lock:
             self.write()
             if not self._over:
+                rest = self._rest
                 self._release()
-                Leaving(self._loop, self._sock, self._rest, deque(), _nothing)
+                Leaving(self._loop, self._sock, rest, deque(), _nothing)
 
     def abort(self) -> None:
         """End it at once; harmless twice."""
         with self.lock:
             if not self._over:
                 self._release()
-                self._rest = b""
                 self._sock.close()
 
     def _end(self, error: LinkError) -> None:
@@ -325,6 +325,7 @@ class Pipe:
     def _release(self) -> None:
         self._over = True
         self._connection.forget()
+        self._out, self._rest = [], b""
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
 
