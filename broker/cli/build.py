@@ -20,7 +20,7 @@ SAMPLES: Final = (
     "broker.routing.router",
     "broker.transport.batching",
     "broker.transport.zeromq.forms",
-    "broker.transport.zmtp.connection",
+    "broker.transport.zeromq.connection",
     "broker.wire.decoding",
     "broker.wire.message",
     "gateway.codecs.binary",

@@ -308,7 +308,7 @@ def _certificate(path: str, settings: Settings, rank: int) -> Finding:
 
 def box_speed() -> Finding:
     """Time the libsodium that CURVE uses: one without its fast code makes every tree link forty times slower."""
-    from broker.transport.zmtp import boxes
+    from broker.transport.zeromq import boxes
 
     took = boxes.speed()
     if took > boxes.SLOW_US:

@@ -22,7 +22,7 @@ batch hands that list on (``_settle``; see ``routing.recording``).
 
 Its response comes back the same way through ``Router.response``: the top hop names the origin, ``pending`` proves
 that it was asked for, the hop is popped. A request for a built-in service ends in ``_own`` and takes ``work`` to
-``Dispatcher.deliver``; events take ``Events.receive``. Where the port is ZeroMQ's, ``zmtp.codec`` stands for
+``Dispatcher.deliver``; events take ``Events.receive``. Where the port is ZeroMQ's, ``zeromq.codec`` stands for
 ``FluxCodec``.
 """
 

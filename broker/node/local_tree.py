@@ -219,11 +219,6 @@ def _preload() -> None:
     import ctypes  # noqa: F401 - loaded, not used
     import pwd  # noqa: F401 - the same
 
-    import broker.node.bootstrap
-    import broker.transport.unix
-    import broker.transport.zeromq.dialing
-    import broker.transport.zmtp.dialing  # noqa: F401 - the same
-
 
 def _become(settings: Settings, pipe: int, launcher: int, beside: Beside | None) -> None:
     """Turn this forked process into a rank; never returns."""

@@ -12,8 +12,7 @@
 ``batching``  many framed messages in one of ZeroMQ
 ``unix``      UNIX stream sockets: SO_PEERCRED, framing, a byte as handshake
 ``curve``     certificates in the ZPL format
-``zeromq``    tcp and ipc: ROUTER and DEALER with CURVE as libzmq has them
-``zmtp``      the same on the event loop
+``zeromq``    tcp and ipc: ZMTP 3.1 with CURVE, as libzmq speaks it
 ``tls``       mutual TLS over TCP, and TLS for any codec
 ``websocket`` to a gateway; dials only
 """

@@ -3,7 +3,7 @@
 ::
 
     FluxCodec            frames back to back (RFC 3, "Message Framing and Security"): UNIX sockets
-    zmtp.codec           ZMTP 3.1 with NULL or CURVE: tcp and ipc
+    zeromq.codec           ZMTP 3.1 with NULL or CURVE: tcp and ipc
     websocket.codec      framed messages in the binary messages of RFC 6455: ws and wss
     tls.layer            any of these, sealed by TLS: tls and wss
 

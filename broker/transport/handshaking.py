@@ -19,9 +19,9 @@ from typing import Final, Generic, Protocol, TypeVar
 from broker.schemes import listening_host
 from broker.transport.accepting import StreamListener
 from broker.transport.link import Options
+from broker.transport.zeromq import sockets
 from broker.transport.zeromq.address import contact, named, parse
 from broker.transport.zeromq.limits import HANDSHAKE_MS
-from broker.transport.zmtp import sockets
 
 log = logging.getLogger("headgate")
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.transport.zmtp.connection import State
-from broker.transport.zmtp.frames import COMMAND
+from broker.transport.zeromq.connection import State
+from broker.transport.zeromq.frames import COMMAND
 from tests.unit.transport.zmtp import CAP, PAIRS, encoded, frame, opened
 
 PARTS = st.one_of(

@@ -18,7 +18,7 @@ from broker.errors import LinkClosed, LinkError
 from broker.testing.harness import Recorder
 from broker.transport import curve, zeromq
 from broker.transport.link import Options
-from broker.transport.zmtp.frames import greeting
+from broker.transport.zeromq.frames import greeting
 from broker.wire.message import RESPONSE, event, request
 from broker.wire.payload import encode_json
 from tests.live.brokers import eventually, one_broker

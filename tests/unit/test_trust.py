@@ -20,7 +20,7 @@ from broker.oslo.service import asking
 from broker.transport.link import Options
 from broker.transport.zeromq import dialing
 from broker.transport.zeromq.address import check_trust, parse
-from broker.transport.zmtp.dialing import open_connection
+from broker.transport.zeromq.dialing import open_connection
 from broker.wire.framing import Splitter, frame
 from broker.wire.message import response
 from broker.wire.payload import encode_json

@@ -19,8 +19,8 @@ from broker.nfp.names import Command, Sender
 from broker.nfp.opening import broker_of, read_any
 from broker.nfp.peer.channel import Receiver
 from broker.transport.batching import Part
-from broker.transport.zmtp.connection import Connection as Opened
-from broker.transport.zmtp.pipe import Pipe
+from broker.transport.zeromq.connection import Connection as Opened
+from broker.transport.zeromq.pipe import Pipe
 
 if TYPE_CHECKING:
     from broker.nfp.peer.dealer import DealerChannel

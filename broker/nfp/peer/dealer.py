@@ -30,7 +30,7 @@ from broker.nfp.peer.keys import check_name
 from broker.transport.curve import Certificate, CurveClient
 from broker.transport.leaving import all_left
 from broker.transport.zeromq.address import check_secrecy, check_trust, parse, resolve
-from broker.transport.zmtp.dialing import open_connection
+from broker.transport.zeromq.dialing import open_connection
 
 log = logging.getLogger("headgate")
 OPEN_TIMEOUT_S: Final = 0.5

@@ -16,7 +16,7 @@ The walk of a message::
     outbox      a bounded queue whose messages may wait for a commit
     flusher     at the end of a turn of the loop: what it wrote down is committed once, every touched peer flushed once
 
-ZeroMQ is spoken on the loop (``transport.zmtp``); a connection is one object from its handshake on.
+ZeroMQ is spoken on the loop (``transport.zeromq``); a connection is one object from its handshake on.
 
 Connections and names::
 

@@ -11,7 +11,7 @@ from broker.nfp.names import Command
 from broker.nfp.principal import Principal
 from broker.nfp.server.outbox import LESSER, QueuedPeer, Waiting
 from broker.transport.batching import Part
-from broker.transport.zmtp.pipe import Pipe
+from broker.transport.zeromq.pipe import Pipe
 
 if TYPE_CHECKING:
     from broker.nfp.server.router import NfpRouter

@@ -32,11 +32,11 @@ from broker.transport.batching import Part
 from broker.transport.curve import CurveServer
 from broker.transport.handshaking import Stranger, host_of
 from broker.transport.link import Options
+from broker.transport.zeromq import sockets
 from broker.transport.zeromq.address import Endpoint
-from broker.transport.zmtp import sockets
-from broker.transport.zmtp.connection import Connection
-from broker.transport.zmtp.listening import ConnectionListener, pair_of
-from broker.transport.zmtp.pipe import Pipe, Turns
+from broker.transport.zeromq.connection import Connection
+from broker.transport.zeromq.listening import ConnectionListener, pair_of
+from broker.transport.zeromq.pipe import Pipe, Turns
 
 log = logging.getLogger("headgate")
 BACKLOG: Final = 4096

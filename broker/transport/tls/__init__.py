@@ -29,7 +29,7 @@ from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.stream import StreamLink
 from broker.transport.tls.certificates import client_context, peer_of, server_context
 from broker.transport.tls.layer import Session, TlsCodec
-from broker.transport.zmtp.sockets import tune
+from broker.transport.zeromq.sockets import tune
 
 log = logging.getLogger("headgate")
 

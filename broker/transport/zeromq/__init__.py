@@ -1,13 +1,23 @@
-"""ROUTER and DEALER with CURVE (ZMTP 3.1): the tree links of Flux, over ``tcp://HOST:PORT`` and ``ipc://PATH``.
+"""ZeroMQ on the event loop, over ``tcp://HOST:PORT`` and ``ipc://PATH``: ZMTP 3.1 (ZeroMQ RFC 37) with NULL and CURVE
+(RFC 26), for the links of the tree and for NFP.
 
 ::
 
-    address     endpoints, name resolution, what is loopback, where to listen
-    dialing     names, addresses, keys, attempts
+    frames      greeting, frames, commands and metadata as bytes
+    boxes       what CURVE seals and opens with (libsodium)
+    mechanisms  the handshakes of NULL and CURVE, either side
+    connection  one connection, sans I/O: greeting, handshake, messages
     forms       dialect and batches of one link
-    limits      how long a connection may take for what
+    codec       a connection as the codec of a ``stream.StreamLink``
+    link        that link
+    pipe        a connection and its socket, for who keeps what waits in an outbox of its own (NFP)
+    address     endpoints, name resolution, what is loopback, where to listen
+    sockets     listening and connected sockets of tcp and ipc; limits: how long a connection may take for what
+    listening   listeners: who may come
+    dialing     names, addresses, keys, attempts
 
-The room ``zmtp`` speaks.
+It speaks to libzmq and to itself. What it does not: other mechanisms, ZMTP before 3.0, and the pings of a dialer of its
+own, but where NFP asks whether a peer is still there; it answers those of others.
 
 ``Options.extra`` of a listener: ``curve`` (CurveServer), ``batch`` (bool); ``Options.keys`` are Z85.
 ``Options.extra`` of a dialer: ``curve`` (CurveClient), ``identity`` (bytes, default 36 characters of a random uuid),
@@ -41,7 +51,7 @@ class ZeromqTransport:
         Raises:
             ConfigError: bad address, in use, no permission, or plaintext off loopback.
         """
-        from broker.transport.zmtp.listening import ZmtpListener
+        from broker.transport.zeromq.listening import ZmtpListener
 
         return ZmtpListener(uri, accept, options)
 

@@ -1,4 +1,4 @@
-"""Dialling: names, addresses, keys and attempts.
+"""Dialling: names, addresses, keys and attempts; one attempt at one address.
 
 Whoever dialled decides about joining again when a link has ended. While nobody answers, ``dial`` tries again by itself,
 waiting a random time up to a bound that doubles (full jitter), so that the children of a parent that restarts do not
@@ -9,15 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
+import uuid
 from dataclasses import replace
 from typing import Final
 
 from broker.backoff import Backoff
 from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused
-from broker.transport.curve import CurveClient
+from broker.identity import PeerInfo
+from broker.secret import masked
+from broker.transport import curve
+from broker.transport.dialing import attempt, converse
 from broker.transport.link import Link, Options
-from broker.transport.zeromq.address import Endpoint, check_secrecy, check_trust, parse, resolve
-from broker.transport.zmtp.dialing import open_link
+from broker.transport.zeromq import sockets
+from broker.transport.zeromq.address import Endpoint, check_secrecy, check_trust, parse, resolve, unproven
+from broker.transport.zeromq.connection import Connection, State
+from broker.transport.zeromq.frames import Mismatch
+from broker.transport.zeromq.limits import CONNECT_MS, HANDSHAKE_MS
+from broker.transport.zeromq.link import ZmtpLink
+from broker.transport.zeromq.listening import pair_of
+from broker.transport.zeromq.mechanisms import CurveClient, Mechanism, Null, Refused
 from broker.wire.dialects import dialect
 
 BACKOFF_S: Final = 0.05
@@ -64,10 +75,10 @@ async def dial(uri: str, options: Options) -> Link:
 
 def _keys(options: Options) -> list[Options]:
     """``options`` for each key the listener may have: who has another one hangs up in the middle of the handshake."""
-    curve = options.extra.get("curve")
-    if not isinstance(curve, CurveClient) or curve.next_key is None:
+    told = options.extra.get("curve")
+    if not isinstance(told, curve.CurveClient) or told.next_key is None:
         return [options]
-    other = replace(curve, server_key=curve.next_key)
+    other = replace(told, server_key=told.next_key)
     return [options, replace(options, extra={**options.extra, "curve": other})]
 
 
@@ -105,3 +116,78 @@ async def _open(endpoint: Endpoint, uri: str, options: Options, deadline: float)
             return await open_link(endpoint, uri, options)
     except TimeoutError as error:
         raise LinkBroken(f"{uri}: no handshake in time", errno.ETIMEDOUT) from error
+
+
+async def open_link(endpoint: Endpoint, uri: str, options: Options) -> Link:
+    """A link to a resolved ``endpoint``.
+
+    Raises:
+        LinkError: see ``open_connection``.
+        ConfigError: the certificate cannot be used.
+    """
+    identity: bytes = options.extra.get("identity") or str(uuid.uuid4()).encode()
+    told = curve.client_of(options.extra.get("curve"))
+    sock, connection = await open_connection(endpoint, masked(uri), told, identity)
+    peer = PeerInfo(uri, key=told.server_key if told is not None else None, local=endpoint.scheme == "ipc")
+    return ZmtpLink(sock, peer, options, connection, identity)
+
+
+async def open_connection(
+    endpoint: Endpoint, uri: str, told: curve.CurveClient | None, identity: bytes
+) -> tuple[socket.socket, Connection]:
+    """Connect to a resolved ``endpoint``, as a DEALER, and shake hands. ``uri`` is what errors call it.
+
+    Raises:
+        LinkRefused: the peer does not let us in, is nobody whom we trust, or speaks otherwise.
+        LinkBroken: nobody there, or no answer in time.
+        LinkEnded: it hung up in the middle, as who has another key does.
+    """
+    connection = Connection(_mechanism(told, {b"Socket-Type": b"DEALER", b"Identity": identity}))
+    sock = await _connect(endpoint, uri, proven=unproven(endpoint, told) is None)
+    async with attempt(uri, HANDSHAKE_MS / 1000, "handshake") as opened:  # who listens may be frozen
+        opened.enter_context(sock)
+        await shake_hands(sock, connection, uri)
+    return sock, connection
+
+
+def _mechanism(told: curve.CurveClient | None, properties: dict[bytes, bytes]) -> Mechanism:
+    if told is None:
+        return Null(properties, as_server=False)
+    return CurveClient(properties, pair_of(told.certificate), curve.raw_key(told.server_key))
+
+
+async def _connect(endpoint: Endpoint, uri: str, *, proven: bool) -> socket.socket:
+    try:
+        async with asyncio.timeout(CONNECT_MS / 1000):
+            return await sockets.connect(endpoint, proven=proven)
+    except TimeoutError as error:
+        raise LinkBroken(f"{uri}: connection refused or unreachable", errno.ECONNREFUSED) from error
+    except OSError as error:
+        text = f"{uri}: connection refused or unreachable ({error.strerror or error})"
+        raise LinkBroken(text, errno.ECONNREFUSED) from error
+
+
+async def shake_hands(sock: socket.socket, connection: Connection, uri: str) -> None:
+    """Open ``connection``, the side that dials.
+
+    Raises:
+        LinkRefused: the peer does not let us in, or speaks otherwise.
+        LinkEnded: it hung up in the middle, as who has another key does.
+    """
+    try:
+        await converse(
+            sock,
+            connection.take_owed,
+            connection.feed,
+            lambda: connection.failure or connection.state is State.OPEN,
+        )
+    except OSError as error:
+        raise LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET) from error
+    failure = connection.failure
+    if isinstance(failure, Refused):
+        why = "our key or user is not on its list, or may not have a connection now"
+        raise LinkRefused(f"{uri} refused us: ZAP {failure.reason}, {why}", errno.EPERM)
+    if isinstance(failure, Mismatch):
+        raise LinkRefused(f"{uri}: one side speaks CURVE and the other plaintext ({failure})", errno.EPROTO)
+    if failure is not None:
+        raise LinkRefused(f"{uri} breaks the ZMTP handshake ({failure})", errno.EPROTO)

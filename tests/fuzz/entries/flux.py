@@ -18,10 +18,10 @@ from broker.node.overlay.status import Status
 from broker.services import idset, ring
 from broker.transport.batching import is_framed
 from broker.transport.link import Options
+from broker.transport.zeromq import frames
+from broker.transport.zeromq.connection import Connection, State
 from broker.transport.zeromq.forms import MessageForms
-from broker.transport.zmtp import frames
-from broker.transport.zmtp.connection import Connection, State
-from broker.transport.zmtp.mechanisms import Null
+from broker.transport.zeromq.mechanisms import Null
 from broker.wire import payload, topic
 from broker.wire.decoding import decode, decode_large, from_parts
 from broker.wire.framing import Splitter

@@ -19,7 +19,7 @@ from broker.cli.reach import reach
 from broker.errors import LinkRefused
 from broker.settings import Settings
 from broker.transport import curve
-from broker.transport.zmtp import boxes
+from broker.transport.zeromq import boxes
 
 LOOKED_AT = cache(diagnosis.packages)
 """What costs most of a call and is the same at each."""

@@ -15,7 +15,7 @@ from broker.transport.leaving import Leaving
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.stream import READ_BYTES, StreamLink
-from broker.transport.zmtp.codec import ZmtpCodec
+from broker.transport.zeromq.codec import ZmtpCodec
 from broker.wire.framing import Splitter
 from broker.wire.message import event, request, response
 from tests.unit.transport.zmtp import opened

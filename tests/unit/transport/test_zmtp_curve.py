@@ -3,10 +3,10 @@
 import pytest
 
 from broker.errors import DecodeError
-from broker.transport.zmtp.boxes import new_pair, open_box, seal, shared
-from broker.transport.zmtp.connection import Connection, State
-from broker.transport.zmtp.frames import COMMAND, MORE, command, head_of, pack_metadata
-from broker.transport.zmtp.mechanisms import (
+from broker.transport.zeromq.boxes import new_pair, open_box, seal, shared
+from broker.transport.zeromq.connection import Connection, State
+from broker.transport.zeromq.frames import COMMAND, MORE, command, head_of, pack_metadata
+from broker.transport.zeromq.mechanisms import (
     HELLO_BYTES,
     WELCOME_BYTES,
     Boxes,

@@ -3,8 +3,8 @@
 import pytest
 
 from broker.errors import DecodeError, MessageTooLarge, ProtocolError
-from broker.transport.zmtp.connection import Connection, State
-from broker.transport.zmtp.frames import (
+from broker.transport.zeromq.connection import Connection, State
+from broker.transport.zeromq.frames import (
     COMMAND,
     MORE,
     FrameReader,
@@ -19,7 +19,7 @@ from broker.transport.zmtp.frames import (
     split_command,
     unpack_metadata,
 )
-from broker.transport.zmtp.mechanisms import Null
+from broker.transport.zeromq.mechanisms import Null
 from tests.tables import for_each
 from tests.unit.transport.zmtp import PARENT
 

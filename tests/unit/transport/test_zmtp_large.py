@@ -10,8 +10,8 @@ import zmq
 from broker.errors import LinkBroken
 from broker.testing.harness import PATIENCE_S, Recorder, send_all, topics
 from broker.transport import zeromq
-from broker.transport.zmtp import mechanisms
-from broker.transport.zmtp.connection import BESIDE_BYTES
+from broker.transport.zeromq import mechanisms
+from broker.transport.zeromq.connection import BESIDE_BYTES
 from broker.wire.message import event
 from tests.unit.transport.raw import PEER, dialling, listener, listening, raw, reply_to
 

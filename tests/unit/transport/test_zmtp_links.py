@@ -18,9 +18,9 @@ from broker.transport import curve, handshaking, zeromq
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.reserve import DescriptorReserve
-from broker.transport.zmtp.codec import RECORD_BYTES
-from broker.transport.zmtp.frames import greeting
-from broker.transport.zmtp.link import ZmtpLink
+from broker.transport.zeromq.codec import RECORD_BYTES
+from broker.transport.zeromq.frames import greeting
+from broker.transport.zeromq.link import ZmtpLink
 from broker.wire.message import Message, event, request, response
 from tests.unit.transport.raw import CLIENT, PEER, SERVER, UUID, dialling, listener, listening, raw, reply_to
 from tests.unit.transport.zmtp import PAIRS, encoded, shake_hands

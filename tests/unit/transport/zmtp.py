@@ -1,9 +1,9 @@
 """Both ends of a ZMTP connection in memory."""
 
-from broker.transport.zmtp.boxes import KeyPair, new_pair
-from broker.transport.zmtp.connection import Connection, State
-from broker.transport.zmtp.frames import FrameReader
-from broker.transport.zmtp.mechanisms import Boxes, CurveClient, CurveServer, Null
+from broker.transport.zeromq.boxes import KeyPair, new_pair
+from broker.transport.zeromq.connection import Connection, State
+from broker.transport.zeromq.frames import FrameReader
+from broker.transport.zeromq.mechanisms import Boxes, CurveClient, CurveServer, Null
 
 SERVER, CLIENT, STRANGER = new_pair(), new_pair(), new_pair()
 CAP = 1 << 20

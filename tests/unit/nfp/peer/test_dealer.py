@@ -17,7 +17,7 @@ from broker.nfp.peer import connection, dealer
 from broker.nfp.peer.dealer import DealerChannel
 from broker.nfp.targets import ANY
 from broker.transport.curve import generate
-from broker.transport.zmtp.dialing import open_connection
+from broker.transport.zeromq.dialing import open_connection
 from tests.live.ports import free_endpoint
 from tests.unit.nfp.peer.raw_broker import PATIENCE_S, RawBroker, until
 

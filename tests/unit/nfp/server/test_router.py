@@ -14,12 +14,12 @@ from broker.nfp.server import flusher
 from broker.nfp.server.outbox import QueueLimits
 from broker.transport import curve
 from broker.transport.batching import ALONE_BYTES
+from broker.transport.zeromq import sockets
 from broker.transport.zeromq.address import parse
-from broker.transport.zmtp import sockets
-from broker.transport.zmtp.connection import PARTS_MAX, Connection
-from broker.transport.zmtp.dialing import shake_hands
-from broker.transport.zmtp.listening import pair_of
-from broker.transport.zmtp.mechanisms import CurveClient
+from broker.transport.zeromq.connection import PARTS_MAX, Connection
+from broker.transport.zeromq.dialing import shake_hands
+from broker.transport.zeromq.listening import pair_of
+from broker.transport.zeromq.mechanisms import CurveClient
 from tests.unit.nfp.server.stage import KEY, OTHER, SERVER, received, stage, until
 
 HELLO = [b"", b"hello"]

@@ -10,8 +10,8 @@ from typing import Any, Final
 from broker.errors import LinkError, ProtocolError, Untranslatable
 from broker.transport.batching import Form, Part
 from broker.transport.link import Options
+from broker.transport.zeromq.connection import Connection
 from broker.transport.zeromq.forms import MessageForms
-from broker.transport.zmtp.connection import Connection
 from broker.wire.message import Message
 
 RECORD_BYTES: Final = 64 << 10

@@ -18,8 +18,8 @@ from typing import Final, Protocol
 from broker.errors import LinkBroken, LinkEnded, LinkError
 from broker.transport.batching import Part
 from broker.transport.leaving import Leaving
-from broker.transport.zmtp.connection import Connection
-from broker.transport.zmtp.frames import COMMAND
+from broker.transport.zeromq.connection import Connection
+from broker.transport.zeromq.frames import COMMAND
 
 log = logging.getLogger("headgate")
 READ_BYTES: Final = 16 << 10

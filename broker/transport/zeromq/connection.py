@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.errors import DecodeError, MessageTooLarge, ProtocolError
 from broker.transport.batching import Part
-from broker.transport.zmtp.frames import (
+from broker.transport.zeromq.frames import (
     COMMAND,
     COPIED_BYTES,
     GREETING_BYTES,
@@ -23,7 +23,7 @@ from broker.transport.zmtp.frames import (
     head_of,
     split_command,
 )
-from broker.transport.zmtp.mechanisms import MESSAGE_OVERHEAD, Mechanism, Refused, refusal
+from broker.transport.zeromq.mechanisms import MESSAGE_OVERHEAD, Mechanism, Refused, refusal
 
 HANDSHAKE_BYTES: Final = 4096
 """The largest command of a handshake; libzmq's INITIATE has about 300."""

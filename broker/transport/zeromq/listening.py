@@ -16,12 +16,12 @@ from broker.sockets import peer_credentials
 from broker.transport import curve
 from broker.transport.handshaking import HandshakeListener, Stranger
 from broker.transport.link import Accept, Options
+from broker.transport.zeromq import sockets
 from broker.transport.zeromq.address import Endpoint, contact, listening_at, parse
-from broker.transport.zmtp import sockets
-from broker.transport.zmtp.boxes import KeyPair
-from broker.transport.zmtp.connection import Connection
-from broker.transport.zmtp.link import ZmtpLink
-from broker.transport.zmtp.mechanisms import CurveServer, Mechanism, Null
+from broker.transport.zeromq.boxes import KeyPair
+from broker.transport.zeromq.connection import Connection
+from broker.transport.zeromq.link import ZmtpLink
+from broker.transport.zeromq.mechanisms import CurveServer, Mechanism, Null
 from broker.wire.dialects import dialect
 
 log = logging.getLogger("headgate")

@@ -16,8 +16,8 @@ from broker.identity import PeerInfo
 from broker.transport.batching import ALONE_BYTES, Form, form_size, form_type
 from broker.transport.link import Options
 from broker.transport.stream import WRITE_BYTES, StreamLink
-from broker.transport.zmtp.codec import ZmtpCodec
-from broker.transport.zmtp.connection import BESIDE_BYTES, Connection
+from broker.transport.zeromq.codec import ZmtpCodec
+from broker.transport.zeromq.connection import BESIDE_BYTES, Connection
 from broker.wire.message import MARK, REQUEST, control
 
 if TYPE_CHECKING:

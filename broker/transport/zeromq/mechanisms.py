@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 from broker.errors import DecodeError, ProtocolError
 from broker.transport.batching import Part
-from broker.transport.zmtp.boxes import (
+from broker.transport.zeromq.boxes import (
     MAC_BYTES,
     KeyPair,
     new_pair,
@@ -37,7 +37,7 @@ from broker.transport.zmtp.boxes import (
     seal_in_place,
     shared,
 )
-from broker.transport.zmtp.frames import (
+from broker.transport.zeromq.frames import (
     COPIED_BYTES,
     error,
     head_of,
