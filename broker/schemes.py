@@ -56,8 +56,9 @@ class Capabilities:
     """The encodings of messages it carries (``Options.dialect``)."""
     strict_rfc3: bool = False
     """It can write the form of the text (``Options.strict_rfc3``)."""
-    proves: tuple[Literal["uid", "key"], ...] = ()
-    """What its handshake proves of a peer: its userid on this machine, a key of ``Options.keys``, or nothing."""
+    proves: tuple[Literal["uid", "key", "user"], ...] = ()
+    """What its handshake proves of a peer: its userid on this machine, a key of ``Options.keys``, a user whom it knows
+    by itself, or nothing."""
     protection: Literal["none", "curve", "own"] = "none"
     """Whether a network between can read or change what passes: it can (``none``), it cannot where ``tree.curve_cert``
     is set (``curve``), it never can, or the transport asks for ``insecure`` itself (``own``)."""
@@ -73,7 +74,7 @@ class Capabilities:
 
     def proves_keys(self, curve: bool) -> bool:
         """Whether a peer has to have a key that is known; ``curve``: ``tree.curve_cert`` is set."""
-        return "key" in self.proves and (curve or self.protection == "own")
+        return "key" in self.proves and (curve or self.protection != "curve")
 
     def is_plaintext(self, uri: str, curve: bool) -> bool:
         """Whether other machines could read what passes at ``uri``; ``curve``: ``tree.curve_cert`` is set."""

@@ -15,5 +15,5 @@ def closed_doors(settings: Settings) -> Iterator[str]:
         if can.proves_keys(settings.tree.curve_cert is not None):
             if not settings.clients:
                 yield f"{where}: it wants keys, and there are no [[clients]]"
-        elif "uid" not in can.proves:
+        elif not {"uid", "user"} & {*can.proves}:
             yield f"{where}: plaintext does not say who a peer is; set tree.curve_cert and list keys in [[clients]]"

@@ -235,7 +235,7 @@ def _keys(settings: Settings) -> Iterator[Problem]:
         if client.public_key in owners:
             yield saw(path, client.public_key, f"a key of its own: this is {owners[client.public_key]}")
         owners[client.public_key] = "the key of another client"
-    if settings.clients and not _curve(settings) and not any(door.protection == "own" for door in doors):
+    if settings.clients and not _curve(settings) and not any(door.protection != "curve" for door in doors):
         yield Problem(
             ("clients",),
             "saw client keys without tree.curve_cert, expected it, or a [[listen]] whose transport checks keys",
@@ -244,7 +244,7 @@ def _keys(settings: Settings) -> Iterator[Problem]:
 
 def _key_form(path: KeyPath, key: str, doors: list[Capabilities]) -> Iterator[Problem]:
     """A key is one of CURVE, unless a transport that it may be for has others."""
-    others = [door for door in doors if door.protection == "own"]
+    others = [door for door in doors if door.protection != "curve"]
     expected = [door.check_key(key) for door in others]
     if not others:
         yield from check_key(path, key)

@@ -22,8 +22,11 @@ from broker.testing.harness import (
     send_all,
     topics,
 )
+from broker.transport.batching import form_type
 from broker.transport.link import Link
+from broker.transport.stream import StreamLink
 from broker.wire.message import (
+    EVENT,
     Message,
     event,
 )
@@ -254,8 +257,15 @@ async def check_capabilities(harness: Harness) -> None:
         assert isinstance(can.is_exposed(uri), bool)
         assert peer.address
         assert peer.rank is None or can.tree, "only a transport that may join brokers gives a rank"
+        if isinstance(pair.near, StreamLink):
+            said = form_type(pair.near.form(event("e")))
+            assert said == EVENT, (
+                f"the outbox reads the type of a form: {said}, of an event; change bytes in `encode`"
+            )
         if peer.uid is not None:
             assert "uid" in can.proves
+        if peer.user is not None and peer.key is None:
+            assert "user" in can.proves, "a user without a key is one that the transport knows by itself"
         if peer.key is not None:
             assert "key" in can.proves
             assert can.check_key(peer.key) == ""

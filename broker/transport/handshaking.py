@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
+from broker.identity import PeerInfo
 from broker.schemes import listening_host
 from broker.transport.accepting import StreamListener
 from broker.transport.link import Options
@@ -58,7 +59,11 @@ Shaking = TypeVar("Shaking", bound=Handshake)
 
 
 class Stranger(Generic[Shaking]):
-    """One connection until it is a link."""
+    """One connection until it is a link.
+
+    Attributes:
+        sock: its socket. address: what logs call it. handshake: as ``begin`` made it.
+    """
 
     __slots__ = ("_listener", "_timer", "address", "data", "handshake", "sock")
 
@@ -152,6 +157,11 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
     def tune(self, sock: socket.socket) -> None:
         """A connection has come."""
         sockets.tune(sock)
+
+    def refuse(self, peer: PeerInfo, number: int, reason: str) -> None:
+        """Tell of ``peer``, whom the transport itself turns away: with a key that nobody knows, for example."""
+        log.warning("%s: refused %s: %s", self.address, peer.address, reason)
+        self._options.refused(peer, number, reason)
 
     def tell_failure(self, stranger: Stranger[Shaking], why: str) -> None:
         """A handshake has failed."""

@@ -81,6 +81,11 @@ class StreamLink(Link):
         self._early = codec.early
         self._lost: LinkError | None = None
 
+    def form(self, message: Message) -> Form:
+        """What waits in the outbox for ``message``. Raises Untranslatable."""
+        form: Form = self._codec.form(message)
+        return form
+
     def enable_batch(self) -> None:
         """See ``Link.enable_batch``."""
         self._codec.enable_batch()

@@ -100,9 +100,8 @@ class TlsListener(HandshakeListener[Session]):
         try:
             peer = peer_of(session.tls, stranger.address, options)
         except LinkRefused as refusal:
-            log.warning("%s: %s", self.address, refusal)
             peer, denied = PeerInfo(stranger.address), errno.EPERM
-            options.refused(peer, denied, str(refusal))
+            self.refuse(peer, denied, str(refusal))
         else:
             denied = options.admit(peer) or self._kept_from(peer, stranger.sock.fileno())
         session.tls.write(bytes((denied & 0xFF,)))

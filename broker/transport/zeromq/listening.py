@@ -106,13 +106,11 @@ class ZmtpListener(ConnectionListener):
         else:
             peer = PeerInfo(address)
         if peer is None:
-            reason = f"unknown CURVE key {key}"
-            options.refused(PeerInfo(address, key=key, local=local), errno.EPERM, reason)
+            self.refuse(PeerInfo(address, key=key, local=local), errno.EPERM, f"unknown CURVE key {key}")
         elif denied := options.admit(peer):
-            reason = f"not admitted (errno {denied})"
+            log.warning("%s: refused %s: not admitted (errno %d)", self.address, address, denied)
         else:
             return peer
-        log.warning("%s: refused %s: %s", self.address, address, reason)
         return None
 
 

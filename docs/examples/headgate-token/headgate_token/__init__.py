@@ -80,7 +80,7 @@ class TokenListener(HandshakeListener):
         peer = options.bearer(stranger.address, fingerprint(greeting.token))
         if peer is None:
             denied = errno.EPERM
-            options.refused(PeerInfo(stranger.address), denied, "unknown token")
+            self.refuse(PeerInfo(stranger.address), denied, "unknown token")
         else:
             denied = options.admit(peer) or self._kept_from(peer, stranger.sock.fileno())
         greeting.session.tls.write(bytes((denied & 0xFF,)))
