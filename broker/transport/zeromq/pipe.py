@@ -1,6 +1,7 @@
 """Messages, as lists of parts, over one open connection of ZMTP: for who keeps what waits in an outbox of its own.
 
-The other way to use a connection is ``codec`` with a ``stream.StreamLink``, which carries messages of Flux.
+A part is one box, made and opened whole: one of a MiB holds the loop for a millisecond or more. The other way to use a
+connection is ``codec`` with a ``stream.StreamLink``, which carries messages of Flux, in records.
 """
 
 from __future__ import annotations

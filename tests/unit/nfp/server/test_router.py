@@ -549,7 +549,8 @@ def test_a_frame_beyond_the_cap_ends_the_connection():
         async with stage() as on:
             with on.dealer(b"w1", RECONNECT_IVL=-1) as peer:
                 peer.send_multipart(HELLO)
-                await until(lambda: on.ingress.came)
+                peer.send_multipart([b"", bytes(1 << 20)])
+                await until(lambda: len(on.ingress.came) == 2)
                 peer.send_multipart([b"", bytes((1 << 20) + 1)])
                 await until(lambda: on.ingress.ended)
 
