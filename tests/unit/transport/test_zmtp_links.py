@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import socket
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -313,6 +314,25 @@ async def test_strangers_have_a_share_of_the_loop():
     assert loop.time() - begin > 0.05 * (1 - handshaking.SHARE) / handshaking.SHARE
     for each in (link, other, *(each for each, _ in accepting.links)):
         each.abort(LinkClosed("test over"))
+    await made.stop()
+
+
+async def test_time_of_others_is_not_charged_to_strangers(monkeypatch):
+    """A step that the machine interrupts is no work. Found with 200 peers beside six busy processes."""
+    made = await zeromq.transport.listen("tcp://127.0.0.1:0", Accepting(), listening())
+    begin = made.begin
+
+    def interrupted():
+        time.sleep(0.1)
+        return begin()
+
+    monkeypatch.setattr(made, "begin", interrupted)
+    host, port = made.address.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port))):
+        async with asyncio.timeout(PATIENCE_S):
+            while not made._strangers:
+                await asyncio.sleep(0.001)
+        assert made._not_before - asyncio.get_running_loop().time() < 0.1
     await made.stop()
 
 
