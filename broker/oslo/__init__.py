@@ -52,6 +52,7 @@ Leaves, pure::
     names       pipelines, ports, files of a node's folder, reasons
     frames      the envelope, its kinds, the filters of publishing sockets
     bodies      JSON, or a compressed stream of it
+    origin      what libzmq says of the process at the other end of an ipc connection
     records     states and records of the directory, bodies of control messages
     contract    what the rooms tell each other: Address, Settings, failures
     node        what a proxy is told: NodeConfig
