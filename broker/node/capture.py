@@ -5,7 +5,7 @@
     Router, Events --add--> Tap --end_batch, at the end of a batch--> Recorder --> the process that writes
     attach, depart ------> peers (DICTIONARY), ``link.up``, ``link.down``
     sweep, each second --> ``drop``: events that a slow subscriber missed
-    admission, hello, ZAP -> ``denied.link``: who was turned away at connect
+    admission, hello, keys -> ``denied.link``: who was turned away at connect
 
 Theory of operation. Records are handed on at the end of a batch; a timer of FLUSH_S runs only while something waits.
 What the writer says arrives by a descriptor on the loop. Capture ends by itself when the disk is full, and by

@@ -229,12 +229,12 @@ class NfpRouter(ConnectionListener):
             return
         holder.pipe.ping()
         until = self._loop.time() + self.answer_s
-        self._loop.call_later(LOOK_S, self._look, holder, holder.pipe.reads, until)
+        self._loop.call_later(LOOK_S, self._look, holder, holder.pipe.life, until)
 
-    def _look(self, holder: RouterPeer, reads: int, until: float) -> None:
+    def _look(self, holder: RouterPeer, life: tuple[int, int], until: float) -> None:
         if self._peers.get(holder.identity) is not holder or holder.identity not in self._waiting:
             return
-        if holder.pipe.reads != reads:
+        if holder.pipe.life != life:
             newcomer = self._waiting.pop(holder.identity)
             self._warn(
                 "%s: refused %s as %r: somebody is connected by that name", newcomer.address, holder.name
@@ -244,7 +244,7 @@ class NfpRouter(ConnectionListener):
             self.cut_dead += 1
             holder.cut(f"it gave no sign of life within {self.answer_s:g} s, and another one has its name")
         else:
-            self._loop.call_later(LOOK_S, self._look, holder, reads, until)
+            self._loop.call_later(LOOK_S, self._look, holder, life, until)
 
     def _refuse(self, newcomer: Newcomer, messages: list[list[Part]], why: str) -> None:
         """End a connection; an OPEN is answered. Others send none, and come back at once if told."""

@@ -108,9 +108,11 @@ class TlsCodec:
             plain.append(piece)
         messages = inner.feed(b"".join(plain))
         self.form, self.failure = inner.form, inner.failure
-        if self.failure is None and session.failure is not None:
+        if self.failure is not None or inner.early:  # what the peer said comes before its end
+            return messages
+        if session.failure is not None:
             self.failure = DecodeError(f"TLS: {session.failure.reason or session.failure}")
-        elif self.failure is None and session.is_ended:
+        elif session.is_ended:
             self.failure = LinkEnded("the peer closed the connection")
         return messages
 

@@ -46,7 +46,7 @@ class ZeromqTransport:
     capabilities = BUILT_IN["tcp"].capabilities
 
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
-        """Bind a ROUTER at ``uri``; port 0 takes a free one.
+        """Listen at ``uri``; port 0 takes a free one. Who comes takes us for a ROUTER.
 
         Raises:
             ConfigError: bad address, in use, no permission, or plaintext off loopback.
@@ -56,7 +56,7 @@ class ZeromqTransport:
         return ZmtpListener(uri, accept, options)
 
     async def dial(self, uri: str, options: Options) -> Link:
-        """Connect a DEALER to ``uri``; the name is resolved at each attempt.
+        """Connect to ``uri``, as a DEALER; the name is resolved at each attempt.
 
         An absent peer is tried again, with full jitter, until ``connect_timeout_s`` (0: until cancelled).
 

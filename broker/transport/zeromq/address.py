@@ -1,8 +1,4 @@
-"""Endpoints of ZeroMQ: what is loopback, what a peer dials, and names resolved outside libzmq.
-
-libzmq resolves names in its I/O thread, where a slow name server would stop every other peer; so names are
-resolved here, at each connect, and libzmq is given numbers.
-"""
+"""Endpoints of ZeroMQ: what is loopback, what a peer dials, and names, which are resolved at each connect."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Connection:
     def forget(self) -> None:
         """Let go of what has come and is not complete: nothing follows."""
         self._frames.forget()
-        self._parts, self._size, self._early, self._waiting = [], 0, b"", []
+        self._parts, self._size, self._early, self._waiting, self._opened = [], 0, b"", [], None
 
     def _shake(self, data: bytes) -> None:
         self._early += data

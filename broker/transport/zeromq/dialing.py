@@ -101,7 +101,7 @@ async def _attempt(target: Endpoint, uri: str, options: Options, deadline: float
         last = index == len(endpoints) - 1
         try:
             return await _open(endpoint, uri, options, deadline if last else min(deadline, now() + ADDRESS_S))
-        except LinkBroken as error:
+        except (LinkBroken, LinkEnded) as error:
             failure = error
     raise failure
 

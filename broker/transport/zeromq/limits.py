@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 UNCONFIRMED_MS: Final = 20_000
-"""TCP_MAXRT: a connection on which what was sent, or a probe, is not acknowledged for so long is lost; as in deployed
-Flux. It cannot see a process that is frozen while its kernel goes on: each protocol counts silence for itself."""
+"""TCP_USER_TIMEOUT: a connection on which what was sent, or a probe, is not acknowledged for so long is lost; as in
+deployed Flux. It cannot see a process that is frozen while its kernel goes on: each protocol counts silence for itself.
+"""
 KEEPALIVE_IDLE_S: Final = 5
 """After so long without a packet of the peer TCP asks whether it is there ..."""
 KEEPALIVE_INTERVAL_S: Final = 5

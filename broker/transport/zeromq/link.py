@@ -1,7 +1,8 @@
 """The link of one connection of ZMTP.
 
 A peer that takes no records, as all but Headgate's brokers, has a large message in one box, and sends such boxes. They
-are sealed and opened by a thread, one at a time, while nothing else leaves or is read on this link.
+are sealed and opened by a thread, one at a time, while nothing else leaves or is read on this link. A close waits for
+the box that is being made, and makes what waits behind it by itself.
 """
 
 from __future__ import annotations
@@ -126,9 +127,19 @@ class ZmtpLink(StreamLink):
             self._opening = self._beside(self._connection.open_large, then=self._opened)
 
     def _opened(self) -> None:
-        """The thread is done, or reading goes on; while it does not, what was opened stays where it is."""
-        self._opening = None
-        if self._reading and self.ended is None:
+        """The thread is done. While nothing is to be read, what it opened stays where it is."""
+        opening, self._opening = self._opening, None
+        failure = opening.exception() if opening is not None else None
+        if self.ended is not None:
+            self._connection.forget()
+        elif failure is not None:  # such as no memory
+            self._shut(LinkBroken(f"{self.peer.address}: cannot read: {failure!r}"))
+        elif self._reading:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Hand over what was opened, and read again."""
+        if self._reading and self.ended is None and self._opening is None:
             self._deliver(b"")
             if self._reading:
                 self.resume()
@@ -139,6 +150,6 @@ class ZmtpLink(StreamLink):
         if self._opening is not None:
             return
         if self._connection.waits:
-            self._loop.call_soon(self._opened)
+            self._loop.call_soon(self._go_on)
         else:
             super().resume()

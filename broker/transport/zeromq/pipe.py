@@ -71,7 +71,11 @@ class Turns:
     def _take(self) -> None:
         for _ in range(READS):
             if self._waiting:
-                self._waiting.popleft().read_on()
+                pipe = self._waiting.popleft()
+                try:
+                    pipe.read_on()
+                except Exception:  # the others must not pay for it
+                    log.exception("%s: reading failed", pipe.address)
         self._planned = bool(self._waiting)
         if self._planned:
             self._loop.call_soon(self._take)
@@ -239,8 +243,13 @@ class Pipe:
         else:
             connection.encode(parts, out)
 
+    @property
+    def life(self) -> tuple[int, int]:
+        """Changes with every sign of life: a read; or what the peer takes, where too much waits for a ping to leave."""
+        return self.reads, 0 if self.free else self.taken
+
     def ping(self) -> None:
-        """Ask the peer for a sign of life: ``reads`` will tell."""
+        """Ask the peer for a sign of life: ``life`` will tell."""
         with self.lock:
             if self.free:
                 self._seal(COMMAND, (_PING,))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from broker.transport.tls.certificates import client_context, names_of, server_c
 from broker.transport.tls.layer import Session, TlsCodec
 from broker.wire.message import event
 from tests.live.certificates import TlsFiles
+from tests.unit.transport.upgraded import Upgraded
 
 GUEST = Credentials(1000, 2)
 
@@ -313,3 +315,25 @@ def sessions(authority):
         client.feed(server.take_owed())
     assert client.failure is server.failure is None
     return server, client
+
+
+def test_all_that_a_gateway_said_before_the_goodbye_of_tls_is_heard(authority):
+    """In one read: messages, why it closes, a close frame, close_notify. The reason was lost, and clients came back."""
+    server, client = sessions(authority)
+    client.take_owed()
+    client.feed(server.take_owed())
+    up = Upgraded()
+    codec = TlsCodec(client, up.codec)
+    up.server.send_binary(event("one").framed())
+    up.server.send_text(b'{"type":"error","text":"go away","reconnect":false}')
+    up.server.send_binary(event("two").framed())
+    up.server.send_close(4501, "no")
+    server.tls.write(up.said())
+    with contextlib.suppress(ssl.SSLError):  # that of the peer has not come
+        server.tls.unwrap()
+    heard = codec.feed(server.take_owed())
+    while up.codec.early and codec.failure is None:
+        heard += codec.feed(b"")
+    assert topics(heard) == ["one", "two"]
+    assert up.talk.said == "go away"
+    assert "go away" in str(codec.failure)

@@ -14,6 +14,7 @@ from broker.transport.zeromq import mechanisms
 from broker.transport.zeromq.connection import BESIDE_BYTES
 from broker.wire.message import event
 from tests.unit.transport.raw import PEER, dialling, listener, listening, raw, reply_to
+from tests.unit.transport.zmtp import encoded, opened
 
 LARGE = bytes(range(256)) * (5 << 12)  # 5 MiB, and no two of its parts alike
 LOOP = threading.get_ident()
@@ -117,3 +118,33 @@ async def test_a_box_that_does_not_open_ends_the_link_and_what_came_before_is_he
         assert isinstance(end, LinkBroken)
         assert "does not open" in str(end)
         assert topics(hears.messages) == ["n.0"]
+
+
+async def test_a_box_that_cannot_be_opened_for_want_of_memory_ends_its_link(monkeypatch):
+    """And is not tried again and again."""
+    calls, made = [], mechanisms.open_behind
+
+    def short(frame, *rest):
+        if len(frame) > BESIDE_BYTES:
+            calls.append(len(frame))
+            raise MemoryError
+        return made(frame, *rest)
+
+    async with pair() as (near, _heard, _far, hears):
+        monkeypatch.setattr(mechanisms, "open_behind", short)
+        send_all(near, mixed(2))
+        assert "cannot read: MemoryError" in str(await hears.end())
+        assert len(calls) == 1
+
+
+def test_what_a_thread_opened_is_let_go_of_with_the_rest():
+    client, server = opened("curve")
+    server.opens_beside = True
+    client.limit(1 << 20)
+    server.limit(1 << 20)
+    server.feed(encoded(client, [bytes(BESIDE_BYTES + 1)]))
+    assert server.waits
+    server.open_large()
+    server.forget()
+    assert server._opened is None
+    assert not server.pending_bytes

@@ -237,3 +237,35 @@ async def test_a_message_that_breaks_its_receiver_costs_this_connection_alone(ca
         await until(lambda: other.owner.ends)
         await until(lambda: one.owner.ends)
     assert "broke their receiver" in caplog.text
+
+
+async def test_a_peer_that_reads_slowly_shows_that_it_lives_though_no_ping_can_leave():
+    async with pair() as (one, other):
+        other.pause()
+        while one.add([bytes(1 << 16)]):
+            pass
+        one.flush()
+        one.ping()
+        before = one.life
+        assert one.life == before, "nobody reads"
+        other.resume()
+        await until(lambda: one.life != before)
+
+
+async def test_who_fails_in_its_turn_costs_nobody_else_theirs(caplog):
+    turns = Turns(asyncio.get_running_loop())
+    async with pair(turns=turns) as (one, other), pair(turns=turns) as (third, fourth):
+
+        def fails(_error):
+            raise MemoryError
+
+        other.owner.ended = fails
+        for _ in range(40):
+            assert one.add([bytes(900)])
+        one._out.append(b"\xff" * 1200)  # no frame: the connection ends in one of its turns
+        one.flush()
+        for _ in range(40):
+            assert third.add([bytes(900)])
+        third.flush()
+        await until(lambda: len(fourth.owner.came) == 40)
+    assert "reading failed" in caplog.text
