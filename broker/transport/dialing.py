@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from asyncio.staggered import staggered_race
@@ -53,7 +54,8 @@ async def converse(
     loop = asyncio.get_running_loop()
     while True:
         if owed := take_owed():
-            await loop.sock_sendall(sock, owed)
+            with contextlib.suppress(ConnectionError):  # what the peer said before it hung up says why
+                await loop.sock_sendall(sock, owed)
         if over := is_over():
             return over
         data = await loop.sock_recv(sock, _READ_BYTES)

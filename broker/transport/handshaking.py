@@ -8,6 +8,7 @@ those who are not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -27,7 +28,8 @@ from broker.transport.zeromq.limits import HANDSHAKE_MS
 log = logging.getLogger("headgate")
 
 HANDSHAKES_MAX: Final = 256
-"""Connections that have not finished their handshake; beyond it the one goes that has been silent for longest."""
+"""Connections that have not finished their handshake; beyond it the one goes that has been silent for longest, but none
+that is promising: a storm of others must not put out whom we have answered."""
 TURN_S: Final = 0.002
 """For steps of handshakes in one turn of the loop; one of CURVE takes 0.15 to 0.35 ms, one of TLS up to 2 ms."""
 SHARE: Final = 0.25
@@ -156,6 +158,13 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
             return f"{self.address}#{number}"
         return named(host_of(sock) or "?", number, self.address.partition("://")[0])
 
+    def is_promising(self, stranger: Stranger[Shaking]) -> bool:
+        """Whether it has shown something that strangers do not know, and does not make place for newer ones."""
+        return False
+
+    def put_off(self, stranger: Stranger[Shaking]) -> None:
+        """There is no place for it at present: have the handshake owe that, where there is a word for it."""
+
     def tune(self, sock: socket.socket) -> None:
         """A connection has come."""
         sockets.tune(sock)
@@ -195,8 +204,15 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
         scarce = self._options.reserve.has(sock.fileno())
         most = min(self.handshakes_max, self._options.reserve.strangers) if scarce else self.handshakes_max
         if len(self._strangers) > most:
-            silent = next((each for each in self._strangers if not each.data), stranger)
-            self.give_up(silent, "too many have said nothing yet")
+            silent = (each for each in self._strangers if not (each.data or self.is_promising(each)))
+            least = next(silent, stranger)
+            self.put_off(least)
+            least.say()
+            with contextlib.suppress(
+                OSError
+            ):  # what is left unread would take our word back (RFC 1122, 4.2.2.13)
+                least.sock.recv(_READ_BYTES)
+            self.give_up(least, "too many have said nothing yet")
 
     def step_soon(self, stranger: Stranger[Shaking]) -> None:
         """Something came of ``stranger``; it has its turn."""

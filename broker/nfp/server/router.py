@@ -36,6 +36,7 @@ from broker.transport.zeromq import sockets
 from broker.transport.zeromq.address import Endpoint
 from broker.transport.zeromq.connection import Connection
 from broker.transport.zeromq.listening import ConnectionListener, pair_of
+from broker.transport.zeromq.mechanisms import Refused
 from broker.transport.zeromq.pipe import Pipe, Turns
 
 log = logging.getLogger("headgate")
@@ -164,7 +165,7 @@ class NfpRouter(ConnectionListener):
     def tell_failure(self, stranger: Stranger[Connection], why: str) -> None:
         """See ``HandshakeListener``."""
         self.failed += 1
-        if stranger.handshake.failure is not None:
+        if not isinstance(stranger.handshake.failure, Refused | None):
             why = f"{why}: one side without CURVE, or with another key of this broker?"
         local = stranger.sock.family == socket.AF_UNIX
         self._failures.add("localhost" if local else stranger.address, why)

@@ -14,6 +14,8 @@ from broker.wire.message import Message
 
 RECORD_BYTES: Final = 16 << 10
 """The most that ``ssl`` gives at once."""
+OWED_MAX: Final = 16 << 10
+"""Words of TLS itself that may wait: a peer that asks for new keys on and on, and reads no answer, is cut off."""
 
 
 class Session:
@@ -47,6 +49,11 @@ class Session:
     def owed(self) -> bool:
         """Whether something is to be sent."""
         return bool(self._goes.pending)
+
+    @property
+    def owed_bytes(self) -> int:
+        """How much that is."""
+        return self._goes.pending
 
     def take_owed(self) -> bytes:
         """What is to be sent."""
@@ -110,6 +117,8 @@ class TlsCodec:
         self.form, self.failure = inner.form, inner.failure
         if self.failure is not None or inner.early:  # what the peer said comes before its end
             return messages
+        if session.owed_bytes > OWED_MAX:
+            self.failure = DecodeError("TLS: words whose answers are not read")
         if session.failure is not None:
             self.failure = DecodeError(f"TLS: {session.failure.reason or session.failure}")
         elif session.is_ended:

@@ -31,7 +31,9 @@ PARTS_MAX: Final = 4096
 """Parts of one message; a Flux message has one for each hop and four more."""
 PING_CONTEXT_MAX: Final = 16
 PONGS_MAX: Final = 64
-"""Answers to pings that may wait; a peer that pings on and reads none is cut off."""
+"""Answers to pings that may wait: of more the oldest is left out, since any sign of life will do for its peer. One that
+pinged while we were stopped must not be cut off for it.
+"""
 BESIDE_BYTES: Final = 256 << 10
 """A larger box takes longer than others should wait for: where it may, it is opened (and sealed) beside the loop."""
 _PEERS: Final = (b"DEALER", b"ROUTER", b"REQ", b"REP")
@@ -195,9 +197,9 @@ class Connection:
         self._seals = self.mechanism.seals
         self.state = State.OPEN
 
-    def refuse(self) -> None:
-        """A server's: tell the peer that it does not get in; the connection is to be closed then."""
-        self._say(refusal())
+    def refuse(self, status: bytes = b"400") -> None:
+        """A server's: tell the peer by a status of ZAP that it does not get in; the connection is to be closed then."""
+        self._say(refusal(status))
         self.failure = Refused("by us")
 
     def limit(self, max_bytes: int, part_bytes: int = 0) -> None:
@@ -269,7 +271,7 @@ class Connection:
             if not 2 <= len(data) <= 2 + PING_CONTEXT_MAX:
                 raise DecodeError(f"a PING of {len(data)} bytes, expected 2 to {2 + PING_CONTEXT_MAX}")
             if len(self._pongs) >= PONGS_MAX:
-                raise DecodeError("pings whose answers are not read")
+                del self._pongs[0]
             self._pongs.append(b"\x04PONG" + data[2:])
         elif name == b"ERROR":
             raise DecodeError("an ERROR behind the handshake")

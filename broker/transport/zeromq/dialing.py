@@ -184,6 +184,10 @@ async def shake_hands(sock: socket.socket, connection: Connection, uri: str) -> 
     except OSError as error:
         raise LinkEnded(f"{uri} hung up during the handshake", errno.ECONNRESET) from error
     failure = connection.failure
+    if isinstance(failure, Refused) and failure.reason.startswith(
+        "3"
+    ):  # of ZAP: it may be otherwise in a moment
+        raise LinkBroken(f"{uri} has no place for us at present (ZAP {failure.reason})", errno.EAGAIN)
     if isinstance(failure, Refused):
         why = "our key or user is not on its list, or may not have a connection now"
         raise LinkRefused(f"{uri} refused us: ZAP {failure.reason}, {why}", errno.EPERM)

@@ -55,6 +55,14 @@ class ConnectionListener(HandshakeListener[Connection]):
         )
         return Connection(mechanism)
 
+    def is_promising(self, stranger: Stranger[Connection]) -> bool:
+        """See ``HandshakeListener``: with CURVE, who knows our key."""
+        return stranger.handshake.mechanism.is_promising
+
+    def put_off(self, stranger: Stranger[Connection]) -> None:
+        """See ``HandshakeListener``: by "300" of ZAP. To hang up would say that our key is another than it expects."""
+        stranger.handshake.refuse(b"300")
+
     def judge(self, stranger: Stranger[Connection]) -> Callable[[], object] | None:
         """See ``HandshakeListener``."""
         connection = stranger.handshake

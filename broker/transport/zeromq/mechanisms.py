@@ -92,6 +92,7 @@ class Mechanism(Protocol):
         as_server: whether it judges.
         metadata: the peer's, once it has said it: of a server that is when it has to judge; of a client the end.
         key: the key that the peer has proved; b"" of none.
+        is_promising: a server's: whether the peer has shown that it knows who we are.
         seals: what to do with frames after the handshake; None: nothing.
     """
 
@@ -99,6 +100,7 @@ class Mechanism(Protocol):
     as_server: bool
     metadata: dict[bytes, bytes] | None
     key: bytes
+    is_promising: bool
     seals: Seals | None
 
     def begin(self) -> bytes:
@@ -124,6 +126,7 @@ class Null:
         self.as_server = as_server
         self.metadata: dict[bytes, bytes] | None = None
         self.key = b""
+        self.is_promising = False
         self.seals: Seals | None = None
         self._ready = b"\x05READY" + pack_metadata(properties)
 
@@ -208,6 +211,7 @@ class CurveClient:
     def __init__(self, properties: dict[bytes, bytes], keys: KeyPair, server: bytes) -> None:
         self.metadata: dict[bytes, bytes] | None = None
         self.key = server
+        self.is_promising = False
         self.seals: Seals | None = None
         self._properties = pack_metadata(properties)
         self._keys = keys
@@ -274,6 +278,7 @@ class CurveServer:
     def __init__(self, properties: dict[bytes, bytes], keys: KeyPair) -> None:
         self.metadata: dict[bytes, bytes] | None = None
         self.key = b""
+        self.is_promising = False
         self.seals: Seals | None = None
         self._properties = pack_metadata(properties)
         self._keys = keys
@@ -307,6 +312,7 @@ class CurveServer:
             raise DecodeError("a HELLO whose box is not of zeros")
         self._their_number = int.from_bytes(number, "big")
         self._short = new_pair()
+        self.is_promising = True
         self._cookie = os.urandom(_COOKIE_BYTES)
         nonce = os.urandom(16)
         return b"\x07WELCOME" + nonce + seal(self._short.public + self._cookie, b"WELCOME-" + nonce, key)

@@ -1,6 +1,7 @@
 """ZMTP on the loop at real sockets: what is on the wire, slow readers, ends, strangers."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from broker.errors import ConfigError, LinkClosed, LinkEnded, LinkRefused
+from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkRefused
 from broker.identity import PeerInfo
 from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from broker.transport import curve, handshaking, zeromq
@@ -20,8 +21,11 @@ from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.reserve import DescriptorReserve
 from broker.transport.zeromq.codec import RECORD_BYTES
-from broker.transport.zeromq.frames import greeting
+from broker.transport.zeromq.connection import Connection, State
+from broker.transport.zeromq.frames import command, error, greeting
 from broker.transport.zeromq.link import ZmtpLink
+from broker.transport.zeromq.listening import pair_of
+from broker.transport.zeromq.mechanisms import CurveClient
 from broker.wire.message import Message, event, request, response
 from tests.unit.transport.raw import CLIENT, PEER, SERVER, UUID, dialling, listener, listening, raw, reply_to
 from tests.unit.transport.zmtp import PAIRS, encoded, shake_hands
@@ -241,11 +245,54 @@ async def test_silent_strangers_are_few_and_the_oldest_goes(monkeypatch, scarce)
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
         for reader, _writer in silent[:2]:
             async with asyncio.timeout(PATIENCE_S):
-                assert (await reader.read()) == greeting(b"CURVE", as_server=True)
+                put_off = command(error(b"300"))
+                assert (await reader.read()) == greeting(b"CURVE", as_server=True) + put_off
         link = await zeromq.transport.dial(address, dialling())
         link.close()
         for _reader, writer in silent:
             writer.close()
+
+
+async def test_whom_we_have_answered_is_not_put_out_by_newer_strangers(monkeypatch):
+    """Found with a storm of HELLOs: a child that was waiting for its own answer was taken for silent, and left."""
+    monkeypatch.setattr(handshaking.HandshakeListener, "handshakes_max", 2)
+    loop = asyncio.get_running_loop()
+    async with listener(listening()) as (address, accepting):
+        place = address.removeprefix("tcp://").split(":")
+        client = Connection(
+            CurveClient({b"Socket-Type": b"DEALER"}, pair_of(PEER), curve.raw_key(SERVER.public_key))
+        )
+        with contextlib.ExitStack() as stack:
+            sock = stack.enter_context(socket.create_connection((place[0], int(place[1]))))
+            sock.setblocking(False)
+            async with asyncio.timeout(PATIENCE_S):
+                while client.state is not State.OPEN:
+                    await loop.sock_sendall(sock, client.take_owed())
+                    data = await loop.sock_recv(sock, 4096)
+                    if b"WELCOME" in data:
+                        for _ in range(5):
+                            stack.enter_context(socket.create_connection((place[0], int(place[1]))))
+                        await asyncio.sleep(0.1)
+                    client.feed(data)
+            assert (await accepting.link(0))[0].peer.rank == 3
+
+
+async def test_who_is_put_off_comes_again_and_is_not_refused():
+    came = []
+
+    async def full(_reader, writer):
+        came.append(writer)
+        writer.write(greeting(b"CURVE", as_server=True) + command(error(b"300")))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(full, "127.0.0.1", 0)
+    async with server:
+        options = dialling()
+        options.connect_timeout_s = 0.7
+        with pytest.raises(LinkBroken, match="no place"):
+            await zeromq.transport.dial(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}", options)
+    assert len(came) > 3
 
 
 async def test_a_stranger_that_says_nothing_is_dropped_in_time(monkeypatch, caplog):
