@@ -20,7 +20,7 @@ from broker.transport.codec import FluxCodec
 from broker.transport.reserve import DescriptorReserve
 from broker.transport.tls import transport
 from broker.transport.tls.certificates import client_context, names_of, server_context
-from broker.transport.tls.layer import Session, TlsCodec
+from broker.transport.tls.layer import OWED_MAX, Session, TlsCodec
 from broker.wire.message import event
 from tests.live.certificates import TlsFiles
 from tests.unit.transport.upgraded import Upgraded
@@ -337,3 +337,16 @@ def test_all_that_a_gateway_said_before_the_goodbye_of_tls_is_heard(authority):
     assert topics(heard) == ["one", "two"]
     assert up.talk.said == "go away"
     assert "go away" in str(codec.failure)
+
+
+def test_words_of_tls_that_nobody_reads_are_bounded(authority):
+    """Such as answers to a flood of KeyUpdates. Python cannot send these: what they would leave is put there."""
+    server, _client = sessions(authority)
+    server.take_owed()
+    codec = TlsCodec(server, FluxCodec(1 << 20))
+    server._goes.write(bytes(OWED_MAX))
+    assert codec.feed(b"") == []
+    assert codec.failure is None
+    server._goes.write(b"x")
+    codec.feed(b"")
+    assert "not read" in str(codec.failure)
