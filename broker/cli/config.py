@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,6 +23,7 @@ EXAMPLES = (
     "headgate config check broker.toml               or gateway.toml: which it is, its sections say",
     "headgate config show                           every setting, its default and the reason",
     "headgate config show broker.toml --brief",
+    "headgate config sample gateway > gateway.toml   a file to begin with",
 )
 
 _GATEWAY: Final = frozenset({"gateway", "tokens", "jwt", "users", "rules", "history"})
@@ -29,6 +31,13 @@ _BROKER: Final = frozenset({"broker", "tree", "hosts", "clients", "journal", "nf
 """Sections of one kind of file alone."""
 
 app = options.application("config")
+
+
+class Kind(StrEnum):
+    """Whose configuration file."""
+
+    BROKER = "broker"
+    GATEWAY = "gateway"
 
 
 @app.callback()
@@ -153,6 +162,18 @@ def show(
         return OK
     for line in settings_text.lines(settings, explain=not brief):
         screen.line(line, "dim" if line.startswith("#") else "bold" if line.startswith("[") else "")
+    return OK
+
+
+@app.command("sample")
+def sample(
+    kind: Annotated[Kind, typer.Argument(help="Whose file: of brokers, or of a gateway.")] = Kind.BROKER,
+) -> int:
+    """Print a configuration file to begin with: every setting with its meaning, at its default, commented out."""
+    settings: Any = Settings
+    if kind is Kind.GATEWAY:
+        settings = import_module("gateway.settings").GatewaySettings
+    print("\n".join(settings_text.sample(settings)).rstrip())
     return OK
 
 

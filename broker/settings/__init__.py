@@ -14,6 +14,7 @@
     rules     what types cannot say: ranks that cover the tree, parents, keys, plaintext; ``nfp_rules`` of `[nfp]`,
               ``oslo_rules`` of `[oslo]`, ``journal_rules`` of `[journal]`
     doors     listeners at which nobody is ever let in
+    sample    what the sample file has beside the schema: its head, examples
     showing   settings as they may be shown: without secrets
     assignments   ``--set section.key=value``
     reading   file -> text -> tables -> `Settings`, or one `ConfigError` that lists every problem by line

@@ -75,19 +75,20 @@ def _entry_struct(kind: Any) -> type[Struct] | None:
 
 def _expected(kind: Any, error: str) -> str:
     """Put what a type wants into words; msgspec's own where they are good ones."""
-    if "length" not in error and (choices := _choices(kind)):
-        return "one of " + ", ".join(f'"{choice}"' for choice in choices)
+    if "length" not in error and (allowed := choices(kind)):
+        return "one of " + ", ".join(f'"{each}"' for each in allowed)
     if words := _description(kind):
         return words
     wanted = error.removeprefix("Expected ").partition(" - at ")[0].partition(", got")[0]
     return wanted.replace("`", "").replace(" | null", "").replace("object", "table")
 
 
-def _choices(kind: Any) -> tuple[str, ...]:
+def choices(kind: Any) -> tuple[str, ...]:
+    """The words that a value, or each of several, may be; () where it may be others."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     if get_origin(kind) in (Annotated, Union, UnionType, tuple):
-        return next((found for arg in get_args(kind) if (found := _choices(arg))), ())
+        return next((found for arg in get_args(kind) if (found := choices(arg))), ())
     return ()
 
 

@@ -5,6 +5,7 @@ credentials   those about what users may show, documented alike
 places   what a listener's URL says, and whether it stays on this machine
 addresses   origins of pages, and addresses that are asked
 redis_url   clients of redis-py
+sample   what the sample file has beside the schema: its head, examples
 rules    what types cannot say: what needs TLS, which roles must be allowed, which limit exceeds which
 reading  file -> text -> tables -> `GatewaySettings`, or one `ConfigError` that lists every problem by line
 """

@@ -1,19 +1,16 @@
 """The configuration: defaults, types, files, and errors that name the line."""
 
 import re
-import tomllib
-from functools import cache
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker import settings as public
+from broker.cli import settings_text
 from broker.errors import ConfigError
-from broker.secret import convert_secret
-from broker.settings import ListenEntry, Settings, check, load, loads
+from broker.settings import ListenEntry, Settings, check, load, loads, sample
 from broker.settings.schema import default_rundir
 from tests.tables import for_each
 from tests.unit.configuration import KEY, OTHER_KEY, host, refusal
@@ -86,59 +83,19 @@ def test_public_names_exist():
 # ---------------------------------------------------------------- the sample file
 
 
-@cache
-def sample_assignments() -> dict[tuple[str, str], str]:
-    """Read `#name = value` lines of the sample, each with the section above it."""
-    section, found = "", {}
-    for line in SAMPLE.read_text().splitlines():
-        if header := re.match(r"#?\[\[?([\w.]+)\]\]?$", line):
-            section = header[1]
-        elif pair := re.match(r"#(\w+) = (\".*?\"|\[.*?\]|\S+)(?: +#.*)?$", line):
-            found.setdefault((section, pair[1]), pair[2])
-    return found
+def test_sample_is_made_of_the_schema():
+    """`headgate config sample broker > deploy/broker.toml` makes it."""
+    made = list(settings_text.sample(Settings))
+    assert SAMPLE.read_text() == "\n".join(made).rstrip() + "\n"
+    assert not [line for line in made if line.endswith("= null")], "a field without an example"
 
 
-def all_fields() -> list[tuple[str, msgspec.structs.FieldInfo]]:
-    entries = {
-        "hosts": public.HostEntry,
-        "listen": public.ListenEntry,
-        "clients": public.ClientEntry,
-        "nfp.keys": public.KeyEntry,
-        "nfp.rules": public.RuleEntry,
-        "nfp.tasks": public.TaskEntry,
-        "oslo.keys": public.OsloKeyEntry,
-        "oslo.rules": public.OsloRuleEntry,
-        "oslo.calls": public.OsloCallEntry,
-        "oslo.backlog": public.OsloBacklog,
-    }
-    sections = {
-        "broker": public.BrokerSection,
-        "tree": public.TreeSection,
-        "access": public.AccessSection,
-        "limits": public.LimitsSection,
-        "journal": public.JournalSection,
-        "nfp": public.NfpSection,
-        "oslo": public.OsloSection,
-    }
-    return [
-        (name, each)
-        for name, struct in (entries | sections).items()
-        for each in msgspec.structs.fields(struct)
-        if f"{name}.{each.name}" not in entries
-    ]
-
-
-@for_each(("section", "field"), all_fields, ids=lambda part: getattr(part, "name", part))
-def test_sample_shows_every_setting_with_its_default(section, field):
-    shown = sample_assignments()
-    if field.name == "attrs":
-        assert ("broker.attrs", "site") in shown
-        return
-    value = tomllib.loads(f"v = {shown[section, field.name]}")["v"]
-    if field.name == "options":
-        assert value == {}
-    if field.default is not msgspec.NODEFAULT and field.default is not None and section != "hosts":
-        assert msgspec.convert(value, field.type, dec_hook=convert_secret) == field.default
+def test_every_example_is_of_a_setting():
+    shown = SAMPLE.read_text()
+    for name, value in sample.EXAMPLES.items():
+        section, _, field = name.rpartition(".")
+        assert re.search(rf"(?ms)^#?\[\[?{re.escape(section)}\]\]?$.*?^#{field} = ", shown), name
+        assert f"#{field} = {settings_text.toml(value)}" in shown.splitlines()
 
 
 def test_sample_is_a_tree_of_one():
@@ -147,9 +104,9 @@ def test_sample_is_a_tree_of_one():
 
 def test_sample_is_valid_with_its_comments_removed():
     live = re.sub(r"(?m)^#(?=\w+ = |\[)", "", SAMPLE.read_text())
-    live = live.replace("size = 1\n", "size = 2\n").replace('"kary:2"', '"custom"')
+    live = live.replace("parent = 0\n", "")  # of a tree whose topology is "custom"
     read = loads(live)
-    assert read.size == 2
+    assert read.size == 1
     assert read.clients[0].name == "dashboard"
     assert read.nfp is not None
     assert read.nfp.keys[0].name == "lab-worker"

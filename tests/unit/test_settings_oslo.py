@@ -177,7 +177,7 @@ def test_what_show_prints_says_the_same():
     settings = loads(text)
     for explain in (True, False):
         assert loads("\n".join(settings_text.lines(settings, explain=explain))) == settings
-    assert "#[oslo] is not set; its defaults:" in list(settings_text.lines(Settings.defaults(), explain=True))
+    assert "#[oslo]" in list(settings_text.lines(Settings.defaults(), explain=True))
 
 
 def test_every_entry_has_its_meanings():

@@ -3,6 +3,7 @@
 import json
 import stat
 import tomllib
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -198,16 +199,27 @@ def test_show_as_json(capsys):
 def test_show_explains_sections_that_may_be_given_again(capsys):
     main(["config", "show"])
     text = capsys.readouterr().out
-    assert "#[[hosts]] may be given again, and is not set; it has:\n# The rank" in text
-    assert "\n#rank has to be set\n" in text
+    assert "\n#[[hosts]]\n# The rank this entry is about. Has to be set. (Example.)\n#rank = 0\n" in text
     assert loads(text) == Settings.defaults()
+
+
+@for_each("kind", ["broker", "gateway"])
+def test_a_file_to_begin_with(kind, tmp_path, capsys):
+    """It can be used as it stands, and is what stands in deploy/."""
+    assert main(["config", "sample", kind]) == 0
+    text = capsys.readouterr().out
+    assert text == (Path(__file__).parents[3] / "deploy" / f"{kind}.toml").read_text()
+    file = tmp_path / "a.toml"
+    file.write_text(text)
+    assert main(["config", "check", str(file)]) == 0
+    capsys.readouterr()
 
 
 def test_the_gateway_shows_its_settings(tmp_path, capsys):
     assert main(["gateway", "--show", "--set", "gateway.workers=3"]) == 0
     text = capsys.readouterr().out
     assert "\nworkers = 3  # not the default\n" in text
-    assert "#[[users]] may be given again" in text
+    assert "\n#[[users]]\n" in text
     assert gateway.settings.loads(text).gateway.workers == 3
 
 
