@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import time
+import weakref
 
 from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.schemes import Capabilities
 from broker.testing.harness import (
+    PATIENCE_S,
+    SOON_S,
     Accepting,
     Harness,
     Recorder,
@@ -69,6 +73,27 @@ async def check_abort(harness: Harness) -> None:
             assert mine.ended is error
             assert mine.outbox.discarded == 1
             assert isinstance(await theirs_in.end(), LinkEnded | LinkBroken)
+
+
+async def check_an_ended_link_is_let_go(harness: Harness) -> None:
+    """A link that has ended is part of no cycle: those that crowds leave would wait long for a collection."""
+    gc.disable()
+    try:
+        for aborter in ("near", "far"):
+            async with connected(harness) as pair:
+                links = {"near": weakref.ref(pair.near), "far": weakref.ref(pair.far)}
+                send_all(pair.near, numbered(3))
+                await pair.far_in.count(3)
+                getattr(pair, aborter).abort(LinkBroken("for a test"))
+                await pair.near_in.end()
+                await pair.far_in.end()
+            del pair
+            for _ in range(round(PATIENCE_S / SOON_S)):
+                if left := [side for side, link in links.items() if link()]:
+                    await asyncio.sleep(SOON_S)
+            assert not left, "part of a cycle"
+    finally:
+        gc.enable()
 
 
 async def check_end_is_told_once(harness: Harness) -> None:

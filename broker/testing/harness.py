@@ -183,6 +183,7 @@ async def connected(
     finally:
         for link, _recorder in accepting.links:
             link.abort(LinkClosed("check over"))
+        accepting.links.clear()
         if pair is not None:
             pair.near.abort(LinkClosed("check over"))
             listener = pair.listener  # another one, if it was renewed

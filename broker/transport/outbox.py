@@ -96,7 +96,6 @@ class Outbox(Generic[Form]):
         "_beyond_event",
         "_beyond_event_bytes",
         "_budget",
-        "_ended",
         "_few",
         "_large",
         "_left",
@@ -119,10 +118,9 @@ class Outbox(Generic[Form]):
     )
 
     def __init__(self, owner: Owner, limits: OutboxLimits, budget: Budget) -> None:
-        self._owner = owner
+        self._owner: Owner | None = owner
         self._limits = limits
         self._budget = budget
-        self._ended = False
         self._few = 0  # requests that were let in since it is full
         self._large = 0
         self.account: Account | None = None
@@ -204,7 +202,7 @@ class Outbox(Generic[Form]):
             held, limit, marks = self.event_bytes, limits.event_bytes, _EVENT
         else:
             held, limit, marks = self.queued_bytes - self.event_bytes, limits.cap_bytes, 0
-        if self._ended:
+        if self._owner is None:
             self.discarded += 1
             return
         if held + size > limit and not self._goes_beyond(held, size, marks, is_made=is_made):
@@ -235,7 +233,7 @@ class Outbox(Generic[Form]):
 
     def _judge(self) -> None:
         choked = self.full or self.lagging
-        if choked is not self.choked and not self._ended:
+        if choked is not self.choked and self._owner is not None:
             self.choked = choked
             self._owner.choked(choked)
 
@@ -389,12 +387,14 @@ class Outbox(Generic[Form]):
 
     def overflow(self, reason: str) -> None:
         """The peer reads too slowly: end its link."""
+        owner = self._owner
         self.discard()
-        self._owner.abort(LinkBroken(reason))
+        if owner is not None:
+            owner.abort(LinkBroken(reason))
 
     def discard(self) -> None:
-        """The link has ended: forget everything queued, counting it; nothing is kept any more."""
-        self._ended = True
+        """The link has ended: forget everything queued, counting it; nothing is kept any more, nor the link itself."""
+        self._owner = None
         self.discarded += len(self.unflushed) + len(self.queue or ())
         self.unflushed = []
         if self.queue is not None:

@@ -46,6 +46,10 @@ def _buffer() -> bytearray:
     return buffer
 
 
+def _nobody(_error: Untranslatable) -> None:
+    """Whoever ended is told of nothing any more."""
+
+
 class StreamLink(Link):
     """Messages over one connected socket, which does not block.
 
@@ -410,8 +414,9 @@ class StreamLink(Link):
             self.finish(error)
 
     def _release(self) -> None:
-        """Watch the socket no more. Who ended may be part of a cycle, and be there for minutes: its bytes are not."""
+        """Watch the socket no more. Who ended is no part of a cycle: for a collection of garbage it could wait long."""
         self._codec.forget()
+        self._codec.untranslatable = _nobody
         fd = self._sock.fileno()
         self._loop.remove_reader(fd)
         self._loop.remove_writer(fd)

@@ -76,7 +76,7 @@ class Splitter:
                 pos = self._complete(data, out)
             self._split(data, pos, out)
         except ProtocolError as error:
-            self.failure = error
+            self.failure = error.with_traceback(None)  # which would make a cycle with this splitter
             self._partial = None
         return out
 

@@ -42,11 +42,12 @@ class WebOutbox(Outbox[Any]):
         gap: what was dropped since the last notice; None when nothing was.
     """
 
-    __slots__ = ("_close_with", "_event_limit", "_room_bytes", "_told", "gap")
+    _owner: Closable | None
+
+    __slots__ = ("_event_limit", "_room_bytes", "_told", "gap")
 
     def __init__(self, owner: Closable, limits: OutboxLimits, budget: Budget) -> None:
         super().__init__(owner, limits, budget)
-        self._close_with = owner.close_with
         self._event_limit = limits.event_bytes
         self._room_bytes = 0
         self._told: Callable[[], None] | None = None
@@ -100,5 +101,7 @@ class WebOutbox(Outbox[Any]):
 
     def overflow(self, reason: str) -> None:
         """The client reads too slowly: end its link with a code that says so."""
+        owner = self._owner
         self.discard()
-        self._close_with(SLOW, reason)
+        if owner is not None:
+            owner.close_with(SLOW, reason)

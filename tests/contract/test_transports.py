@@ -1,7 +1,9 @@
 """The contract of ``broker/transport/link.py``, checked on every transport."""
 
 import asyncio
+import contextlib
 import errno
+import gc
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from broker.identity import ClientKey, Credentials, PeerKey
 from broker.testing import CHECKS
 from broker.testing.endings import check_half_open_peer
-from broker.testing.harness import Harness
+from broker.testing.harness import Accepting, Harness
 from broker.transport import curve, inproc, tls, unix, zeromq
 from broker.transport.link import Link
 from broker.transport.tls.certificates import client_context
@@ -113,3 +115,35 @@ def test_contract(harness, check):
 @pytest.mark.parametrize("harness", OPEN_TO_STRANGERS, indirect=True)
 def test_half_open_peer(harness):
     asyncio.run(check_half_open_peer(harness))
+
+
+@pytest.mark.parametrize("harness", OPEN_TO_STRANGERS, indirect=True)
+def test_strangers_leave_nothing_to_the_collector_of_garbage(harness):
+    """Nor what they send: a storm of them would else be kept until it comes, which is seldom."""
+
+    async def check() -> None:
+        listener = await harness.transport.listen(harness.new_address(), Accepting(), harness.listening())
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for number in range(3):
+                said = bytes(100) if number else b"\xff" + bytes(8) + b"\x7f\x02" + bytes(53)
+                writer = await harness.stranger(listener.contact_address)
+                writer.write(said)
+                if number == 2:
+                    writer.write_eof()
+                with contextlib.suppress(OSError):
+                    await asyncio.wait_for(writer._reader.read(), 0.5)
+                writer.close()
+            await asyncio.sleep(0.1)
+            gc.collect()
+            left = {
+                type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("broker")
+            }
+            assert left == set()
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            await listener.stop()
+
+    asyncio.run(check())

@@ -69,7 +69,7 @@ class Session:
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError as error:
-                self.failure = error
+                self.failure = error.with_traceback(None)  # which would make a cycle with this session
 
     def read(self, size: int = RECORD_BYTES) -> bytes:
         """Some of what the peer has said; b"": nothing more has come, or will come."""
@@ -78,7 +78,7 @@ class Session:
         except ssl.SSLWantReadError:
             return b""
         except ssl.SSLError as error:
-            self.failure = error
+            self.failure = error.with_traceback(None)
             return b""
         self.is_ended = self.is_ended or not data
         return data
@@ -98,8 +98,15 @@ class TlsCodec:
         self.says_goodbye = True  # else anybody between could end the connection
         self.failure: ProtocolError | LinkError | None = None
         self.form = inner.form
-        self.untranslatable: Callable[[Untranslatable], object] = lambda _error: None
-        inner.untranslatable = lambda error: self.untranslatable(error)  # noqa: PLW0108 - ours is set later
+
+    @property
+    def untranslatable(self) -> Callable[[Untranslatable], object]:
+        """See ``Codec``: the inner one's."""
+        return self._inner.untranslatable
+
+    @untranslatable.setter
+    def untranslatable(self, told: Callable[[Untranslatable], object]) -> None:
+        self._inner.untranslatable = told
 
     @property
     def owed(self) -> bool:

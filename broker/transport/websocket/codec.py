@@ -83,7 +83,7 @@ class WebSocketCodec(FluxCodec):
                 while self._events and self._heard is None and self.failure is None:
                     self._take(self._events.popleft(), out)
         except ProtocolError as failure:
-            self.failure = failure
+            self.failure = failure.with_traceback(None)
         if self.failure is None and protocol.parser_exc is not None and not self.early:
             self.failure = ProtocolError(str(protocol.parser_exc))
         if len(self._owed) > OWED_MAX:

@@ -28,6 +28,10 @@ _read: Final = decoder(dict[str, Any])
 _encoder = msgspec.json.Encoder()
 
 
+def _nowhere(_text: bytes) -> None:
+    """What is said behind the end is lost."""
+
+
 class Conversation:
     """The control objects of one link.
 
@@ -96,7 +100,11 @@ class Conversation:
         self.send(_encoder.encode({"type": "resume", **position}))
 
     def end(self) -> None:
-        """The link is gone: no more timers."""
+        """The link is gone: no more timers, and nobody to send by."""
+        self.send = _nowhere
+        self._stop()
+
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
@@ -151,7 +159,7 @@ class Conversation:
 
     def _schedule(self, expires: Any) -> None:
         """Refresh the credential in time, when the token can be renewed and ends at all."""
-        self.end()
+        self._stop()
         if callable(self._token) and isinstance(expires, int | float):
             left_s = expires - time.time()
             pause_s = max(left_s - min(LEAD_S, left_s / 5), SOON_S)

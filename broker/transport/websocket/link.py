@@ -113,4 +113,5 @@ class WebSocketLink(StreamLink):
         self.talk.end()
         if self._watch is not None:
             self._watch.cancel()
+            self._watch = None
         super().finish(error)

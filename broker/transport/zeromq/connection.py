@@ -130,7 +130,7 @@ class Connection:
             else:
                 self._shake(data)
         except ProtocolError as failure:
-            self.failure = failure
+            self.failure = failure.with_traceback(None)  # which would make a cycle with this connection
             self._parts, self._size = [], 0
         return out
 
@@ -218,7 +218,7 @@ class Connection:
             try:
                 self._frames.feed(data, frames)
             except ProtocolError as error:  # what stands before a bad frame counts
-                self._broken = error
+                self._broken = error.with_traceback(None)
         seals = self._seals
         for at, (flags, body) in enumerate(frames):
             if seals is None:
@@ -245,7 +245,7 @@ class Connection:
         try:
             self._opened = self._seals.open(*self._waiting[0])
         except ProtocolError as failure:
-            self.failure = failure
+            self.failure = failure.with_traceback(None)
 
     def _add(self, part: Part, more: int, out: list[list[Part]]) -> None:
         parts = self._parts
