@@ -1,5 +1,6 @@
 """Tasks that somebody looks after: each is kept until it ends, a fault of one is logged, and all end together; and how
-long somebody waits, in seconds that a program or a person chose (``within``, ``checked_seconds``).
+long somebody waits: for the first of several (``first_of``), in seconds that a program or a person chose (``within``,
+``checked_seconds``).
 """
 
 from __future__ import annotations
@@ -40,6 +41,24 @@ class Tasks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def first_of(*works: Coroutine[Any, Any, object], seconds: float | None = None) -> bool:
+    """Run ``works`` until one of them has ended, at most so many ``seconds``; the others are cancelled and waited for.
+
+    Returns whether the first of them has ended. Raises what one that has ended raised.
+    """
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+    return tasks[0] in done
 
 
 def within(seconds: float | None) -> asyncio.Timeout:

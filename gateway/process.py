@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Self
 
 from broker import loglines, memory, supervision
 from broker.endings import OK, attended
+from broker.tasks import first_of
 from gateway.serve import Gateway, Reread
 from gateway.settings.schema import GatewaySettings
 
@@ -131,19 +132,7 @@ class Leaving:
 
     async def unless_left(self, starting: Coroutine[Any, Any, None]) -> bool:
         """Await ``starting``; False when a signal came before its end."""
-        loop = asyncio.get_running_loop()
-        start = loop.create_task(starting, name="start")
-        left = loop.create_task(self._told.wait(), name="leave")
-        await asyncio.wait((start, left), return_when=asyncio.FIRST_COMPLETED)
-        done = start.done()
-        for task in (start, left):
-            task.cancel()
-        await asyncio.gather(left, return_exceptions=True)
-        if done:
-            await start
-        else:
-            await asyncio.gather(start, return_exceptions=True)
-        return done
+        return await first_of(starting, self._told.wait())
 
     async def wait(self) -> None:
         """Tell systemd that we are ready, and wait for a signal; a second one cancels whatever is still under way."""

@@ -20,6 +20,7 @@ from broker.node.probes import StatusReporter
 from broker.node.reload import Reload, Reread
 from broker.services.log import Log
 from broker.settings import Settings
+from broker.tasks import first_of
 
 log = logging.getLogger("headgate")
 
@@ -86,27 +87,20 @@ async def _serve(
     reporter = StatusReporter(node)
     supervision.watch(asyncio.get_running_loop().call_later)
     company = contextlib.AsyncExitStack()
-    starting = asyncio.get_running_loop().create_task(_start(node, company, beside), name="start")
-    waiting = asyncio.get_running_loop().create_task(leave.wait(), name="leave")
     at_once = False
     try:
-        await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
+        if await first_of(_start(node, company, beside), leave.wait()):
             memory.settle()
             reporter.started()
             if ready is not None:
                 ready(node)
-            await waiting
+            await leave.wait()
     except asyncio.CancelledError:  # the second signal came with the first
         at_once = True
     finally:
         supervision.leaving(drain.bound_s(settings.broker.drain_s))
-        for unfinished in (starting, waiting):
-            unfinished.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(starting, waiting, return_exceptions=True)
-            if not at_once:
+        if not at_once:
+            with contextlib.suppress(asyncio.CancelledError):
                 await _leave(node, company)
     return outcome[0]
 

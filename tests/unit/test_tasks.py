@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from broker.tasks import Tasks
+from broker.tasks import Tasks, first_of
 
 pytestmark = pytest.mark.interpreter
 
@@ -30,3 +30,27 @@ def test_a_fault_is_logged_and_all_end_together(caplog, monkeypatch):
 
     asyncio.run(script())
     assert [record.getMessage() for record in caplog.records] == ["task fails failed"]
+
+
+def test_the_first_of_several_ends_the_wait_and_the_others():
+    ended = []
+
+    async def waits(name, seconds):
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            ended.append(name)
+
+    async def fails():
+        raise ValueError("no")
+
+    async def script():
+        assert await first_of(waits("a", 0), waits("b", 60)) is True
+        assert await first_of(waits("c", 60), waits("d", 0)) is False
+        assert await first_of(waits("e", 60), seconds=0.01) is False
+        assert ended == ["a", "b", "d", "c", "e"]
+        with pytest.raises(ValueError, match="no"):
+            await first_of(waits("f", 60), fails())
+        assert ended[-1] == "f"
+
+    asyncio.run(script())

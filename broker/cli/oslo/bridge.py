@@ -19,6 +19,7 @@ from broker.cli.oslo.given import common, section_from, signals
 from broker.cli.parsing import Parser
 from broker.oslo.service.config import FluxBridgeConfig
 from broker.settings import OsloSection
+from broker.tasks import first_of
 
 if TYPE_CHECKING:
     from broker.transport.link import Options
@@ -131,22 +132,14 @@ async def serve(config: FluxBridgeConfig, uri: str, ready: Callable[[], None], o
     from broker.oslo.service import FluxBridge
 
     bridge = FluxBridge(config, uri, options=options)
-    async with signals() as leave:
+    with signals() as leave:
         try:
-            starting = asyncio.get_running_loop().create_task(bridge.start(), name="start")
-            waiting = asyncio.get_running_loop().create_task(leave.wait(), name="leave")
-            await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                with address.keys_explained(uri, options):
-                    starting.result()
+            with address.keys_explained(uri, options):
+                there = await first_of(bridge.start(), leave.wait())
+            if there:
                 memory.settle()
                 ready()
-            else:
-                starting.cancel()
-                await asyncio.gather(starting, return_exceptions=True)
-            await waiting
+            await leave.wait()
         finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
             await bridge.stop()
     return OK

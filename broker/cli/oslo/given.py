@@ -7,11 +7,12 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from broker import supervision
 from broker.cli.parsing import Parser
 from broker.errors import ConfigError
 from broker.secret import convert_secret
@@ -66,28 +67,23 @@ class Leave(asyncio.Event):
     number = signal.SIGTERM
 
 
-@contextlib.asynccontextmanager
-async def signals(hangup: Callable[[], None] | None = None) -> AsyncIterator[Leave]:
+@contextlib.contextmanager
+def signals(hangup: Callable[[], None] | None = None) -> Iterator[Leave]:
     """An event that SIGTERM and SIGINT set; a second one ends this process at once. SIGHUP calls ``hangup``; None
     leaves that signal alone.
     """
     loop = asyncio.get_running_loop()
     leave = Leave()
 
-    def came(number: signal.Signals) -> None:
-        if leave.is_set():
-            os._exit(128 + number)
-        leave.number = number
+    def told(name: str) -> None:
+        leave.number = signal.Signals[name]
         leave.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, came, number)
-    if hangup is not None:
-        loop.add_signal_handler(signal.SIGHUP, hangup)
-    try:
-        yield leave
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+    with supervision.signals(loop, told, lambda: os._exit(128 + signal.Signals[names[-1]])) as names:
         if hangup is not None:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what there was to be told leaves
+            loop.add_signal_handler(signal.SIGHUP, hangup)
+        try:
+            yield leave
+        finally:
+            if hangup is not None:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what there was to be told leaves

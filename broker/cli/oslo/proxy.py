@@ -27,6 +27,7 @@ from broker.journal.options import JournalOptions
 from broker.oslo.node import DIRECTORY, NodeConfig
 from broker.secret import SecretUrl
 from broker.settings import JournalSection, OsloSection
+from broker.tasks import first_of
 
 _EPILOG = f"""\
 examples:
@@ -221,27 +222,19 @@ async def _serve(
 
     children = Children(orders(section, uri, log_level=level, journal=journal))
     rereading = Rereading(section, read, children.renew)
-    async with signals(rereading.request) as leave:
+
+    async def run() -> None:
         loop = asyncio.get_running_loop()
-        left = loop.create_task(leave.wait(), name="leave")
-        starting = loop.create_task(children.start(), name="start")
+        await children.start()
+        supervision.announce(loop.call_later, "READY=1")
+        supervision.watch(loop.call_later)
+        ready(children.endpoints)
+        await children.failed()
+
+    with signals(rereading.request) as leave:
         try:
-            await asyncio.wait((left, starting), return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-                supervision.announce(loop.call_later, "READY=1")
-                supervision.watch(loop.call_later)
-                ready(children.endpoints)
-                failing = loop.create_task(children.failed(), name="failed")
-                await asyncio.wait((left, failing), return_when=asyncio.FIRST_COMPLETED)
-                failing.cancel()
-                for outcome in await asyncio.gather(failing, return_exceptions=True):
-                    if isinstance(outcome, Exception):
-                        raise outcome
+            await first_of(run(), leave.wait())
         finally:
-            for task in (left, starting):
-                task.cancel()
-            await asyncio.gather(left, starting, return_exceptions=True)
             supervision.notify("STOPPING=1")
             await children.stop(leave.number)
     return OK

@@ -22,6 +22,7 @@ from broker.nfp.worker.fetched_files import fetch, localise
 from broker.nfp.worker.loop_watch import LoopWatch
 from broker.nfp.worker.store import AssignmentStore, StoredAssignment
 from broker.nfp.worker.tasks import Task
+from broker.tasks import first_of
 
 if TYPE_CHECKING:
     from broker.nfp.worker.worker import Worker
@@ -150,21 +151,9 @@ class Session:
     async def _take_inventory(self) -> bool:
         """Ask until the broker answers; False when the worker has to leave before."""
         self.inventory_status = "initialising"
-        asking = self.loop.create_task(self._ask_inventory(), name=f"inventory of {self.name}")
-        leaving = self.loop.create_task(self._leave.wait(), name=f"end of {self.name}")
-        try:
-            await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return False
-            self.inventory.update(asking.result())
-            self.inventory_status = "completed"
-            return True
-        finally:
-            for task in (asking, leaving):
-                task.cancel()
-            await asyncio.wait((asking, leaving))
+        return await first_of(self._ask_inventory(), self._leave.wait())
 
-    async def _ask_inventory(self) -> dict[str, Any]:
+    async def _ask_inventory(self) -> None:
         client = await self.client()
         while True:
             began = self.loop.time()
@@ -175,7 +164,9 @@ class Session:
                 log.warning("%s: no inventory yet: %s", self.name, str(error) or "no answer")
                 await asyncio.sleep(max(0.0, began + RETRY_S - self.loop.time()))
             else:
-                return found if isinstance(found, dict) else {}
+                self.inventory.update(found if isinstance(found, dict) else {})
+                self.inventory_status = "completed"
+                return
 
     async def _localise(
         self, task: Task, args: list[Any], kwargs: dict[str, Any]
