@@ -16,6 +16,7 @@ One message's journey, room by room::
     settings/    the configuration file, typed
     testing/     for authors of transports: the checks that every transport passes
     schemes      which transport an address has, and what that transport can do
+    children/    child processes: started, heard, started again when they end, ended together
     supervision  what a process says to its service manager
     endings      which error means which exit code, and what a service waits for instead of ending
     obstacles    what stands in the way of a start: it may pass by itself, or a person has to change something

@@ -3,8 +3,8 @@
 ``notify`` and ``announce`` speak sd_notify(3), ``watch`` keeps a watchdog quiet for as long as a loop turns,
 ``disown`` takes both from a child, ``raise_descriptor_limit`` asks for all that is allowed, ``name_process`` tells
 ps(1) who this is. Without a manager (no ``$NOTIFY_SOCKET``) nothing is said. ``signals`` is how a process leaves, at
-once when it is told twice, ``start_again`` how it begins anew. For who looks after others there are ``following``,
-``hearing`` and ``exit_code``; none of them needs SIGCHLD or a thread.
+once when it is told twice, ``start_again`` how it begins anew. For who looks after others (``children``) there are
+``following`` and ``environ_of_child``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    import subprocess
+from typing import Any, Final
 
 _NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
 _WATCHDOG_USEC: Final = "WATCHDOG_USEC"
@@ -136,78 +133,6 @@ def following(parent: int, number: signal.Signals = signal.SIGTERM) -> Callable[
             os._exit(1)  # it ended before we could ask to be told
 
     return follow
-
-
-@contextlib.contextmanager
-def hearing(loop: Any, path: str, heard: Callable[[str], object]) -> Iterator[None]:
-    """In the block be the service manager at the socket ``path``: ``heard`` gets each line, such as ``READY=1``.
-    OSError: no socket can be made there.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
-        sock.bind(path)
-
-        def came() -> None:
-            with contextlib.suppress(BlockingIOError):
-                for line in sock.recv(4096).decode(errors="replace").splitlines():
-                    heard(line)
-
-        loop.add_reader(sock, came)
-        try:
-            yield
-        finally:
-            loop.remove_reader(sock)
-
-
-@contextlib.contextmanager
-def readable(loop: Any, fd: int) -> Iterator[Any]:
-    """Gives a future that is done once ``fd`` can be read; behind the block it is done or cancelled."""
-    there = loop.create_future()
-
-    def came() -> None:
-        loop.remove_reader(fd)
-        if not there.done():
-            there.set_result(None)
-
-    loop.add_reader(fd, came)
-    try:
-        yield there
-    finally:
-        loop.remove_reader(fd)
-        there.cancel()
-
-
-@contextlib.contextmanager
-def end_of(loop: Any, process: subprocess.Popen[bytes]) -> Iterator[Any]:
-    """Gives a future that is done once the child has ended and ``process.wait`` returns at once.
-
-    Raises:
-        OSError: nobody would notice its end (pidfd_open(2)): it has been killed.
-    """
-    if process.poll() is not None:  # its number may be another process's by now
-        over = loop.create_future()
-        over.set_result(None)
-        yield over
-        return
-    try:
-        fd = os.pidfd_open(process.pid)
-    except OSError:
-        process.kill()
-        process.communicate()
-        raise
-    try:
-        with readable(loop, fd) as ended:
-            yield ended
-    finally:
-        os.close(fd)
-
-
-async def exit_code(loop: Any, process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of a child; returns its exit code, -N after signal N. Raises as ``end_of``."""
-    with end_of(loop, process) as ended:
-        await ended
-    return process.wait()
 
 
 # ---------------------------------------------------------------- signals

@@ -5,7 +5,6 @@ It is started again when it ends, with pauses, and ends with us, however we end.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import shlex
@@ -13,8 +12,9 @@ import signal
 from typing import Final
 
 from broker import extras, interpreter
+from broker.children.child import Child, Program, telling
+from broker.children.supervisor import Step, Supervisor
 from broker.cli.exits import UsageError
-from broker.cli.nfp.processes import Process, Program
 from broker.errors import ConfigError
 
 log = logging.getLogger("headgate")
@@ -51,24 +51,16 @@ class Following:
         self.warehouse = warehouse
         words = [*interpreter.command("broker.cli.main"), "pipeline", "stream"]
         words += ["--journal", os.path.abspath(journal), "--warehouse", warehouse]
-        program = Program("pipeline", lambda: words)
-        self._process = Process(program, _tell, os.path.join(folder, "local-pipeline"))
-        self._keeping: asyncio.Task[None] | None = None
+        place = os.path.join(folder, "local-pipeline")
+        self._child = Child(Program("pipeline", lambda: words), telling(log), place)
 
     def start(self) -> None:
         """Start it, and again whenever it ends."""
-        self._keeping = asyncio.get_running_loop().create_task(self._process.keep(), name="pipeline")
+        self._child.start()
 
     async def stop(self) -> None:
         """End it; harmless twice."""
-        keeping, self._keeping = self._keeping, None
-        if keeping is None:
-            return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            self._process.end(number)
-            done, _ = await asyncio.wait([keeping], timeout=LEAVE_S)
-            if done:
-                return
+        await Supervisor([self._child]).end([self._child], Step([self._child], signal.SIGTERM, LEAVE_S))
 
     def where(self) -> list[str]:
         """Lines that say where the tables are."""
@@ -78,9 +70,3 @@ class Following:
     def variables(self) -> dict[str, str]:
         """What the environment of another terminal has to say, so that ``headgate pipeline`` finds them."""
         return {VARIABLE: self.warehouse}
-
-
-def _tell(_name: str, event: str, text: str) -> None:
-    """To the log: what it says itself is for whoever looks closely, that it left because it was told to is no news."""
-    loud = event == "ended" or (event == "left" and text != "has left")
-    log.log(logging.WARNING if loud else logging.DEBUG, "pipeline: %s", text)

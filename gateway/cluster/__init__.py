@@ -6,7 +6,7 @@
 ``client``      a cluster as the verbs see it: its supervisor is started, asked, ended
 ``control``     how verbs talk to the supervisor
 ``supervisor``  the process that runs the members of a cluster
-``members``     one member: started, looked at, paused, killed, started again; it dies with the supervisor
+``members``     one member: looked at, paused, killed, moved; its process is a child of the supervisor
 ``relays``      the links between ranks, which hold back in a partition, without privileges
 ``state``       where clusters are kept between verbs
 

@@ -1,14 +1,13 @@
 """The process that runs the members of a cluster on this machine: ``python -P -m gateway.cluster.supervisor FOLDER``.
 
 It reads what ``headgate cluster up`` left in the state folder, makes the links, starts gateway and ranks, listens on
-the control socket, and leaves when it is told to. Its members die with it, even if it is killed: see
-``members.spawn``. One thread, one event loop.
+the control socket, and leaves when it is told to; told twice, at once. Its members die with it, even if it is killed.
+One thread, one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import logging
@@ -21,8 +20,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from broker import interpreter
+from broker.children import supervisor
+from broker.children.supervisor import HURRY_S, Step
 from broker.errors import ConfigError, HeadgateError
-from broker.interpreter import command
 from broker.loglines import Stderr
 from gateway.cluster import control, state
 from gateway.cluster.members import Process
@@ -34,7 +35,7 @@ log = logging.getLogger("headgate")
 LEAVE_S: Final = 3.0
 """How long the ranks may take to follow rank 0 before each is told to leave."""
 STOP_S: Final = 10.0
-"""How long all may take to drain and leave before they are killed."""
+"""How long all may take to drain and leave before they are told to leave at once."""
 LOCK: Final = "lock"
 GATEWAY: Final = "gateway"
 """State folder of the gateway, in that of the cluster."""
@@ -46,7 +47,7 @@ _INHERITED: Final = (
 """Variables that are about whoever started us, and would mislead the members."""
 
 
-class Supervisor:
+class Supervisor(supervisor.Supervisor):
     """The members of one cluster and the links between them.
 
     Args:
@@ -64,20 +65,20 @@ class Supervisor:
         self._ranks = [self._broker(rank) for rank in saved.shape.ranks()]
         self._gateway = self._make_gateway(saved.url) if saved.shape.gateway else None
         self._members = [*self._ranks, *([self._gateway] if self._gateway else [])]
-        self._leave = asyncio.Event()
+        super().__init__(self._members)
 
     async def run(self) -> None:
-        """Start everything, stay until told to leave, end everything."""
+        """Start everything, stay until told to leave, end everything; at once when told again."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._leave.set)
+            loop.add_signal_handler(number, self.leave)
         try:
             await self._relays.open()
             server = await control.serve(self._sockets / control.SOCKET, self.do)
             self._listening()
             for member in self._members:
                 member.start()
-            await self._leave.wait()
+            await self.leaving.wait()
             await self._stop()
             server.close()
         finally:
@@ -100,7 +101,7 @@ class Supervisor:
         return Process(
             f"rank-{rank}",
             rank,
-            (*command("broker.cli.main"), *words),
+            (*interpreter.command("broker.cli.main"), *words),
             self._folder / LOGS / f"rank-{rank}.log",
             f"local://{sockets}/local-{rank}",
             sockets / f"ready-{rank}",
@@ -114,42 +115,32 @@ class Supervisor:
         settings = [f"gateway.statedir={_toml(self._folder / GATEWAY)}", "access.login_links=owner"]
         words = ["gateway", "--config", str(self._folder / KEYS / "gateway.toml"), "--listen", url]
         upstream = ["--upstream", f"local://{self._sockets}/local-0"]
-        return (*command("broker.cli.main"), *words, *upstream, *_set(settings))
+        return (*interpreter.command("broker.cli.main"), *words, *upstream, *_set(settings))
 
     def _rank_of(self, pid: int) -> int | None:
         return next((member.rank for member in self._ranks if member.pid == pid), None)
 
     async def _stop(self) -> None:
-        """Gateway first, then rank 0, whom the others follow; who does not is told, who still does not is killed."""
+        """Gateway and rank 0, whom the others follow; who does not is told, who still does not is killed."""
         self._relays.cut(frozenset())
-        if self._gateway is not None:
-            self._gateway.stop(signal.SIGTERM)
         for member in self._ranks:
             member.resume()
-            member.expect_exit()
-        self._ranks[0].stop(signal.SIGTERM)
-        await self._ended(LEAVE_S)
-        for member in self._members:
-            member.stop(signal.SIGTERM)
-        await self._ended(STOP_S - LEAVE_S)
-        for member in self._members:
-            member.stop(signal.SIGKILL)
-        await self._ended(None)
-
-    async def _ended(self, seconds: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                for member in self._members:
-                    await member.wait()
+            member.expect_end()
+        first = [member for member in (self._gateway, self._ranks[0]) if member is not None]
+        await self.end(
+            self._members,
+            Step(first, signal.SIGTERM, LEAVE_S),
+            Step(self._members, signal.SIGTERM, STOP_S - LEAVE_S),
+        )
 
     # -- what verbs ask for --------------------------------------------------------------------
 
     async def do(self, words: dict[str, Any]) -> dict[str, Any]:
         """Carry out one line of a verb, see ``control``.
 
-        ``status`` answers with all members, ``down`` leaves, ``move`` starts the gateway where the state folder now
-        says; ``kill`` (with ``stay``), ``start``, ``pause``, ``resume`` are about each of ``ranks``; ``partition`` cuts
-        ``ranks`` off from all others, and without any heals.
+        ``status`` answers with all members, ``down`` leaves, ``move`` starts the
+        gateway where the state folder now says; ``kill`` (with ``stay``), ``start``, ``pause``, ``resume`` are about
+        each of ``ranks``; ``partition`` cuts ``ranks`` off from all others, and without any heals.
 
         Raises:
             ConfigError: no such verb or rank. HeadgateError: it cannot be done.
@@ -160,7 +151,7 @@ class Supervisor:
             case "status":
                 return {"members": [dataclasses.asdict(member.member()) for member in self._members]}
             case "down":
-                self._leave.set()  # the end of this process is the answer
+                self.leaving.set()  # the end of this process is the answer
             case "move" if self._gateway is not None:
                 url = state.load(self._folder).url
                 self._gateway.move(url, self._gateway_at(url))
@@ -188,7 +179,7 @@ def _do_one(verb: str, member: Process, *, stay: bool) -> None:
     elif verb == "resume":
         member.resume()
     elif not member.pause():
-        raise HeadgateError(f"{member.name} does not run, so it cannot be paused")
+        raise HeadgateError(f"{member.program.name} does not run, so it cannot be paused")
 
 
 def _ranks(given: object) -> list[int]:
@@ -255,7 +246,7 @@ def _own(sockets: Path) -> int:
     while True:
         _make_private(sockets)
         try:
-            lock = state.lock_file(sockets / LOCK, STOP_S)
+            lock = state.lock_file(sockets / LOCK, STOP_S + HURRY_S)
             break
         except FileNotFoundError:
             continue  # whoever had it has removed it

@@ -347,9 +347,7 @@ def test_what_runs_beside_rank_0_is_started_again_and_ends_with_it(rundir):
             assert len(pids) == 2
             os.kill(pids[0], signal.SIGKILL)
             eventually(
-                lambda: (
-                    "the process for proxy ended with signal 9 (SIGKILL): started again" in log.read_text()
-                ),
+                lambda: "oslo proxy: ended with signal 9 (SIGKILL), is started again" in log.read_text(),
                 True,
             )
             eventually(lambda: rooms_of(h), ["call", "directory"])

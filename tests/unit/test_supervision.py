@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 from importlib import import_module
 
 import pytest
@@ -235,29 +234,4 @@ def test_the_first_signal_has_it_leave_and_further_ones_end_it_at_once():
         assert told == ["SIGINT", "SIGTERM"]
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
-    asyncio.run(main())
-
-
-def test_a_child_is_waited_for_also_when_it_has_ended_already():
-    process = subprocess.Popen(["/bin/sh", "-c", "exit 7"], stdout=subprocess.PIPE)
-    assert process.stdout.read() == b""
-
-    async def main():
-        assert await supervision.exit_code(asyncio.get_running_loop(), process) == 7
-
-    with process:
-        asyncio.run(main())
-
-
-def test_a_child_whose_end_nobody_would_notice_is_not_kept(monkeypatch):
-    def fails(pid):
-        raise OSError("no descriptor")
-
-    async def main():
-        with pytest.raises(OSError, match="no descriptor"):
-            await supervision.exit_code(asyncio.get_running_loop(), process)
-        assert process.returncode == -signal.SIGKILL
-
-    process = subprocess.Popen(["/bin/sleep", "60"])
-    monkeypatch.setattr(os, "pidfd_open", fails)
     asyncio.run(main())

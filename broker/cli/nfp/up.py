@@ -18,10 +18,11 @@ from typing import Final
 from urllib.parse import quote
 
 from broker import home, interpreter, supervision
+from broker.children.child import Program
 from broker.cli.nfp import norfab_worker
 from broker.cli.nfp.broker import arguments as broker_arguments
 from broker.cli.nfp.broker import section_of
-from broker.cli.nfp.processes import Program, Supervisor
+from broker.cli.nfp.processes import Processes
 from broker.cli.parsing import Parser
 from broker.errors import ConfigError
 from broker.nfp.inventory import Datastore, Topology, TopologyWorker, load_environment, read_topology
@@ -150,19 +151,11 @@ async def _run(
     programs: Sequence[Program], told: OutputPrinter, folder: str, interval_s: float, patience_s: float
 ) -> int:
     loop = asyncio.get_running_loop()
-
-    def tell(name: str, event: str, text: str) -> None:
-        told(name, event, text)
-        if event == "up":
-            supervision.announce(loop.call_later, "READY=1")
-        elif event == "leaving":
-            supervision.leaving(2 * patience_s)
-
-    supervisor = Supervisor(programs, BROKER, tell, folder, interval_s=interval_s, patience_s=patience_s)
+    processes = Processes(programs, told, folder, interval_s=interval_s, patience_s=patience_s)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, supervisor.leave)
+        loop.add_signal_handler(number, processes.leave)
     supervision.watch(loop.call_later)
-    return await supervisor.run()
+    return await processes.run()
 
 
 # -- what is started ------------------------------------------------------------------------------
@@ -207,7 +200,7 @@ class Commands:
 
     def programs(self) -> list[Program]:
         """The broker, where one is wanted, and the workers that wait for it."""
-        programs = [Program(BROKER, self._broker)] if self._topology.broker else []
+        programs = [Program(BROKER, self._broker, needed=True)] if self._topology.broker else []
         return programs + [self._program(worker) for worker in self._topology.workers]
 
     def _program(self, worker: TopologyWorker) -> Program:
@@ -300,7 +293,7 @@ class OutputPrinter:
         self._screen = take_over("stdout", self._dropped)
 
     def __call__(self, name: str, event: str, text: str) -> None:
-        """See ``processes.Tell``."""
+        """See ``Tell`` of ``children.child``."""
         now = _now()
         if name:
             self._keep(name, text if event == "line" else f"{now} -- {text}")

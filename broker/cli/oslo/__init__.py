@@ -11,7 +11,7 @@
 
 A verb's file is loaded when it is called: ``proxy`` and ``bridge`` load neither typer nor rich. What several verbs
 share stands beside them: ``given`` reads options and settings, ``rereading`` reads them again for a proxy that runs,
-``plan`` makes of them what each process is told, ``children`` keeps processes running, ``room`` is what such a process
+``plan`` makes of them what each process is told, ``children`` are these processes, ``room`` is what such a process
 does, ``metrics`` serves its figures, ``inside`` is the proxy as a part of ``headgate up``, ``start`` and ``broker``,
 ``sending`` what the verbs that send have in common, ``picture`` how ``status`` shows what it was told.
 ``zmq_proxy`` is a command of its own, ``oslo-messaging-zmq-proxy``: what the zmq driver of 2018 called ``proxy``.

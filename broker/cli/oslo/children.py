@@ -1,44 +1,44 @@
-"""Processes beside this one: a node's proxy, and its bridge. Started, watched, started again, ended with us.
+"""Processes beside this one: a node's proxy, and its bridge.
 
-Each child is this program again (``room``): it reads its order, JSON, from its input, and writes one line to its output
-once it can be used. The kernel tells it when we are gone (``PR_SET_PDEATHSIG``), however that happens.
-
-Concurrency: one event loop. A child's end is noticed through its pidfd, so that nobody else's SIGCHLD is in the way.
+Each is this program again (``room``): it reads its order, JSON, from its input, and says where its rooms listen before
+it says that it is ready.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
-import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from broker import interpreter, supervision
-from broker.backoff import Backoff
-from broker.endings import CONFIG, TEMPFAIL, in_words
+from broker import interpreter
+from broker.children.child import Child, Program, Restarts, telling
+from broker.children.supervisor import Step, Supervisor
+from broker.endings import CONFIG, TEMPFAIL, USAGE
 from broker.errors import ConfigError, HeadgateError, NotReady
 from broker.secret import revealed
 from broker.settings import JournalSection, OsloSection
+from broker.tasks import first_of
 
 log = logging.getLogger("headgate.oslo")
 
 READY_S: Final = 20.0
-"""How long a child may take until it can be used, the first time."""
+"""How long the children may take until they can be used, the first time."""
 LEAVE_S: Final = 12.0
-"""How long it may take to leave before it is killed: a proxy gives its servers what waits for them for 10 s."""
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 5.0
-"""Before it is started again: twice as long each time, up to this; at first again once it ran for STEADY_S."""
-STEADY_S: Final = 10.0
-
-
-_KINDS: Final = {CONFIG: ConfigError, TEMPFAIL: NotReady}
+"""How long one may take to leave before it is told to do so at once: a proxy gives its servers what waits for them for
+10 s."""
+RESTARTS: Final = Restarts(first_s=0.1, longest_s=5.0, ends_max=1, final=frozenset((USAGE, CONFIG)))
+"""A proxy that was told to leave by others than us is started again: SIGTERM is a restart to it."""
+ENDPOINTS: Final = "X_HEADGATE_ENDPOINTS"
+"""What a child says of where its rooms listen, JSON."""
+_KINDS: Final = {CONFIG: ConfigError, USAGE: ConfigError, TEMPFAIL: NotReady}
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +46,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     section: OsloSection
     bridge: str = ""
-    parent: int = 0
-    """Our pid: a child whose parent is somebody else has lost us already."""
     log_level: str = "warning"
     journal: JournalSection = msgspec.field(default_factory=JournalSection)
 
@@ -55,12 +53,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """For people."""
         return "bridge" if self.bridge else "proxy"
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """What a child says once it can be used: where its rooms listen."""
-
-    endpoints: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def orders(
@@ -71,142 +63,81 @@ def orders(
     journal: JournalSection | None = None,
 ) -> list[Order]:
     """The children that settings ask for: the proxy, and the bridge where ``bridge`` names a broker."""
-    parent = os.getpid()
     kept = journal if journal is not None else JournalSection()
-    made = [Order(section=section, parent=parent, log_level=log_level, journal=kept)]
+    made = [Order(section=section, log_level=log_level, journal=kept)]
     if bridge:
-        made.append(Order(section=section, bridge=bridge, parent=parent, log_level=log_level))
+        made.append(Order(section=section, bridge=bridge, log_level=log_level))
     return made
 
 
-class Child:
-    """One child, kept running.
+class OsloChild(Child):
+    """One child.
+
+    Args:
+        order: what it is told. given: descriptor of the file that tells it so.
+        depends_on: names of children that have to be ready before. folder: for a socket.
 
     Attributes:
-        ready: set once it said so for the first time.
-        said: what it said last.
-        starts: how often it was started.
-        pid: of the running process; 0 none.
-        hurry: it is killed, not told to leave.
-        stop_by: what tells it to leave: SIGTERM for a restart, SIGINT for good.
+        endpoints: where its rooms listen, as it said last.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, given: int, depends_on: tuple[str, ...], folder: str) -> None:
+        program = Program(
+            f"oslo {order.name}",
+            lambda: interpreter.command("broker.cli.oslo.room"),
+            depends_on,
+            stdin=given,
+            output=functools.partial(os.dup, 2),
+            restarts=RESTARTS,
+        )
+        super().__init__(program, telling(log), os.path.join(folder, order.name))
         self.order = order
-        self.ready = asyncio.Event()
-        self.said = Ready()
-        self.starts = 0
-        self.pid = 0
-        self.hurry = False
-        self.stop_by: signal.Signals = signal.SIGTERM
-        self._input = -1
-        self._told = order
-        self._running = False
+        self.endpoints: dict[str, str] = {}
+        self._stale = False
 
     def renew(self, order: Order) -> None:
         """Go by ``order`` from now on: a process that runs is told to read it again, the next one begins with it."""
-        self.order = order
-        if self._running:
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._told is self.order or self.order.bridge:  # a bridge finds its settings when it starts
+        if self.over:
             return
-        self._told = self.order
-        interpreter.renew(self._input, _told(self.order))
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGHUP)
+        self.order = order
+        interpreter.renew(self.program.stdin, _encoded(order))
+        self._stale = not order.bridge  # that one finds its settings when it starts
+        if self.ready:
+            self._tell_again()
 
-    async def keep(self) -> None:
-        """Run it until cancelled.
+    def _tell_again(self) -> None:
+        if self._stale:
+            self._stale = False
+            self.send_signal(signal.SIGHUP)
 
-        Raises:
-            ConfigError, HeadgateError: it ended before it was ready for the first time; it has said why itself.
-        """
-        loop = asyncio.get_running_loop()
-        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, spread=False)
-        while True:
-            began = loop.time()
-            try:
-                code = await self._once()
-                said = f"ended with {in_words(code)}"
-            except OSError as error:  # no process, memory or descriptor to be had: there may be later
-                code, said = 1, f"could not be started: {error.strerror}"
-            if not self.ready.is_set():
-                kind = _KINDS.get(code, HeadgateError)
-                raise kind(f"the process for {self.order.name} {said} before it was ready")
-            pause_s = pauses.after(loop.time() - began)
-            log.warning("the process for %s %s: started again in %g s", self.order.name, said, pause_s)
-            await asyncio.sleep(pause_s)
+    def hear(self, line: str) -> None:
+        """Take in a line that it says, see ``Child``."""
+        name, _, value = line.partition("=")
+        if name == ENDPOINTS:
+            self.endpoints = msgspec.json.decode(value, type=dict[str, str])
+        super().hear(line)
 
-    async def _once(self) -> int:
-        """Start it and wait for its end; returns its exit code, below 0 for a signal."""
-        self._told = self.order
-        self._input = interpreter.order(_told(self.order))
-        try:
-            return await self._run(_spawned(self._input))
-        finally:
-            os.close(self._input)
+    def failure(self) -> HeadgateError:
+        """What to raise when it is left; it has said why itself."""
+        kind = _KINDS.get(self.code or 0, HeadgateError)
+        again = ", is not started again" if self.was_ready else " before it was ready"
+        return kind(f"the process for {self.order.name} {self.why}{again}")
 
-    async def _run(self, process: subprocess.Popen[bytes]) -> int:
-        with supervision.end_of(asyncio.get_running_loop(), process) as ended:
-            self.starts += 1
-            self.pid = process.pid
-            try:
-                assert process.stdout is not None
-                with process.stdout:
-                    await self._listen(process.stdout.fileno(), ended)
-                await asyncio.shield(ended)
-            finally:
-                self._running = False
-                await self._end(process, ended)
-                self.pid = 0
-        return process.wait()
-
-    async def _listen(self, fd: int, ended: asyncio.Future[None]) -> None:
-        """Wait for the line that says it is ready; its end or ``ended`` ends the wait, too."""
-        os.set_blocking(fd, False)
-        line = b""
-        while not line.endswith(b"\n"):
-            with supervision.readable(asyncio.get_running_loop(), fd) as there:
-                await asyncio.wait((there, ended), return_when=asyncio.FIRST_COMPLETED)
-                if not there.done():
-                    return
-            some = os.read(fd, 65536)
-            if not some:
-                return
-            line += some
-        self.said = msgspec.json.decode(line, type=Ready)
-        self.ready.set()
-        self._running = True
-        self._tell()  # what has changed since it was started
-
-    async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Future[None]) -> None:
-        """Tell it to leave, kill it when it does not."""
-        for number, patience_s in ((self.stop_by, LEAVE_S), (signal.SIGKILL, None)):
-            if ended.done() or process.poll() is not None:
-                break
-            process.send_signal(signal.SIGKILL if self.hurry else number)
-            await asyncio.wait((ended,), timeout=patience_s)
-        process.wait()
+    def tell(self, event: str, text: str) -> None:
+        """Tell of what happens, see ``Child``."""
+        if event == "starting":
+            self._stale = False
+        elif event == "ready":
+            self._tell_again()  # what has changed since it was started
+        if event != "left" or self.was_ready:  # else ``failure`` is raised
+            super().tell(event, text)
 
 
-def _spawned(given: int) -> subprocess.Popen[bytes]:
-    """A child whose input is the file ``given``, which has its order: nobody waits for anybody to read it."""
-    return subprocess.Popen(
-        interpreter.command("broker.cli.oslo.room"),
-        stdin=given,
-        stdout=subprocess.PIPE,
-        env=supervision.environ_of_child(),
-        start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
-    )
-
-
-def _told(order: Order) -> bytes:
+def _encoded(order: Order) -> bytes:
     return msgspec.json.encode(order, enc_hook=revealed)
 
 
-class Children:
+class Children(Supervisor):
     """All of them.
 
     Args:
@@ -214,13 +145,21 @@ class Children:
     """
 
     def __init__(self, wanted: Sequence[Order]) -> None:
-        self.children = [Child(order) for order in wanted]
-        self._tasks: list[asyncio.Task[None]] = []
+        self._held = contextlib.ExitStack()
+        folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="headgate-oslo-"))
+        rooms = tuple(f"oslo {order.name}" for order in wanted if not order.bridge)
+        self._all: list[OsloChild] = []
+        for order in wanted:
+            given = interpreter.order(_encoded(order))
+            self._held.callback(os.close, given)
+            before = rooms if order.bridge else ()  # a bridge finds its node's rooms there
+            self._all.append(OsloChild(order, given, before, folder))
+        super().__init__(self._all)
 
     @property
     def endpoints(self) -> Mapping[str, str]:
         """Where the rooms listen."""
-        return {room: where for child in self.children for room, where in child.said.endpoints.items()}
+        return {room: where for child in self._all for room, where in child.endpoints.items()}
 
     async def start(self) -> None:
         """Start all and wait until each can be used.
@@ -228,63 +167,35 @@ class Children:
         Raises:
             ConfigError, HeadgateError: one of them cannot. TimeoutError: not within READY_S.
         """
-        loop = asyncio.get_running_loop()
-        rooms = [child for child in self.children if not child.order.bridge]
-        bridges = [child for child in self.children if child.order.bridge]
         try:
-            for share in (rooms, bridges):  # a bridge finds its node's rooms there
-                keeping = [loop.create_task(child.keep(), name=f"oslo {child.order.name}") for child in share]
-                self._tasks += keeping
-                await self._until_ready(share)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READY_S):
+                    await super().start()
+            for child in self._all:
+                if child.over:
+                    raise child.failure()
+            if missing := [child.order.name for child in self._all if not child.ready]:
+                raise TimeoutError(f"not ready within {READY_S:g} s: {', '.join(missing)}")
         except BaseException:
             await self.stop()
             raise
 
-    async def _until_ready(self, share: Sequence[Child]) -> None:
-        if not share:
-            return
-        loop = asyncio.get_running_loop()
-        ready = loop.create_task(_all_ready(share), name="oslo ready")
-        try:
-            async with asyncio.timeout(READY_S):
-                await asyncio.wait((ready, *self._tasks), return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            missing = ", ".join(child.order.name for child in share if not child.ready.is_set())
-            raise TimeoutError(f"not ready within {READY_S:g} s: {missing}") from None
-        finally:
-            ready.cancel()
-        for task in self._tasks:
-            if task.done():
-                task.result()
-
     def renew(self, section: OsloSection) -> None:
         """All of them go by ``section`` from now on."""
-        for child in self.children:
+        for child in self._all:
             child.renew(msgspec.structs.replace(child.order, section=section))
 
     async def failed(self) -> None:
-        """Wait for ever, unless a child can no longer be kept.
+        """Wait for ever, unless a child is not started again.
 
         Raises:
-            Exception: why it cannot.
+            ConfigError, HeadgateError: why it is not.
         """
-        if self._tasks:
-            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+        await first_of(*(child.wait() for child in self._all))
+        raise next(child.failure() for child in self._all if child.over)
 
-    async def stop(self, number: signal.Signals = signal.SIGTERM, *, hurry: bool = False) -> None:
-        """End all by signal ``number``, ``hurry`` at once; harmless twice."""
-        for child in self.children:
-            child.hurry, child.stop_by = hurry, number
-        while self._tasks:  # the latest first: a bridge leaves through its node's rooms
-            share = self._tasks[-1:] if not hurry else list(self._tasks)
-            del self._tasks[-len(share) :]
-            for task in share:
-                task.cancel()
-            await asyncio.gather(*share, return_exceptions=True)
-
-
-async def _all_ready(share: Sequence[Child]) -> None:
-    for child in share:
-        await child.ready.wait()
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End all by signal ``number``, the latest first: a bridge leaves through its node's rooms. Harmless twice."""
+        for child in reversed(self._all):
+            await self.end([child], Step([child], number, LEAVE_S))
+        self._held.close()

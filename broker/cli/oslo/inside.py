@@ -2,14 +2,12 @@
 the configuration has ``[oslo]``.
 
 Both are processes of their own (``children``): the proxy's loop is another one than the broker's, and the corridor has
-nothing of their work in it. They end with the broker.
+nothing of their work in it. They end with the broker, which goes on without one that cannot be kept.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -18,8 +16,6 @@ from broker.settings import JournalSection, OsloSection, Settings
 if TYPE_CHECKING:
     from broker.cli.oslo.children import Children
     from broker.node.assembly import Node
-
-log = logging.getLogger("headgate")
 
 
 class OsloWing:
@@ -44,7 +40,6 @@ class OsloWing:
         self._log_level = log_level
         self._journal = journal
         self._children: Children | None = None
-        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the proxy, then its bridge.
@@ -57,14 +52,9 @@ class OsloWing:
         wanted = orders(self._section, self._uri, log_level=self._log_level, journal=self._journal)
         self._children = Children(wanted)
         await self._children.start()
-        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="oslo")
 
     async def stop(self) -> None:
         """End them; harmless twice."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-            self._watching = None
         children, self._children = self._children, None
         if children is not None:
             await children.stop()
@@ -86,13 +76,6 @@ class OsloWing:
         from broker.cli.oslo import plan
 
         return plan.variables(self._section)
-
-    async def _watch(self) -> None:
-        assert self._children is not None
-        try:
-            await self._children.failed()
-        except Exception:
-            log.exception("oslo cannot go on; the broker does")
 
 
 def wing_of(settings: Settings) -> OsloWing | None:

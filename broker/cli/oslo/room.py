@@ -1,16 +1,16 @@
-"""A process that ``children`` keeps: a node's proxy, or its bridge. Not for people: it has no options.
+"""A process of ``children``: a node's proxy, or its bridge. Not for people: it has no options.
 
-Its input is an ``Order``; one line on its output says that it can be used, then its output is closed. At SIGHUP it
-reads its input again from the beginning. It ends with the process that started it.
+Its input is an ``Order``; it says that it can be used to who started it, as to a service manager. At SIGHUP it reads
+its input again from the beginning.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,7 +18,7 @@ from broker import interpreter, loglines, supervision
 from broker.cli import address
 from broker.cli.exits import CONFIG, FAILED, OK, TEMPFAIL, code_of
 from broker.cli.oslo import plan
-from broker.cli.oslo.children import Order, Ready
+from broker.cli.oslo.children import ENDPOINTS, Order
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.oslo.node import NodeConfig
 from broker.secret import convert_secret
@@ -29,13 +29,9 @@ def log_to_stderr(level: str, who: str = "oslo") -> None:
     loglines.send_to_stderr(logging.getLogger("headgate"), who, level)
 
 
-def _say(ready: Ready) -> None:
-    """Tell the parent; whatever is printed afterwards goes where errors go."""
-    try:
-        os.write(1, msgspec.json.encode(ready) + b"\n")
-    except BrokenPipeError:
-        pass  # nobody waits any more: its signal is on its way
-    os.dup2(2, 1)
+def _say(endpoints: Mapping[str, str]) -> None:
+    """Tell the parent that it can be used, and where its rooms listen."""
+    supervision.notify(f"{ENDPOINTS}={msgspec.json.encode(endpoints).decode()}", "READY=1")
 
 
 def run(order: Order) -> int:
@@ -44,7 +40,7 @@ def run(order: Order) -> int:
         from broker.cli.oslo.bridge import serve
 
         config, options = plan.bridge_config(order.section), address.link_options(order.bridge)
-        return asyncio.run(serve(config, order.bridge, lambda: _say(Ready()), options))
+        return asyncio.run(serve(config, order.bridge, lambda: _say({}), options))
     from broker.cli.oslo.proxy import run_here
 
     told = plan.node_config(order.section)
@@ -54,7 +50,7 @@ def run(order: Order) -> int:
         return plan.node_config(_given().section)
 
     metrics = order.section.metrics_listen or ""
-    return run_here(told, lambda endpoints: _say(Ready(dict(endpoints))), journal, reread, metrics)
+    return run_here(told, _say, journal, reread, metrics)
 
 
 def _given() -> Order:
@@ -74,7 +70,6 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to read the order again
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # who started us may have blocked some
     order = _given()
-    supervision.following(order.parent)()
     log_to_stderr(order.log_level, f"oslo {order.name}")
     try:
         return run(order)

@@ -39,7 +39,7 @@ class DispatchConfig:
         open_max_bytes: what open jobs may cost in memory.
         probe_s: a worker that does not push results and was silent about a job for that long is asked (GET).
         attempts_max: a job over which so many workers were lost is a bad job, and is not given to another one; before
-            a supervisor gives up its workers (``cli.nfp.processes.ENDS_MAX``).
+            a supervisor gives up its workers (``children.child.ENDS_MAX``).
         relay_s: how long an answer to a relayed request is waited for.
         idempotent: what the settings declare for (service, task), None for nothing; None itself: ask Access.
     """

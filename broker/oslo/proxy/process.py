@@ -125,11 +125,11 @@ class NodeProxy:
         self.open()
         try:
             with self._signals():
+                if ready is not None:
+                    ready()
                 supervision.announce(self.reactor.call_later, "READY=1")
                 supervision.watch(self.reactor.call_later)
                 Trim().watch(self.reactor.call_later)
-                if ready is not None:
-                    ready()
                 self.reactor.run()
         finally:
             supervision.notify("STOPPING=1")

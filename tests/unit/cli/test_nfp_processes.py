@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from broker.children import supervisor as children
+from broker.children.child import Program, Restarts
 from broker.cli.exits import CONFIG, FAILED, OK
-from broker.cli.nfp import processes
-from broker.cli.nfp.processes import Program, Supervisor
+from broker.cli.nfp.processes import Processes
 
 PATIENCE_S = 40.0
+ENDS_MAX = 3
+RESTARTS = Restarts(0.01, 0.02, ends_max=ENDS_MAX)
 READY = """
 import os, socket, signal, sys, time
 def ready():
@@ -47,8 +50,8 @@ class Stage:
                 self.changed.clear()
                 await self.changed.wait()
 
-    def supervisor(self, *programs: Program, first: str = "", patience_s: float = PATIENCE_S) -> Supervisor:
-        return Supervisor(programs, first, self.tell, str(self.folder), patience_s=patience_s)
+    def supervisor(self, *programs: Program, patience_s: float = PATIENCE_S) -> Processes:
+        return Processes(programs, self.tell, str(self.folder), patience_s=patience_s)
 
 
 @pytest.fixture
@@ -56,22 +59,16 @@ def stage(rundir: Path) -> Stage:
     return Stage(rundir)
 
 
-@pytest.fixture(autouse=True)
-def _short_pauses_and_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(processes, "LONGEST_PAUSE_S", 0.02)
-    monkeypatch.setattr(processes, "ENDS_MAX", 3)
+def program(name: str, code: str, *depends_on: str, needed: bool = False, **environ: str) -> Program:
+    words = [sys.executable, "-S", "-c", code]
+    return Program(name, lambda: words, depends_on, environ, needed=needed, restarts=RESTARTS)
 
 
-def program(name: str, code: str, *depends_on: str, **environ: str) -> Program:
-    return Program(name, lambda: [sys.executable, "-S", "-c", code], depends_on, environ)
-
-
-def started(supervisor: Supervisor) -> asyncio.Task[int]:
+def started(supervisor: Processes) -> asyncio.Task[int]:
     return asyncio.get_running_loop().create_task(left(supervisor), name="supervisor")
 
 
-async def left(supervisor: Supervisor) -> int:
+async def left(supervisor: Processes) -> int:
     async with asyncio.timeout(PATIENCE_S):
         return await supervisor.run()
 
@@ -79,10 +76,9 @@ async def left(supervisor: Supervisor) -> int:
 def test_they_start_in_order_and_end_in_order(stage: Stage) -> None:
     async def story() -> int:
         supervisor = stage.supervisor(
-            program("b", STAYS),
+            program("b", STAYS, needed=True),
             program("w2", STAYS, "b", "w1"),
             program("w1", STAYS, "b"),
-            first="b",
         )
         running = started(supervisor)
         await stage.until(lambda: stage.events("up"))
@@ -98,13 +94,14 @@ def test_they_start_in_order_and_end_in_order(stage: Stage) -> None:
 
 def test_who_depends_on_one_that_is_being_started_again_waits_for_it(stage: Stage) -> None:
     async def story() -> int:
-        supervisor = stage.supervisor(program("b", STAYS), program("w", STAYS, "b"), first="b")
-        broker = supervisor._processes["b"]
+        supervisor = stage.supervisor(program("b", STAYS, needed=True), program("w", STAYS, "b"))
+        broker = supervisor.children["b"]
         running = started(supervisor)
         await stage.until(lambda: stage.events("ready"))
-        broker.ready.clear()  # it has just died, before w looked
+        broker.ready = False  # it has just died, before w looked
+        broker.settled.clear()
         await asyncio.sleep(0.05)
-        broker._running.kill()
+        broker.send_signal(signal.SIGKILL)
         await stage.until(lambda: stage.events("up"))
         supervisor.leave()
         return await running
@@ -127,7 +124,7 @@ def test_lines_and_variables(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> N
 def test_who_fails_is_started_again_and_left_after_a_while(stage: Stage) -> None:
     code = "import sys; print('oh no'); print(); sys.exit(3)"
     assert asyncio.run(left(stage.supervisor(program("w", code)))) == FAILED
-    assert len(stage.events("starting")) == processes.ENDS_MAX
+    assert len(stage.events("starting")) == ENDS_MAX
     assert stage.texts("ended")[0] == "ended with code 3 (oh no), is started again in 0.01 s"
     assert stage.texts("left") == ["ended with code 3 (oh no) 3 times in a row, is not started again"]
 
@@ -136,13 +133,13 @@ def test_who_was_ready_is_started_again_however_often_it_ends(stage: Stage) -> N
     async def story() -> int:
         supervisor = stage.supervisor(program("w", f"{READY}ready()\nos.kill(os.getpid(), signal.SIGKILL)"))
         running = started(supervisor)
-        await stage.until(lambda: len(stage.texts("ended")) > processes.ENDS_MAX)
+        await stage.until(lambda: len(stage.texts("ended")) > ENDS_MAX)
         supervisor.leave()
         return await running
 
     assert asyncio.run(story()) == OK
     wanted = "ended with signal 9 (SIGKILL) (without a word) 4 times in a row, is started again in 0.02 s"
-    assert stage.texts("ended")[processes.ENDS_MAX] == wanted
+    assert stage.texts("ended")[ENDS_MAX] == wanted
 
 
 def test_an_end_by_a_signal_without_a_name_is_one_like_others(stage: Stage) -> None:
@@ -177,7 +174,7 @@ def test_a_wrong_configuration_is_not_tried_again(stage: Stage) -> None:
 def test_a_program_that_is_not_there(stage: Stage) -> None:
     absent = Program("w", lambda: ["/no/such/program"])
     assert asyncio.run(left(stage.supervisor(absent))) == CONFIG
-    assert "cannot be started: " in stage.texts("line")[0]
+    assert "cannot be started: " in stage.texts("left")[0]
 
 
 def test_one_that_is_killed_comes_back(stage: Stage) -> None:
@@ -205,11 +202,11 @@ def test_who_depends_on_one_that_is_left_is_not_started(stage: Stage) -> None:
 
 def test_without_the_first_there_are_no_others(stage: Stage) -> None:
     async def story() -> int:
-        supervisor = stage.supervisor(program("b", STAYS), program("w", STAYS, "b"), first="b")
+        supervisor = stage.supervisor(program("b", STAYS, needed=True), program("w", STAYS, "b"))
         running = started(supervisor)
         await stage.until(lambda: stage.events("up"))
         pid = int(stage.texts("starting")[0].rpartition(" ")[2])
-        for _ in range(processes.ENDS_MAX):
+        for _ in range(ENDS_MAX):
             os.kill(pid, signal.SIGKILL)
             ready = len(stage.events("ready"))
             await stage.until(
@@ -229,7 +226,7 @@ def test_without_the_first_there_are_no_others(stage: Stage) -> None:
 def test_others_go_on_when_one_is_left(stage: Stage) -> None:
     async def story() -> int:
         supervisor = stage.supervisor(
-            program("b", STAYS), program("x", "import sys; sys.exit(2)"), program("w", STAYS), first="b"
+            program("b", STAYS, needed=True), program("x", "import sys; sys.exit(2)"), program("w", STAYS)
         )
         running = started(supervisor)
         await stage.until(lambda: stage.events("up"))
@@ -243,7 +240,7 @@ def test_others_go_on_when_one_is_left(stage: Stage) -> None:
 def test_a_second_signal_and_time_end_who_does_not_listen(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "HURRY_S", 0.05)
+    monkeypatch.setattr(children, "HURRY_S", 0.05)
     deaf = (
         f"{READY}signal.signal(signal.SIGTERM, lambda *_: print('no'))\nready()\nwhile True: signal.pause()"
     )
@@ -262,10 +259,7 @@ def test_a_second_signal_and_time_end_who_does_not_listen(
     assert set(asyncio.run(story(Stage(stage.folder), 0.05, 1))) == {"no"}
 
 
-def test_a_pipe_that_a_grandchild_keeps_open_holds_up_nobody(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "LATE_S", 0.05)
+def test_a_pipe_that_a_grandchild_keeps_open_holds_up_nobody(stage: Stage) -> None:
     code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-S', '-c', 'input()'], stdin=-1).pid)"
     code = code.replace("input()", "import time; time.sleep(60)")
     assert asyncio.run(left(stage.supervisor(program("w", code)))) == OK

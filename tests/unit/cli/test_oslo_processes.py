@@ -15,6 +15,8 @@ import time
 import pytest
 import zmq
 
+from broker import interpreter
+from broker.children import supervisor
 from broker.cli import exits
 from broker.cli.main import main
 from broker.cli.oslo import children
@@ -223,7 +225,7 @@ def test_a_child_that_cannot_start_says_why(rundir, capfd):
         kept = Children(orders(made(rundir)))
         with pytest.raises(ConfigError, match="the process for proxy ended with code 78 before it was ready"):
             await kept.start()
-        assert all(child.pid == 0 for child in kept.children)
+        assert all(child.pid == 0 for child in kept.children.values())
 
     run(work)
     assert f"{rundir}/ipc" in capfd.readouterr().err
@@ -235,7 +237,7 @@ def test_a_bridge_without_its_broker_takes_the_proxy_with_it(rundir, capfd):
         kept = Children(orders(made(rundir), f"local://{rundir}/none"))
         with pytest.raises(HeadgateError, match="the process for bridge ended with code 1"):
             await kept.start()
-        assert all(child.pid == 0 for child in kept.children)
+        assert all(child.pid == 0 for child in kept.children.values())
 
     run(work)
     assert f"headgate oslo bridge: cannot connect to local://{rundir}/none" in capfd.readouterr().err
@@ -248,7 +250,7 @@ def test_a_child_ends_with_its_parent(rundir):
         "from broker.settings import OsloSection\n"
         "async def work():\n"
         "    kept = Children(orders(OsloSection(ipc_dir=sys.argv[1], host='', run=('directory',))))\n"
-        "    await kept.start(); print(kept.children[0].pid, flush=True); await asyncio.sleep(60)\n"
+        "    await kept.start(); print(kept.children['oslo proxy'].pid, flush=True); await asyncio.sleep(60)\n"
         "asyncio.run(work())"
     )
     with subprocess.Popen([sys.executable, "-c", code, f"{rundir}/ipc"], stdout=subprocess.PIPE) as parent:
@@ -262,22 +264,27 @@ def test_a_child_ends_with_its_parent(rundir):
             os.close(ended)
 
 
+def stands_in(monkeypatch, code):
+    """A program of that code in place of ours."""
+    monkeypatch.setattr(interpreter, "command", lambda module: [sys.executable, "-S", "-c", code])
+
+
 def test_a_child_that_cannot_even_be_made(rundir, monkeypatch):
-    def fails(order):
+    def fails(*words, **options):
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     async def work():
         kept = Children(orders(made(rundir)))
-        with pytest.raises(HeadgateError, match="proxy could not be started: Resource temporarily"):
+        with pytest.raises(HeadgateError, match=r"proxy cannot be started: .*Resource temporarily"):
             await kept.start()
 
-    monkeypatch.setattr(children, "_spawned", fails)
+    monkeypatch.setattr(subprocess, "Popen", fails)
     run(work)
 
 
 def test_a_child_that_is_never_ready(rundir, monkeypatch):
     monkeypatch.setattr(children, "READY_S", 0.2)
-    monkeypatch.setattr(children, "_spawned", lambda order: sleeper())
+    stands_in(monkeypatch, "import time; time.sleep(60)")
 
     async def work():
         kept = Children(orders(made(rundir)))
@@ -287,17 +294,25 @@ def test_a_child_that_is_never_ready(rundir, monkeypatch):
     run(work)
 
 
+SAYS = """
+import os, signal, socket, sys, time
+def say(*lines):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto("\\n".join(lines).encode(), os.environ["NOTIFY_SOCKET"])
+"""
+
+
 def test_a_child_that_does_not_leave_is_killed(rundir, monkeypatch):
     monkeypatch.setattr(children, "LEAVE_S", 0.2)
-    monkeypatch.setattr(
-        children, "_spawned", lambda order: sleeper("import signal; signal.signal(15, signal.SIG_IGN);")
-    )
+    monkeypatch.setattr(supervisor, "HURRY_S", 0.2)
+    said = f"""say('{children.ENDPOINTS}={{"call":"tcp://x:1"}}', "READY=1")"""
+    stands_in(monkeypatch, f"{SAYS}signal.signal(15, signal.SIG_IGN); {said}; time.sleep(60)")
 
     async def work():
         kept = Children(orders(made(rundir)))
         await kept.start()
         assert kept.endpoints == {"call": "tcp://x:1"}
-        pid = kept.children[0].pid
+        (pid,) = [child.pid for child in kept.children.values()]
         await kept.stop()
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -306,8 +321,53 @@ def test_a_child_that_does_not_leave_is_killed(rundir, monkeypatch):
     run(work)
 
 
-def sleeper(more=""):
-    ready = """print('{"endpoints":{"call":"tcp://x:1"}}', flush=True);""" if more else ""
-    return subprocess.Popen(
-        [sys.executable, "-S", "-c", f"import time; {more}{ready}time.sleep(60)"], stdout=subprocess.PIPE
-    )
+def test_a_wrong_configuration_that_a_child_finds_later_is_final_and_told(rundir, monkeypatch, caplog):
+    """What it is started with has become wrong: the first process was ready, and was killed."""
+    first = rundir / "first"
+    code = f"{SAYS}first = not os.path.exists({str(first)!r}); open({str(first)!r}, 'w').close()\n"
+    stands_in(monkeypatch, f"{code}if first: say('READY=1'); time.sleep(60)\nsys.exit(78)")
+
+    async def work():
+        kept = Children(orders(made(rundir)))
+        await kept.start()
+        failing = asyncio.get_running_loop().create_task(kept.failed())
+        (child,) = kept.children.values()
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(
+            ConfigError, match="the process for proxy ended with code 78, is not started again"
+        ):
+            await failing
+        assert child.restarts == 1
+        await kept.stop()
+
+    run(work)
+    assert "oslo proxy: ended with signal 9 (SIGKILL), is started again in 0.1 s" in caplog.text
+    assert "oslo proxy: ended with code 78 2 times in a row, is not started again" in caplog.text
+
+
+def test_what_has_changed_while_a_child_was_starting_is_told_once_it_is_ready(rundir, monkeypatch):
+    """Its order is in its input; SIGHUP tells it to read that again, which it could not before it was ready."""
+    code = f"{SAYS}signal.signal(1, lambda *_: say('STATUS=' + os.pread(0, 9999, 0).decode()))\n"
+    code += f"open({str(rundir / 'begun')!r}, 'w').close()\n"
+    code += f"while not os.path.exists({str(rundir / 'go')!r}): time.sleep(0.01)\n"
+    stands_in(monkeypatch, f"{code}say('READY=1')\nwhile True: signal.pause()")
+
+    async def work():
+        kept = Children(orders(made(rundir)))
+        (child,) = kept.children.values()
+        heard = []
+        monkeypatch.setattr(child, "hear", lambda line: (heard.append(line), type(child).hear(child, line)))
+        starting = asyncio.get_running_loop().create_task(kept.start())
+        while not (rundir / "begun").exists():
+            await asyncio.sleep(0.01)
+        kept.renew(made(rundir, lease_s=7.0))
+        await asyncio.sleep(0.05)
+        assert heard == []
+        (rundir / "go").touch()
+        await starting
+        while len(heard) < 2:
+            await asyncio.sleep(0.01)
+        assert '"lease_s":7.0' in heard[1]
+        await kept.stop()
+
+    run(work)

@@ -10,7 +10,6 @@ import pytest
 from broker import extras, interpreter
 from broker.cli import exits
 from broker.cli.main import main
-from broker.cli.nfp import processes
 from broker.errors import ConfigError
 from gateway.cli.following import Following
 from gateway.cli.up import _bound, arguments, broker_settings, gateway_settings
@@ -112,7 +111,6 @@ async def test_what_makes_tables_is_started_again_and_ends_with_us(monkeypatch, 
     program += "ran.write_text(' '.join(sys.argv[2:])); first and sys.exit('no room'); signal.pause()"
     command = (sys.executable, "-c", program, str(tmp_path / "ran"))
     monkeypatch.setattr(interpreter, "command", lambda module: (*command, module))
-    monkeypatch.setattr(processes, "FIRST_PAUSE_S", 0.01)
     tables = Following("/j", "/w", str(tmp_path))
     tables.start()
     try:
@@ -120,7 +118,7 @@ async def test_what_makes_tables_is_started_again_and_ends_with_us(monkeypatch, 
             async with asyncio.timeout(20):
                 while caplog.text.count("is started, process") < 2:
                     await asyncio.sleep(0.02)
-        assert "pipeline: ended with code 1 (no room), is started again in 0.01 s" in caplog.text
+        assert "pipeline: ended with code 1 (no room), is started again in 0.5 s" in caplog.text
         words = (tmp_path / "ran").read_text()
         assert words == "broker.cli.main pipeline stream --journal /j --warehouse /w"
         assert tables.variables() == {"HEADGATE_WAREHOUSE": "/w"}

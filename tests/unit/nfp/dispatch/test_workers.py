@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broker.cli.nfp.processes import ENDS_MAX
+from broker.children.child import ENDS_MAX
 from broker.nfp.access import Access, Key, TaskRule
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.dispatch.liveness import GRID_S

@@ -1,0 +1,5 @@
+"""Child processes: started, heard, started again when they end, ended together. None outlives this process.
+
+``child``       one program through its lives, on an event loop
+``supervisor``  several of them: started in order, ended in order, at once when told twice
+"""
