@@ -138,7 +138,7 @@ class Supervisor(supervisor.Supervisor):
     async def do(self, words: dict[str, Any]) -> dict[str, Any]:
         """Carry out one line of a verb, see ``control``.
 
-        ``status`` answers with all members, ``down`` leaves, ``move`` starts the
+        ``status`` answers with all members, ``down`` leaves (with ``at_once``: without drain), ``move`` starts the
         gateway where the state folder now says; ``kill`` (with ``stay``), ``start``, ``pause``, ``resume`` are about
         each of ``ranks``; ``partition`` cuts ``ranks`` off from all others, and without any heals.
 
@@ -152,6 +152,8 @@ class Supervisor(supervisor.Supervisor):
                 return {"members": [dataclasses.asdict(member.member()) for member in self._members]}
             case "down":
                 self.leaving.set()  # the end of this process is the answer
+                if words.get("at_once") is True:
+                    self.leave()
             case "move" if self._gateway is not None:
                 url = state.load(self._folder).url
                 self._gateway.move(url, self._gateway_at(url))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Final
 
 import typer
@@ -13,13 +14,15 @@ import typer
 from broker.cli import options
 from broker.cli.exits import OK
 from broker.cli.screen import Screen
-from broker.errors import ConfigError
+from broker.errors import ConfigError, HeadgateError
 from gateway.cli.cluster import drawing
 from gateway.cli.cluster.given import DEFAULT, NAME, Bare, Fanout, Name, Nfp, Oslo, Size, find
 from gateway.cluster import state
 from gateway.cluster.client import Cluster
 from gateway.cluster.shape import Shape
 
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Each takes down a cluster that is waited for."""
 HELD_S: Final = 30.0
 """How long `down` waits for an `up` of the same cluster to give up."""
 
@@ -31,7 +34,10 @@ def up(
     oslo: Oslo = False,
     bare: Bare = False,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Stay until Ctrl-C, then take everything down.")
+        bool,
+        typer.Option(
+            "--wait", "-w", help="Stay until Ctrl-C, then take everything down; at once when it comes twice."
+        ),
     ] = False,
     name: Name = NAME,
     as_json: options.AsJson = False,
@@ -54,7 +60,8 @@ def up(
         try:
             _wait_for_signal()
         finally:
-            _take_down(cluster)
+            with _at_once_on_signals(cluster):
+                _take_down(cluster)
     return OK
 
 
@@ -98,10 +105,26 @@ def _show(cluster: Cluster, seconds: float, as_json: bool) -> None:
 
 def _wait_for_signal() -> None:
     """Until SIGINT, SIGTERM or SIGHUP."""
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     print("Ctrl-C takes it down", flush=True)
-    signal.sigwait(wanted)
+    signal.sigwait(SIGNALS)
+
+
+@contextlib.contextmanager
+def _at_once_on_signals(cluster: Cluster) -> Iterator[None]:
+    """In the block a signal has ``cluster`` leave without drain."""
+
+    def hurry(*_: object) -> None:
+        with contextlib.suppress(HeadgateError, TimeoutError):  # it has just ended
+            cluster.ask("down", at_once=True)
+
+    before = {number: signal.signal(number, hurry) for number in SIGNALS}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def down(

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import signal
 import time
 
 import pytest
@@ -131,6 +133,19 @@ def test_a_failed_start_leaves_nothing(notes, capsys):
     assert notes.did[-1] == "down"
     assert state.names() == []
     assert not state.folder_of("headgate").exists()
+
+
+def test_a_second_signal_takes_it_down_at_once(notes, monkeypatch):
+    def down(noted):
+        notes.did.append("down")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(lifecycle, "_wait_for_signal", lambda: None)
+    monkeypatch.setattr(Noted, "down", down)
+    before = signal.getsignal(signal.SIGINT)
+    assert cluster("up", "--size", "1", "--wait") == 0
+    assert notes.did[1:] == ["down", ("down", True)]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_wait_takes_it_down_at_the_end(notes, monkeypatch):

@@ -4,10 +4,14 @@ import asyncio
 import os
 import shutil
 import stat
+import sys
 import threading
+import time
 
 import pytest
 
+from broker import interpreter
+from broker.children import supervisor as children
 from broker.errors import ConfigError, HeadgateError
 from gateway.cluster import state, supervisor
 from gateway.cluster.shape import Shape
@@ -52,6 +56,33 @@ def test_words_that_make_no_sense(told, words):
 def test_what_does_not_run_cannot_be_paused(told):
     with pytest.raises(HeadgateError, match="rank-1 does not run"):
         told(do="pause", ranks=[1])
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+
+
+def test_who_is_told_a_second_time_ends_all_at_once(rundir, monkeypatch):
+    monkeypatch.setattr(children, "HURRY_S", 0.1)
+    monkeypatch.setattr(interpreter, "command", lambda _module: [sys.executable, "-S", "-c", DEAF])
+    (rundir / state.LOGS).mkdir()
+
+    async def run():
+        up = asyncio.Event()
+        saved = state.Saved(Shape("demo", 2, gateway=False), str(rundir), 0.0)
+        made = supervisor.Supervisor(rundir, saved, up.set)
+        running = asyncio.get_running_loop().create_task(made.run())
+        await up.wait()
+        await asyncio.sleep(0.3)  # until they are deaf
+        await made.do({"do": "down"})
+        await made.do({"do": "down"})  # another verb, no second word of the same person
+        await asyncio.sleep(0.3)
+        assert not running.done()
+        began = time.monotonic()
+        await made.do({"do": "down", "at_once": True})
+        await running
+        assert time.monotonic() - began < supervisor.LEAVE_S
+
+    asyncio.run(run())
 
 
 # ---------------------------------------------------------------- the folder of sockets
