@@ -58,6 +58,15 @@ def in_words(code: int) -> str:
     return f"signal {-code}{names.get(-code, '')}"
 
 
+def shell_code(code: int) -> int:
+    """The exit code that tells of a child's, as shells have it: 128 + N after signal N.
+
+    >>> shell_code(78), shell_code(-9)
+    (78, 137)
+    """
+    return code if code >= 0 else 128 - code
+
+
 def attended(who: str, attempt: Callable[[], int], *, part: str = "") -> int:
     """The exit code that ``attempt`` gives, or that of the error which ended it, told as a line of ``who``.
 

@@ -18,19 +18,19 @@ import logging
 import math
 import os
 import secrets
-import select
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Final
 
 from broker import supervision
 from broker.backoff import Backoff
+from broker.children import forked
+from broker.children.forked import Forked
 from broker.endings import FAILED, OK, in_words
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.signals import take
@@ -55,11 +55,8 @@ LASTED_S: Final = 10.0
 """A worker that lived so long was a good one: the next pause is the first again."""
 READY_S: Final = 30.0
 """How long workers may take to open their doors."""
-GONE_S: Final = 1.0
-"""How long after the end of its readiness pipe a worker may take to be gone, so that its exit code can be told."""
 KILL_S: Final = 10.0
 """How long after the time for its drain a worker may live."""
-_READY: Final = b"r"
 
 
 @dataclass(slots=True)
@@ -69,8 +66,8 @@ class Worker:
     index: int
     name: str = ""
     """Of the present incarnation."""
-    pid: int = 0
-    """0 while none runs."""
+    child: Forked | None = None
+    """None while none runs."""
     born: float = 0.0
     pauses: Backoff = field(default_factory=lambda: Backoff(PAUSE_S, PAUSE_MAX_S, LASTED_S, spread=False))
     again_at: float = 0.0
@@ -141,71 +138,35 @@ class Supervisor:
     def _start_all(self) -> int | None:
         """Start the workers one by one; an exit code when one cannot serve."""
         for worker in self._workers:
-            pipe = self._fork(worker)
-            said = _heard(pipe, READY_S)
-            os.close(pipe)
-            if said != _READY:
+            child = self._fork(worker)
+            if not forked.until_ready([child], READY_S):
                 print_error(f"headgate gateway: worker {worker.index} did not start")
-                return self._code_of(worker)
+                if child.code is not None:
+                    worker.child = None
+                return child.code if child.code and child.code > 0 else FAILED
         return None
 
-    def _code_of(self, worker: Worker) -> int:
-        """The exit code of a worker that would not serve."""
-        until = time.monotonic() + GONE_S
-        while time.monotonic() < until:
-            pid, status = os.waitpid(worker.pid, os.WNOHANG)
-            if pid:
-                worker.pid = 0
-                code = os.waitstatus_to_exitcode(status)
-                return code if code > 0 else FAILED
-            time.sleep(0.01)  # its pipe closes a moment before it can be waited for
-        return FAILED
-
-    def _fork(self, worker: Worker) -> int:
-        """Start an incarnation of ``worker``; returns the read end of its readiness pipe."""
+    def _fork(self, worker: Worker) -> Forked:
+        """Start an incarnation of ``worker``."""
         worker.name = f"{worker.index}-{secrets.token_hex(4)}"
         worker.born = time.monotonic()
-        read, write = os.pipe2(os.O_CLOEXEC)
-        sys.stdout.flush()
-        sys.stderr.flush()
         supervisor = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._become(worker, write, supervisor)
-        os.close(write)
-        worker.pid = pid
-        return read
+        work = functools.partial(self._serve, worker.name, supervisor)
+        worker.child = Forked(f"headgate gateway: worker {worker.index}", work)
+        return worker.child
 
-    def _become(self, worker: Worker, pipe: int, supervisor: int) -> NoReturn:
-        code = FAILED
-        try:
-            supervision.following(supervisor)()
-            supervision.disown()
-            os.setpgid(0, 0)  # a Ctrl-C at the terminal is the supervisor's to pass on
-            for number in SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-            def ready(_gateway: object) -> None:
-                with contextlib.suppress(BrokenPipeError):
-                    os.write(pipe, _READY)
-                os.close(pipe)
-
-            code = process.run(
-                self._settings,
-                upstream=self._upstream,
-                sockets=self._sockets(),
-                worker=(worker.name, self._folder),
-                ready=ready,
-                reread=self._reread,
-                reload_all=functools.partial(_tell, supervisor, signal.SIGHUP),
-                leave_all=functools.partial(_tell, supervisor, signal.SIGTERM),
-            )
-        except BaseException as error:
-            print_error(f"headgate gateway: worker {worker.index}: {error!r}")
-        finally:
-            sys.stderr.flush()
-            os._exit(code)  # the supervisor's own exit handlers are not ours to run
+    def _serve(self, name: str, supervisor: int, tell: Callable[[], None]) -> int:
+        """Be the worker ``name``; returns its exit code."""
+        return process.run(
+            self._settings,
+            upstream=self._upstream,
+            sockets=self._sockets(),
+            worker=(name, self._folder),
+            ready=lambda _gateway: tell(),
+            reread=self._reread,
+            reload_all=functools.partial(_tell, supervisor, signal.SIGHUP),
+            leave_all=functools.partial(_tell, supervisor, signal.SIGTERM),
+        )
 
     def _sockets(self) -> Sequence[socket.socket]:
         """A worker's own sockets at the reserved places; it shares UNIX sockets with the others."""
@@ -227,7 +188,7 @@ class Supervisor:
             self._revive()
 
     def _pause(self) -> float:
-        due = [worker.again_at for worker in self._workers if not worker.pid]
+        due = [worker.again_at for worker in self._workers if worker.child is None]
         return min(3600.0, max(0.0, min([*due, self._beat_at]) - time.monotonic()))
 
     def _beat(self) -> None:
@@ -251,25 +212,23 @@ class Supervisor:
 
     def _pass_on(self, number: signal.Signals) -> None:
         for worker in self._workers:
-            if worker.pid:
-                os.kill(worker.pid, number)  # a child that was not waited for: the pid is still its own
+            if worker.child is not None:
+                worker.child.send_signal(number)
 
     def _reap(self) -> None:
         """Take in workers that have ended: keep what they counted, forget whom they had."""
         for worker in self._workers:
-            if not worker.pid:
+            child = worker.child
+            if child is None or not child.reap():
                 continue
-            pid, status = os.waitpid(worker.pid, os.WNOHANG)
-            if not pid:
-                continue
-            worker.pid = 0
+            worker.child = None
             try:
                 fold(self._folder, worker.name)
             except OSError as error:  # a full disk costs counts, not the gateway
                 log.warning("the counts of worker %d are lost: %s", worker.index, error)
             self._forget(worker.name)
             if self._leaving_at is None:
-                self._mourn(worker, os.waitstatus_to_exitcode(status))
+                self._mourn(worker, child.code or OK)
 
     def _forget(self, worker: str | None) -> None:
         """Let the connections of an ended worker, None is all, count no more for their users' limits.
@@ -294,8 +253,8 @@ class Supervisor:
     def _revive(self) -> None:
         now = time.monotonic()
         for worker in self._workers:
-            if not worker.pid and worker.again_at <= now:
-                os.close(self._fork(worker))
+            if worker.child is None and worker.again_at <= now:
+                self._fork(worker)
 
     # -- down ----------------------------------------------------------------------------------
 
@@ -305,20 +264,10 @@ class Supervisor:
         """
         self._leaving_at = time.monotonic()
         patience_s = self._settings.gateway.drain_s + KILL_S
-        supervision.leaving(patience_s + process.END_S)
-        self._pass_on(signal.SIGTERM)
-        until = self._leaving_at + patience_s
-        while any(worker.pid for worker in self._workers):
-            left = until - time.monotonic()
-            if left <= 0:
-                self._pass_on(signal.SIGKILL)
-                left = 1.0
-            self._beat()
-            taken = take(SIGNALS, min(left, 0.5))
-            workers = [worker.pid for worker in self._workers]
-            if taken and taken.number in (signal.SIGTERM, signal.SIGINT) and taken.pid not in workers:
-                self._pass_on(signal.SIGTERM)
-            self._reap()
+        supervision.leaving(patience_s + forked.HURRY_S + process.END_S)
+        children = [worker.child for worker in self._workers if worker.child is not None]
+        forked.end(children, patience_s, self._beat)
+        self._reap()
 
     def _release(self) -> None:
         for place, sock in self._reserved:
@@ -326,13 +275,6 @@ class Supervisor:
             if place.scheme == "unix":
                 with contextlib.suppress(OSError):
                     os.unlink(place.path)
-
-
-def _heard(pipe: int, seconds: float) -> bytes:
-    """The byte a worker writes when it serves; b"" when it ended or time did."""
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    return os.read(pipe, 1) if poll.poll(seconds * 1000) else b""
 
 
 def _tell(supervisor: int, number: signal.Signals) -> None:

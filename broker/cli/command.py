@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from broker.endings import shell_code
 from broker.errors import print_error
 from broker.signals import take
 
@@ -97,8 +98,7 @@ class Command:
             elif came.number == signal.SIGCHLD:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
                 if pid:
-                    code = os.waitstatus_to_exitcode(status)
-                    return code if code >= 0 else 128 - code
+                    return shell_code(os.waitstatus_to_exitcode(status))
                 others_ended()
             elif came.code != _FROM_KERNEL:
                 self._pass_on(came.number)

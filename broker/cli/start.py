@@ -23,6 +23,7 @@ from broker.cli.command import AWAITED, BLOCKED, Command, environment, own_direc
 from broker.cli.nfp import inside as nfp
 from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
+from broker.endings import FAILED, OK, shell_code
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.node.local_tree import LocalTree, plan
 from broker.outlet import take_over
@@ -268,8 +269,8 @@ def _failed_start(instance: LocalTree) -> int:
     """A rank died before all were ready; it has said why itself, and what the others say comes before our word."""
     first = instance.dead[0]
     instance.stop()
-    print_error(f"headgate start: rank {first.number} ended with code {first.code} before it was ready")
-    return first.code or exits.FAILED
+    print_error(f"headgate start: rank {first.number} {first.why} before it was ready")
+    return shell_code(first.code or FAILED)
 
 
 # ---------------------------------------------------------------- --wait
@@ -298,7 +299,7 @@ def _until_told(instance: LocalTree) -> int:
     while instance.alive:
         came = take(AWAITED, None)
         if came is None or came.number != signal.SIGCHLD:
-            return exits.OK
+            return OK
         report_dead(instance)
     raise HeadgateError("no broker is left")
 
@@ -306,4 +307,4 @@ def _until_told(instance: LocalTree) -> int:
 def report_dead(instance: LocalTree) -> None:
     """Say which ranks have ended since the last look."""
     for rank in instance.reap():
-        print_error(f"headgate: rank {rank.number} (pid {rank.pid}) ended with code {rank.code}")
+        print_error(f"headgate: rank {rank.number} (pid {rank.pid}) {rank.why}")

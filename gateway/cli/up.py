@@ -21,12 +21,12 @@ import msgspec
 
 from broker import memory, supervision
 from broker.cli import command
-from broker.cli.exits import OK
 from broker.cli.nfp.inside import variables, where, wing_of
 from broker.cli.oslo import inside as oslo
 from broker.cli.parsing import Parser
 from broker.cli.rundir import Rundir
 from broker.cli.start import positive, report_dead, settings_with
+from broker.endings import OK
 from broker.errors import ConfigError
 from broker.node.local_tree import LocalTree, plan
 from broker.settings import ListenEntry as BrokerListenEntry
@@ -43,8 +43,6 @@ START_S: Final = 60.0
 """How long the ranks may take to find together."""
 PORTS: Final = 20
 """Ports that are tried from the default one on, when nobody named one."""
-HURRY_S: Final = 2.0
-"""How long the other ranks may take to leave after a second signal."""
 OWNER: Final = "owner"
 """The name of whoever runs this, where no configuration names users."""
 NOTE: Final = "headgate up"
@@ -193,7 +191,7 @@ def _run(
         hurry = up.forced
         return code
     finally:
-        instance.stop(*((0.0, HURRY_S) if hurry else ()))
+        instance.stop(*((0.0, 0.0) if hurry else ()))
         for sock in sockets:
             sock.close()
 
@@ -337,7 +335,7 @@ class _Up:
     def _failed_start(self) -> None:
         """A rank that ended before all have joined has said why itself."""
         if dead := self._instance.reap():
-            raise ConfigError(f"rank {dead[0].number} ended with code {dead[0].code} before it had joined")
+            raise ConfigError(f"rank {dead[0].number} {dead[0].why} before it had joined")
 
     async def _watch(self) -> None:
         while True:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.command import INSIST
+from broker.node.local_tree import STOP_S
 from tests.live import starter
 from tests.live.brokers import without_progress
 from tests.live.verbs import headgate
@@ -270,13 +271,27 @@ def test_broker_that_dies_is_reported_and_the_others_go_on(here):
     os.kill(pids[2], signal.SIGKILL)
     assert process.stderr is not None
     for line in process.stderr:
-        if line == f"headgate: rank 2 (pid {pids[2]}) ended with code 137\n":
+        if line == f"headgate: rank 2 (pid {pids[2]}) ended with signal 9 (SIGKILL)\n":
             break
     assert alive(pids[0])
     assert alive(pids[1])
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
     assert process.returncode == 0
+
+
+@pytest.mark.patient
+def test_a_second_signal_ends_at_once_who_does_not_leave(here):
+    """A frozen broker would be waited for."""
+    process, _ = wait_instance(here, "--size", "2")
+    os.kill(pids_of(here, 2)[1], signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert (process.returncode, time.monotonic() - began < STOP_S / 2) == (0, True)
 
 
 # ---------------------------------------------------------------- what is wrong at the start
