@@ -4,8 +4,9 @@ Theory of operation. The supervisor binds each TCP port once, with SO_REUSEPORT 
 one port for all, and it stays ours while workers come and go. Each worker binds and listens for itself, and the kernel
 spreads connections over them; a UNIX socket is bound once and inherited. Workers are forked before any event loop,
 thread or database exists. One that ends by itself is started again, after a pause that doubles up to ``PAUSE_MAX_S``
-while it does not live for ``LASTED_S``. SIGHUP, SIGTERM and SIGINT are passed on; a second SIGTERM is, too, and a
-worker that is still there ``KILL_S`` behind its drain is killed.
+while it does not live for ``LASTED_S``; one whose exit code says that the configuration is wrong is not, before a
+reload. SIGHUP, SIGTERM and SIGINT are passed on; a second SIGTERM is, too, and a worker that is still there ``KILL_S``
+behind its drain is killed.
 
 Concurrency: one thread, no event loop; the signals are blocked and taken one by one by ``broker.signals``.
 """
@@ -31,7 +32,7 @@ from broker import supervision
 from broker.backoff import Backoff
 from broker.children import forked
 from broker.children.forked import Forked
-from broker.endings import FAILED, OK, in_words
+from broker.endings import CONFIG, FAILED, OK, in_words
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.signals import take
 from gateway import process
@@ -71,7 +72,7 @@ class Worker:
     born: float = 0.0
     pauses: Backoff = field(default_factory=lambda: Backoff(PAUSE_S, PAUSE_MAX_S, LASTED_S, spread=False))
     again_at: float = 0.0
-    """When the next incarnation may begin."""
+    """When the next incarnation may begin; inf: not before a reload."""
 
 
 class Supervisor:
@@ -186,6 +187,8 @@ class Supervisor:
                 return OK
             self._reap()
             self._revive()
+            if all(worker.again_at == math.inf for worker in self._workers):
+                return CONFIG
 
     def _pause(self) -> float:
         due = [worker.again_at for worker in self._workers if worker.child is None]
@@ -208,6 +211,9 @@ class Supervisor:
         if self._reread is not None:
             with contextlib.suppress(ConfigError):  # the workers say so
                 self._settings = renewed(self._settings, self._reread())
+        for worker in self._workers:
+            if worker.again_at == math.inf:  # what was wrong may have been mended
+                worker.again_at = 0.0
         self._pass_on(signal.SIGHUP)
 
     def _pass_on(self, number: signal.Signals) -> None:
@@ -245,6 +251,12 @@ class Supervisor:
             log.warning("connections of ended workers stay counted for %g s: %s", leases.LEASE_S, error)
 
     def _mourn(self, worker: Worker, code: int) -> None:
+        if code == CONFIG:
+            worker.again_at = math.inf
+            log.error(
+                "worker %d ended with %s; none in its place before a reload", worker.index, in_words(code)
+            )
+            return
         now = time.monotonic()
         pause_s = worker.pauses.after(now - worker.born)
         worker.again_at = now + pause_s

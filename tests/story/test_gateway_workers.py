@@ -374,6 +374,42 @@ def test_a_worker_that_cannot_start_ends_it_all_in_words(rundir, broker):
 
 
 @pytest.mark.patient
+def test_a_worker_that_finds_something_wrong_later_has_no_successor_before_a_reload(rundir, broker):
+    """Nobody is better off with a process that ends at once every ten seconds; without any worker it is all over."""
+    store, aside = rundir / "state" / "gateway.db", rundir / "aside"
+
+    def left(count):
+        return len(children(running.process.pid)) == count
+
+    def kill_one():
+        os.kill(children(running.process.pid)[0], signal.SIGKILL)
+        wrong = "ended with code 78; none in its place before a reload"
+        seen = sum(wrong in line for line in running.lines())
+        eventually(lambda: sum(wrong in line for line in running.lines()) == seen + 1)
+
+    with gateway_process(rundir, broker.uri, WORKERS) as running:
+        store.rename(aside)
+        store.write_bytes(b"no database" * 100)
+        store.chmod(0o600)
+        kill_one()
+        eventually(lambda: left(1))
+        aside.rename(store)
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: left(2))
+        eventually(lambda: all(listens(pid, port_of(running)) for pid in children(running.process.pid)))
+        store.rename(aside)
+        store.write_bytes(b"no database" * 100)
+        store.chmod(0o600)
+        kill_one()
+        kill_one()
+        assert running.process.wait(30) == 78
+
+
+def port_of(running):
+    return int(running.urls[0].rpartition(":")[2])
+
+
+@pytest.mark.patient
 def test_a_reload_by_call_counts_in_every_worker_and_in_those_that_come_later(rundir, broker):
     bob = '[[users]]\nname = "bob"\nuserid = 1002\nroles = ["user"]\n'
     file = rundir / "gateway.toml"
