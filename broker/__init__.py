@@ -15,6 +15,8 @@ One message's journey, room by room::
     cli/         one file a verb of the ``headgate`` command
     settings/    the configuration file, typed
     testing/     for authors of transports: the checks that every transport passes
+    endpoints    addresses taken apart, and what stays on this machine
+    listening    sockets that listen, of TCP and of files: bound alike by whoever has one
     schemes      which transport an address has, and what that transport can do
     children/    child processes: started, heard, started again when they end, ended together
     supervision  what a process says to its service manager
@@ -38,7 +40,7 @@ One message's journey, room by room::
     extras       libraries that the base does not bring, and what to type for them
     nesting      how deep JSON from outside may be nested: its readers
     safe_text    what somebody else's code has left, as text that can be written
-    sockets      what the kernel tells of sockets: who is at the other end, who listens on a port
+    sockets      what the kernel is told of sockets, and tells: who is at the other end, who listens on a port
     rfc6455      what both ends of a WebSocket know of its end: close codes, reasons
     tasks        tasks that somebody looks after
     loopthread   the thread with an event loop behind every blocking facade
@@ -49,7 +51,7 @@ One message's journey, room by room::
 
 ``node/broker.py`` is the corridor itself, and its first lines name every function on a message's way; start there.
 The pure rooms do no input or output and read no clock. ``errors``, ``extras``, ``identity``, ``schemes``,
-``nesting``, ``safe_text`` and ``secret`` are what every room may use.
+``endpoints``, ``nesting``, ``safe_text`` and ``secret`` are what every room may use.
 """
 
 __version__ = "0.1.0"

@@ -6,15 +6,14 @@ Names follow the Prometheus conventions: base units, ``_total`` on counters. The
 from __future__ import annotations
 
 import asyncio
-import errno
 import itertools
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from broker.obstacles import obstacle
-from broker.schemes import listening_host
+from broker.endpoints import parse
+from broker.errors import ConfigError
+from broker.listening import listen, listening_at
 
 log = logging.getLogger("headgate")
 
@@ -104,23 +103,13 @@ class PageListener:
         Raises:
             ConfigError: the place cannot be used.
         """
-        scheme, _, rest = self._place.partition("://")
-        number = 0
         try:
-            if scheme == "unix":
-                self._server = await asyncio.start_unix_server(self._serve, rest, limit=REQUEST_MAX_BYTES)
-                os.chmod(rest, 0o600)
-            else:
-                host, _, port = rest.rstrip("/").rpartition(":")
-                number = int(port)
-                host = listening_host(host.strip("[]"))
-                self._server = await asyncio.start_server(
-                    self._serve, None if host == "*" else host, number, limit=REQUEST_MAX_BYTES
-                )
-        except (OSError, ValueError) as error:
-            text = f"{self._setting} {self._place}: {error}"
-            absent = errno.EADDRNOTAVAIL if isinstance(error, OSError) and error.errno is None else error
-            raise obstacle(text, absent, absent=True, port=number) from error
+            asked = parse(self._place, "http", "unix")
+            # plaintext is the settings' matter
+            sock, _place = listen(listening_at(asked, protected=True, insecure=False), mode=0o600)
+        except ConfigError as error:
+            raise type(error)(f"{self._setting}: {error}", error.errno) from error
+        self._server = await asyncio.start_server(self._serve, sock=sock, limit=REQUEST_MAX_BYTES)
 
     async def stop(self) -> None:
         """Close the socket, and who still asks there."""

@@ -6,7 +6,6 @@ refused, with their line, before anything is opened.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ne
 
 from msgspec import Meta, Struct
 
+from broker.endpoints import split
 from broker.errors import ConfigError
 from broker.secret import masked
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 GROUP: Final = "headgate.transports"
 """Entry points of this group name transports; the name of each is its scheme."""
-UNIX_PATH_BYTES: Final = 107
-SHORTER_HELPS: Final = "a shorter $XDG_RUNTIME_DIR, $TMPDIR or --rundir helps"
-"""What the address of a Linux UNIX socket holds besides its NUL."""
 
 
 def _anybody(_uri: str) -> bool:
@@ -82,82 +79,23 @@ class Capabilities:
         return not safe and self.is_exposed(uri)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine, whatever happens; a name may resolve to anything, and to else tomorrow."""
-    import ipaddress  # late: whoever dials a UNIX socket never asks
-
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def listening_host(host: str) -> str:
-    """The host to bind for an address with ``host``: "*", all interfaces, for a name.
-
-    What a name resolves to on the machine that it names says nothing about where others look for it: Debian writes
-    ``127.0.1.1 NAME`` into /etc/hosts, and a name may have an address for each network. Whoever means one address gives
-    it in numbers. Only ``localhost`` stays on this machine; numbers that are no address are no name either, and whoever
-    binds them is told so.
-
-    >>> listening_host("node0"), listening_host("192.0.2.1"), listening_host("Localhost"), listening_host("10.0.0.256")
-    ('*', '192.0.2.1', '127.0.0.1', '10.0.0.256')
-    """
-    import ipaddress  # late, as above
-
-    if host.lower() == "localhost":
-        return "127.0.0.1"
-    if host.rpartition(".")[2].isdigit():
-        return host
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return "*"
-    return host
-
-
-def host_of(uri: str) -> str:
-    """The host of ``SCHEME://HOST:PORT``, without brackets.
-
-    >>> host_of("tcp://[::1]:8050")
-    '::1'
-    """
-    return uri.partition("://")[2].rpartition(":")[0].removeprefix("[").removesuffix("]")
-
-
 def beyond_loopback(uri: str) -> bool:
     """For ``Capabilities.is_exposed``: ``SCHEME://HOST:PORT`` anywhere but on a loopback address."""
-    return not is_loopback(host_of(uri))
+    try:
+        return not split(uri).is_local
+    except ValueError:
+        return True
 
 
-def check_port(uri: str) -> str:
-    """For ``Capabilities.check_address``: ``SCHEME://HOST:PORT``; port ``*`` takes a free one."""
-    scheme, _, rest = uri.partition("://")
-    host, colon, port = rest.rpartition(":")
-    if not (host and colon and port):
-        return f"{scheme}://HOST:PORT"
-    if port != "*" and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        return "a port from 1 to 65535"
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        return "an IPv6 address in brackets"
-    return ""
-
-
-def too_long(path: str) -> str:
-    """What is expected in place of the path of a UNIX socket that has no room for it; "" when it has."""
-    size = len(os.fsencode(path))
-    if size <= UNIX_PATH_BYTES:
-        return ""
-    return f"a socket path of at most {UNIX_PATH_BYTES} bytes, it has {size}; {SHORTER_HELPS}"
-
-
-def _check_path(uri: str) -> str:
-    path = uri.partition("://")[2]
-    if uri.startswith("local:") and not path.startswith("/"):
-        return "local:///ABSOLUTE/PATH"
-    return too_long(path)
+def check_port(uri: str, *schemes: str) -> str:
+    """For ``Capabilities.check_address``: ``SCHEME://HOST:PORT``, where port ``*`` takes a free one, or the path of a
+    UNIX socket; ``schemes``: those expected, if not any.
+    """
+    try:
+        endpoint = split(uri, *schemes)
+    except ValueError as error:
+        return str(error).removeprefix("expected ")
+    return "" if endpoint.is_unix or endpoint.port or uri.endswith(":*") else "a port from 1 to 65535"
 
 
 class TlsOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -200,7 +138,7 @@ BUILT_IN: Final = {
     "local": _BuiltIn(
         "broker.transport.unix",
         Capabilities(
-            tree=True, strict_rfc3=True, proves=("uid",), is_exposed=nobody, check_address=_check_path
+            tree=True, strict_rfc3=True, proves=("uid",), is_exposed=nobody, check_address=check_port
         ),
     ),
     "inproc": _BuiltIn(
@@ -227,7 +165,7 @@ BUILT_IN: Final = {
             proves=("uid", "key"),
             protection="curve",
             is_exposed=nobody,
-            check_address=_check_path,
+            check_address=check_port,
         ),
     ),
     "tls": _BuiltIn(

@@ -1,22 +1,15 @@
-"""What the kernel tells of sockets, who is at the other end of a UNIX socket and who listens on a TCP port; files of
-sockets that nobody listens at any more.
-"""
+"""What the kernel is told of sockets, and tells: who is at the other end of a UNIX socket, who listens on a port."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import socket
-import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
 _UCRED: Final = Struct("3i")
-CONNECT_RETRY_S: Final = 0.01
-"""Pause before another try to join a full queue."""
 _LISTEN: Final = "0A"
 """TCP_LISTEN in the kernel's tables."""
 
@@ -43,34 +36,23 @@ def tcp_listeners(port: int) -> Iterator[tuple[str, str]]:
                     yield socket.inet_ntop(family, packed), words[9]
 
 
-async def connect_unix(connect: Callable[[], object]) -> None:
-    """Call ``connect``, which connects a UNIX socket, until whoever listens has room: a full queue fails at once.
+Address = tuple[str, int] | tuple[str, int, int, int]
+"""Of TCP, as the kernel is told."""
+
+
+def tcp_address(host: str, port: int) -> tuple[socket.AddressFamily, Address]:
+    """The family of a host in numbers, and its address there; behind "%" stands the interface of a link-local one.
 
     Raises:
-        OSError: as of ``connect``, but for EAGAIN.
+        OSError: there is no such interface.
     """
-    while True:
-        try:
-            connect()
-        except BlockingIOError:
-            await asyncio.sleep(CONNECT_RETRY_S)
-        else:
-            return
+    host, _, scope = host.partition("%")
+    if ":" not in host:
+        return socket.AF_INET, (host, port)
+    index = int(scope) if scope.isdigit() else socket.if_nametoindex(scope) if scope else 0
+    return socket.AF_INET6, (host, port, 0, index)
 
 
-def remove_stale(path: str) -> None:
-    """Unlink a socket file that refuses connections; leave anything else for bind to complain about."""
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return
-    except OSError:
-        return
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    with probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        except OSError:
-            return
+def unix_address(path: str) -> str:
+    """What the kernel is told: a path, or the name of an abstract socket, which begins with "@" in addresses."""
+    return "\0" + path[1:] if path.startswith("@") else path

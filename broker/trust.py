@@ -17,7 +17,7 @@ import stat
 from typing import Final
 
 from broker.identity import NOBODY
-from broker.sockets import peer_credentials
+from broker.sockets import peer_credentials, unix_address
 
 TRUSTED_USERS: Final = "HEADGATE_TRUSTED_USERS"
 """Environment: names or uids of users, with commas between, whose local sockets are spoken to as well."""
@@ -58,8 +58,11 @@ def _objection(folder: str, found: os.stat_result) -> str:
 
 
 def socket_objection(path: str) -> str:
-    """Why the socket at ``path`` must not be dialled, by the folder that it is in; "" nothing speaks against it."""
-    return folder_objection(os.path.dirname(os.path.abspath(path)))
+    """Why the socket at ``path`` must not be dialled, by the folder that it is in; "" nothing speaks against it.
+
+    An abstract one (``@NAME``) is in none: who listens is looked at once connected.
+    """
+    return "" if path.startswith("@") else folder_objection(os.path.dirname(os.path.abspath(path)))
 
 
 def peer_objection(sock: socket.socket, path: str) -> str:
@@ -89,7 +92,7 @@ def connect(sock: socket.socket, path: str) -> None:
     """
     if text := socket_objection(path):
         raise Untrusted(text)
-    sock.connect(path)
+    sock.connect(unix_address(path))
     if text := peer_objection(sock, path):
         raise Untrusted(text)
 

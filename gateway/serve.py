@@ -223,11 +223,11 @@ class Gateway:
         Raises:
             Denied: login links are off, or the store cannot be written.
         """
-        places = [listener.place for listener in self._listeners if listener.place.scheme != "unix"]
-        best = next((place for place in places if place.loopback), places[0] if places else None)
+        places = [listener.place for listener in self._listeners if not listener.place.is_unix]
+        best = next((place for place in places if place.is_local), places[0] if places else None)
         if best is None:
             raise ConfigError("a login link needs an http or https listener")
-        return link_url(f"{best}{self.settings.gateway.prefix}", self.identity.logins.make_link())
+        return link_url(f"{best.text}{self.settings.gateway.prefix}", self.identity.logins.make_link())
 
     def _make_listeners(self, sockets: list[socket.socket] | None) -> list[Listener]:
         settings = self.settings

@@ -33,16 +33,17 @@ from broker.backoff import Backoff
 from broker.children import forked
 from broker.children.forked import Forked
 from broker.endings import CONFIG, FAILED, OK, in_words
+from broker.endpoints import Endpoint
 from broker.errors import ConfigError, HeadgateError, print_error
 from broker.signals import take
 from gateway import process
 from gateway.identity import leases
 from gateway.identity.store import Store
 from gateway.serve import Reread
-from gateway.settings.places import Place, place_of
+from gateway.settings.addresses import place_of
 from gateway.settings.reading import renewed
 from gateway.settings.schema import GatewaySettings
-from gateway.web.listener import bind, place_bound
+from gateway.web.listener import bind
 from gateway.web.worker_peers import fold
 
 log = logging.getLogger("headgate")
@@ -96,15 +97,14 @@ class Supervisor:
         urls = [entry.url for entry in settings.listen]
         if settings.gateway.metrics_listen is not None:
             urls.append(settings.gateway.metrics_listen)
-        self._reserved: list[tuple[Place, socket.socket]] = []
+        self._reserved: list[tuple[socket.socket, Endpoint]] = []
         try:
             for url in urls:
-                sock = bind(place_of(url), shared=True)
-                self._reserved.append((place_bound(sock, place_of(url)), sock))
+                self._reserved.append(bind(place_of(url), shared=True))
         except ConfigError:
             self._release()
             raise
-        self.urls: list[str] = [str(place) for place, _sock in self._reserved[: len(settings.listen)]]
+        self.urls: list[str] = [place.text for _sock, place in self._reserved[: len(settings.listen)]]
         self._folder = tempfile.mkdtemp(prefix="headgate-workers-")
         self._leaving_at: float | None = None
         self._beat_at = math.inf
@@ -171,9 +171,7 @@ class Supervisor:
 
     def _sockets(self) -> Sequence[socket.socket]:
         """A worker's own sockets at the reserved places; it shares UNIX sockets with the others."""
-        return [
-            sock if place.scheme == "unix" else bind(place, shared=True) for place, sock in self._reserved
-        ]
+        return [sock if place.is_unix else bind(place, shared=True)[0] for sock, place in self._reserved]
 
     # -- while they run ------------------------------------------------------------------------
 
@@ -282,9 +280,9 @@ class Supervisor:
         self._reap()
 
     def _release(self) -> None:
-        for place, sock in self._reserved:
+        for sock, place in self._reserved:
             sock.close()
-            if place.scheme == "unix":
+            if place.is_unix:
                 with contextlib.suppress(OSError):
                     os.unlink(place.path)
 

@@ -17,9 +17,9 @@ from typing import Final, Literal, NamedTuple
 from broker import trust
 from broker.cli.address import sockets_in
 from broker.cli.exits import GUESTS
+from broker.endpoints import parse
 from broker.errors import ConfigError
 from broker.settings import Settings
-from broker.transport.unix import path_of
 
 WAIT_S: Final = 3.0
 """How long one step waits for the other side."""
@@ -68,7 +68,7 @@ def user_name(uid: int) -> str:
 def local(uri: str) -> Iterator[Finding]:
     """Walk to a UNIX socket up to the handshake byte."""
     try:
-        path = path_of(uri)
+        path = parse(uri, "local").path
     except ConfigError as error:
         yield Finding(
             "fail", str(error), "give the address that `headgate attr get local-uri` shows at the broker"
@@ -197,9 +197,7 @@ def zeromq(uri: str, *, curve: bool) -> Iterator[Finding]:
 
 
 def _dial(uri: str) -> socket.socket:
-    from broker.transport.zeromq.address import parse
-
-    endpoint = parse(uri)
+    endpoint = parse(uri, "tcp", "ipc")
     if endpoint.scheme == "tcp":
         return socket.create_connection((endpoint.host, endpoint.port), WAIT_S)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

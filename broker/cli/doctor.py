@@ -17,13 +17,13 @@ from broker.cli.exits import CONFIG, NO_CONNECTION, OK
 from broker.cli.reach import reach
 from broker.cli.screen import Screen
 from broker.client import Handle, connect
+from broker.endpoints import parse
 from broker.errors import ConfigError, HeadgateError, LinkRefused, RpcError
 from broker.schemes import scheme_of
 from broker.secret import masked
 from broker.settings import Settings, load
 from broker.transport.link import Options
 from broker.transport.registry import dial, transport_for
-from broker.transport.unix import path_of
 
 UNSTEADY: Final = 4
 """A rank that joined so often within a minute does not only restart."""
@@ -228,7 +228,7 @@ def _this_host(report: Report, settings: Settings) -> bool:
 
 def _running(settings: Settings) -> bool:
     """Whether this host's broker has its socket: then it has said hello itself, and its own log knows how that went."""
-    return os.path.exists(path_of(settings.broker.local_uri or ""))
+    return os.path.exists(parse(settings.broker.local_uri or "", "local").path)
 
 
 async def _same_version(number: int, uri: str, extra: dict[str, Any], settings: Settings) -> Finding:

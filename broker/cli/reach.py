@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker.cli.diagnosis import Finding, ok
-from broker.schemes import host_of, is_loopback, listening_host, scheme_of
+from broker.endpoints import is_loopback, listening_host, split
+from broker.schemes import scheme_of
 from broker.sockets import tcp_listeners
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def reach(settings: Settings) -> Iterator[Finding]:
         or not any(_children(settings, rank))
     ):
         return
-    host, bound, port = host_of(own.address), listening_host(host_of(place)), place.rpartition(":")[2]
+    host, bound, port = split(own.address).host, listening_host(split(place).host), place.rpartition(":")[2]
     elsewhere = [
         child.hostname
         for child in _children(settings, rank)

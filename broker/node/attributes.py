@@ -14,7 +14,7 @@ from broker.routing.topology import NO_PARENT, Topology
 from broker.secret import masked
 from broker.services.log import FORWARD_LEVEL
 from broker.settings import Settings, shown
-from broker.transport.zeromq.limits import UNCONFIRMED_MS
+from broker.transport.sockets import PROBING
 
 IMMUTABLE = 1
 """Flag of an attribute that clients may remember."""
@@ -66,7 +66,7 @@ def initial(
         "log-stderr-mode": "local",
         "tbon.topo": settings.tree.topology,
         "tbon.connect_timeout": f"{settings.tree.connect_timeout_s:g}s",
-        "tbon.tcp_user_timeout": f"{UNCONFIRMED_MS / 1000:g}s",
+        "tbon.tcp_user_timeout": f"{PROBING.unconfirmed_ms / 1000:g}s",
         "tbon.level": str(depth),
         "tbon.maxlevel": str(topology.max_depth()),
         "tbon.descendants": str(topology.descendants(rank)),

@@ -7,7 +7,6 @@
     oslo      the section of the node proxy for oslo.messaging and its entries, likewise
     journal   the section about what passes, on disk, likewise
     ranges    types of values that several sections share
-    addresses what the URI of a wing's or of the metrics' endpoint says, and whether it stays on this machine
     faults    a fault, and the checks of keys and URIs
     shape     what types can say: a table held against the struct that describes it
     transport_options   the tables that only one transport knows

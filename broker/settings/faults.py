@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker.errors import ConfigError
-from broker.schemes import Capabilities, capabilities_of, nobody
+from broker.schemes import Capabilities, beyond_loopback, capabilities_of, check_port, nobody
 from broker.secret import masked
-from broker.settings.addresses import is_exposed, split_uri
 from broker.settings.lines import KeyPath
 
 Z85_KEY_CHARS = 40
@@ -50,15 +49,10 @@ def check_key(path: KeyPath, key: str) -> Iterator[Problem]:
             return
 
 
-def check_uri(path: KeyPath, uri: str, schemes: tuple[str, ...]) -> Iterator[Problem]:
+def check_uri(path: KeyPath, uri: str, *schemes: str) -> Iterator[Problem]:
     """Check the form and the scheme of a URI that no transport opens."""
-    try:
-        scheme = split_uri(uri).scheme
-    except ValueError as error:
-        yield Problem(path, f"saw {masked(uri)[:64]!r}, {error}")
-        return
-    if scheme not in schemes:
-        yield saw(path, uri, f"one of the schemes {', '.join(schemes)}")
+    if expected := check_port(uri, *schemes):
+        yield saw(path, uri, expected)
 
 
 def check_address(path: KeyPath, uri: str) -> Iterator[Problem]:
@@ -85,8 +79,8 @@ def can(uri: str) -> Capabilities:
 
 def check_metrics(path: KeyPath, uri: str, insecure: bool) -> Iterator[Problem]:
     """Yield what is wrong with a place where figures are to be served without TLS."""
-    faults = list(check_uri(path, uri, ("unix", "http")))
-    if not faults and not insecure and is_exposed(split_uri(uri)):
+    faults = list(check_uri(path, uri, "unix", "http"))
+    if not faults and not insecure and beyond_loopback(uri):
         expected = f"a loopback address, or {path[0]}.metrics_insecure = true: it is served without TLS"
         faults.append(saw(path, uri, expected))
     yield from faults

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from broker.settings.addresses import is_exposed, split_uri
+from broker.schemes import beyond_loopback
 from broker.settings.faults import Problem, check_key, check_uri, saw
 from broker.settings.nfp import NfpSection
 
@@ -21,9 +21,9 @@ def _endpoints(section: NfpSection) -> Iterator[Problem]:
         if uri is None:
             continue
         path = ("nfp", name)
-        faults = list(check_uri(path, uri, ("tcp", "ipc")))
+        faults = list(check_uri(path, uri, "tcp", "ipc"))
         yield from faults
-        if not faults and is_exposed(split_uri(uri)) and not (section.curve or section.insecure):
+        if not faults and beyond_loopback(uri) and not (section.curve or section.insecure):
             yield saw(path, uri, "a loopback address, or nfp.curve = true, or nfp.insecure = true")
     if section.worker_endpoint == section.endpoint and not section.endpoint.endswith(":*"):
         yield saw(("nfp", "worker_endpoint"), section.worker_endpoint, "another address than nfp.endpoint")

@@ -1,13 +1,11 @@
 """What types cannot say about `[oslo]`: addresses, plaintext, ports that collide, keys, leases, folders too deep."""
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from broker.schemes import SHORTER_HELPS, UNIX_PATH_BYTES
-from broker.secret import masked
-from broker.settings.addresses import Address, is_exposed, split_uri
-from broker.settings.faults import Problem, check_key, check_metrics, saw
+from broker.endpoints import SHORTER_HELPS, UNIX_PATH_BYTES, is_loopback, numeric
+from broker.schemes import beyond_loopback
+from broker.settings.faults import Problem, check_key, check_metrics, check_uri, saw
 from broker.settings.lines import KeyPath
 from broker.settings.oslo import OsloSection
 
@@ -38,16 +36,12 @@ def _host(section: OsloSection) -> Iterator[Problem]:
     if not _is_host(section.host):
         yield saw(path, section.host, 'an address or host name without port, "*" for all, or "" for none')
         return
-    exposed = is_exposed(Address("tcp", "", section.host))
-    if exposed and section.curve_cert is None and not section.insecure:
+    if not is_loopback(section.host) and section.curve_cert is None and not section.insecure:
         yield saw(path, section.host, "a loopback address, or oslo.curve_cert, or oslo.insecure = true")
 
 
 def _is_host(text: str) -> bool:
-    try:
-        return bool(ip_address(text))
-    except ValueError:
-        return text == "*" or all(char.isalnum() or char in "-._" for char in text)
+    return text == "*" or numeric(text) is not None or all(char.isalnum() or char in "-._" for char in text)
 
 
 def _ports(section: OsloSection) -> Iterator[Problem]:
@@ -84,14 +78,11 @@ def _folder(section: OsloSection) -> Iterator[Problem]:
 def _directories(section: OsloSection) -> Iterator[Problem]:
     for index, uri in enumerate(section.directories):
         path: KeyPath = ("oslo", "directories", index)
-        try:
-            address = split_uri(uri)
-        except ValueError as error:
-            yield Problem(path, f"saw {masked(uri)[:64]!r}, {error}")
-            continue
-        if address.scheme != "tcp" or address.port == "*":
+        faults = list(check_uri(path, uri, "tcp"))
+        yield from faults
+        if uri.endswith(":*"):
             yield saw(path, uri, "tcp://HOST:PORT")
-        elif is_exposed(address) and section.curve_cert is None and not section.insecure:
+        elif not faults and beyond_loopback(uri) and section.curve_cert is None and not section.insecure:
             yield saw(path, uri, "a loopback address, or oslo.curve_cert, or oslo.insecure = true")
     for index, url in enumerate(section.redis):
         scheme, mark, rest = url.reveal().partition("://")

@@ -8,7 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from broker.schemes import SHORTER_HELPS, UNIX_PATH_BYTES, Capabilities
+from broker.endpoints import SHORTER_HELPS, UNIX_PATH_BYTES
+from broker.schemes import Capabilities
 from broker.settings.faults import (
     UNKNOWN,
     Problem,
@@ -66,7 +67,7 @@ def _broker(settings: Settings) -> Iterator[Problem]:
             f"room for local-RANK within {UNIX_PATH_BYTES} bytes; {SHORTER_HELPS}",
         )
     if own.local_uri is not None:
-        yield from check_uri(("broker", "local_uri"), own.local_uri, ("local",))
+        yield from check_uri(("broker", "local_uri"), own.local_uri, "local")
     if own.metrics_listen is not None:
         yield from check_metrics(("broker", "metrics_listen"), own.metrics_listen, own.metrics_insecure)
 

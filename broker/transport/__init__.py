@@ -7,8 +7,8 @@
 ``registry``  scheme -> transport, open to other packages by entry point
 ``inproc``    in the same process: the reference implementation
 ``stream``    the link of a stream socket; ``codec``: what its bytes mean; ``accepting``: listeners of such sockets;
-              ``handshaking``: of those that shake hands first; ``dialing``: what dialers have in common; ``leaving``:
-              what follows a link that was closed
+              ``handshaking``: of those that shake hands first; ``leaving``: what follows a link that was closed
+``sockets``   connections of TCP and of UNIX sockets; ``dialing``: names, their addresses, attempts
 ``batching``  many framed messages in one of ZeroMQ
 ``unix``      UNIX stream sockets: SO_PEERCRED, framing, a byte as handshake
 ``curve``     certificates in the ZPL format

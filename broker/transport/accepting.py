@@ -24,9 +24,6 @@ from broker.transport.reserve import SpareDescriptor, exhausted
 
 log = logging.getLogger("headgate")
 
-BACKLOG: Final = 1024
-"""Connections that may wait for accept, as far as the system lets them; deployed flux-core has 5, which a burst of
-clients overruns. Whom TCP has no place for is heard again after seconds, at last when its dialer has given up."""
 ACCEPTS: Final = 32
 """Connections accepted in one turn, each of which takes a tenth of a millisecond."""
 ACCEPT_RETRY_S: Final = 0.25

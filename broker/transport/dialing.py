@@ -1,21 +1,34 @@
-"""What dialers have in common: a time for it all, a connection of TCP, a conversation before there is a link."""
+"""What dialers have in common: names, the addresses of one, a time for it all, a conversation before the link."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
+import threading
 from asyncio.staggered import staggered_race
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from broker.errors import LinkBroken
+from broker.endpoints import Endpoint, hosts_of, numeric
+from broker.errors import LinkBroken, LinkEnded
+from broker.transport import sockets
 
 NEXT_ADDRESS_S: Final = 0.25
+"""One that does not answer keeps us from the next address of a name no longer ..."""
+ADDRESS_S: Final = 5.0
+"""... nor does one that answers, and then says nothing."""
+LOOK_AGAIN_S: Final = 1.0
+"""A look-up that takes longer is begun once more beside the first."""
+LOOKS_MAX: Final = 32
+"""Look-ups of one name beside each other: each is a thread that waits."""
 _READ_BYTES: Final = 4096
+T = TypeVar("T")
+log = logging.getLogger("headgate")
 
 
 @asynccontextmanager
@@ -33,10 +46,8 @@ async def attempt(address: str, limit_s: float, awaited: str) -> AsyncIterator[E
             text = f"{address}: no {awaited} within {limit_s:g} s"
             raise LinkBroken(text, errno.ETIMEDOUT) from error
         except OSError as error:
-            number = errno.EHOSTUNREACH if isinstance(error, socket.gaierror) else error.errno
             text = f"cannot connect to {address}: {error.strerror or error}"
-            # several addresses, one failure each: no number of its own
-            raise LinkBroken(text, number or errno.ECONNREFUSED) from error
+            raise LinkBroken(text, error.errno or errno.ECONNREFUSED) from error
         opened.pop_all()
 
 
@@ -64,31 +75,106 @@ async def converse(
         feed(data)
 
 
-async def connect_tcp(host: str, port: int, scheme: str = "tcp") -> socket.socket:
-    """The first address of a name that answers; the next one is tried beside one that has not for ``NEXT_ADDRESS_S``.
+async def open_first(
+    places: Sequence[Endpoint], shake_hands: Callable[[socket.socket], Awaitable[T]], *, proven: bool = False
+) -> T:
+    """Connect to the first of ``places`` that answers, and shake hands; go on to the others where that fails.
+
+    Args:
+        places: of one name (``resolve``), or a UNIX socket.
+        shake_hands: makes what is returned of a socket, which is its own if it succeeds, and else closed.
+        proven: see ``sockets.connect``.
 
     Raises:
-        LinkBroken: the name has no address. OSError: nobody there.
+        LinkRefused: one of them does not let us in. LinkBroken, LinkEnded, OSError: what became of the last one.
     """
-    # late: whoever dials a UNIX socket looks no name up
-    from broker.transport.zeromq.address import Endpoint, resolve
+    left = list(places)
+    while True:
+        sock, place = await _connect_first(left, proven)
+        left.remove(place)
+        try:
+            async with asyncio.timeout(ADDRESS_S if left else None):
+                return await shake_hands(sock)
+        except BaseException as error:
+            sock.close()
+            if not left or not isinstance(error, OSError | LinkBroken | LinkEnded):
+                raise
 
-    places = await resolve(Endpoint(scheme, host, port))
-    tries = [partial(_connected, place.host, place.port) for place in places]
-    sock: socket.socket | None
-    sock, _which, failures = await staggered_race(tries, NEXT_ADDRESS_S)
-    if sock is None:
-        raise next(error for error in reversed(failures) if error is not None)
-    return sock
 
+async def _connect_first(places: Sequence[Endpoint], proven: bool) -> tuple[socket.socket, Endpoint]:
+    """The next one is tried beside one that has not answered for ``NEXT_ADDRESS_S``."""
+    made: list[tuple[socket.socket, Endpoint]] = []  # a race that is cancelled forgets who has won
 
-async def _connected(host: str, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    async def connect(place: Endpoint) -> None:
+        made.append((await sockets.connect(place, proven=proven), place))
+
+    first = None
     try:
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (host, port))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+        _, _, failures = await staggered_race([partial(connect, each) for each in places], NEXT_ADDRESS_S)
+        if not made:
+            raise next(error for error in reversed(failures) if error is not None)
+        first = made.pop(0)
+    finally:
+        for sock, _place in made:
+            sock.close()
+    return first
+
+
+async def resolve(endpoint: Endpoint) -> list[Endpoint]:
+    """``endpoint`` with its host as numbers, every address that the name has now.
+
+    Raises:
+        LinkBroken: the name has no address (EHOSTUNREACH).
+    """
+    host = endpoint.host
+    if endpoint.is_unix or host == "*" or numeric(host) is not None:
+        return [endpoint]
+    try:
+        found = await _looked_up(host)
+    except (OSError, UnicodeError) as error:  # or what cannot be asked for
+        why = getattr(error, "strerror", None) or error
+        text = f"{endpoint.text}: cannot resolve {host!r}: {why}"
+        raise LinkBroken(text, errno.EHOSTUNREACH) from error
+    return [endpoint._replace(host=each) for each in found]
+
+
+async def _looked_up(host: str) -> list[str]:
+    """The addresses of ``host``.
+
+    In threads that nobody waits for: a name server that is away takes 10 s and more not to answer, and a process that
+    leaves would wait for what ``loop.getaddrinfo`` has begun. Meanwhile it is asked again every ``LOOK_AGAIN_S``, since
+    what the resolver waits for may be the answer to a question that was lost; the first answer counts.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str], error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(found)
+
+    def look() -> None:
+        found, failed = [], None
+        try:
+            found = hosts_of(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        except Exception as error:  # also a name that cannot be encoded: whoever asked is told
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, found, failed)
+
+    try:
+        for number in range(LOOKS_MAX):
+            threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
+            await asyncio.wait([done], timeout=LOOK_AGAIN_S)
+            if done.done():
+                break
+            if not number:
+                log.warning(
+                    "no name server has answered yet where %s is; it is asked again every second", host
+                )
+        return await done
+    finally:
+        done.cancel()

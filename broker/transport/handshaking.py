@@ -17,13 +17,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
+from broker.endpoints import named, parse
 from broker.identity import PeerInfo
-from broker.schemes import listening_host
+from broker.listening import contact, listen, listening_at
 from broker.transport.accepting import StreamListener
 from broker.transport.link import Options
-from broker.transport.zeromq import sockets
-from broker.transport.zeromq.address import contact, named, parse
-from broker.transport.zeromq.limits import HANDSHAKE_MS
+from broker.transport.sockets import HANDSHAKE_S, PROBING, tune
 
 log = logging.getLogger("headgate")
 
@@ -80,7 +79,7 @@ class Stranger(Generic[Shaking]):
         self.handshake = handshake
         self.data = b""
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(HANDSHAKE_MS / 1000, listener.give_up, self, "it took too long")
+        self._timer = loop.call_later(HANDSHAKE_S, listener.give_up, self, "it took too long")
         self.await_more()
 
     def await_more(self) -> None:
@@ -122,11 +121,12 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
         sock, address, path: as of ``StreamListener``. contact: what a peer dials.
 
     Attributes:
-        share: see ``SHARE``. handshakes_max: see ``HANDSHAKES_MAX``.
+        share: see ``SHARE``. handshakes_max: see ``HANDSHAKES_MAX``. probing: of its connections.
     """
 
     share = SHARE
     handshakes_max = HANDSHAKES_MAX
+    probing = PROBING
 
     def __init__(
         self, sock: socket.socket, address: str, contact: str, options: Options, path: str = ""
@@ -165,10 +165,6 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
     def put_off(self, stranger: Stranger[Shaking]) -> None:
         """There is no place for it at present: have the handshake owe that, where there is a word for it."""
 
-    def tune(self, sock: socket.socket) -> None:
-        """A connection has come."""
-        sockets.tune(sock)
-
     def refuse(self, peer: PeerInfo, number: int, reason: str) -> None:
         """Tell of ``peer``, whom the transport itself turns away: with a key that nobody knows, for example."""
         log.warning("%s: refused %s: %s", self.address, peer.address, reason)
@@ -194,7 +190,7 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
             self._rest(debt_s)
 
     def _begin(self, sock: socket.socket) -> None:
-        self.tune(sock)
+        tune(sock, self.probing)
         self._count += 1
         stranger = Stranger(self, sock, self.begin(), self.address_of(sock, self._count))
         self._strangers[stranger] = None
@@ -285,12 +281,12 @@ def host_of(sock: socket.socket) -> str:
 def listen_tcp(uri: str) -> tuple[socket.socket, str, str]:
     """A socket that listens at ``SCHEME://HOST:PORT``, where it is, and what a peer dials.
 
-    A name as host, or ``*``, means all interfaces (``schemes.listening_host``); ``*`` as port a free one.
+    A name as host, or ``*``, means all interfaces (``endpoints.listening_host``), but for that of an interface; ``*``
+    as port a free one. Whether others may read what passes is the transport's matter (``Capabilities.protection``).
 
     Raises:
         ConfigError: the address cannot be used.
     """
-    scheme, _, rest = uri.partition("://")
-    asked = parse(f"tcp://{rest}")
-    sock, place = sockets.listen(asked._replace(scheme=scheme, host=listening_host(asked.host)))
-    return sock, place.text, contact(place, asked.host)
+    asked = parse(uri)
+    sock, place = listen(listening_at(asked, protected=True, insecure=False))
+    return sock, place.text, contact(place, asked)

@@ -113,7 +113,7 @@ class StreamLink(Link):
     def pause(self) -> None:
         """Stop reading; the kernel's buffer fills and the peer blocks.
 
-        Over TCP its system gives a connection up on which it could send nothing for ``zeromq.limits.UNCONFIRMED_MS``.
+        Over TCP its system gives a connection up on which it could send nothing for ``sockets.Probing``.
         """
         if self.ended is None and self._lost is None:
             self._reading = False

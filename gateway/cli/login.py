@@ -114,8 +114,8 @@ def choose(urls: Sequence[str], role: str) -> str:
         ConfigError: there is none; a UNIX socket opens in no browser.
     """
     places = [(each, place_of(each)) for each in urls]
-    opened = [(each, place) for each, place in places if place.scheme != "unix"]
-    local = [each for each, place in opened if place.loopback]
+    opened = [(each, place) for each, place in places if not place.is_unix]
+    local = [each for each, place in opened if place.is_local]
     others = [each for each, _place in opened]
     found = local if role == "owner" else others
     if not found:

@@ -202,7 +202,7 @@ def with_owner(settings: GatewaySettings) -> tuple[GatewaySettings, str]:
     """
     from gateway.identity.tokens import TokenFile, token_path  # behind the fork
 
-    if settings.users or not all(place_of(entry.url).loopback for entry in settings.listen):
+    if settings.users or not all(place_of(entry.url).is_local for entry in settings.listen):
         return settings, ""
     owner = UserEntry(name=OWNER, userid=os.geteuid(), roles=("owner",))
     access = msgspec.structs.replace(settings.access, allow_owner=True)
@@ -229,14 +229,14 @@ def _bound(settings: GatewaySettings, *, fixed: bool) -> list[socket.socket]:
         last = place.port + (0 if fixed or not place.port else PORTS - 1)
         while True:
             try:
-                found.append(bind(place))
+                found.append(bind(place)[0])
                 break
             except ConfigError:
                 if place.port >= last:
                     for sock in found:
                         sock.close()
                     raise
-                place = place.with_port(place.port + 1)
+                place = place._replace(port=place.port + 1)
     return found
 
 

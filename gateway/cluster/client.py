@@ -20,9 +20,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from broker.client import blocking
+from broker.endpoints import too_long
 from broker.errors import ConfigError, HeadgateError
 from broker.interpreter import command
-from broker.schemes import too_long
 from gateway.cluster import control, files, relays, state, supervisor
 from gateway.cluster.members import Member
 from gateway.cluster.shape import Shape

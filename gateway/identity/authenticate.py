@@ -40,7 +40,7 @@ from gateway.identity.tokens import CREDENTIAL, PREFIX, bearer_of, credential_of
 from gateway.identity.user_logins import UserLogins
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal, refused
-from gateway.settings.places import place_of
+from gateway.settings.addresses import place_of
 from gateway.settings.rules import shared_userids
 from gateway.settings.schema import GatewaySettings
 

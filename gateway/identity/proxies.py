@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
+from broker.endpoints import is_loopback
 from gateway.settings.schema import ListenEntry
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -178,13 +179,7 @@ def is_local_host(host: str) -> bool:
     >>> is_local_host("localhost:8280"), is_local_host("[::1]"), is_local_host("evil.example:8280")
     (True, True, False)
     """
-    name = host_name(host)
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(host_name(host))
 
 
 def host_name(host: str) -> str:

@@ -2,16 +2,15 @@
 
 schema   the sections and entries, each field with its unit, default, reason and off value
 credentials   those about what users may show, documented alike
-places   what a listener's URL says, and whether it stays on this machine
-addresses   origins of pages, and addresses that are asked
+addresses   what a listener's URL says; origins of pages, and addresses that are asked
 redis_url   clients of redis-py
 sample   what the sample file has beside the schema: its head, examples
 rules    what types cannot say: what needs TLS, which roles must be allowed, which limit exceeds which
 reading  file -> text -> tables -> `GatewaySettings`, or one `ConfigError` that lists every problem by line
 """
 
+from gateway.settings.addresses import place_of
 from gateway.settings.credentials import JwtSection, OidcEntry, OidcGroup, TokenSection, UserEntry
-from gateway.settings.places import Place, place_of
 from gateway.settings.reading import apply, check, load, loads, renewed
 from gateway.settings.schema import (
     AccessSection,
@@ -33,7 +32,6 @@ __all__ = [
     "ListenEntry",
     "OidcEntry",
     "OidcGroup",
-    "Place",
     "RuleEntry",
     "TokenSection",
     "UserEntry",

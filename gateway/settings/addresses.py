@@ -1,5 +1,6 @@
 """Addresses of the web in settings: one rule for whoever checks them and whoever uses them. (pure)
 
+``place_of``         where a listener is
 ``normal``           an origin as it is compared, whoever wrote it: the settings, or a browser
 ``is_web_address``   what we ask, or send browsers to: https, or http of this machine
 ``is_keys_address``  where public keys are
@@ -12,6 +13,9 @@ import re
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from broker import endpoints
+from broker.endpoints import Endpoint, is_loopback
+
 PORTS: Final = {"http": 80, "https": 443}
 NEVER: Final = frozenset(("about", "blob", "data", "file", "filesystem", "ftp", "javascript", "ws", "wss"))
 """Schemes of which browsers make no origin, or another one: ``null``, or the page's."""
@@ -21,6 +25,18 @@ KEYS: Final = "a PEM file, https:// or file:///PATH, or http:// on this machine"
 """... and `is_keys_address`."""
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def place_of(url: str) -> Endpoint:
+    """What the URL of a listener says: ``http://HOST:PORT``, ``https://HOST:PORT`` or ``unix:///PATH``.
+
+    Raises:
+        ValueError: says what was expected.
+
+    >>> place_of("https://[::1]:443")
+    Endpoint(scheme='https', host='::1', port=443)
+    """
+    return endpoints.split(url, "http", "https", "unix")
 
 
 def split(text: str) -> SplitResult | None:
@@ -94,14 +110,6 @@ def expected_origin(text: str) -> str:
     return "an origin like https://grafana.example.org, without a path, or that of an app, like tauri://localhost"
 
 
-def is_this_machine(host: str) -> bool:
-    """Whether a host is this machine by its very name."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def is_web_address(text: str, *, plain: bool = True) -> bool:
     """Whether a text is an https address, or an http one of this machine; ``plain``: of which nothing must be kept
     secret.
@@ -112,7 +120,7 @@ def is_web_address(text: str, *, plain: bool = True) -> bool:
     parts = split(text)
     if parts is None or parts.fragment or (plain and (parts.query or "@" in parts.netloc)):
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and is_this_machine(str(parts.hostname)))
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(str(parts.hostname)))
 
 
 def is_keys_address(text: str) -> bool:

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
+from broker.endpoints import Endpoint
 from broker.schemes import capabilities_of
 from broker.secret import masked
 from broker.settings.faults import check_address, saw
 from broker.settings.lines import KeyPath
 from broker.settings.rules import Problem
 from broker.settings.transport_options import option_problems
-from gateway.settings.addresses import KEYS, WEB, expected_origin, is_keys_address, is_web_address
-from gateway.settings.places import Place, place_of
+from gateway.settings.addresses import KEYS, WEB, expected_origin, is_keys_address, is_web_address, place_of
 from gateway.settings.redis_url import fault_of
 from gateway.settings.schema import GatewaySettings, ListenEntry
 
@@ -87,15 +87,15 @@ def _listeners(settings: GatewaySettings) -> Iterator[Problem]:
         except ValueError as error:
             yield Problem(path, f"saw {masked(entry.url)[:64]!r}, {error}")
             continue
-        if times[entry.url] > 1 and (place.port or place.path):
+        if times[entry.url] > 1 and (place.port or place.is_unix):
             yield saw(path, entry.url, "each URL once")
-        if place.scheme == "http" and not place.loopback and not entry.insecure:
+        if place.scheme == "http" and not place.is_local and not entry.insecure:
             yield saw(path, entry.url, "https, or a loopback address, or insecure = true here")
         yield from _tls(index, entry, place)
         yield from _proxies(index, entry)
 
 
-def _tls(index: int, entry: ListenEntry, place: Place) -> Iterator[Problem]:
+def _tls(index: int, entry: ListenEntry, place: Endpoint) -> Iterator[Problem]:
     if place.scheme == "https":
         if entry.cert is None:
             yield Problem(("listen", index, "cert"), "missing, expected a PEM file since the URL is https")
@@ -137,7 +137,7 @@ def _metrics(settings: GatewaySettings) -> Iterator[Problem]:
         return
     if place.scheme == "https":
         yield saw(path, url, "http or unix: it is served without TLS")
-    elif not place.loopback and not settings.gateway.metrics_insecure:
+    elif not place.is_local and not settings.gateway.metrics_insecure:
         expected = (
             "a loopback address, or gateway.metrics_insecure = true: it is served without TLS and login"
         )
@@ -250,7 +250,7 @@ def _access(settings: GatewaySettings) -> Iterator[Problem]:
 
 def _is_loopback(entry: ListenEntry) -> bool:
     try:
-        return place_of(entry.url).loopback
+        return place_of(entry.url).is_local
     except ValueError:
         return True  # told already
 

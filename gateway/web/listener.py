@@ -6,16 +6,16 @@ import contextlib
 import logging
 import os
 import socket
-import stat
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
+from broker import listening
+from broker.endpoints import Endpoint
 from broker.obstacles import obstacle
-from broker.schemes import listening_host
 from gateway.identity.proxies import Networks
-from gateway.settings.places import Place, place_of
+from gateway.settings.addresses import place_of
 from gateway.web.acceptor import Acceptor
 from gateway.web.admission import Admission, Slot
 from gateway.web.connections import Connection
@@ -57,66 +57,15 @@ class AccessLog(AbstractAccessLogger):
         return self.logger.isEnabledFor(logging.DEBUG)
 
 
-def bind(place: Place, *, shared: bool = False) -> socket.socket:
-    """A bound socket that does not listen yet; ``shared``: other processes bind the same port (SO_REUSEPORT).
+def bind(place: Endpoint, *, shared: bool = False) -> tuple[socket.socket, Endpoint]:
+    """A bound socket that does not listen yet, and ``place`` with its port; ``shared``: other processes bind it, too.
 
     Raises:
         ConfigError: the address cannot be used.
     """
-    try:
-        return _bind_unix(place.path) if place.scheme == "unix" else _bind_tcp(place, shared)
-    except OSError as error:
-        text = f"listen {place}: {error.strerror or error}"
-        raise obstacle(text, error, absent=True, port=place.port, path=place.path) from error
-
-
-def _bind_tcp(place: Place, shared: bool) -> socket.socket:
-    host = listening_host(place.host)
-    if host == "*":  # all interfaces, of both families where there are two
-        host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - a name was given
-    family, kind, proto, _name, address = socket.getaddrinfo(
-        host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    sock = socket.socket(family, kind, proto)
-    try:
-        if family == socket.AF_INET6 and place.host != host:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.bind(address)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _bind_unix(path: str) -> socket.socket:
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.stat(path).st_mode) and _abandoned(path):
-            os.unlink(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.bind(path)
-        os.chmod(path, 0o660)  # the proxy in front shares our group
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _abandoned(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return True
-    return False
-
-
-def place_bound(sock: socket.socket, asked: Place) -> Place:
-    """The place with the port that the system chose."""
-    return asked if asked.scheme == "unix" else asked.with_port(sock.getsockname()[1])
+    at = listening.listening_at(place, protected=True, insecure=False)  # plaintext is the settings' matter
+    sock, bound = listening.bind(at, shared=shared, mode=0o660)  # the proxy in front shares our group
+    return sock, place._replace(port=bound.port)
 
 
 class Listener:
@@ -154,7 +103,7 @@ class Listener:
     @property
     def url(self) -> str:
         """Where it listens, as bound."""
-        return str(self.place)
+        return self.place.text
 
     async def start(self) -> Any:
         """Bind and accept; returns the socket's own address (``getsockname``).
@@ -163,8 +112,12 @@ class Listener:
             ConfigError: the address cannot be used.
         """
         await self._runner.setup()
-        sock = self._sock if self._sock is not None else bind(self.place)
-        self.place = place_bound(sock, self.place)
+        if self._sock is None:
+            sock, self.place = bind(self.place)
+        else:
+            sock = self._sock
+            if not self.place.is_unix:
+                self.place = self.place._replace(port=sock.getsockname()[1])
         sockname = sock.getsockname()
         try:
             self._acceptor = self._accept(sock)
@@ -172,7 +125,7 @@ class Listener:
         except OSError as error:
             sock.close()
             raise obstacle(
-                f"listen {self.place}: {error.strerror or error}", error, port=self.place.port
+                f"cannot listen at {self.place.text}: {error.strerror or error}", error, port=self.place.port
             ) from error
 
     def _accept(self, sock: socket.socket) -> Acceptor:
@@ -207,7 +160,7 @@ class Listener:
         """Accept no more; connections that exist stay."""
         if self._acceptor is not None:
             self._acceptor.close()
-            if self.place.scheme == "unix" and not self._shared:
+            if self.place.is_unix and not self._shared:
                 with contextlib.suppress(OSError):
                     os.unlink(self.place.path)
 

@@ -18,7 +18,7 @@ from broker.oslo.reactor.binding import bind_local
 from broker.transport.link import Options
 from broker.transport.unix import UnixTransport
 from broker.transport.zeromq import ZeromqTransport
-from gateway.settings.places import place_of
+from gateway.settings.addresses import place_of
 from gateway.web import listener
 from tests.tables import for_each
 

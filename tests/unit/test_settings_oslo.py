@@ -118,7 +118,7 @@ LONG = "/" + "x" * 100
         ("cast_port = 9501", "f:2: oslo.cast_port: saw '9501', expected another port than that of call"),
         ("ipc_dir = 'run'", "f:2: oslo.ipc_dir: saw 'run', expected an absolute path"),
         (f"ipc_dir = '{LONG}'", "expected room for directory.ctl within 107 bytes"),
-        ("directories = ['h:9500']", "f:2: oslo.directories[0]: saw 'h:9500', expected SCHEME://ADDRESS"),
+        ("directories = ['h:9500']", "f:2: oslo.directories[0]: saw 'h:9500', expected tcp://HOST:PORT"),
         ("directories = ['ipc:///x']", "f:2: oslo.directories[0]: saw 'ipc:///x', expected tcp://HOST:PORT"),
         (
             "directories = ['tcp://h:9500']",

@@ -30,7 +30,7 @@ TWO = host(0, f"public_key = '{KEY}'") + host(1, f"public_key = '{OTHER_KEY}'")
         ),
         (
             "[broker]\nlocal_uri = 'tcp://a:1'",
-            "f:2: broker.local_uri: saw 'tcp://a:1', expected one of the schemes local",
+            "f:2: broker.local_uri: saw 'tcp://a:1', expected local:///ABSOLUTE/PATH",
         ),
         (
             "[broker]\nmetrics_listen = 'http://0.0.0.0:80'",

@@ -14,12 +14,12 @@ import zmq
 from broker import trust
 from broker.cli import address, diagnosis, exits
 from broker.client import blocking
+from broker.endpoints import parse
 from broker.errors import LinkRefused
 from broker.identity import NOBODY
 from broker.oslo.service import asking
 from broker.transport.link import Options
 from broker.transport.zeromq import dialing
-from broker.transport.zeromq.address import check_trust, parse
 from broker.transport.zeromq.dialing import open_connection
 from broker.wire.framing import Splitter, frame
 from broker.wire.message import response
@@ -164,14 +164,14 @@ def test_a_folder_that_came_when_another_had_been_looked_at(rundir, foreign):
 def test_whom_zmtp_has_connected_to_is_asked_where_no_key_proves_it(abstract, rundir, foreign, monkeypatch):
     path = foreign(rundir / "s") / "local-0"
     where = f"headgate-{path}" if abstract else path
-    monkeypatch.setattr(dialing, "check_trust", lambda *_: None)  # it was another folder then
+    monkeypatch.setattr(trust, "socket_objection", lambda _path: "")  # it was another folder then
 
     async def dials():
         uri = f"ipc://@{where}" if abstract else f"ipc://{where}"
         with pytest.raises(LinkRefused, match=r"is not spoken to: .*saw a process of uid"):
             await dialing.dial(uri, Options(connect_timeout_s=5))
         with pytest.raises(LinkRefused, match=r"is not spoken to: .*saw a process of uid"):
-            await open_connection(parse(uri), uri, None, b"w1")
+            await open_connection(parse(uri), uri, None, b"w1", False)
 
     with zmq.Context() as context, context.socket(zmq.ROUTER) as sock:
         root = os.geteuid() == 0
@@ -198,7 +198,7 @@ def test_everybody_who_dials_asks(rundir, foreign):
             assert "HEADGATE_TRUSTED_USERS" in done.stdout + done.stderr, verb
         assert [found.level for found in diagnosis.zeromq(f"ipc://{folder}/local-0", curve=False)] == ["fail"]
         with pytest.raises(LinkRefused, match="not spoken to"):
-            check_trust([parse(f"ipc://{folder}/local-0")], None)
+            asyncio.run(dialing.dial(f"ipc://{folder}/local-0", Options()))
         with pytest.raises(control.NotUp), control.connect(folder / "local-0", 1.0):
             pass
         assert asking.statuses(str(folder)) == {}

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from broker.endpoints import parse
 from broker.journal.options import JournalOptions
 from broker.settings import NfpSection, Settings
 
@@ -175,12 +176,12 @@ def where(section: NfpSection, endpoints: Sequence[str] = (), key: str = "") -> 
         endpoints: where it listens, the one for workers last; () is what ``section`` says.
         key: its public key; "" is read from its folder.
     """
+    from broker.listening import contact
     from broker.nfp.peer.keys import default_base_dir, found_broker_key
-    from broker.transport.zeromq.address import contact, parse
 
     if not endpoints:
         asked = (section.endpoint, section.worker_endpoint or section.endpoint)
-        endpoints = [contact(parse(each), parse(each).host) for each in asked]
+        endpoints = [contact(parse(each), parse(each)) for each in asked]
     if not key and section.curve:
         key = found_broker_key(section.base_dir) or ""
     usual = section.base_dir == str(default_base_dir())
@@ -201,22 +202,19 @@ def variables(section: NfpSection, endpoints: Sequence[str] = ()) -> dict[str, s
         section: its settings.
         endpoints: where it listens; () is what ``section`` says, without the address where that leaves the port open.
     """
+    from broker.listening import contact
     from broker.nfp.peer.brokers import VARIABLE
     from broker.nfp.peer.keys import DIR_VARIABLE
-    from broker.transport.zeromq.address import contact, parse
 
     endpoint = endpoints[0] if endpoints else section.endpoint
     place = parse(endpoint)
     found = {DIR_VARIABLE: section.base_dir}
-    return found if endpoint.endswith(":*") else {VARIABLE: contact(place, place.host), **found}
+    return found if endpoint.endswith(":*") else {VARIABLE: contact(place, place), **found}
 
 
 def _there(endpoint: str, curve: bool) -> list[str]:
     """The options that lead to ``endpoint``."""
-    from broker.transport.zeromq.address import is_local, parse
-
     words = [] if endpoint == NfpSection().endpoint else [f"--broker {shlex.quote(endpoint)}"]
-    place = parse(endpoint)
-    if not curve and not is_local(place) and place.host != "localhost":
+    if not curve and not parse(endpoint).is_local:
         words.append("--insecure")
     return words

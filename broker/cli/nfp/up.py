@@ -24,14 +24,15 @@ from broker.cli.nfp.broker import arguments as broker_arguments
 from broker.cli.nfp.broker import section_of
 from broker.cli.nfp.processes import Processes
 from broker.cli.parsing import Parser
+from broker.endpoints import parse
 from broker.errors import ConfigError
+from broker.listening import contact
 from broker.nfp.inventory import Datastore, Topology, TopologyWorker, load_environment, read_topology
 from broker.nfp.inventory.topology import ENDPOINT
 from broker.nfp.peer.keys import broker_key, default_base_dir, found_broker_key
 from broker.obstacles import obstacle
 from broker.outlet import take_over
 from broker.settings import NfpSection
-from broker.transport.zeromq.address import contact, parse
 
 BROKER: Final = "broker"
 """What the broker is called on the terminal and in the folder of logs."""
@@ -193,7 +194,7 @@ class Commands:
             self._curve, self._insecure = section.curve, section.insecure
             endpoint = section.worker_endpoint or section.endpoint
         place = parse(endpoint)
-        self._contact = contact(place, place.host)
+        self._contact = contact(place, place)
         self._key = ""
         if self._curve and (key := given.server_key or topology.server_key):
             self._key = broker_key(key)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from broker.endpoints import is_wildcard
 from broker.errors import ConfigError
 from broker.identity import USERID_UNKNOWN, Role
 from broker.journal.options import JournalOptions
@@ -54,14 +54,6 @@ def node_name(section: OsloSection) -> str:
     return section.node or os.uname().nodename
 
 
-def is_everywhere(host: str) -> bool:
-    """Whether ``host`` stands for all addresses of this machine."""
-    try:
-        return host == "*" or ip_address(host).is_unspecified
-    except ValueError:
-        return False
-
-
 def keepalive(section: OsloSection) -> tuple[bool, int, int, int]:
     """TCP keep-alive: on, idle s, count, interval s."""
     return (
@@ -92,7 +84,7 @@ def node_config(section: OsloSection) -> NodeConfig:
         ipc_group=section.ipc_group or "",
         node=node_name(section),
         host=section.host,
-        advertise=section.advertise or ("" if is_everywhere(section.host) else section.host),
+        advertise=section.advertise or ("" if is_wildcard(section.host) else section.host),
         ports={pipeline: section.port_of(pipeline) for pipeline in Pipeline},
         directory_port=section.directory_port,
         run=frozenset(section.run),

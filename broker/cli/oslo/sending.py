@@ -19,8 +19,8 @@ from broker.oslo.contract import Address, CallTimeout, OsloFailure, Settings, Un
 from broker.oslo.frames import check_name
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import MISSING, client_ipc_dir, obstacle
+from broker.schemes import check_port
 from broker.secret import masked
-from broker.settings.addresses import split_uri
 from broker.settings.faults import check_key
 
 if TYPE_CHECKING:
@@ -121,12 +121,9 @@ def check_places(directories: list[str] | None, key: str, certificate: str) -> N
 
 
 def _check_directory(url: str) -> None:
-    try:
-        address = split_uri(url)
-    except ValueError as error:
-        raise UsageError(f"--directory {masked(url)[:64]!r}: {error}") from None
-    if address.scheme != "tcp" or address.port == "*":
-        raise UsageError(f"--directory {masked(url)[:64]!r}: expected tcp://HOST:PORT")
+    expected = "tcp://HOST:PORT" if url.endswith(":*") else check_port(url, "tcp")
+    if expected:
+        raise UsageError(f"--directory {masked(url)[:64]!r}: expected {expected}")
 
 
 def run(verb: str, settings: Settings, work: Work) -> int:

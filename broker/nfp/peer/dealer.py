@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.endpoints import parse
 from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkError, LinkRefused
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
@@ -29,8 +30,8 @@ from broker.nfp.peer.connection import BrokerSession, Connection
 from broker.nfp.peer.keys import check_name
 from broker.transport.curve import Certificate, CurveClient
 from broker.transport.leaving import all_left
-from broker.transport.zeromq.address import check_secrecy, check_trust, parse, resolve
 from broker.transport.zeromq.dialing import open_connection
+from broker.transport.zeromq.listening import SCHEMES
 
 log = logging.getLogger("headgate")
 OPEN_TIMEOUT_S: Final = 0.5
@@ -80,7 +81,7 @@ class DealerChannel:
         refused: Callable[[LinkRefused], None] | None = None,
     ) -> None:
         for endpoint in endpoints:
-            parse(endpoint)
+            parse(endpoint, *SCHEMES)
         self.name = check_name(identity)
         self._trouble = "not started"
         self.traffic = Traffic()
@@ -188,30 +189,17 @@ class DealerChannel:
         await self._run_session(session, open_body)
 
     async def _dial(self, receiver: Receiver) -> BrokerSession:
-        """A connection whose handshake is over; every address that the name has now is tried, in order.
+        """A connection whose handshake is over.
 
         Raises:
-            LinkError: what became of the last one. ConfigError: plaintext off this machine.
+            LinkError: nobody there, or it does not let us in. ConfigError: plaintext off this machine.
         """
         broker = self._brokers.current
-        endpoints = await resolve(parse(broker))
-        curve = self._curves[broker]
-        check_secrecy(endpoints, curve, self._insecure)
-        check_trust(endpoints, curve)
-        error: LinkError = LinkBroken(f"{broker}: the name has no address")
-        for endpoint in endpoints:
-            try:
-                async with asyncio.timeout(ATTEMPT_S):
-                    sock, opened = await open_connection(endpoint, endpoint.text, curve, self.name.encode())
-            except LinkError as failure:
-                error = failure
-            except TimeoutError:
-                error = LinkBroken(f"{endpoint.text}: no handshake within {ATTEMPT_S:g} s")
-            else:
-                session = BrokerSession(self, receiver, broker)
-                session.connection = Connection(sock, opened, endpoint.text, session)
-                return session
-        raise error
+        about = parse(broker, *SCHEMES), broker, self._curves[broker], self.name.encode()
+        sock, opened = await open_connection(*about, self._insecure, ATTEMPT_S)
+        session = BrokerSession(self, receiver, broker)
+        session.connection = Connection(sock, opened, broker, session)
+        return session
 
     def _failed(self, error: LinkError | ConfigError, now: float) -> None:
         broker = self.broker

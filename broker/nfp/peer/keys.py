@@ -18,11 +18,11 @@ from typing import Final
 from urllib.parse import quote
 
 from broker import home
+from broker.endpoints import parse
 from broker.errors import ConfigError
 from broker.nfp.names import NAME_BYTES_MAX
 from broker.obstacles import obstacle
 from broker.transport.curve import Certificate, check_key, generate, load, load_public, save
-from broker.transport.zeromq.address import Endpoint, is_local, numeric, parse
 
 _STEM_MAX: Final = 150
 """Characters of a file's name taken from a peer's; leaves room for endings within the 255 of a file system."""
@@ -194,8 +194,4 @@ def needs_curve(endpoints: Sequence[str]) -> bool:
     Raises:
         ConfigError: one of them is no endpoint.
     """
-    return not all(_here(parse(endpoint)) for endpoint in endpoints)
-
-
-def _here(endpoint: Endpoint) -> bool:
-    return is_local(endpoint) or (numeric(endpoint.host) is None and endpoint.host == "localhost")
+    return not all(parse(endpoint).is_local for endpoint in endpoints)

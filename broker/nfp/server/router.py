@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from broker.endpoints import Endpoint
 from broker.journal.layout import CURVE, PLAIN, UNIX
 from broker.nfp import opening
 from broker.nfp.frames import HEADS_BYTES_MAX, InvalidPacket, Packet, decode, encode
@@ -32,8 +33,7 @@ from broker.transport.batching import Part
 from broker.transport.curve import CurveServer
 from broker.transport.handshaking import Stranger, host_of
 from broker.transport.link import Options
-from broker.transport.zeromq import sockets
-from broker.transport.zeromq.address import Endpoint
+from broker.transport.sockets import Probing
 from broker.transport.zeromq.connection import Connection
 from broker.transport.zeromq.listening import ConnectionListener, pair_of
 from broker.transport.zeromq.mechanisms import Refused
@@ -60,6 +60,7 @@ class Tuning(NamedTuple):
         curve: the broker's certificate, None in plaintext. message_bytes: cap of one frame, and of the body in one
             message. beat_ms: interval of KEEPALIVE, which TCP's is rounded from; hold_ms: TCP drops a connection on
             which nothing is acknowledged for so long. limits: of each peer's queue.
+            insecure: plaintext may be open to other machines.
     """
 
     curve: CurveServer | None
@@ -67,11 +68,13 @@ class Tuning(NamedTuple):
     beat_ms: int
     hold_ms: int
     limits: QueueLimits
+    insecure: bool = False
 
     @property
-    def probe_s(self) -> int:
-        """Interval of TCP keep-alive, which knows whole seconds only."""
-        return -(-self.beat_ms // 1000)
+    def probing(self) -> Probing:
+        """TCP keep-alive, whose interval knows whole seconds only."""
+        interval_s = -(-self.beat_ms // 1000)
+        return Probing(interval_s, interval_s, PROBES, self.hold_ms)
 
 
 class NfpRouter(ConnectionListener):
@@ -90,8 +93,7 @@ class NfpRouter(ConnectionListener):
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        asked: str,
+        asked: Endpoint,
         ingress: Ingress,
         flusher: Flusher,
         tuning: Tuning,
@@ -99,7 +101,8 @@ class NfpRouter(ConnectionListener):
         recording: Recording | None = None,
     ) -> None:
         keys = pair_of(tuning.curve.certificate) if tuning.curve is not None else None
-        super().__init__(*sockets.listen(endpoint, BACKLOG), asked, keys, Options())
+        super().__init__(asked, keys, Options(insecure=tuning.insecure), BACKLOG)
+        self.probing = tuning.probing
         self.flusher = flusher
         self.limits = tuning.limits
         self.stall_s = tuning.hold_ms / 1000
@@ -107,7 +110,7 @@ class NfpRouter(ConnectionListener):
         self.now: Callable[[], float] = flusher.clock.now
         self.received = self.sent = self.dropped = 0
         self.failed = self.denied = self.cut_dead = 0
-        self.transport = CURVE if tuning.curve is not None else UNIX if endpoint.scheme == "ipc" else PLAIN
+        self.transport = CURVE if tuning.curve is not None else UNIX if asked.is_unix else PLAIN
         self.senders = senders
         self.recording = recording
         self._ingress = ingress
@@ -148,12 +151,6 @@ class NfpRouter(ConnectionListener):
         self._waiting.clear()
 
     # -- handshakes (``HandshakeListener``) ------------------------------------------------------
-
-    def tune(self, sock: socket.socket) -> None:
-        """See ``HandshakeListener``."""
-        probe_s = self._tuning.probe_s
-        super().tune(sock)
-        sockets.probe(sock, probe_s, probe_s, PROBES, self._tuning.hold_ms)
 
     def address_of(self, sock: socket.socket, number: int) -> str:
         """The host, which failures are counted by; of an ipc peer ``localhost:UID:GID:PID``."""

@@ -35,12 +35,11 @@ from broker.oslo.directory.wire import (
 )
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.node import NodeConfig
-from broker.oslo.reactor.binding import TcpPort, bind_local, guard, resolved
+from broker.oslo.reactor.binding import TcpPort, bind_local, guard, remove_socket, resolved
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.oslo.records import State, to_json
 from broker.transport import curve
-from broker.transport.zeromq.address import check_secrecy, remove_socket
 
 log = logging.getLogger("headgate.oslo")
 
@@ -167,8 +166,8 @@ class DirectoryServer:
 
     def _open_tcp(self, certificate: curve.Certificate | None) -> None:
         config = self._config
-        where = resolved(config.host, config.directory_port)
-        check_secrecy([where], certificate, config.insecure)
+        protected = certificate is not None
+        where = resolved(config.host, config.directory_port, protected=protected, insecure=config.insecure)
         sock = self._new_socket()
         served = None if certificate is None else curve.CurveServer(certificate)
         admission = self._admission = Admission(config, "" if certificate is None else certificate.public_key)

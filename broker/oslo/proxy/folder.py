@@ -14,11 +14,11 @@ import stat
 from collections.abc import Iterable
 from typing import Final
 
+from broker.endpoints import SHORTER_HELPS
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from broker.oslo.names import DIRECTORY_SOCKET
 from broker.oslo.reactor.binding import group_id
-from broker.schemes import SHORTER_HELPS
 
 PATH_BYTES_MAX: Final = 107 - len(f"/{DIRECTORY_SOCKET}")
 """Of the folder, so that the longest name in it fits a UNIX socket address."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import zmq
 
+from broker.endpoints import Endpoint, numeric
 from broker.errors import ConfigError
 from broker.identity import Credentials
 from broker.oslo.names import Pipeline, entry_file
@@ -16,13 +17,12 @@ from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.counters import Counters
 from broker.oslo.reactor import Pipe, Reactor
-from broker.oslo.reactor.binding import TcpPort, bind_local, guard, resolved
+from broker.oslo.reactor.binding import TcpPort, bind_local, guard, remove_socket, resolved
 from broker.oslo.reactor.pipe import Receive
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.transport import curve
 from broker.transport.curve import Certificate
-from broker.transport.zeromq.address import Endpoint, check_secrecy, numeric, remove_socket
 
 REMEMBERED_MAX: Final = 8192
 """Connections whose credentials are remembered; then all are forgotten and found again."""
@@ -91,8 +91,8 @@ class Frontend:
         certificate = curve.load(config.curve_cert) if config.curve_cert else None
         self.key = "" if certificate is None else certificate.public_key
         self._acl.let_in(self.key)
-        where = resolved(config.host, config.ports[self._pipeline])
-        check_secrecy([where], certificate, config.insecure)
+        port, protected = config.ports[self._pipeline], certificate is not None
+        where = resolved(config.host, port, protected=protected, insecure=config.insecure)
         sock = self._new_socket()
         tuning = Tuning(
             KeepAlive(*config.keepalive),

@@ -40,9 +40,8 @@ from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
 from broker.oslo.proxy.subscriptions import GrantedSubscriptions
 from broker.oslo.reactor import Pipe, Reactor
-from broker.oslo.reactor.binding import bind_local, guard
+from broker.oslo.reactor.binding import bind_local, guard, remove_socket
 from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
-from broker.transport.zeromq.address import remove_socket
 
 if TYPE_CHECKING:
     from broker.oslo.proxy.journal import PipelineJournal

@@ -43,12 +43,11 @@ from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.registration_messages import CannotOpen, objection, read
 from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.reactor import Reactor
-from broker.oslo.reactor.binding import bind_local
+from broker.oslo.reactor.binding import bind_local, remove_socket
 from broker.oslo.reactor.pipe import Frames, Outcome
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import tune_local
 from broker.oslo.records import RECORDS_MAX, Opened, Opening, to_json
-from broker.transport.zeromq.address import remove_socket
 
 if TYPE_CHECKING:
     from broker.oslo.proxy.journal import PipelineJournal

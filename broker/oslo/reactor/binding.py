@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import os
@@ -11,22 +12,19 @@ from typing import Final
 
 import zmq
 
+from broker.endpoints import Endpoint, bracketed, parse
 from broker.errors import ConfigError
+from broker.listening import listen, listening_at
 from broker.obstacles import obstacle
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.reused_port import ReusedPort
 from broker.oslo.reactor.tuning import serve_curve
 from broker.oslo.reactor.turned_away import Denying, LoggedPolicy
 from broker.oslo.reactor.zap import Zap
-from broker.schemes import listening_host
 from broker.transport.curve import Certificate, CurveServer
-from broker.transport.zeromq.address import Endpoint, bound, check_free, parse
 
 BACKLOG: Final = 4096
 """Connections that may wait to be accepted: all servers of a node come back at once when its proxy does."""
-PORT_MAX: Final = 65535
-_OWNER_ONLY: Final = 0o177
-_AND_GROUP: Final = 0o117
 
 
 def bind_local(sock: zmq.Socket[bytes], endpoint: str, group: str = "") -> str:
@@ -35,19 +33,33 @@ def bind_local(sock: zmq.Socket[bytes], endpoint: str, group: str = "") -> str:
     Raises:
         ConfigError: the path is too long, in use, a file of another kind, or cannot be made; no such group.
     """
-    where = parse(endpoint)
-    check_free(where)
-    sock.set(zmq.BACKLOG, BACKLOG)
-    before = os.umask(_AND_GROUP if group else _OWNER_ONLY)  # libzmq binds in this thread
+    made, where = listen(parse(endpoint, "ipc"), BACKLOG, 0o660 if group else 0o600)
     try:
+        _hand_over(made.detach(), sock, where)
+        if group:
+            give_to_group(where.path, group)
+    except BaseException as error:
+        remove_socket(where.path)
+        if isinstance(error, zmq.ZMQError):
+            raise obstacle(f"cannot listen at {where.text}: {error.strerror}", error) from error
+        raise
+    return where.path
+
+
+def remove_socket(path: str) -> None:
+    """Delete the file of a socket bound by ``bind_local``, which is not libzmq's."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _hand_over(made: int, sock: zmq.Socket[bytes], where: Endpoint) -> None:
+    """Give libzmq the descriptor ``made``, which listens at ``where``; it is closed when libzmq does not take it."""
+    try:
+        sock.set(zmq.USE_FD, made)
         sock.bind(where.text)
-    except zmq.ZMQError as error:
-        raise obstacle(f"cannot listen at {where.text}: {error.strerror}", error, absent=True) from error
-    finally:
-        os.umask(before)
-    if group:
-        give_to_group(where.host, group)
-    return where.host
+    except BaseException:
+        os.close(made)
+        raise
 
 
 def give_to_group(path: str, group: str) -> None:
@@ -79,15 +91,13 @@ def group_id(group: str) -> int:
         raise obstacle(text, errno.ENOENT, absent=True) from None
 
 
-def resolved(host: str, port: int) -> Endpoint:
-    """Where ``host`` and ``port`` are bound: see ``schemes.listening_host``.
+def resolved(host: str, port: int, *, protected: bool = False, insecure: bool = False) -> Endpoint:
+    """Where ``host`` and ``port`` are bound: see ``listening.listening_at``.
 
     Raises:
-        ConfigError: there is no such port.
+        ConfigError: there is no such port, or it would be open to other machines in plaintext.
     """
-    if not 0 <= port <= PORT_MAX:  # libzmq takes what is left of it in 16 bits
-        raise ConfigError(f"port of {host[:64]!r}: saw {port}, expected 0 to {PORT_MAX}")
-    return Endpoint("tcp", listening_host(host), port)
+    return listening_at(parse(f"tcp://{bracketed(host)}:{port}"), protected, insecure)
 
 
 class TcpPort:
@@ -112,14 +122,12 @@ class TcpPort:
     def __init__(self, sock: zmq.Socket[bytes], where: Endpoint) -> None:
         self._sock = sock
         self._port = ReusedPort()
-        sock.set(zmq.IPV6, int(where.ipv6))
+        made, self.endpoint = listen(where, BACKLOG)
+        sock.set(zmq.IPV6, int(":" in self.endpoint.host))
         try:
-            self.endpoint = where
-            self.endpoint = self._listen(_listening(where))
-        except (OSError, zmq.ZMQError) as error:
-            raise obstacle(
-                f"cannot listen at {where.text}: {error.strerror}", error, port=where.port
-            ) from error
+            self._take(made.detach())
+        except zmq.ZMQError as error:
+            raise obstacle(f"cannot listen at {where.text}: {error.strerror}", error) from error
 
     def renew(self, certificate: Certificate) -> None:
         """Show ``certificate`` to whoever connects from now on; the pipe of the socket has to be touched afterwards.
@@ -131,50 +139,15 @@ class TcpPort:
         try:
             _deepen(made)
             serve_curve(self._sock, CurveServer(certificate))
-            self._listen(made)
+            self._take(made)
         except (OSError, zmq.ZMQError) as error:
             raise ConfigError(
                 f"{self.endpoint.text}: cannot listen there a second time: {error.strerror}", error.errno
             ) from error
 
-    def _listen(self, made: int) -> Endpoint:
-        """Give libzmq the descriptor ``made``, which is closed when it does not take it."""
-        try:
-            self._sock.set(zmq.USE_FD, made)
-            self._sock.bind(self.endpoint.text)
-        except BaseException:
-            os.close(made)
-            raise
+    def _take(self, made: int) -> None:
+        _hand_over(made, self._sock, self.endpoint)
         self._port.take(made)
-        return bound(self._sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
-
-
-def _listening(where: Endpoint) -> int:
-    """A descriptor that listens at ``where``.
-
-    Raises:
-        OSError: in use, or not ours.
-    """
-    everywhere = where.host == "*"
-    families = (socket.AF_INET6, socket.AF_INET) if everywhere else (socket.AF_UNSPEC,)
-    for family in families:
-        found = socket.getaddrinfo(
-            None if everywhere else where.host, where.port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
-        )
-        try:
-            made = socket.socket(found[0][0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError as error:
-            if error.errno == errno.EAFNOSUPPORT and family == socket.AF_INET6:
-                continue  # this kernel has no IPv6
-            raise
-        with made:
-            if made.family == socket.AF_INET6:
-                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(found[0][4])
-            made.listen(BACKLOG)
-            return made.detach()
-    raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
 
 
 def _deepen(descriptor: int) -> None:

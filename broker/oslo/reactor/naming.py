@@ -21,11 +21,11 @@ from typing import Any, Final
 import zmq
 
 from broker.backoff import Backoff
+from broker.endpoints import Endpoint, hosts_of, numeric, parse
 from broker.oslo.reactor import natives
 from broker.oslo.reactor.handshake import HandshakeMonitor
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.pipe import Pipe
-from broker.transport.zeromq.address import Endpoint, numeric, parse
 
 __all__ = ["Connection", "connect", "look_up", "names_of"]
 
@@ -63,13 +63,8 @@ def look_up(host: str) -> Addresses:
         OSError: it has none, or nobody who could know answers.
         ValueError: it cannot be the name of a host.
     """
-    found: dict[str, bool] = {}
-    for family, _kind, _protocol, _name, address in _socket.getaddrinfo(host, None, 0, _socket.SOCK_STREAM):
-        text = str(address[0])
-        if family == _socket.AF_INET6 and len(address) > 3 and address[3] and "%" not in text:
-            text = f"{text}%{address[3]}"
-        found[text] = family == _socket.AF_INET6
-    return tuple(sorted(found, key=found.__getitem__))
+    found = hosts_of(_socket.getaddrinfo(host, None, 0, _socket.SOCK_STREAM))
+    return tuple(sorted(found, key=lambda each: ":" in each))
 
 
 def _work(queue: Any, done: Callable[[str, Addresses, str], None]) -> None:
@@ -359,7 +354,7 @@ class Connection:
     def _go(self, way: Endpoint) -> None:
         sock = self._pipe.sock
         if way.scheme == "tcp":
-            sock.set(zmq.IPV6, int(way.ipv6))
+            sock.set(zmq.IPV6, int(":" in way.host))
         if self._key and (self._handshake is None or self._handshake.closed):
             self._handshake = HandshakeMonitor(self._reactor, sock, self._shown, self._lost)
             self._pipe.ended = self._handshake.close
@@ -388,7 +383,7 @@ class Connection:
         self._reactor.touch(self._pipe)
         with contextlib.suppress(zmq.ZMQError):  # libzmq has given it up itself
             self._pipe.sock.disconnect(self.at)
-        self._go(parse(self.at))
+        self._go(parse(self.at, "tcp", "ipc"))
 
 
 def connect(
@@ -413,6 +408,6 @@ def connect(
         ConfigError: another form of ``endpoint``.
         zmq.ZMQError: libzmq does not take it.
     """
-    connection = Connection(reactor, pipe, parse(endpoint), key, lost)
+    connection = Connection(reactor, pipe, parse(endpoint, "tcp", "ipc"), key, lost)
     connection.open()
     return connection

@@ -19,17 +19,17 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from broker.endpoints import parse
 from broker.errors import LinkEnded, LinkRefused
 from broker.identity import PeerInfo
-from broker.schemes import BUILT_IN, TlsOptions, host_of
+from broker.schemes import BUILT_IN, TlsOptions
 from broker.transport.codec import FluxCodec
-from broker.transport.dialing import attempt, connect_tcp, converse
+from broker.transport.dialing import attempt, converse, open_first, resolve
 from broker.transport.handshaking import HandshakeListener, Stranger, listen_tcp
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.stream import StreamLink
 from broker.transport.tls.certificates import client_context, peer_of, server_context
 from broker.transport.tls.layer import Session, TlsCodec
-from broker.transport.zeromq.sockets import tune
 
 log = logging.getLogger("headgate")
 
@@ -123,12 +123,12 @@ async def open_session(
     Raises:
         LinkRefused: the listener said no, or shows a certificate that we do not believe.
         LinkBroken, LinkEnded: nobody there, or no answer within ``connect_timeout_s`` (0: no limit).
+        ConfigError: another form of address.
     """
-    scheme, host, port = uri.partition(":")[0], host_of(uri), int(uri.rpartition(":")[2])
-    async with attempt(uri, options.connect_timeout_s, "answer") as opened:
-        sock = opened.enter_context(await connect_tcp(host, port, scheme))
-        tune(sock)
-        session = Session(context, server_name or host)
+    target = parse(uri)
+
+    async def shake(sock: socket.socket) -> tuple[socket.socket, Session]:
+        session = Session(context, server_name or target.host)
         try:
             await shake_hands(sock, session)
             if first:
@@ -138,7 +138,10 @@ async def open_session(
             raise LinkRefused(f"{uri}: {error.reason or error}", errno.EPERM) from error
         if denied:
             raise LinkRefused(f"{uri} refused the connection: {os.strerror(denied)}", denied)
-    return sock, session
+        return sock, session
+
+    async with attempt(uri, options.connect_timeout_s, "answer"):
+        return await open_first(await resolve(target), shake)
 
 
 async def shake_hands(sock: socket.socket, session: Session) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from broker.endpoints import Endpoint, bracketed, split
 from broker.errors import ConfigError
 from broker.secret import masked, read_file
 
 DEFAULT_PATH: Final = "/v1/ws"
+PORTS: Final = {"ws": 80, "wss": 443}
 TOKEN_BYTES: Final = 64 << 10
 """A token file is read up to here; no HTTP server takes a longer header."""
 POLICIES: Final = ("disconnect", "drop")
@@ -22,31 +23,20 @@ Token: TypeAlias = str | Callable[[], str] | None
 class Target(NamedTuple):
     """A gateway's address, taken apart."""
 
-    scheme: str
-    """``ws`` or ``wss``."""
-    host: str
-    port: int
+    place: Endpoint
+    """Scheme (``ws`` or ``wss``), host and port."""
     resource: str
     """Path and query."""
 
     @property
     def uri(self) -> str:
         """The whole address again."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.resource}"
+        return self.place.text + self.resource
 
     @property
     def shown(self) -> str:
         """The same for people."""
         return masked(self.uri)
-
-    @property
-    def loopback(self) -> bool:
-        """True when no other machine can listen on the way; a name other than ``localhost`` may be anything."""
-        try:
-            return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
 
 def parse(uri: str, overflow: str | None = None) -> Target:
@@ -64,19 +54,18 @@ def parse(uri: str, overflow: str | None = None) -> Target:
     """
     try:
         parts = urlsplit(uri)
-        port = parts.port
+        port = parts.port or PORTS.get(parts.scheme)
+        place = split(f"{parts.scheme}://{bracketed(parts.hostname or '')}:{port}", *PORTS)
     except ValueError as error:
-        raise ConfigError(f"{masked(uri)!r}: a host or port that is none") from error
-    if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise ConfigError(f"{masked(uri)!r}: expected ws://HOST:PORT/PATH or wss://HOST:PORT/PATH")
+        text = "expected ws://HOST:PORT/PATH or wss://HOST:PORT/PATH, a host and a port that can be one"
+        raise ConfigError(f"{masked(uri)!r}: {text}") from error
     if "@" in parts.netloc or parts.fragment:
         raise ConfigError(
             f"{masked(uri)!r}: an address holds no user, password or fragment; the token goes into $HEADGATE_TOKEN"
         )
     if overflow is not None and overflow not in POLICIES:
         raise ConfigError(f"overflow {overflow!r}: expected one of {', '.join(POLICIES)}")
-    port = port or (443 if parts.scheme == "wss" else 80)
-    return Target(parts.scheme, parts.hostname, port, _resource(parts, overflow))
+    return Target(place, _resource(parts, overflow))
 
 
 def _resource(parts: SplitResult, overflow: str | None) -> str:
@@ -84,16 +73,6 @@ def _resource(parts: SplitResult, overflow: str | None) -> str:
     asked = urlencode({"overflow": overflow}) if overflow else ""
     query = "&".join(filter(None, (parts.query, asked)))
     return f"{path}?{query}" if query else path
-
-
-def check_secrecy(target: Target, insecure: bool) -> None:
-    """Refuse to speak in plaintext where other machines can listen.
-
-    Raises:
-        ConfigError: ``ws://``, not ``insecure``, and the host is not loopback.
-    """
-    if target.scheme == "ws" and not insecure and not target.loopback:
-        raise ConfigError(f"{target.shown}: plaintext off loopback; use wss://, or set insecure = true")
 
 
 def token_of(extra: dict[str, Any]) -> Token:

@@ -14,12 +14,13 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 from websockets.typing import Origin, Subprotocol
 from websockets.uri import parse_uri
 
+from broker.endpoints import check_secrecy
 from broker.errors import LinkBroken
 from broker.identity import PeerInfo
-from broker.transport.dialing import attempt, connect_tcp, converse
+from broker.transport.dialing import attempt, converse, open_first, resolve
 from broker.transport.tls import shake_hands
 from broker.transport.tls.layer import Session, TlsCodec
-from broker.transport.websocket.address import Target, check_secrecy, fresh, parse, token_of
+from broker.transport.websocket.address import Target, fresh, parse, token_of
 from broker.transport.websocket.codec import JOIN_BYTES, WebSocketCodec
 from broker.transport.websocket.control import Conversation
 from broker.transport.websocket.link import WebSocketLink
@@ -40,21 +41,29 @@ _quiet.setLevel(logging.WARNING)  # at debug level the library writes headers, a
 async def dial(uri: str, options: Options) -> WebSocketLink:
     """Connect, upgrade, authenticate; see ``WebSocketTransport.dial``."""
     target = parse(uri, options.extra.get("overflow"))
-    check_secrecy(target, options.insecure)
+    place = target.place
+    # by its text, before it is looked up: whoever answers for a name must not decide who sees our token
+    check_secrecy([place], place.scheme == "wss", options.insecure, target.shown, "use wss://")
     token = token_of(options.extra)
-    peer = PeerInfo(target.uri.partition("?")[0])
-    talk = Conversation(peer.address, token, options.extra.get("resume"))
-    protocol = _requested(target, options, fresh(token), options.max_bytes(peer))
-    web = WebSocketCodec(protocol, talk, peer.address, options.max_bytes(peer))
-    talk.send = web.say
-    async with attempt(target.shown, options.connect_timeout_s, "welcome") as opened:
-        opened.callback(talk.end)
-        sock = opened.enter_context(await connect_tcp(target.host, target.port, target.scheme))
-        codec = await _sealed(sock, web, target, options.extra.get("ssl"))
-        await _welcome(sock, codec, web)
-    link = WebSocketLink(sock, peer, options, codec, web)
-    link.watch(talk.ping_s)
-    return link
+
+    async def welcome(sock: socket.socket) -> WebSocketLink:
+        peer = PeerInfo(target.uri.partition("?")[0])
+        talk = Conversation(peer.address, token, options.extra.get("resume"))
+        protocol = _requested(target, options, fresh(token), options.max_bytes(peer))
+        web = WebSocketCodec(protocol, talk, peer.address, options.max_bytes(peer))
+        talk.send = web.say
+        try:
+            codec = await _sealed(sock, web, target, options.extra.get("ssl"))
+            await _welcome(sock, codec, web)
+        except BaseException:
+            talk.end()
+            raise
+        link = WebSocketLink(sock, peer, options, codec, web)
+        link.watch(talk.ping_s)
+        return link
+
+    async with attempt(target.shown, options.connect_timeout_s, "welcome"):
+        return await open_first(await resolve(place), welcome)
 
 
 def _requested(target: Target, options: Options, token: str | None, max_bytes: int) -> ClientProtocol:
@@ -81,9 +90,9 @@ async def _sealed(
     sock: socket.socket, web: WebSocketCodec, target: Target, context: ssl.SSLContext | None
 ) -> Codec:
     """``web``, within TLS where that is asked for."""
-    if target.scheme == "ws":
+    if target.place.scheme == "ws":
         return web
-    session = Session(context or ssl.create_default_context(), target.host)
+    session = Session(context or ssl.create_default_context(), target.place.host)
     try:
         await shake_hands(sock, session)
     except ssl.SSLError as error:

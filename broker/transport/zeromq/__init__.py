@@ -11,10 +11,8 @@
     codec       a connection as the codec of a ``stream.StreamLink``
     link        that link
     pipe        a connection and its socket, for who keeps what waits in an outbox of its own (NFP)
-    address     endpoints, name resolution, what is loopback, where to listen
-    sockets     listening and connected sockets of tcp and ipc; limits: how long a connection may take for what
     listening   listeners: who may come
-    dialing     names, addresses, keys, attempts
+    dialing     keys, attempts
 
 It speaks to libzmq and to itself. What it does not: other mechanisms, ZMTP before 3.0, and the pings of a dialer of its
 own, but where NFP asks whether a peer is still there; it answers those of others.
@@ -26,7 +24,7 @@ own, but where NFP asks whether a peer is still there; it answers those of other
 ``batch`` (default False) says that batches are accepted and may be switched on by ``link.enable_batch()``.
 
 ``accept`` gets a link once its peer has proved in the handshake who it is. A peer's loss is known
-at once from the kernel, and after ``limits.UNCONFIRMED_MS`` when the network says nothing. A peer that is frozen while
+at once from the kernel, and after 20 s (``sockets.Probing``) when the network says nothing. A peer that is frozen while
 its kernel goes on is not lost for a link: whoever uses it counts silence, as the tree does (``node.overlay``).
 """
 

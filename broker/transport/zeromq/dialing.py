@@ -15,19 +15,18 @@ from dataclasses import replace
 from typing import Final
 
 from broker.backoff import Backoff
+from broker.endpoints import Endpoint, check_secrecy, parse
 from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
 from broker.secret import masked
 from broker.transport import curve
-from broker.transport.dialing import attempt, converse
+from broker.transport.dialing import attempt, converse, open_first, resolve
 from broker.transport.link import Link, Options
-from broker.transport.zeromq import sockets
-from broker.transport.zeromq.address import Endpoint, check_secrecy, check_trust, parse, resolve, unproven
+from broker.transport.sockets import HANDSHAKE_S
 from broker.transport.zeromq.connection import Connection, State
 from broker.transport.zeromq.frames import Mismatch
-from broker.transport.zeromq.limits import CONNECT_MS, HANDSHAKE_MS
 from broker.transport.zeromq.link import ZmtpLink
-from broker.transport.zeromq.listening import pair_of
+from broker.transport.zeromq.listening import SCHEMES, pair_of
 from broker.transport.zeromq.mechanisms import CurveClient, Mechanism, Null, Refused
 from broker.wire.dialects import dialect
 
@@ -35,8 +34,6 @@ BACKOFF_S: Final = 0.05
 """Bound of the first wait between two attempts; doubles up to ``BACKOFF_MAX_S``."""
 BACKOFF_MAX_S: Final = 1.0
 """A peer, or its name, that is there a moment later is noticed within this time."""
-ADDRESS_S: Final = 5.0
-"""Where a name has several addresses, one that does not answer keeps us from the next one no longer."""
 _HANGUPS: Final = 3
 """A peer that so often in a row hangs up in the middle of the handshake refuses us: it does not know its own key as
 ours says, or it speaks something else. Once may be a restart."""
@@ -44,33 +41,33 @@ ours says, or it speaks something else. Once may be a restart."""
 
 async def dial(uri: str, options: Options) -> Link:
     """See ``ZeromqTransport.dial``."""
-    target = parse(uri)
+    target = parse(uri, *SCHEMES)
     dialect(options.dialect, options.strict_rfc3)  # says so now if there is none
-    loop = asyncio.get_running_loop()
-    patience = options.connect_timeout_s or float("inf")
-    deadline = loop.time() + patience
     backoff, hangups = Backoff(BACKOFF_S, BACKOFF_MAX_S), 0
     keys = _keys(options)
-    while True:
-        try:
-            return await _attempt(target, uri, keys[hangups % len(keys)], deadline)
-        except LinkEnded as error:
-            last: LinkError = error
-            hangups += 1
-        except LinkBroken as error:
-            if error.errno == errno.ECONNREFUSED and not options.waits_for_peer:
-                raise
-            last, hangups = error, 0
-        if hangups == _HANGUPS * len(keys):
-            raise LinkRefused(
-                f"{last}: its key is not the one we expect, "
-                "only one side speaks CURVE, or it does not speak ZeroMQ"
-            ) from last
-        options.failing(last)
-        pause = backoff.after()
-        if loop.time() + pause >= deadline:
-            raise LinkBroken(f"nobody answered within {patience:g} s: {last}", last.errno) from last
-        await asyncio.sleep(pause)
+    last: LinkError = LinkBroken(f"{masked(uri)}: no answer", errno.ETIMEDOUT)
+    try:
+        async with asyncio.timeout(options.connect_timeout_s or None):
+            while True:
+                try:
+                    return await _attempt(target, uri, keys[hangups % len(keys)])
+                except LinkEnded as error:
+                    last = error
+                    hangups += 1
+                except LinkBroken as error:
+                    if error.errno != errno.EAGAIN and not options.waits_for_peer:
+                        raise
+                    last, hangups = error, 0
+                if hangups == _HANGUPS * len(keys):
+                    raise LinkRefused(
+                        f"{last}: its key is not the one we expect, "
+                        "only one side speaks CURVE, or it does not speak ZeroMQ"
+                    ) from last
+                options.failing(last)
+                await asyncio.sleep(backoff.after())
+    except TimeoutError:
+        text = f"nobody answered within {options.connect_timeout_s:g} s: {last}"
+        raise LinkBroken(text, last.errno) from last
 
 
 def _keys(options: Options) -> list[Options]:
@@ -82,89 +79,61 @@ def _keys(options: Options) -> list[Options]:
     return [options, replace(options, extra={**options.extra, "curve": other})]
 
 
-async def _attempt(target: Endpoint, uri: str, options: Options, deadline: float) -> Link:
-    """Try every address the name has now, in order.
-
-    Raises:
-        LinkRefused, LinkBroken, LinkEnded: what became of the last one.
-    """
-    try:
-        async with _until(deadline):
-            endpoints = await resolve(target)
-    except TimeoutError as error:
-        raise LinkBroken(f"{uri}: no answer of a name server in time", errno.ETIMEDOUT) from error
-    check_secrecy(endpoints, options.extra.get("curve"), options.insecure)
-    check_trust(endpoints, options.extra.get("curve"))
-    failure: LinkError = LinkBroken(f"{uri}: the name has no address")
-    now = asyncio.get_running_loop().time
-    for index, endpoint in enumerate(endpoints):
-        last = index == len(endpoints) - 1
-        try:
-            return await _open(endpoint, uri, options, deadline if last else min(deadline, now() + ADDRESS_S))
-        except (LinkBroken, LinkEnded) as error:
-            failure = error
-    raise failure
-
-
-def _until(deadline: float) -> asyncio.Timeout:
-    return asyncio.timeout_at(None if deadline == float("inf") else deadline)
-
-
-async def _open(endpoint: Endpoint, uri: str, options: Options, deadline: float) -> Link:
-    try:
-        async with _until(deadline):
-            return await open_link(endpoint, uri, options)
-    except TimeoutError as error:
-        raise LinkBroken(f"{uri}: no handshake in time", errno.ETIMEDOUT) from error
-
-
-async def open_link(endpoint: Endpoint, uri: str, options: Options) -> Link:
-    """A link to a resolved ``endpoint``.
+async def _attempt(target: Endpoint, uri: str, options: Options) -> Link:
+    """One attempt at every address that the name has now.
 
     Raises:
         LinkError: see ``open_connection``.
-        ConfigError: the certificate cannot be used.
+        ConfigError: the certificate cannot be used, or plaintext off loopback.
     """
     identity: bytes = options.extra.get("identity") or str(uuid.uuid4()).encode()
     told = curve.client_of(options.extra.get("curve"))
-    sock, connection = await open_connection(endpoint, masked(uri), told, identity)
-    peer = PeerInfo(uri, key=told.server_key if told is not None else None, local=endpoint.scheme == "ipc")
+    sock, connection = await open_connection(target, masked(uri), told, identity, options.insecure)
+    peer = PeerInfo(uri, key=told.server_key if told is not None else None, local=target.is_unix)
     return ZmtpLink(sock, peer, options, connection, identity)
 
 
 async def open_connection(
-    endpoint: Endpoint, uri: str, told: curve.CurveClient | None, identity: bytes
+    target: Endpoint,
+    uri: str,
+    told: curve.CurveClient | None,
+    identity: bytes,
+    insecure: bool,
+    limit_s: float = HANDSHAKE_S,
 ) -> tuple[socket.socket, Connection]:
-    """Connect to a resolved ``endpoint``, as a DEALER, and shake hands. ``uri`` is what errors call it.
+    """Connect to the first address of ``target`` that answers, as a DEALER, and shake hands.
+
+    Args:
+        target: where to; its name is looked up.
+        uri: what errors call it.
+        told: our key and the peer's; None: plaintext.
+        identity: our name.
+        insecure: plaintext off loopback is allowed.
+        limit_s: what one handshake may take.
 
     Raises:
         LinkRefused: the peer does not let us in, is nobody whom we trust, or speaks otherwise.
         LinkBroken: nobody there, or no answer in time.
         LinkEnded: it hung up in the middle, as who has another key does.
+        ConfigError: plaintext off loopback.
     """
-    connection = Connection(_mechanism(told, {b"Socket-Type": b"DEALER", b"Identity": identity}))
-    sock = await _connect(endpoint, uri, proven=unproven(endpoint, told) is None)
-    async with attempt(uri, HANDSHAKE_MS / 1000, "handshake") as opened:  # who listens may be frozen
-        opened.enter_context(sock)
-        await shake_hands(sock, connection, uri)
-    return sock, connection
+    places = await resolve(target)
+    check_secrecy(places, told is not None, insecure)
+
+    async def shake(sock: socket.socket) -> tuple[socket.socket, Connection]:
+        connection = Connection(_mechanism(told, {b"Socket-Type": b"DEALER", b"Identity": identity}))
+        async with attempt(uri, limit_s, "handshake"):  # who listens may be frozen
+            await shake_hands(sock, connection, uri)
+        return sock, connection
+
+    async with attempt(uri, 0, "answer"):
+        return await open_first(places, shake, proven=told is not None)
 
 
 def _mechanism(told: curve.CurveClient | None, properties: dict[bytes, bytes]) -> Mechanism:
     if told is None:
         return Null(properties, as_server=False)
     return CurveClient(properties, pair_of(told.certificate), curve.raw_key(told.server_key))
-
-
-async def _connect(endpoint: Endpoint, uri: str, *, proven: bool) -> socket.socket:
-    try:
-        async with asyncio.timeout(CONNECT_MS / 1000):
-            return await sockets.connect(endpoint, proven=proven)
-    except TimeoutError as error:
-        raise LinkBroken(f"{uri}: connection refused or unreachable", errno.ECONNREFUSED) from error
-    except OSError as error:
-        text = f"{uri}: connection refused or unreachable ({error.strerror or error})"
-        raise LinkBroken(text, errno.ECONNREFUSED) from error
 
 
 async def shake_hands(sock: socket.socket, connection: Connection, uri: str) -> None:

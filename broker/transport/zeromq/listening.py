@@ -8,22 +8,23 @@ import socket
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+from broker.endpoints import Endpoint, parse
 from broker.errors import ConfigError
 from broker.identity import PeerInfo
+from broker.listening import BACKLOG, contact, listen, listening_at
 from broker.sockets import peer_credentials
 from broker.transport import curve
 from broker.transport.handshaking import HandshakeListener, Stranger
 from broker.transport.link import Accept, Options
-from broker.transport.zeromq import sockets
-from broker.transport.zeromq.address import Endpoint, contact, listening_at, parse
 from broker.transport.zeromq.boxes import KeyPair
 from broker.transport.zeromq.connection import Connection
 from broker.transport.zeromq.link import ZmtpLink
 from broker.transport.zeromq.mechanisms import CurveServer, Mechanism, Null
 from broker.wire.dialects import dialect
 
+SCHEMES: Final = ("tcp", "ipc")
 log = logging.getLogger("headgate")
 
 
@@ -31,16 +32,19 @@ class ConnectionListener(HandshakeListener[Connection]):
     """Accepts connections of ZMTP; who inherits says who gets in (``let_in``), and what becomes of the connection then.
 
     Args:
-        sock: as of ``sockets.listen``, which says where it is: ``place``.
-        uri: the address as it was given.
+        asked: the address as it was given.
         keys: our own; None: there is no CURVE.
+        backlog: connections that may wait to be accepted.
+
+    Raises:
+        ConfigError: it cannot be listened at, or would be open to other machines in plaintext.
     """
 
     def __init__(
-        self, sock: socket.socket, place: Endpoint, uri: str, keys: KeyPair | None, options: Options
+        self, asked: Endpoint, keys: KeyPair | None, options: Options, backlog: int = BACKLOG
     ) -> None:
-        path = place.host if place.scheme == "ipc" and not place.host.startswith("@") else ""
-        super().__init__(sock, place.text, contact(place, parse(uri).host), options, path)
+        sock, place = listen(listening_at(asked, keys is not None, options.insecure), backlog)
+        super().__init__(sock, place.text, contact(place, asked), options, place.path)
         self._keys = keys
 
     @abstractmethod
@@ -80,9 +84,7 @@ class ZmtpListener(ConnectionListener):
 
     def __init__(self, uri: str, accept: Accept, options: Options) -> None:
         dialect(options.dialect, options.strict_rfc3)  # says so now if there is none
-        endpoint = listening_at(uri, options.extra.get("curve"), options.insecure)
-        keys = _keys_of(options)
-        super().__init__(*sockets.listen(endpoint), uri, keys, options)
+        super().__init__(parse(uri, *SCHEMES), _keys_of(options), options)
         self._accept = accept
 
     def renew(self, extra: Mapping[str, Any]) -> ZmtpListener:

@@ -507,7 +507,7 @@ def test_nobody_there(monkeypatch, capsys):
     monkeypatch.setattr("broker.cli.nfp.session.CONNECT_S", 0.3)
     assert nfp("run", "dummy", "ping", "--broker", "tcp://127.0.0.1:1") == exits.NO_CONNECTION
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("headgate nfp run: tcp://127.0.0.1:1")
+    assert said[0].startswith("headgate nfp run: cannot connect to tcp://127.0.0.1:1: Connection refused")
     assert len(said) == 3
     assert "is a broker running at tcp://127.0.0.1:1?" in said[1]
 

@@ -79,7 +79,7 @@ def test_options_go_before_the_file_and_its_paths_start_from_it(tmp_path):
         ),
         (
             ("--endpoint", "http://a:1"),
-            "nfp.endpoint: saw 'http://a:1', expected one of the schemes tcp, ipc",
+            "nfp.endpoint: saw 'http://a:1', expected tcp://HOST:PORT or ipc://PATH",
         ),
         (("--set", "nfp.credit=1"), "did you mean credits?"),
         (("--set", "nfp.credits=x"), "nfp.credits=x: saw 'x', expected int"),

@@ -332,9 +332,9 @@ def test_assignments_that_are_refused(said, expected):
 )
 def test_places_that_stay_on_this_machine(url, loopback):
     place = place_of(url)
-    assert place.loopback is loopback
-    assert str(place) == url
-    assert place_of(str(place)) == place
+    assert place.is_local is loopback
+    assert place.text == url
+    assert place_of(place.text) == place
 
 
 # ---------------------------------------------------------------- the sample file

@@ -300,7 +300,7 @@ def test_a_socket_that_cannot_be_made_is_one_line(rundir, capsys):
     assert bootstrap.run(node_of(rundir)) == endings.CONFIG
     said = capsys.readouterr().err.splitlines()
     assert [line for line in said if line.startswith("headgate: ")] == [
-        f"headgate: cannot listen at local://{rundir}/s: Address already in use"
+        f"headgate: cannot listen at local://{rundir}/s: a file that is no socket is there"
     ]
 
 

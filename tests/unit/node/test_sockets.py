@@ -115,7 +115,9 @@ def test_stop_does_not_mind_that_the_file_is_gone(rundir):
 @for_each("uri", ["local://relative", "local:///" + "x" * 107, "tcp:///x", "local://", "/bare"])
 def test_addresses_that_cannot_be(uri):
     with pytest.raises(ConfigError):
-        module.path_of(uri)
+        asyncio.run(module.transport.dial(uri, Options()))
+    with pytest.raises(ConfigError):
+        asyncio.run(module.transport.listen(uri, None, Options()))
 
 
 def test_the_longest_path_that_fits(rundir):

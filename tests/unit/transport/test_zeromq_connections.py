@@ -16,9 +16,9 @@ import zmq
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded
 from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
-from broker.transport import curve, zeromq
+from broker.transport import curve, dialing, handshaking, zeromq
 from broker.transport.link import Link, Options
-from broker.transport.zeromq import dialing, limits
+from broker.transport.sockets import PROBING
 from broker.wire.message import Message, control, event
 from tests.unit.transport.raw import (
     CLIENT,
@@ -87,7 +87,7 @@ def test_a_message_of_a_connection_that_is_gone_still_counts():
 
 CHILD = """
 import asyncio, sys
-from broker.transport import curve, zeromq
+from broker.transport import curve, dialing, handshaking, zeromq
 from broker.transport.link import Options
 from broker.wire.message import control
 
@@ -129,7 +129,7 @@ def test_a_killed_peer_is_noticed_by_the_kernel_not_by_silence(rundir: Path):
 @pytest.mark.patient
 def test_a_frozen_peer_is_no_matter_of_the_link_until_it_takes_nothing_any_more(rundir: Path, monkeypatch):
     """Its kernel goes on. Who needs to know counts silence (``node.overlay``); who sends on and on learns of it."""
-    monkeypatch.setattr(limits, "UNCONFIRMED_MS", 500)
+    monkeypatch.setattr(handshaking.HandshakeListener, "probing", PROBING._replace(unconfirmed_ms=500))
 
     async def check():
         curve.save(PEER, rundir / "cert")

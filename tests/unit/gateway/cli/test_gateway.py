@@ -81,14 +81,14 @@ def test_a_port_in_use_is_one_line(tmp_path, capsys, monkeypatch):
     from gateway.web.listener import bind
 
     monkeypatch.setattr(serve, "JOIN_S", 0.0)  # there is no broker to wait for
-    with bind(place_of("http://127.0.0.1:0")) as used:
+    with bind(place_of("http://127.0.0.1:0"))[0] as used:
         used.listen()
         url = f"http://127.0.0.1:{used.getsockname()[1]}"
         for workers in ("1", "2"):
             words = ["--listen", url, "--workers", workers, "--set", f"gateway.statedir={tmp_path}/state"]
             assert main(["gateway", "--upstream", "local:///nowhere", *words]) == exits.TEMPFAIL
             err = capsys.readouterr().err
-            assert f"listen {url}: Address already in use" in err
+            assert f"cannot listen at {url}: Address already in use" in err
             assert "Traceback" not in err
 
 

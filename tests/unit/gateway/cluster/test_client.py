@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.endpoints import UNIX_PATH_BYTES
 from broker.errors import ConfigError, HeadgateError
-from broker.schemes import UNIX_PATH_BYTES
 from gateway.cluster import state
 from gateway.cluster.client import Cluster, check_paths, free_url, last_line, lines_of
 from gateway.cluster.shape import Shape

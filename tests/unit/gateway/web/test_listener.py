@@ -14,9 +14,9 @@ import pytest
 from broker import awake
 from broker.errors import ConfigError
 from gateway.closes import ENDED
-from gateway.settings.places import place_of
+from gateway.settings.addresses import place_of
 from gateway.web.connections import Connection
-from gateway.web.listener import bind, place_bound
+from gateway.web.listener import bind
 from tests.unit.gateway.identity.authority import Authority
 
 
@@ -409,7 +409,7 @@ def test_a_socket_file_that_nobody_listens_at_is_replaced(rundir):
     path = rundir / "web.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    bind(place_of(f"unix://{path}")).close()
+    bind(place_of(f"unix://{path}"))[0].close()
     assert path.exists()
 
 
@@ -421,31 +421,34 @@ def test_a_socket_file_that_is_in_use_is_left_alone(rundir):
         with pytest.raises(ConfigError, match="in use"):
             bind(place_of(f"unix://{path}"))
     (rundir / "file").write_text("precious")
-    with pytest.raises(ConfigError, match="in use"):
+    with pytest.raises(ConfigError, match="a file that is no socket is there"):
         bind(place_of(f"unix://{rundir}/file"))
     assert (rundir / "file").read_text() == "precious"
 
 
 def test_a_port_that_is_in_use():
-    with bind(place_of("http://127.0.0.1:0")) as used:
+    used, place = bind(place_of("http://127.0.0.1:0"))
+    with used:
         used.listen()
         with pytest.raises(ConfigError, match="in use"):
-            bind(place_bound(used, place_of("http://127.0.0.1:0")))
+            bind(place)
 
 
 def test_a_name_is_all_interfaces_whatever_it_resolves_to_here():
-    with bind(place_of("http://node0.invalid:0")) as everywhere, bind(place_of("http://localhost:0")) as here:
+    everywhere, place = bind(place_of("http://node0.invalid:0"))
+    here, _place = bind(place_of("http://localhost:0"))
+    with everywhere, here:
         assert everywhere.getsockname()[0] in ("::", "0.0.0.0")
         assert here.getsockname()[0] == "127.0.0.1"
         everywhere.listen()
         port = everywhere.getsockname()[1]
+        assert place.text == f"http://node0.invalid:{port}"
         socket.create_connection(("127.0.0.1", port), 5).close()  # by IPv4, too
 
 
 def test_workers_share_a_port():
-    first = bind(place_of("http://127.0.0.1:0"), shared=True)
-    place = place_bound(first, place_of("http://127.0.0.1:0"))
-    second = bind(place, shared=True)
+    first, place = bind(place_of("http://127.0.0.1:0"), shared=True)
+    second, _place = bind(place, shared=True)
     assert place.port
     assert second.getsockname() == first.getsockname()
     first.close()

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 
 import zmq
 
+from broker.endpoints import parse
 from broker.nfp.principal import Principal
 from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.outbox import QueueLimits
 from broker.nfp.server.router import NfpRouter, Tuning
 from broker.transport import curve
 from broker.transport.curve import Certificate, CurveServer
-from broker.transport.zeromq.address import parse
 
 PATIENCE_S = 40.0
 LIMITS = QueueLimits(1 << 20, 1000)
@@ -73,7 +73,7 @@ class Stage:
         )
         server = CurveServer(certificate) if certificate is not None else None
         tuning = Tuning(server, 1 << 20, beat_ms, 6 * beat_ms, limits)
-        self.router = NfpRouter(parse(uri), uri, self.ingress, self.flusher, tuning)
+        self.router = NfpRouter(parse(uri), self.ingress, self.flusher, tuning)
         self.context = zmq.Context()
         self.secret = certificate is not None
 

@@ -6,16 +6,15 @@ import socket
 import pytest
 import zmq
 
+from broker.endpoints import parse
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet, decode, encode
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import broker_of, read_any
 from broker.nfp.server import flusher
 from broker.nfp.server.outbox import QueueLimits
-from broker.transport import curve
+from broker.transport import curve, sockets
 from broker.transport.batching import ALONE_BYTES
-from broker.transport.zeromq import sockets
-from broker.transport.zeromq.address import parse
 from broker.transport.zeromq.connection import PARTS_MAX, Connection
 from broker.transport.zeromq.dialing import shake_hands
 from broker.transport.zeromq.listening import pair_of

@@ -62,7 +62,7 @@ OURS = {
     "broker", "broker.sockets",
     "broker.atomic", "broker.awake", "broker.backoff", "broker.errors", "broker.identity", "broker.memory",
     "broker.nesting", "broker.obstacles", "broker.safe_text", "broker.schemes", "broker.secret", "broker.trust",
-    "broker.transport", "broker.transport.curve", "broker.transport.zeromq", "broker.transport.zeromq.address",
+    "broker.endpoints", "broker.transport", "broker.transport.curve",
     "broker.oslo", "broker.oslo.bodies", "broker.oslo.contract", "broker.oslo.frames", "broker.oslo.names",
     "broker.oslo.node", "broker.oslo.records",
     "broker.oslo.directory", "broker.oslo.directory.connection", "broker.oslo.directory.link",

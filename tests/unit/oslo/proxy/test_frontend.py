@@ -99,9 +99,15 @@ def test_a_path_in_use_is_refused(reactor, folder):
     with socket.socket(socket.AF_UNIX) as taken:
         taken.bind(f"{folder}/call.in")
         taken.listen()
-        with pytest.raises(ConfigError, match="somebody does already"):
+        with pytest.raises(ConfigError, match="Address already in use, by this very process"):
             entry_at(reactor, config_at(folder))
     assert os.path.exists(f"{folder}/call.in")  # not ours to delete
+
+
+def test_a_socket_that_could_not_be_given_to_its_group_is_not_left(reactor, folder):
+    with pytest.raises(ConfigError, match="no such group"):
+        entry_at(reactor, config_at(folder, ipc_group="no-such-group"))
+    assert not os.path.exists(f"{folder}/call.in")
 
 
 def test_a_group_may_use_the_sockets(reactor, folder):

@@ -112,6 +112,6 @@ def test_strangers_without_end_are_forgotten(hand, monkeypatch):
 
 @for_each("port", [-1, 65536, 99999])
 def test_a_port_that_cannot_be_is_not_taken_for_another_one(port):
-    with pytest.raises(ConfigError, match=f"saw {port}, expected 0 to 65535"):
+    with pytest.raises(ConfigError, match=f":{port}': expected a port up to 65535"):
         resolved("127.0.0.1", port)
     assert NodeConfig("/nowhere").ports[Pipeline.CALL] == 9501
