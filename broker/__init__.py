@@ -41,6 +41,7 @@ One message's journey, room by room::
     nesting      how deep JSON from outside may be nested: its readers
     safe_text    what somebody else's code has left, as text that can be written
     sockets      what the kernel is told of sockets, and tells: who is at the other end, who listens on a port
+    z85          keys of CURVE as text
     rfc6455      what both ends of a WebSocket know of its end: close codes, reasons
     tasks        tasks that somebody looks after
     loopthread   the thread with an event loop behind every blocking facade

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ne
 
 from msgspec import Meta, Struct
 
+from broker import z85
 from broker.endpoints import split
 from broker.errors import ConfigError
 from broker.secret import masked
@@ -152,6 +153,7 @@ BUILT_IN: Final = {
             strict_rfc3=True,
             proves=("key",),
             protection="curve",
+            check_key=z85.check,
             is_exposed=beyond_loopback,
             check_address=check_port,
         ),
@@ -164,6 +166,7 @@ BUILT_IN: Final = {
             strict_rfc3=True,
             proves=("uid", "key"),
             protection="curve",
+            check_key=z85.check,
             is_exposed=nobody,
             check_address=check_port,
         ),

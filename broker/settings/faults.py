@@ -6,15 +6,14 @@ Nothing is opened, resolved or read: a file for another machine can be checked h
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from broker import z85
 from broker.errors import ConfigError
 from broker.schemes import Capabilities, beyond_loopback, capabilities_of, check_port, nobody
 from broker.secret import masked
 from broker.settings.lines import KeyPath
 
-Z85_KEY_CHARS = 40
 UNKNOWN = Capabilities(is_exposed=nobody)
 """What is known of an address for which there is no transport."""
-_Z85_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
 class Problem(NamedTuple):
@@ -31,22 +30,8 @@ def saw(path: KeyPath, seen: object, expected: str) -> Problem:
 
 def check_key(path: KeyPath, key: str) -> Iterator[Problem]:
     """Check that ``key`` is a CURVE key: 32 bytes in Z85."""
-    if len(key) != Z85_KEY_CHARS:
-        yield saw(path, key, f"{Z85_KEY_CHARS} characters of Z85, not {len(key)}")
-        return
-    strange = next((char for char in key if char not in _Z85_ALPHABET), None)
-    if strange is not None:
-        yield saw(path, key, f"characters of Z85 only, not {strange!r}")
-        return
-    for start in range(0, Z85_KEY_CHARS, 5):
-        number = 0
-        for char in key[start : start + 5]:
-            number = number * 85 + _Z85_ALPHABET.index(char)
-        if number >= 2**32:
-            yield saw(
-                path, key, f"Z85 of 32 bytes; {key[start : start + 5]!r} stands for more than four bytes"
-            )
-            return
+    if expected := z85.check(key):
+        yield saw(path, key, expected)
 
 
 def check_uri(path: KeyPath, uri: str, *schemes: str) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from broker import z85
 from broker.endpoints import SHORTER_HELPS, UNIX_PATH_BYTES
 from broker.schemes import Capabilities
 from broker.settings.faults import (
@@ -15,7 +16,6 @@ from broker.settings.faults import (
     Problem,
     can,
     check_address,
-    check_key,
     check_metrics,
     check_uri,
     saw,
@@ -244,12 +244,9 @@ def _keys(settings: Settings) -> Iterator[Problem]:
 
 
 def _key_form(path: KeyPath, key: str, doors: list[Capabilities]) -> Iterator[Problem]:
-    """A key is one of CURVE, unless a transport that it may be for has others."""
-    others = [door for door in doors if door.protection != "curve"]
-    expected = [door.check_key(key) for door in others]
-    if not others:
-        yield from check_key(path, key)
-    elif all(expected):
+    """A key is one that a transport can have that it may be for; one of CURVE where there is none."""
+    expected = [door.check_key(key) for door in doors] or [z85.check(key)]
+    if all(expected):
         yield saw(path, key, expected[0])
 
 

@@ -34,6 +34,7 @@ ENTRIES = {
     "broker/services/idset.py": "texts",
     "broker/settings/reading.py": "broker-toml",
     "broker/transport/curve.py": "curve",
+    "broker/z85.py": "curve",
     "broker/transport/handshaking.py": "zmtp",
     "broker/transport/tls/layer.py": "tls",
     "broker/transport/websocket/codec.py": "websocket-dialer",

@@ -97,10 +97,13 @@ TWO = host(0, f"public_key = '{KEY}'") + host(1, f"public_key = '{OTHER_KEY}'")
             host(0, "public_key = 'short'"),
             "f:4: hosts[0].public_key: saw 'short', expected 40 characters of Z85, no",
         ),
-        (host(0, f"public_key = '{'~' * 40}'"), "expected characters of Z85 only, not '~'"),
+        (
+            host(0, f"public_key = '{'~' * 40}'"),
+            "expected characters of Z85 only, not another one behind position 0",
+        ),
         (
             host(0, f"public_key = '{'#' * 40}'"),
-            "expected Z85 of 32 bytes; '#####' stands for more than four bytes",
+            "expected Z85 of 32 bytes; five characters from position 0 are more than 32 bits",
         ),
         (
             CURVE + TWO + f"[[clients]]\nuserid = 1\npublic_key = '{KEY}'",

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import zmq
 
-from broker.transport import curve
+from broker import z85
 
 _connections = itertools.count(1)
 _domains = itertools.count(1)
@@ -63,7 +63,7 @@ def tag(key: str) -> str:
 
 def _key(request: list[bytes]) -> str:
     """The key that CURVE proved, Z85; "" with another mechanism."""
-    return curve.text_of(request[6]) if request[5] == b"CURVE" else ""
+    return z85.encode(request[6]) if request[5] == b"CURVE" else ""
 
 
 class Zap:

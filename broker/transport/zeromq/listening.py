@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from broker import z85
 from broker.endpoints import Endpoint, parse
 from broker.errors import ConfigError
 from broker.identity import PeerInfo
@@ -71,7 +72,7 @@ class ConnectionListener(HandshakeListener[Connection]):
         """See ``HandshakeListener``."""
         connection = stranger.handshake
         key = connection.mechanism.key
-        opened = self.let_in(stranger, curve.text_of(key) if key else "")
+        opened = self.let_in(stranger, z85.encode(key) if key else "")
         if opened is None:
             connection.refuse()
         else:

@@ -355,6 +355,12 @@ async def test_who_does_not_wait_for_a_peer_is_told_at_once_that_nobody_listens(
     assert caught.value.errno == errno.ECONNREFUSED
 
 
+async def test_who_does_not_wait_is_told_at_once_that_a_name_has_no_address():
+    options = Options(connect_timeout_s=0, waits_for_peer=False)
+    with pytest.raises(LinkBroken, match=r"cannot resolve 'no-such-host\.invalid'"):
+        await zeromq.transport.dial("tcp://no-such-host.invalid:1", options)
+
+
 async def test_every_address_of_a_name_is_tried_though_the_first_one_keeps_silent(monkeypatch):
     said = []
     async with listener(Options(insecure=True), "tcp://127.0.0.1:*") as (address, _accepting):

@@ -61,8 +61,8 @@ LACKING = (
 OURS = {
     "broker", "broker.sockets",
     "broker.atomic", "broker.awake", "broker.backoff", "broker.errors", "broker.identity", "broker.memory",
-    "broker.nesting", "broker.obstacles", "broker.safe_text", "broker.schemes", "broker.secret", "broker.trust",
-    "broker.endpoints", "broker.transport", "broker.transport.curve",
+    "broker.nesting", "broker.obstacles", "broker.safe_text", "broker.secret", "broker.trust",
+    "broker.endpoints", "broker.z85", "broker.transport", "broker.transport.curve",
     "broker.oslo", "broker.oslo.bodies", "broker.oslo.contract", "broker.oslo.frames", "broker.oslo.names",
     "broker.oslo.node", "broker.oslo.records",
     "broker.oslo.directory", "broker.oslo.directory.connection", "broker.oslo.directory.link",

@@ -211,7 +211,7 @@ def test_values_that_cannot_be_are_refused(conf: cfg.ConfigOpts) -> None:
         settings(conf, "zmq://?zmq_linger=abc")
     with pytest.raises(cfg.NoSuchOptError):
         settings(conf, "zmq://?no_such_option=1")
-    with pytest.raises(exceptions.ConfigurationError, match="zmq_curve_directory_key: 5 characters"):
+    with pytest.raises(exceptions.ConfigurationError, match="_directory_key: expected 40 characters of Z85"):
         settings(conf, "zmq://?zmq_curve_directory_key=short")
     with pytest.raises(exceptions.ConfigurationError, match=r"zmq_curve_cert: .*/no/such\.cert"):
         settings(conf, "zmq://?zmq_curve_cert=/no/such.cert")
