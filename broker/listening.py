@@ -37,11 +37,14 @@ def listening_at(asked: Endpoint, protected: bool, insecure: bool) -> Endpoint:
 
 
 def contact(place: Endpoint, asked: Endpoint) -> str:
-    """What a peer dials that is to reach ``place``: what was ``asked`` for, or this host's name for a wildcard."""
+    """What a peer dials that is to reach ``place``: what was ``asked`` for, but this host's name for a wildcard, and
+    numbers for an interface, whose name others do not know.
+    """
     if place.is_unix:
         return place.text
-    host = socket.gethostname() if is_wildcard(asked.host) else asked.host
-    return place._replace(host=host).text
+    if is_wildcard(asked.host):
+        return place._replace(host=socket.gethostname()).text
+    return place.text if _is_interface(asked.host) else place._replace(host=asked.host).text
 
 
 def listen(

@@ -132,7 +132,11 @@ def stands_in_the_way(rundir: Path) -> list[tuple[str, str, tuple[str, ...]]]:
     (rundir / "empty.cert").chmod(0o600)
     return [
         ("a file where the directory should be", place.format(rundir / "file"), (f"{rundir}/file",)),
-        ("a file where the socket should be", place.format(rundir / "run"), ("local-0", "a file that is no socket is there")),
+        (
+            "a file where the socket should be",
+            place.format(rundir / "run"),
+            ("local-0", "a file that is no socket is there"),
+        ),
         ("a path longer than a socket address", place.format(f"{rundir}/{'long' * 30}"), ("107 bytes",)),
         ("a certificate that others may read", curve(rundir, "open.cert"), ("open.cert",)),
         ("a certificate without keys", curve(rundir, "empty.cert"), ("empty.cert",)),

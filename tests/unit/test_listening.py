@@ -16,11 +16,12 @@ from broker.listening import bind, contact, listen, listening_at
 from broker.transport import handshaking
 
 
-def test_contact_replaces_wildcards_only():
+def test_contact_replaces_wildcards_and_interfaces_only():
     here = socket.gethostname()
     assert contact(Endpoint("tcp", "::", 5), Endpoint("tcp", "*")) == f"tcp://{here}:5"
     assert contact(Endpoint("tls", "0.0.0.0", 5), Endpoint("tls", "0.0.0.0")) == f"tls://{here}:5"
     assert contact(Endpoint("tcp", "127.0.0.1", 5), Endpoint("tcp", "localhost")) == "tcp://localhost:5"
+    assert contact(Endpoint("tcp", "127.0.0.1", 5), Endpoint("tcp", "lo")) == "tcp://127.0.0.1:5"
     assert contact(Endpoint("ipc", "/run/x"), Endpoint("ipc", "/run/x")) == "ipc:///run/x"
 
 
