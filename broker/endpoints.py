@@ -127,15 +127,6 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def named(host: str, number: int | str, scheme: str = "tcp") -> str:
-    """What logs call connection ``number``, which came from ``host``.
-
-    >>> named("::ffff:10.0.0.1", 7)
-    'tcp://10.0.0.1#7'
-    """
-    return f"{scheme}://{bracketed(host.removeprefix('::ffff:'))}#{number}"
-
-
 def numeric(host: str) -> IPv4Address | IPv6Address | None:
     """The address that ``host`` spells in numbers; None for a name."""
     import ipaddress  # late: whoever dials a UNIX socket never asks

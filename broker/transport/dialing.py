@@ -42,10 +42,10 @@ async def attempt(address: str, limit_s: float, awaited: str) -> AsyncIterator[E
         try:
             async with asyncio.timeout(limit_s or None):
                 yield opened
-        except TimeoutError as error:
-            text = f"{address}: no {awaited} within {limit_s:g} s"
-            raise LinkBroken(text, errno.ETIMEDOUT) from error
         except OSError as error:
+            if isinstance(error, TimeoutError) and error.errno is None:  # ours, and not what the system says
+                text = f"{address}: no {awaited} within {limit_s:g} s"
+                raise LinkBroken(text, errno.ETIMEDOUT) from error
             text = f"cannot connect to {address}: {error.strerror or error}"
             raise LinkBroken(text, error.errno or errno.ECONNREFUSED) from error
         opened.pop_all()

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from broker.endpoints import named, parse
+from broker.endpoints import bracketed, parse
 from broker.identity import PeerInfo
 from broker.listening import contact, listen, listening_at
 from broker.transport.accepting import StreamListener
@@ -156,7 +156,7 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
         """What logs call connection ``number``."""
         if sock.family == socket.AF_UNIX:
             return f"{self.address}#{number}"
-        return named(host_of(sock) or "?", number, self.address.partition("://")[0])
+        return f"{self.address.partition('://')[0]}://{bracketed(host_of(sock) or '?')}#{number}"
 
     def is_promising(self, stranger: Stranger[Shaking]) -> bool:
         """Whether it has shown something that strangers do not know, and does not make place for newer ones."""

@@ -36,7 +36,12 @@ def place_of(url: str) -> Endpoint:
     >>> place_of("https://[::1]:443")
     Endpoint(scheme='https', host='::1', port=443)
     """
-    return endpoints.split(url, "http", "https", "unix")
+    place = endpoints.split(url, "http", "https", "unix")
+    if place.host == "*":  # it would stand in addresses that browsers are given
+        raise ValueError(
+            "expected a host name, an IPv4 address (0.0.0.0: all), or an IPv6 address in brackets"
+        )
+    return place
 
 
 def split(text: str) -> SplitResult | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from broker.endpoints import is_wildcard
+from broker.endpoints import Endpoint, is_wildcard
 from broker.errors import ConfigError
 from broker.identity import USERID_UNKNOWN, Role
 from broker.journal.options import JournalOptions
@@ -208,8 +208,8 @@ def planned(section: OsloSection) -> dict[str, str]:
     """Where the rooms are to listen, as far as it is known before they do."""
     if not section.host:
         return {}
-    host = f"[{section.host}]" if ":" in section.host else section.host
-    return {room: f"tcp://{host}:{section.port_of(room)}" for room in section.run if section.port_of(room)}
+    ports = {room: section.port_of(room) for room in section.run}
+    return {room: Endpoint("tcp", section.host, port).text for room, port in ports.items() if port}
 
 
 def variables(section: OsloSection) -> dict[str, str]:

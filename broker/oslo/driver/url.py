@@ -25,6 +25,7 @@ from urllib.parse import quote
 from oslo_messaging import exceptions, transport
 from oslo_messaging._drivers import common
 
+from broker.endpoints import bracketed
 from broker.errors import ConfigError
 from broker.oslo.contract import Settings
 from broker.oslo.driver.options import GROUP, LINGER_MAX_S, OPTIONS
@@ -55,8 +56,7 @@ def masked(url: Any) -> str:
 
 
 def _authority(host: str, port: int | None) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return name if port is None else f"{name}:{port}"
+    return bracketed(host) if port is None else f"{bracketed(host)}:{port}"
 
 
 def read_settings(options: Any, url: Any) -> Settings:

@@ -66,6 +66,10 @@ def test_public_names_exist():
         ),
         ("[[listen]]\nurl = 'http://127.0.0.1:70000'", "f:2: listen[0].url: "),
         (
+            "[[listen]]\nurl = 'http://*:80'",
+            "saw 'http://*:80', expected a host name, an IPv4 address (0.0.0.0: all)",
+        ),
+        (
             "[[listen]]\nurl = 'http://::1:80'",
             "f:2: listen[0].url: saw 'http://::1:80', expected a host name",
         ),

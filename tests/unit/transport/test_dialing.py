@@ -154,6 +154,11 @@ async def test_what_an_attempt_opened_is_closed_if_it_fails_and_kept_if_not():
             await asyncio.Event().wait()
     assert caught.value.errno == errno.ETIMEDOUT
     assert sock.fileno() < 0
+    with pytest.raises(LinkBroken, match="cannot connect to mine://x: Connection timed out"):
+        async with attempt("mine://x", 0, "answer"):
+            raise OSError(
+                errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)
+            )  # what the system says has no limit of ours
     with closing(socket.socket()) as sock:
         async with attempt("mine://x", 0, "answer") as opened:
             opened.enter_context(sock)
