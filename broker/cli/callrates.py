@@ -7,14 +7,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 from msgspec import structs
 
-from broker.call_report import CallReport, LastError, MethodReport, quantile
+from broker.call_report import CALL, CallReport, MethodReport, Providers, Totals, quantile
 from broker.cli.screen import Screen
 from broker.cli.tree import ASKED_AT_ONCE, SILENT_S
 from broker.client import Handle
@@ -26,14 +25,12 @@ from broker.safe_text import one_line
 class Kind(StrEnum):
     """What is counted."""
 
-    CALL = "call"
+    CALL = CALL
     EVENT = "event"
     NFP = "nfp"
     OSLO = "oslo"
 
 
-OWN_KINDS: Final = (Kind.CALL, Kind.EVENT)
-"""Kinds whose names begin with that of a service."""
 HEADS: Final = (
     "kind",
     "method",
@@ -48,48 +45,6 @@ HEADS: Final = (
 )
 Bound = tuple[int, bool]
 """A latency in ns, or only a bound above which it is: True."""
-
-
-class MethodRates:
-    """One method, or what else is counted so, over some brokers.
-
-    Attributes:
-        kind: what it is. name: of a call its topic.
-        calls, errors (by errno), buckets: so many. open: not answered yet. rank: one of the brokers that told of it.
-        last: its newest error. last_rank: the broker where that call entered.
-    """
-
-    def __init__(self, kind: Kind, name: str) -> None:
-        self.kind = kind
-        self.name = name
-        self.rank = 0
-        self.calls = self.open = 0
-        self.errors: Counter[str] = Counter()
-        self.buckets: Counter[int] = Counter()
-        self.last: LastError | None = None
-        self.last_rank = 0
-
-    def add(self, rank: int, told: MethodReport, before: MethodReport | None) -> None:
-        """What one broker told of it, without what it had told before; all, where it was cleared in between."""
-        if before is None or told.calls < before.calls:
-            before = MethodReport(0, 0, {})
-        self.rank = rank
-        self.calls += told.calls - before.calls
-        self.open += told.open
-        self.errors += Counter(told.errors) - Counter(before.errors)
-        self.buckets += _counted(told.buckets) - _counted(before.buckets)
-        last = told.last_error
-        if last is not None and (self.last is None or last.time > self.last.time):
-            self.last, self.last_rank = last, rank
-
-    @property
-    def failed(self) -> int:
-        """Calls that ended with an error."""
-        return self.errors.total()
-
-
-def _counted(buckets: Sequence[int]) -> Counter[int]:
-    return Counter(dict(enumerate(buckets)))
 
 
 def span(bound: Bound | None) -> str:
@@ -134,33 +89,27 @@ class CallRates:
         self.at = time.monotonic()
         self.seconds = self.at - before.at if before is not None else 0.0
         self.silent: dict[str, list[int]] = {}
-        self.providers: dict[str, int] = {}
+        self.providers = Providers()
         self.bounds_ns: list[int] = []
         self._answers = answers
-        methods: dict[tuple[Kind, str], MethodRates] = {}
-        own: set[str] = set()
+        methods: dict[tuple[Kind, str], Totals] = {}
         for rank, answer in answers.items():
             if isinstance(answer, str):
                 self.silent.setdefault(answer, []).append(rank)
                 continue
             self.bounds_ns = answer.bounds_ns
-            for name, service in answer.services.items():
-                if service.builtin:
-                    own.add(name)
-                else:
-                    self.providers[name] = rank
+            self.providers.take(rank, answer.services)
             for wing in answer.silent:
                 self.silent.setdefault(f"no answer from {one_line(wing)}", []).append(rank)
             for each, by_name in kinds_of(answer).items():
                 known = before._told_by(rank, each, by_name) if before is not None else {}
                 for name, told in by_name.items():
                     key = each, name
-                    methods.setdefault(key, MethodRates(*key)).add(rank, told, known.get(name))
+                    methods.setdefault(key, Totals(*key)).take(rank, told, known.get(name))
         self.methods = [
             each
             for each in methods.values()
-            if kind in (None, each.kind)
-            and (builtin or each.kind not in OWN_KINDS or each.name.partition(".")[0] not in own)
+            if kind in (None, each.kind) and (builtin or not self.providers.is_own(each.kind, each.name))
         ]
         self.methods.sort(key=lambda each: (-each.failed, -each.calls, each.kind, each.name))
 
@@ -194,7 +143,7 @@ class CallRates:
                 {
                     "kind": each.kind,
                     "method": each.name,
-                    "rank": self._rank(each),
+                    "rank": self.providers.rank_of(each),
                     "calls": each.calls,
                     "errors": {error_name(errnum): count for errnum, count in each.errors.items()},
                     "open": each.open,
@@ -206,18 +155,14 @@ class CallRates:
             ],
         }
 
-    def _rank(self, method: MethodRates) -> int | None:
-        """Of a call who answers it; of what else is counted who told of it."""
-        return self.providers.get(method.name.partition(".")[0]) if method.kind is Kind.CALL else method.rank
-
-    def _quantile(self, method: MethodRates, part: float) -> Bound | None:
+    def _quantile(self, method: Totals, part: float) -> Bound | None:
         return quantile(method.buckets, self.bounds_ns, part)
 
-    def _bound(self, method: MethodRates, name: str, part: float) -> dict[str, Any]:
+    def _bound(self, method: Totals, name: str, part: float) -> dict[str, Any]:
         bound = self._quantile(method, part)
         return {f"{name}_ns": bound and bound[0], f"{name}_above": bound is not None and bound[1]}
 
-    def _row(self, method: MethodRates) -> tuple[str, ...]:
+    def _row(self, method: Totals) -> tuple[str, ...]:
         last = method.last
         said = ""
         if last is not None:
@@ -225,7 +170,7 @@ class CallRates:
             when = time.strftime("%H:%M:%S", time.localtime(last.time))
             whose = f" user {last.userid}" if last.userid != USERID_UNKNOWN else ""
             said = f"{when}{whose} at rank {method.last_rank}: {text}"
-        rank = self._rank(method)
+        rank = self.providers.rank_of(method)
         return (
             method.kind,
             method.name,

@@ -6,15 +6,16 @@ topic, jobs of ``nfp``, messages of ``oslo``. What the brokers' own services do 
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from broker.call_report import CallReport, LastError, MethodReport, ServiceReport
-from broker.figures import TEXT_MAX, readable
+from msgspec import structs
+
+from broker.call_report import CALL, CallReport, MethodReport, Providers, ServiceReport, Totals
+from broker.figures import readable
 from gateway.trends.answers import read
-from gateway.trends.figures import Answer, Figures, quantile_ms, rise
+from gateway.trends.figures import Answer, Figures, quantile_ms
 from gateway.trends.rings import Ring
 
 METHODS_MAX: Final = 24
@@ -28,13 +29,10 @@ SILENT_MAX: Final = 16
 RECENT: Final = 60
 RECENT_STEP_S: Final = 2
 """Values of a method's line, and how far apart."""
-PAGES: Final = frozenset(("nfp.services.list", "nfp.workers.list", "nfp.jobs.list"))
+PAGES: Final = frozenset((CALL, f"nfp.{what}.list") for what in ("services", "workers", "jobs"))
 """What an open dashboard asks by itself, again and again."""
 GATEWAY: Final = "gateway"
 """The service that gateways answer, and the topic of what they publish: theirs, as the brokers' own are theirs."""
-CALL: Final = "call"
-OWN_KINDS: Final = (CALL, "event")
-"""Kinds whose names begin with that of a service."""
 Key = tuple[str, str]
 """Kind and name."""
 
@@ -43,83 +41,42 @@ class Method:
     """One method, at one broker or at all of them.
 
     Attributes:
-        kind, name: which. rank: of a broker that told of it. calls, errors: a second. open: not answered yet.
-        buckets: answers since the look before, by time. errnos: errors since the start of the brokers.
-        last: the newest error. recent: calls a second of the last minutes.
-        counted: calls, errors and buckets as they were told last; None: not told, or long ago.
+        totals: since the look before; nothing, where none was. calls, errors: of them, a second.
+        errnos: errors since the start of the brokers. recent: calls a second of the last minutes.
+        told: what one broker told last; None: nothing yet.
     """
 
-    __slots__ = (
-        "buckets",
-        "calls",
-        "counted",
-        "errnos",
-        "errors",
-        "kind",
-        "last",
-        "name",
-        "open",
-        "rank",
-        "recent",
-    )
+    __slots__ = ("calls", "errnos", "errors", "recent", "told", "totals")
 
     def __init__(self, kind: str, name: str) -> None:
-        self.kind = kind
-        self.name = name
-        self.rank: int | None = None
-        self.recent = Ring(RECENT_STEP_S, RECENT)
-        self.counted: tuple[int, int, array[int]] | None = None
+        self.totals = Totals(kind, name)
+        self.calls = self.errors = 0.0
         self.errnos: Counter[str] = Counter()
-        self.last: Answer | None = None
-        self.quiet()
+        self.recent = Ring(RECENT_STEP_S, RECENT)
+        self.told: MethodReport | None = None
 
     def quiet(self) -> None:
         """Nothing is known of now."""
+        self.totals.rest()
         self.calls = self.errors = 0.0
-        self.open = 0
-        self.buckets: Counter[int] = Counter()
 
     def take(self, rank: int, told: MethodReport, seconds: float) -> None:
         """What a broker told of it, so many seconds after it had told the last time; 0: it had not."""
-        now = (told.calls, sum(told.errors.values()), array("Q", told.buckets))
-        then = self.counted or (0, 0, array("Q"))
-        self.quiet()
-        self.rank = rank
-        self.open = told.open
+        rated = seconds > 0
+        totals = self.totals = Totals(self.totals.kind, self.totals.name)
+        totals.take(rank, told, self.told if rated else told)
+        self.calls = totals.calls / seconds if rated else 0.0
+        self.errors = totals.failed / seconds if rated else 0.0
         self.errnos = Counter(told.errors)
-        self.last = None if told.last_error is None else _last(told.last_error, rank)
-        self.counted = now
-        if seconds > 0:
-            self.calls = rise(now[0], then[0], seconds)
-            self.errors = rise(now[1], then[1], seconds)
-            if now[2] != then[2]:
-                self.buckets = _risen(now[2], then[2])
+        self.told = told
 
     def add(self, other: Method) -> None:
         """That of another broker, too."""
-        self.rank = other.rank
+        self.totals.add(other.totals)
         self.calls += other.calls
         self.errors += other.errors
-        self.open += other.open
-        if other.buckets:
-            self.buckets.update(other.buckets)
         if other.errnos:
             self.errnos.update(other.errnos)
-        if other.last is not None and (self.last is None or other.last["time"] > self.last["time"]):
-            self.last = other.last
-
-
-def _last(error: LastError, rank: int) -> Answer:
-    text = error.text[:TEXT_MAX]
-    return {"errnum": error.errnum, "text": text, "userid": error.userid, "time": error.time, "rank": rank}
-
-
-def _risen(now: array[int], before: array[int]) -> Counter[int]:
-    then = [*before, *[0] * (len(now) - len(before))]
-    risen = {at: count - earlier for at, (count, earlier) in enumerate(zip(now, then, strict=False))}
-    if min(risen.values(), default=0) < 0:
-        risen = dict(enumerate(now))
-    return Counter({at: count for at, count in risen.items() if count})
 
 
 class _Broker:
@@ -156,8 +113,7 @@ class Calls:
         self.left_out = 0
         self._brokers: dict[int, _Broker] = {}
         self._bounds_ns: Sequence[int] = ()
-        self._builtin = {GATEWAY}
-        self._providers: dict[str, int] = {}
+        self._providers = Providers(GATEWAY)
         self._kept = 0
         self._named: set[str] = set()
         self._all = Method("", "")
@@ -178,7 +134,7 @@ class Calls:
         before, broker.rated = broker.methods, seconds > 0
         broker.at, broker.services, self._bounds_ns = at, answer.services, answer.bounds_ns
         broker.silent = answer.silent[:SILENT_MAX]
-        self._builtin |= {name for name, service in broker.services.items() if service.builtin}
+        self._providers.take(rank, broker.services)
         methods: dict[Key, Method] = {}
         for key, stats in _told(answer):
             if not self._of_users(key):
@@ -194,8 +150,7 @@ class Calls:
         broker.methods = methods
 
     def _of_users(self, key: Key) -> bool:
-        kind, name = key
-        return kind not in OWN_KINDS or (name.partition(".")[0] not in self._builtin and name not in PAGES)
+        return key not in PAGES and not self._providers.is_own(*key)
 
     def forget(self, rank: int) -> None:
         """It does not answer: what it counted meanwhile is no rate of a second."""
@@ -208,7 +163,7 @@ class Calls:
     def lost(self) -> None:
         """The gateway has no broker: nothing is known."""
         self._brokers.clear()
-        self._builtin = {GATEWAY}
+        self._providers = Providers(GATEWAY)
         self.total = {}
         self._all = Method("", "")
         self._kept = 0
@@ -220,13 +175,9 @@ class Calls:
         """Add up; the figures of the charts as of now, no rates while no broker was heard twice."""
         self._answers.clear()
         self._step = second // RECENT_STEP_S
-        self._builtin, self._providers = {GATEWAY}, {}
+        self._providers = Providers(GATEWAY)
         for rank, broker in self._brokers.items():
-            for name, service in broker.services.items():
-                if service.builtin:
-                    self._builtin.add(name)
-                else:
-                    self._providers[name] = rank
+            self._providers.take(rank, broker.services)
         before, self.total = self.total, {}
         for broker in self._brokers.values():
             for key, told in broker.methods.items():
@@ -248,14 +199,14 @@ class Calls:
         every.recent, self._all = self._all.recent, every
         if not rated:
             told = any(broker.at is not None for broker in self._brokers.values())
-            return {"open": every.open} if told else {}
+            return {"open": every.totals.open} if told else {}
         for method in (every, *self.total.values()):
             method.recent.put(self._step, method.calls)
-        figures: Figures = {"calls": every.calls, "errors": every.errors, "open": every.open}
+        figures: Figures = {"calls": every.calls, "errors": every.errors, "open": every.totals.open}
         figures |= self._quantiles("", every)
-        self._named &= {method.name for method in calls}
+        self._named &= {method.totals.name for method in calls}
         for method in sorted(calls, key=lambda method: -method.calls):
-            name = method.name
+            name = method.totals.name
             if name not in self._named and (not method.calls or len(self._named) >= METHODS_MAX):
                 continue
             self._named.add(name)
@@ -267,7 +218,8 @@ class Calls:
     def _quantiles(self, of: str, method: Method) -> Figures:
         """``p50`` and ``p99`` in ms; nothing where nothing was answered."""
         found = {
-            f"p{part}{of}": quantile_ms(method.buckets, self._bounds_ns, part / 100) for part in (50, 99)
+            f"p{part}{of}": quantile_ms(method.totals.buckets, self._bounds_ns, part / 100)
+            for part in (50, 99)
         }
         return {name: ms for name, ms in found.items() if ms is not None}
 
@@ -290,15 +242,17 @@ class Calls:
         brokers = {each: told for each, told in self._brokers.items() if rank in (None, each)}
         methods = self.total if rank is None else brokers[rank].methods if rank in brokers else {}
         shown = [each for key, each in methods.items() if self._of_users(key) and (trusted or key[0] == CALL)]
-        shown.sort(key=lambda each: (-each.errors, -each.calls, each.kind, each.name))
+        shown.sort(key=lambda each: (-each.errors, -each.calls, each.totals.kind, each.totals.name))
         kinds: Counter[str] = Counter()
         rows = []
         for each in shown:
-            kinds[each.kind] += 1
-            if kinds[each.kind] <= ROWS_MAX:
+            kinds[each.totals.kind] += 1
+            if kinds[each.totals.kind] <= ROWS_MAX:
                 rows.append(self._row(each, trusted))
-        failing = [each for each in self.total.values() if each.errors > 0 and (trusted or each.kind == CALL)]
-        calls = [each for each in failing if each.kind == CALL]
+        failing = [
+            each for key, each in self.total.items() if each.errors > 0 and (trusted or key[0] == CALL)
+        ]
+        calls = [each for each in failing if each.totals.kind == CALL]
         every = self._all
         return {
             "rows": rows,
@@ -313,26 +267,26 @@ class Calls:
             "total": {
                 "calls": round(every.calls, 4),
                 "errors": round(every.errors, 4),
-                "open": every.open,
+                "open": every.totals.open,
                 "recent": self._recent(every),
                 "failing": len(failing),
-                "worst": max(calls, key=lambda each: each.errors).name if calls else "",
+                "worst": max(calls, key=lambda each: each.errors).totals.name if calls else "",
             },
         }
 
     def _row(self, method: Method, trusted: bool) -> dict[str, Any]:
-        provider = self._providers.get(method.name.partition(".")[0])
+        totals, last = method.totals, method.totals.last
         return {
-            "kind": method.kind,
-            "name": method.name,
-            "rank": provider if method.kind == CALL else method.rank,
+            "kind": totals.kind,
+            "name": totals.name,
+            "rank": self._providers.rank_of(totals),
             "calls": round(method.calls, 4),
             "errors": round(method.errors, 4),
-            "open": method.open,
-            "p50_ms": quantile_ms(method.buckets, self._bounds_ns, 0.5),
-            "p99_ms": quantile_ms(method.buckets, self._bounds_ns, 0.99),
+            "open": totals.open,
+            "p50_ms": quantile_ms(totals.buckets, self._bounds_ns, 0.5),
+            "p99_ms": quantile_ms(totals.buckets, self._bounds_ns, 0.99),
             "errnos": method.errnos,
-            "last_error": method.last if trusted else None,
+            "last_error": {**structs.asdict(last), "rank": totals.last_rank} if last and trusted else None,
             "recent": self._recent(method),
         }
 
