@@ -7,7 +7,6 @@ A message of a browser passes ``websocket`` (frames, then a codec of ``codecs``)
 ``closes``     close codes: a leaf
 ``settings``   typed configuration (TOML)
 ``access``     rules: role x kind x topic prefix
-``rates``      token bucket with a retry hint
 ``identity``   tokens, JWT, certificates, login links, origins, proxies; the store that workers share
 ``tls``        certificates that are replaced while the gateway runs
 ``selfsigned`` a certificate for trying it out

@@ -25,7 +25,6 @@ SAMPLES: Final = (
     "broker.wire.message",
     "gateway.codecs.binary",
     "gateway.events.run",
-    "gateway.rates",
     "gateway.sessions.calls",
     "gateway.websocket.frames",
 )

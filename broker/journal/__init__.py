@@ -6,7 +6,6 @@
 ``tap``       the corridor's end: records as they pass, peers by number, chunks at the end of a batch
 ``feed``      a tap with its recorder on an event loop, for processes that record beside their own work
 ``premises``  what must be there before a writer is started
-``token_bucket``    how many refusals a second are worth a record each
 ``child``     the process that writes, seen from the one that records: socket pair, process, one descriptor
 ``recorder``  chunks to the process that writes; bounded, never waiting; what it sheds is counted
 ``crc``       the CRC of a block, by isa-l where it is there

@@ -27,6 +27,9 @@ CHUNK_NS: Final = 50_000_000
 """A chunk goes at this age."""
 FLUSH_S: Final = CHUNK_NS / 1e9
 """When the owner's timer flushes what waits: at that age, too."""
+REFUSALS_PER_S: Final = 100
+"""Links turned away that are recorded in a second, and at once after a pause; as many as a gateway reports of its
+users. The rest is counted."""
 
 
 class Tap:

@@ -3,7 +3,7 @@ gateway refused.
 
 ::
 
-    link     somebody was turned away at connect: ``denied.link``, ``token_bucket.REFUSALS_PER_S`` at most; others are
+    link     somebody was turned away at connect: ``denied.link``, ``tap.REFUSALS_PER_S`` at most; others are
              counted
     message  a gateway refused a message of one of its peers: recorded as if it had come to us and been refused. It
              rations its reports itself, and says how many it left out
@@ -14,13 +14,14 @@ What was left out is a record, too: ``denied.left_out``.
 from __future__ import annotations
 
 from collections import OrderedDict
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from broker.identity import PeerInfo
 from broker.journal.layout import DENIED, DENIED_LINK, LEFT_OUT, LINK_DOWN, WEBSOCKET
-from broker.journal.tap import Tap
-from broker.journal.token_bucket import TokenBucket
+from broker.journal.tap import REFUSALS_PER_S, Tap
 from broker.node.linkfacts import transport_by
+from broker.rates import Ration
 from broker.routing.port import Port
 from broker.services.context import Denial
 from broker.wire.message import Message, event, request, response
@@ -47,12 +48,12 @@ class Refusals:
         self._tap = tap
         self._own = own
         self._tell = tell
-        self._ration = TokenBucket()
+        self._ration = Ration(REFUSALS_PER_S, monotonic())
         self._outsiders: OrderedDict[tuple[str, str, str], int] = OrderedDict()
 
     def link(self, peer: PeerInfo, errnum: int, reason: str) -> None:
         """Somebody was turned away at connect."""
-        if not self._ration.admits():
+        if not self._ration.admits(monotonic()):
             return
         self.tell_left_out()
         facts: dict[str, Any] = {"address": peer.address, "uid": peer.uid, "errno": errnum, "reason": reason}
@@ -63,7 +64,7 @@ class Refusals:
 
     def tell_left_out(self) -> None:
         """Record how many links were turned away without a record; nothing when there were none."""
-        owed = self._ration.owed()
+        owed = self._ration.take_left_out()
         if owed:
             self._tell(LEFT_OUT, {"records": owed, "topic": DENIED_LINK})
 

@@ -7,18 +7,15 @@ out. What is limited is what failing costs: log lines, and answers that ask the 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
+from broker.rates import Bucket, Buckets
 from gateway.identity.proxies import group_of
-from gateway.rates import Bucket
 
 BURST: Final = 10
 """Failures of one address that are told apart."""
 PER_S: Final = 0.5
 """How fast they are forgiven: one in two seconds."""
-ADDRESSES: Final = 4096
-"""Addresses that are remembered; the one that failed longest ago is forgotten first."""
 LINES_BURST: Final = 50
 LINES_PER_S: Final = 10.0
 """Log lines of all addresses together: many addresses must not fill the disk either."""
@@ -35,22 +32,15 @@ class Attempts:
     def __init__(self) -> None:
         self.failed = 0
         self.silenced = 0
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets = Buckets(PER_S, BURST)
         self._lines: Bucket | None = None
 
     def fail(self, address: str, now: float) -> tuple[bool, bool]:
         """Count a failure: whether the address stays within its rate, and whether to log it."""
         self.failed += 1
-        within = self._take(group_of(address), now)
+        within = self._buckets.of(group_of(address), now).grant(now, 1) == 1
         if self._lines is None:
             self._lines = Bucket(LINES_PER_S, LINES_BURST, now)
         told = within and self._lines.grant(now, 1) == 1
         self.silenced += not told
         return within, told
-
-    def _take(self, group: str, now: float) -> bool:
-        bucket = self._buckets.pop(group, None) or Bucket(PER_S, BURST, now)
-        self._buckets[group] = bucket
-        if len(self._buckets) > ADDRESSES:
-            self._buckets.popitem(last=False)
-        return bucket.grant(now, 1) == 1

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.identity import NOBODY
+from broker.rates import Buckets
 from gateway.closes import BUSY, NO_ROLE
 from gateway.identity.login import LoggedIn, Login, Logins
 from gateway.identity.oidc import SOURCE, Account, Providers
@@ -20,7 +21,6 @@ from gateway.identity.store import Store
 from gateway.identity.userids import Userids
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal
-from gateway.rates import Buckets
 from gateway.settings.schema import GatewaySettings
 
 BURST: Final = 64

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.rates import Bucket
+from broker.rates import Ration
 
 if TYPE_CHECKING:
     from gateway.hub import Hub
@@ -29,12 +29,11 @@ class Refusals:
         ring: the newest records, oldest first.
     """
 
-    __slots__ = ("_hub", "_lines", "_silent", "ring")
+    __slots__ = ("_hub", "_lines", "ring")
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._lines = Bucket(LINES_PER_S, LINES_PER_S, hub.clock())
-        self._silent = 0
+        self._lines = Ration(LINES_PER_S, hub.clock())
         self.ring: deque[Mapping[str, Any]] = deque(maxlen=DENIED_MAX)
 
     def add(self, session: Session, kind: str, topic: str, reason: str) -> None:
@@ -54,11 +53,10 @@ class Refusals:
                 "address": session.address,
             }
         )
-        if self._lines.take(self._hub.clock()):
-            self._silent += 1
+        if not self._lines.admits(self._hub.clock()):
             return
-        more = f" (and {self._silent} more)" if self._silent else ""
-        self._silent = 0
+        left_out = self._lines.take_left_out()
+        more = f" (and {left_out} more)" if left_out else ""
         log.warning("denied %s at %s (%s): %s%s", mine.name, session.address, kind, reason, more)
 
     def newest(self, count: int) -> list[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from gateway.rates import Buckets
+from broker.rates import Buckets
 
 if TYPE_CHECKING:
     from gateway.hub import Hub

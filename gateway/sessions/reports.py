@@ -12,8 +12,8 @@ import errno
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.identity import USERID_UNKNOWN
+from broker.rates import Ration
 from broker.wire.payload import encode_json
-from gateway.rates import Bucket
 
 if TYPE_CHECKING:
     from gateway.hub import Hub
@@ -31,12 +31,11 @@ class Reports:
         told: how many were sent. left_out: how many were not, of those that a journal should have had.
     """
 
-    __slots__ = ("_bucket", "_hub", "_silent", "left_out", "told")
+    __slots__ = ("_hub", "_ration", "left_out", "told")
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._bucket = Bucket(REPORTS_PER_S, REPORTS_PER_S, hub.clock())
-        self._silent = 0
+        self._ration = Ration(REPORTS_PER_S, hub.clock())
         self.told = 0
         self.left_out = 0
 
@@ -45,8 +44,7 @@ class Reports:
         upstream = self._hub.upstream
         if not upstream.journals:
             return
-        if self._bucket.take(self._hub.clock()):
-            self._silent += 1
+        if not self._ration.admits(self._hub.clock()):
             self.left_out += 1
             return
         mine = session.principal
@@ -61,8 +59,7 @@ class Reports:
             "transport": "websocket",
             "type": "event" if kind == "publish" else "request",
         }
-        if self._silent:
-            said["left_out"] = self._silent
-            self._silent = 0
+        if left_out := self._ration.take_left_out():
+            said["left_out"] = left_out
         self.told += 1
         upstream.tell(TOPIC, encode_json(said))

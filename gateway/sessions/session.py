@@ -23,11 +23,11 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from broker.rates import Bucket
 from broker.wire.message import DELIMITER, EVENT, REQUEST, RESPONSE, Message
 from broker.wire.parts import encode_part, part_data
 from gateway.closes import FLOOD
 from gateway.events.run import sender
-from gateway.rates import Bucket
 from gateway.sessions import answers, controls, decisions, listing, rights
 from gateway.sessions.calls import NO_TAG, Calls
 from gateway.sessions.delivery_filter import DeliveryFilter

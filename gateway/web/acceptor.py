@@ -27,9 +27,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.errors import ProtocolError
+from broker.rates import Bucket
 from gateway.identity.proxies import Networks, ProxiedAddress, address_of
 from gateway.identity.proxyheader import Header
-from gateway.rates import Bucket
 from gateway.web.admission import LINE_S, Admission, Slot, key_of
 
 HEADER_S: Final = 5.0

@@ -24,8 +24,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from broker.rates import Bucket
 from gateway.identity.proxies import UNKNOWN, group_of
-from gateway.rates import Bucket
 from gateway.settings.schema import LimitsSection
 
 log = logging.getLogger("headgate")

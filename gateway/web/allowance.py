@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
+from broker.rates import Buckets
 from gateway.principal import Principal
-from gateway.rates import Buckets
 from gateway.web.errors import Refusal
 
 

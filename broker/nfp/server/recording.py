@@ -8,7 +8,7 @@
     job             kind nfp, OUT for nobody in particular, whatever is captured: what became of it
     link.up, .down  kind state: a client, from its first valid message to the end of its connection; a worker, from its
                     READY until nothing can be given to it any more
-    denied.link     kind state: who was not let in; of many in a second only some (``TokenBucket``), and then
+    denied.link     kind state: who was not let in; of many in a second only some (``tap.REFUSALS_PER_S``), and then
     denied.left_out kind state: how many more
 
 KEEPALIVE is never recorded. Nothing of a body is in the JSON but the name of the task. Of a request, its task is known
@@ -22,6 +22,7 @@ import errno
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final
 
 from broker.journal.feed import Feed
@@ -38,13 +39,14 @@ from broker.journal.layout import (
 )
 from broker.journal.options import JournalOptions
 from broker.journal.recorder import CLOSE_S
-from broker.journal.token_bucket import TokenBucket
+from broker.journal.tap import REFUSALS_PER_S
 from broker.nfp.contract import JobEvent, Peer
 from broker.nfp.dispatch.model import WorkerEntry
 from broker.nfp.frames import Body, Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.server.outbox import QueuedPeer
 from broker.nfp.server.summaries import TOLD, facts_of, told_of, topic_of, uid_of, wire_of
+from broker.rates import Ration
 
 log = logging.getLogger("headgate")
 Wire = list[bytes] | tuple[bytes, ...]
@@ -86,7 +88,7 @@ class Recording(Feed):
         super().__init__(options, loop, lambda state: log.error("the journal of NFP is %s", state))
         self._known: dict[Peer, _Known] = {}
         self._pending: _Pending | None = None
-        self._ration = TokenBucket()
+        self._ration = Ration(REFUSALS_PER_S, monotonic())
 
     async def stop(self) -> None:
         """Hand everything over and wait for the writer, ``CLOSE_S`` at most. Harmless twice."""
@@ -209,14 +211,14 @@ class Recording(Feed):
 
     def turned_away(self, address: str, key: str, reason: str) -> None:
         """Somebody was not let in."""
-        if self.active and self._ration.admits():
+        if self.active and self._ration.admits(monotonic()):
             self._tell_left_out()
             facts = {"address": address, "uid": None, "key": key, "errno": errno.EPERM, "reason": reason}
             self._note(STATE, DENIED_LINK, facts, direction=DENIED, reason=errno.EPERM)
 
     def _tell_left_out(self) -> None:
         """How many were turned away without a record."""
-        owed = self._ration.owed()
+        owed = self._ration.take_left_out()
         if owed:
             self._note(STATE, LEFT_OUT, {"records": owed, "topic": DENIED_LINK})
 

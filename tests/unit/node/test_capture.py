@@ -10,7 +10,6 @@ from broker.errors import LinkBroken
 from broker.identity import PeerInfo
 from broker.ingress.admission import Access
 from broker.journal import layout
-from broker.journal.token_bucket import TokenBucket
 from broker.node import capture as module
 from broker.node import refusals
 from broker.node.client_admission import ClientAdmission
@@ -198,7 +197,8 @@ def test_who_is_turned_away_is_recorded():
 
 def test_who_is_turned_away_too_often_is_counted(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(refusals, "TokenBucket", lambda: TokenBucket(3, clock=lambda: now[0]))
+    monkeypatch.setattr(refusals, "REFUSALS_PER_S", 3)
+    monkeypatch.setattr(refusals, "monotonic", lambda: now[0])
 
     async def script():
         stranger = PeerInfo("tcp://192.0.2.1:5", key="k")

@@ -7,17 +7,19 @@ import json
 from broker.journal.layout import DENIED
 from broker.journal.options import JournalOptions
 from broker.journal.tap import Tap
-from broker.journal.token_bucket import TokenBucket
+from broker.nfp.server import recording as module
 from broker.nfp.server.recording import Recording
 from broker.wire.parts import split_parts
 from tests.live.chunks import Shelf
 
 
-async def told(now):
+async def told(monkeypatch):
     """The records of a thousand refusals, one more later, and of the end."""
-    shelf = Shelf.of("in")
+    now, shelf = [0.0], Shelf.of("in")
+    monkeypatch.setattr(module, "REFUSALS_PER_S", 3)
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
     recording = Recording(JournalOptions(directory="/nowhere", writer="nfp"), asyncio.get_running_loop())
-    recording._tap, recording._ration = Tap(shelf), TokenBucket(3, clock=lambda: now[0])
+    recording._tap = Tap(shelf)
     recording.turned_away("192.0.2.1", "k", "before it is on")
     recording.active = True
     for _ in range(1000):
@@ -31,8 +33,8 @@ async def told(now):
     return shelf.records
 
 
-def test_some_are_recorded_and_the_rest_is_counted():
-    records = asyncio.run(told([0.0]))
+def test_some_are_recorded_and_the_rest_is_counted(monkeypatch):
+    records = asyncio.run(told(monkeypatch))
     parts = [split_parts(record.frame, 8) for record in records]
     facts = [json.loads(each[1]) for each in parts]
     assert [each[0] for each in parts] == [b"denied.link"] * 3 + [b"denied.left_out", b"denied.link"]

@@ -1,4 +1,7 @@
-"""How fast one client may send: a token bucket that says when to come back (pure: the caller has the clock)."""
+"""How often something may happen: token buckets, for clients, for records and for lines of a log.
+
+Pure: the caller has the clock.
+"""
 
 # compiled: mypyc
 
@@ -8,7 +11,7 @@ from collections import OrderedDict
 from typing import Final
 
 USERS_MAX: int = 4096
-"""Users whose rate is remembered; the one that sent longest ago is forgotten first."""
+"""Users, or addresses, whose rate is remembered; the one that sent longest ago is forgotten first."""
 PAUSE_SHARE: Final = 0.25
 """The hint is the time in which this share of the burst fills up again: a client that waits it out may send many, and
 is not told the same again by its next message."""
@@ -93,7 +96,7 @@ class Bucket:
 
 
 class Buckets:
-    """A bucket for each user.
+    """A bucket for each user, or each address.
 
     Args:
         rate: tokens a second, over time; 0 has no limit. burst: tokens above the rate that are taken at once.
@@ -115,3 +118,35 @@ class Buckets:
                 self._buckets.popitem(last=False)
         self._buckets[user] = bucket
         return bucket
+
+
+class Ration:
+    """What is told of many: ``rate`` a second, and as many at once after a pause; how many the rest were.
+
+    Args:
+        rate: a second. now: monotonic seconds.
+
+    >>> ration = Ration(2, 0.0)
+    >>> [ration.admits(0.0) for _ in range(4)], ration.take_left_out(), ration.take_left_out()
+    ([True, True, False, False], 2, 0)
+    >>> ration.admits(0.5), ration.admits(0.5)
+    (True, False)
+    """
+
+    __slots__ = ("_bucket", "_left_out")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._bucket = Bucket(rate, rate, now)
+        self._left_out = 0
+
+    def admits(self, now: float) -> bool:
+        """Whether one more is told now; False counts it as left out."""
+        if self._bucket.grant(now, 1):
+            return True
+        self._left_out += 1
+        return False
+
+    def take_left_out(self) -> int:
+        """How many were left out since this was asked last; to be told."""
+        left_out, self._left_out = self._left_out, 0
+        return left_out

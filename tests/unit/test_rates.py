@@ -1,7 +1,7 @@
 """The token bucket: rate over time, bursts, hints that are true, and who ignores them."""
 
-from gateway import rates
-from gateway.rates import BACKLOG_S, FLOOD_BURSTS, Bucket, Buckets
+from broker import rates
+from broker.rates import BACKLOG_S, FLOOD_BURSTS, Bucket, Buckets
 
 
 def test_a_burst_at_once_then_the_rate():
