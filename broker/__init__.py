@@ -27,7 +27,7 @@ One message's journey, room by room::
     figures      rate, errors and duration of what has a name: methods, topics, tasks; bounded
     exposition   counts as Prometheus reads them, and the small HTTP listener for who does
     awake        time in which this process was there: its own absence is nobody's silence
-    rates        token buckets: how fast somebody may send, how many of many are told
+    rates        how often something may happen: token buckets of clients, rations of records, throttled log lines
     backoff      pauses of whoever tries again: they double until something has lasted
     secret       URLs that may hold a secret: a type whose text is masked; secrets in files
     home         where a user's state is kept, and that there is such a place

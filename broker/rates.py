@@ -8,10 +8,13 @@ Pure: the caller has the clock.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Final
 
 USERS_MAX: int = 4096
 """Users, or addresses, whose rate is remembered; the one that sent longest ago is forgotten first."""
+KEYS_MAX: int = 4096
+"""Things that a throttle tells apart; beyond it all are forgotten: a stranger may have as many names as it likes."""
 PAUSE_SHARE: Final = 0.25
 """The hint is the time in which this share of the burst fills up again: a client that waits it out may send many, and
 is not told the same again by its next message."""
@@ -150,3 +153,29 @@ class Ration:
         """How many were left out since this was asked last; to be told."""
         left_out, self._left_out = self._left_out, 0
         return left_out
+
+
+class Throttle:
+    """Admits each of many things once in ``every_s`` seconds: lines of a log, answers that somebody could ask for
+    again and again.
+
+    >>> lines = Throttle(60.0)
+    >>> lines.admits("a", 0.0), lines.admits("a", 59.0), lines.admits("b", 59.0), lines.admits("a", 60.0)
+    (True, False, True, True)
+    """
+
+    __slots__ = ("_admitted", "_every_s")
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._admitted: dict[Hashable, float] = {}
+
+    def admits(self, thing: Hashable, now: float) -> bool:
+        """Whether it was not admitted within the last ``every_s``; ``now``: monotonic seconds."""
+        last = self._admitted.get(thing)
+        if last is not None and now - last < self._every_s:
+            return False
+        if len(self._admitted) >= KEYS_MAX:
+            self._admitted.clear()
+        self._admitted[thing] = now
+        return True

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from broker.rates import Throttle
 from gateway.fleet.kept import Kept
 from gateway.identity import shared
 from gateway.identity.store import KEY_BYTES, Store
@@ -43,7 +44,7 @@ class SharedLogins:
         self._away = away
         self._tell = tell
         self._behind = False  # a login may be here that is not kept
-        self._warned = -WARN_EVERY_S
+        self._lines = Throttle(WARN_EVERY_S)
         self._finding = asyncio.Semaphore(FINDING)
 
     @property
@@ -123,9 +124,6 @@ class SharedLogins:
             async with asyncio.timeout(ANSWER_S):
                 return await work
         except (RedisError, OSError, TimeoutError, Denied) as error:
-            if (
-                self._store.wall() - self._warned >= WARN_EVERY_S
-            ):  # anybody may send cookies that nobody knows
-                self._warned = self._store.wall()
+            if self._lines.admits(None, self._store.wall()):  # anybody may send cookies that nobody knows
                 log.warning("a login is not known to other gateways, or theirs not here: %r", error)
             return None

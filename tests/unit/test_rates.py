@@ -1,7 +1,7 @@
 """The token bucket: rate over time, bursts, hints that are true, and who ignores them."""
 
 from broker import rates
-from broker.rates import BACKLOG_S, FLOOD_BURSTS, Bucket, Buckets
+from broker.rates import BACKLOG_S, FLOOD_BURSTS, Bucket, Buckets, Throttle
 
 
 def test_a_burst_at_once_then_the_rate():
@@ -126,3 +126,13 @@ def test_each_user_has_a_bucket_and_so_many_are_remembered(monkeypatch):
     assert buckets.of("ada", 0.0) is ada
     assert ada.take(0.0) == 0.0 < ada.take(0.0)
     assert buckets.of("bob", 0.0).take(0.0) == 0.0, "forgotten, for he asked longest ago"
+
+
+def test_a_throttle_admits_each_thing_again_after_its_time_and_remembers_so_many(monkeypatch):
+    monkeypatch.setattr(rates, "KEYS_MAX", 2)
+    lines = Throttle(10.0)
+    assert [lines.admits("a", now) for now in (0.0, 9.9, 10.0, 19.9)] == [True, False, True, False]
+    assert lines.admits("b", 19.9)
+    assert not lines.admits("a", 19.9)
+    assert lines.admits("c", 19.9), "for which all others are forgotten"
+    assert lines.admits("a", 19.9)

@@ -31,6 +31,7 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.opening import HeldJob, WorkerOpen
 from broker.nfp.records import WorkerLeft, WorkerLost, WorkerSeen
+from broker.rates import Throttle
 
 OFFERED_MAX: Final = 200_000
 """Jobs, tasks and resources in all OPENs whose READY has not come: anybody may send one, workers send READY at once.
@@ -40,8 +41,6 @@ DISCONNECT_S: Final = 1.0
 its kernel goes on."""
 TOLD_S: Final = 1.0
 """An unregistered worker is told to register once in so long: it may have sent a lot before it hears it."""
-TOLD_MAX: Final = 1024
-"""Names remembered for that; when there are more, old ones are dropped."""
 _GOODBYE: Final = "said goodbye"
 _LOST: Final = "was lost"
 _SILENT: Final = "was silent too long"
@@ -81,7 +80,7 @@ class Liveness:
         self._stored = stored
         self._offers: dict[Peer, _Offer] = {}
         self._offers_weight = 0
-        self._told_at: dict[str, float] = {}
+        self._told = Throttle(TOLD_S)
         self._ended: set[Peer] = set()
         """Connections that were told DISCONNECT for an unexpected command, until they are lost."""
 
@@ -320,14 +319,9 @@ class Liveness:
         if peer in self._ended:
             self._offend(peer, f"{packet.command.name} after DISCONNECT")
             return
-        last = self._told_at.get(peer.name)
         self._state.counts.unexpected += 1
-        if last is not None and now - last < TOLD_S:
+        if not self._told.admits(peer.name, now):
             return
-        if len(self._told_at) >= TOLD_MAX:
-            recent = {name: then for name, then in self._told_at.items() if now - then < TOLD_S}
-            self._told_at = recent if len(recent) < TOLD_MAX else {}
-        self._told_at[peer.name] = now
         peer.send(disconnect(packet.dialect, packet.service or "unknown", "not registered"))
         self._state.offended(peer, "unexpected", f"{packet.command.name} without READY")
 

@@ -28,6 +28,7 @@ from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.outbox import QueueLimits
 from broker.nfp.server.peers import Newcomer, RouterPeer, name_of
 from broker.nfp.server.recording import Recording
+from broker.rates import Throttle
 from broker.sockets import peer_credentials
 from broker.transport.batching import Part
 from broker.transport.curve import CurveServer
@@ -121,7 +122,7 @@ class NfpRouter(ConnectionListener):
         self._waiting: dict[bytes, Newcomer] = {}
         """Who wants the name of a peer that is asked whether it is there."""
         self._failures = HandshakeFailures(self._loop, self.contact_address)
-        self._quiet_until = 0.0
+        self._lines = Throttle(WARN_EVERY_S)
 
     def peers(self) -> Iterable[RouterPeer]:
         """Connections that have spoken."""
@@ -190,8 +191,7 @@ class NfpRouter(ConnectionListener):
         self._ingress.arrived(name_of(identity), newcomer.send)
 
     def _warn(self, text: str, *about: object) -> None:
-        if self._loop.time() >= self._quiet_until:
-            self._quiet_until = self._loop.time() + WARN_EVERY_S
+        if self._lines.admits(text, self._loop.time()):
             log.warning(text, self.contact_address, *about)
 
     def _turned_away(self, address: str, key: str, why: str) -> None:

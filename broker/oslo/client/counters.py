@@ -22,11 +22,10 @@ from collections import Counter
 from typing import Any, Final
 
 from broker.oslo.reactor import Reactor
+from broker.rates import Throttle
 
 EVERY_S: Final = 60.0
 """A line about one topic, node or peer is logged once in so many seconds."""
-LINES_MAX: Final = 4096
-"""Lines remembered; beyond it all are forgotten."""
 
 
 class ClientCounters:
@@ -35,7 +34,7 @@ class ClientCounters:
     def __init__(self, reactor: Reactor) -> None:
         self.counts: Counter[str] = Counter()
         self._reactor = reactor
-        self._said: dict[tuple[str, tuple[Any, ...]], float] = {}
+        self._lines = Throttle(EVERY_S)
 
     def count(self, name: str, n: int = 1) -> None:
         """``n`` more of ``name``."""
@@ -46,11 +45,5 @@ class ClientCounters:
     ) -> None:
         """Log it, unless the same, or another line ``about`` the same, was logged less than ``EVERY_S`` ago."""
         key = (text, values if about is None else about)
-        now = self._reactor.now()
-        said_s = self._said.get(key)
-        if said_s is not None and now - said_s < EVERY_S:
-            return
-        if len(self._said) >= LINES_MAX:
-            self._said.clear()
-        self._said[key] = now
-        self._reactor.say(level, text, values)
+        if self._lines.admits(key, self._reactor.now()):
+            self._reactor.say(level, text, values)

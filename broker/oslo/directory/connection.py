@@ -25,6 +25,7 @@ from broker.oslo.reactor.naming import connect
 from broker.oslo.reactor.pipe import Outcome, Pipe
 from broker.oslo.reactor.tuning import Tuning, tune_local, tune_tcp
 from broker.oslo.records import Beat, Place, State
+from broker.rates import Throttle
 from broker.transport.curve import CurveClient
 
 PULSE_S: Final = 1.0
@@ -87,7 +88,7 @@ class DirectoryConnection:
         self._greeted_at = -GREET_AGAIN_S
         self._backoff = Backoff(GREET_FIRST_S, GREET_LAST_S, spread=False)
         self._greet_timer: Timer | None = None
-        self._said: dict[str, float] = {}
+        self._lines = Throttle(QUIET_S)
         self._states: dict[Place, State] = {}
         sock = reactor.context.socket(zmq.DEALER)
         if endpoint.startswith("ipc:"):
@@ -254,8 +255,5 @@ class DirectoryConnection:
             self._send(DirectoryKind.ANNOUNCE, state)
 
     def _log(self, level: int, text: str, *values: object) -> None:
-        now = self._reactor.now()
-        if now - self._said.get(text, -QUIET_S) < QUIET_S:
-            return  # one line of each kind, or rubbish would fill the log
-        self._said[text] = now
-        self._reactor.say(level, f"directory {text}", (self.endpoint, *values))
+        if self._lines.admits(text, self._reactor.now()):  # or rubbish would fill the log
+            self._reactor.say(level, f"directory {text}", (self.endpoint, *values))

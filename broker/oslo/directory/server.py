@@ -39,6 +39,7 @@ from broker.oslo.reactor.binding import TcpPort, bind_local, guard, remove_socke
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp
 from broker.oslo.records import State, to_json
+from broker.rates import Throttle
 from broker.transport import curve
 
 log = logging.getLogger("headgate.oslo")
@@ -87,7 +88,7 @@ class DirectoryServer:
         self._path = ""
         self._overdue: Timer | None = None
         self._next: Timer | None = None
-        self._said: dict[str, float] = {}
+        self._lines = Throttle(QUIET_S)
         self.replica.on_state.append(self._told_locally)
 
     @property
@@ -368,7 +369,5 @@ class DirectoryServer:
         }
 
     def _say(self, about: str, text: str, *values: object) -> None:
-        now = self._reactor.now()
-        if now - self._said.get(about, -QUIET_S) >= QUIET_S:
-            self._said[about] = now
+        if self._lines.admits(about, self._reactor.now()):
             log.warning(text, *values)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.oslo.reactor import Reactor
+from broker.rates import Throttle
 
 QUIET_S: Final = 10.0
 """After a line about one kind of drop: whoever floods us must not fill the log, too."""
@@ -30,7 +31,7 @@ class Counters:
         self.noticed: Callable[[str], None] | None = None
         self._reactor = reactor
         self._who = who
-        self._said_s: dict[str, float] = {}
+        self._lines = Throttle(QUIET_S)
 
     def count(self, name: str, n: int = 1) -> None:
         """Add ``n`` to the counter ``name``."""
@@ -41,11 +42,7 @@ class Counters:
     def dropped(self, name: str, text: str, *values: object) -> None:
         """Count one under ``name`` and log ``text`` with ``values``, at most once in ``QUIET_S`` for each name."""
         self.count(name)
-        if self._reactor is None:
-            return
-        now = self._reactor.now()
-        if now - self._said_s.get(name, -QUIET_S) >= QUIET_S:
-            self._said_s[name] = now
+        if self._reactor is not None and self._lines.admits(name, self._reactor.now()):
             line = f"%s: {text} (%s: %d so far)"
             self._reactor.say(logging.WARNING, line, (self._who, *values, name, self.counts[name]))
 

@@ -26,6 +26,7 @@ from broker.oslo.reactor import natives
 from broker.oslo.reactor.handshake import HandshakeMonitor
 from broker.oslo.reactor.loop import Reactor, Timer
 from broker.oslo.reactor.pipe import Pipe
+from broker.rates import Throttle
 
 __all__ = ["Connection", "connect", "look_up", "names_of"]
 
@@ -123,7 +124,7 @@ class Names:
         self._queue: Any = _queue.SimpleQueue()  # real, whatever eventlet has patched
         self._threads = 0
         self._pending = 0
-        self._quiet_until_s = 0.0
+        self._lines = Throttle(QUIET_S)
 
     def find(self, host: str, connection: Connection) -> None:
         """Tell ``connection`` the addresses of ``host``: now when they are fresh, else when they are found."""
@@ -227,12 +228,10 @@ class Names:
 
     def _say(self, level: int, text: str, *values: object) -> bool:
         """False: something was said just now; whoever needs it will try again."""
-        now = self._reactor.now()
-        if now < self._quiet_until_s:
-            return False
-        self._quiet_until_s = now + QUIET_S
-        self._reactor.say(level, text, values)
-        return True
+        admitted = self._lines.admits(None, self._reactor.now())
+        if admitted:
+            self._reactor.say(level, text, values)
+        return admitted
 
 
 _names: dict[Reactor, Names] = {}

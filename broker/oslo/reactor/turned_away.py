@@ -14,11 +14,10 @@ import zmq
 
 from broker.oslo.reactor.loop import Reactor
 from broker.oslo.reactor.socket_events import SocketEvents
+from broker.rates import Throttle
 
 QUIET_S: Final = 60.0
 """Between two lines about the same key, or the same failure."""
-LINES_MAX: Final = 1024
-"""Keys remembered for that; then all are forgotten: a stranger may have as many as it likes."""
 _FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _OTHER_KEY: Final = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 _OTHER_MECHANISM: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
@@ -48,7 +47,7 @@ class LoggedPolicy:
         self._judge = judge
         self._sock = sock
         self._curve = bool(sock.get(zmq.CURVE_SERVER))
-        self._said: dict[tuple[str, str], float] = {}
+        self._lines = Throttle(QUIET_S)
         self._events = SocketEvents(reactor, sock, _FAILED, self._event)
 
     @property
@@ -95,12 +94,8 @@ class LoggedPolicy:
             self._say("mechanism", "", whose, what)
 
     def _say(self, kind: str, key: str, whose: str, what: str) -> None:
-        now = self._reactor.now()
-        if now - self._said.get((kind, key), -QUIET_S) < QUIET_S:
+        if not self._lines.admits((kind, key), self._reactor.now()):
             return
-        if len(self._said) >= LINES_MAX:
-            self._said.clear()
-        self._said[kind, key] = now
         at = "" if self._sock.closed else self._sock.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
         text = "%s: turned away %s; to be let in it needs %s (denied: %d so far)"
         self._reactor.say(logging.WARNING, text, (at, whose, what, self._judge.denied))

@@ -5,11 +5,11 @@ import logging
 import pytest
 import zmq
 
+from broker import rates
 from broker.errors import ConfigError
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.reactor import turned_away
 from broker.oslo.reactor.binding import TcpPort, guard, resolved
 from broker.oslo.reactor.tuning import Tuning, tune_tcp
 from broker.transport import curve
@@ -102,7 +102,7 @@ def test_those_who_fail_before_they_are_judged_are_counted(hand, ours, theirs, s
 
 
 def test_strangers_without_end_are_forgotten(hand, monkeypatch):
-    monkeypatch.setattr(turned_away, "LINES_MAX", 2)
+    monkeypatch.setattr(rates, "KEYS_MAX", 2)
     doorman, at = port_of(hand, OURS, unlisted=0)
     for number in range(5):
         knock(hand, at, curve.generate(), OURS.public_key)
