@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import Any, Final
 
+from broker.memory import resident_bytes
+
 FRESH_S: Final = 1.0
 """Asked again within this, the same figures are told."""
 SHARE: Final = 100
@@ -73,12 +75,8 @@ def _cpu_s() -> float:
 
 
 def _rss_mbyte() -> float:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            pages = int(statm.read().split()[1])
-        return round(pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20), 3)
-    except (OSError, ValueError, IndexError):
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 3)  # the most it ever was
+    most_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # that it ever was
+    return round((resident_bytes() or most_bytes) / (1 << 20), 3)
 
 
 def _threads() -> int:

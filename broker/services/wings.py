@@ -10,12 +10,13 @@ import asyncio
 import errno
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from broker.call_report import Count, LastError
 from broker.errors import ProtocolError
-from broker.figures import BOUNDS_NS, ERRNOS_MAX, NAMES_MAX, OTHER, TEXT_MAX, readable
+from broker.figures import BOUNDS_NS, ERRNOS_MAX, NAMES_MAX, OTHER, readable
 from broker.services.context import Call, Context
 from broker.wire.message import Message
 from broker.wire.payload import decode_json
@@ -27,18 +28,8 @@ ERRNO_DIGITS: Final = 10
 SILENT_MAX: Final = 8
 """Parts of a wing that it may say are silent."""
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Figures = dict[str, dict[str, Any]]
 OnFigures = Callable[[dict[str, Figures], list[str]], None]
-
-
-class LastError(msgspec.Struct):
-    """The newest error of a name."""
-
-    errnum: Count
-    text: str
-    userid: Count
-    time: float
 
 
 class WingStats(msgspec.Struct):
@@ -82,8 +73,6 @@ def bounded(payload: bytes | None) -> tuple[Figures, list[str]]:
         }
         if len(stats.buckets) != len(BOUNDS_NS) + 1:
             stats.buckets = []
-        if stats.last_error is not None:
-            stats.last_error.text = stats.last_error.text[:TEXT_MAX]
         found[name] = msgspec.to_builtins(stats)
     return found, [part for part in answer.silent[:SILENT_MAX] if readable(part) == part]
 
