@@ -27,7 +27,7 @@ from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.config import Objection, OverlayConfig
-from broker.node.overlay.liveness import ActiveClock, KeepaliveTimer, TorpidTimer, lost_after_s
+from broker.node.overlay.liveness import KeepaliveTimer, TorpidTimer, lost_after_s
 from broker.node.overlay.status import Status, Timed, read
 from broker.routing.port import CHILD, Port
 from broker.transport.link import Link
@@ -96,8 +96,8 @@ class Children:
 
     Args:
         broker: where admitted ones are attached. config: patience. rules: what hello is held against.
-        clock: monotonic seconds. watch: those in which we were there. changed: told of each change of a child's status
-            or torpor.
+        clock: monotonic seconds. watched: returns those in which we were there. changed: told of each change of a
+            child's status or torpor.
         ours: what we tell Headgate children; ready: False holds hellos back until ``admit_held``.
 
     Attributes:
@@ -111,7 +111,7 @@ class Children:
         config: OverlayConfig,
         rules: hello.Rules,
         clock: Callable[[], float],
-        watch: ActiveClock,
+        watched: Callable[[], float],
         changed: Callable[[Child], object],
         ours: Callable[[], hello.HeadgateHello],
         ready: Callable[[], bool],
@@ -121,7 +121,7 @@ class Children:
         self._config = config
         self._rules = rules
         self._clock = clock
-        self._watch = watch
+        self._watched = watched
         self._changed = changed
         self._ours = ours
         self._ready = ready
@@ -244,7 +244,7 @@ class Children:
         link.receiver = self._broker.receiver
         child.port = port
         now = self._clock()
-        child.silence = TorpidTimer(port.received, self._watch.look(now))
+        child.silence = TorpidTimer(port.received, self._watched())
         child.keepalive_s = told.ours.keepalive_s
         child.keepalive = (
             KeepaliveTimer(link.outbox.sent, now, self._config.torpid_min_s) if told.ours.headgate else None

@@ -34,35 +34,12 @@ def lost_after_s(keepalive_s: float, least_s: float = LOST_S) -> float:
     return max(least_s, _LOST_KEEPALIVES * keepalive_s) if keepalive_s > 0 else 0.0
 
 
-class ActiveClock:
-    """How long we have been looking: seconds that stand still while we were frozen, or our loop hung.
-
-    What others said meanwhile is still to be read, so nobody may be judged by that time.
-
-    Args:
-        now: monotonic seconds. longest_s: between two looks; after a longer time we were not there.
-    """
-
-    __slots__ = ("_looked", "_seconds", "longest_s")
-
-    def __init__(self, now: float, longest_s: float) -> None:
-        self._looked: float = now
-        self.longest_s: float = longest_s
-        self._seconds: float = 0.0
-
-    def look(self, now: float) -> float:
-        """The seconds so far."""
-        passed, self._looked = now - self._looked, now
-        if passed <= self.longest_s:
-            self._seconds += passed
-        return self._seconds
-
-
 class SilenceTimer:
     """How long a count has stood still.
 
     Args:
-        count: its present value. now: seconds of a clock (for ours: monotonic; for that of others: ``ActiveClock``).
+        count: its present value. now: seconds of a clock (for ours: monotonic; for that of others: those in which we
+            were there, ``Overlay.watched``).
     """
 
     __slots__ = ("_count", "_moved")

@@ -10,13 +10,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from broker.awake import Looks
 from broker.errors import LinkError, LinkRefused
 from broker.identity import PeerInfo, Role
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.children import Child, Children
 from broker.node.overlay.config import Hooks, Objection, OverlayConfig
-from broker.node.overlay.liveness import SYNC_MAX_S, ActiveClock
+from broker.node.overlay.liveness import SYNC_MAX_S
 from broker.node.overlay.parent import Parent
 from broker.node.overlay.status import Timed, combine
 from broker.routing.port import CHILD, CLIENT, PARENT, Port
@@ -29,8 +30,6 @@ from broker.wire.parts import encode_part
 log = logging.getLogger("headgate")
 
 _GOODBYE_PART: Final = encode_part(b"overlay.goodbye")
-_LATE_S: Final = 1.0
-"""A look may be as late on a busy machine, beyond twice its time, and count all the same."""
 _PARENT_LOST: Final = "lost connection to parent"
 
 
@@ -62,7 +61,8 @@ class Overlay:
         self._hooks = hooks or Hooks()
         self._clock = clock
         self._period_s = min(SYNC_MAX_S, config.torpid_min_s / 2)
-        self._watch = ActiveClock(clock(), 2 * self._period_s + _LATE_S)
+        self._looks = Looks(clock)
+        self._absent_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._listener: Listener | None = None
@@ -81,12 +81,12 @@ class Overlay:
         )
         self._rules = rules
         self._children = Children(
-            broker, config, rules, clock, self._watch, self._child_changed, self._ours, self.joined
+            broker, config, rules, clock, self.watched, self._child_changed, self._ours, self.joined
         )
         self._children.refused = self._hooks.refused
         self._parent: Parent | None = None
         if router.rank:
-            self._parent = Parent(broker, config, self._introduce, self._joined, clock, self._watch)
+            self._parent = Parent(broker, config, self._introduce, self._joined, clock, self.watched)
         self._status = Timed(combine(child.timed.status for child in self._children), clock())
         self._nobody = asyncio.Event()
         self._nobody.set()
@@ -228,7 +228,6 @@ class Overlay:
         """
         self._config.torpid_min_s = seconds
         self._period_s = min(SYNC_MAX_S, seconds / 2)
-        self._watch.longest_s = max(self._watch.longest_s, 2 * self._period_s + _LATE_S)
 
     def set_torpid_max(self, seconds: float) -> None:
         """Call a child torpid after so long a silence; 0: never."""
@@ -237,10 +236,16 @@ class Overlay:
     def pulse(self) -> None:
         """Check liveness now (called on each ``heartbeat.pulse``; a timer of our own calls it, too)."""
         now = self._clock()
-        watched = self._watch.look(now)
+        watched = self.watched()
+        self._looks.wakes_at(now + self._period_s)
         if self._parent is not None:
             self._parent.pulse(now, watched)
         self._children.pulse(now, watched)
+
+    def watched(self) -> float:
+        """Seconds of the clock in which we were there; what others said in between is still to be read."""
+        self._absent_s += self._looks.absent()
+        return self._clock() - self._absent_s
 
     async def _beat(self) -> None:
         """Heartbeats may stay away; silence must be noticed all the same."""

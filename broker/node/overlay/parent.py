@@ -21,7 +21,7 @@ from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.config import Objection, OverlayConfig
-from broker.node.overlay.liveness import ActiveClock, KeepaliveTimer, SilenceTimer, lost_after_s
+from broker.node.overlay.liveness import KeepaliveTimer, SilenceTimer, lost_after_s
 from broker.routing.port import PARENT, Port
 from broker.secret import masked, masked_in
 from broker.transport import registry
@@ -40,7 +40,7 @@ class Parent:
     Args:
         broker: where the parent's port is attached. config: addresses and patience.
         introduce: makes our hello; joined: told of each answer that admits us, the port being attached.
-        clock: monotonic seconds. watch: those in which we were there.
+        clock: monotonic seconds. watched: returns those in which we were there.
 
     Attributes:
         port: while joined.
@@ -53,7 +53,7 @@ class Parent:
         introduce: Callable[[], hello.Hello],
         joined: Callable[[hello.Answer], object],
         clock: Callable[[], float],
-        watch: ActiveClock,
+        watched: Callable[[], float],
     ) -> None:
         self._broker = broker
         self._config = config
@@ -61,7 +61,7 @@ class Parent:
         self._introduce = introduce
         self._joined = joined
         self._clock = clock
-        self._watch = watch
+        self._watched = watched
         self._keepalive = KeepaliveTimer(0, 0.0)
         self._silence = SilenceTimer(0, 0.0)
         self._keepalive_s = 0.0
@@ -174,7 +174,7 @@ class Parent:
         self._said.clear()
         now = self._since = self._clock()
         self._keepalive = KeepaliveTimer(link.outbox.sent, now, self._config.torpid_min_s)
-        self._silence = SilenceTimer(port.received, self._watch.look(now))
+        self._silence = SilenceTimer(port.received, self._watched())
         self._keepalive_s = answer.ours.keepalive_s
         self._broker.attach(port)
         log.info("joined rank %d (%s)", rank, link.peer.address)

@@ -1,4 +1,4 @@
-from broker.node.overlay.liveness import ActiveClock, SilenceTimer, TorpidTimer, lost_after_s
+from broker.node.overlay.liveness import SilenceTimer, TorpidTimer, lost_after_s
 from tests.tables import for_each
 
 
@@ -40,11 +40,3 @@ def test_a_silence_may_begin_anew():
     silence = SilenceTimer(5, 0.0)
     silence.restart(7.0)
     assert silence.seconds(5, 8.0) == 1.0
-
-
-def test_time_in_which_we_did_not_look_is_not_watched():
-    watch = ActiveClock(100.0, 6.0)
-    assert watch.look(102.5) == 2.5
-    assert watch.look(108.5) == 8.5
-    assert watch.look(142.5) == 8.5  # frozen for 34 s
-    assert watch.look(145.0) == 11.0

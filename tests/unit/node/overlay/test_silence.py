@@ -128,6 +128,21 @@ def test_after_we_were_frozen_nobody_is_lost():
     below(story)
 
 
+def test_time_in_which_we_did_not_look_is_not_watched():
+    async def story(parent, clock):
+        await clock.live(parent.overlay, 5)
+        before = parent.overlay.watched()
+        await clock.live(parent.overlay, 5)
+        assert parent.overlay.watched() == before + 5
+        clock.now += 34
+        parent.overlay.pulse()
+        assert parent.overlay.watched() == before + 5
+        await clock.live(parent.overlay, 2.5)
+        assert parent.overlay.watched() == before + 7.5
+
+    below(story)
+
+
 def test_what_came_before_the_look_counts_first():
     async def story(parent, clock):
         child = await parent.join(OURS)
