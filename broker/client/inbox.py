@@ -10,8 +10,9 @@ Concurrency: one event loop, one consumer at a time.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Generic, TypeVar
+
+from broker.bounded_queue import BoundedQueue
 
 Item = TypeVar("Item")
 
@@ -19,13 +20,10 @@ Item = TypeVar("Item")
 class Inbox(Generic[Item]):
     """FIFO of at most ``max_msgs`` items and ``max_bytes`` bytes; one item always fits an empty one."""
 
-    __slots__ = ("_bytes", "_end", "_items", "_max_bytes", "_max_msgs", "_waiter")
+    __slots__ = ("_end", "_items", "_waiter")
 
     def __init__(self, max_msgs: int, max_bytes: int) -> None:
-        self._max_msgs = max_msgs
-        self._max_bytes = max_bytes
-        self._items: deque[tuple[Item, int]] = deque()
-        self._bytes = 0
+        self._items: BoundedQueue[Item] = BoundedQueue(max_msgs, max_bytes)
         self._end: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -39,12 +37,8 @@ class Inbox(Generic[Item]):
 
     def put(self, item: Item, size: int) -> bool:
         """Queue ``item`` of ``size`` bytes; False when it does not fit or the end was told."""
-        items = self._items
-        full = len(items) >= self._max_msgs or self._bytes + size > self._max_bytes
-        if (full and items) or self._end is not None:
+        if self._end is not None or not self._items.put(item, size):
             return False
-        items.append((item, size))
-        self._bytes += size
         self._wake()
         return True
 
@@ -57,7 +51,6 @@ class Inbox(Generic[Item]):
     def clear(self) -> None:
         """Forget what is queued."""
         self._items.clear()
-        self._bytes = 0
 
     async def get(self) -> Item:
         """The oldest item; waits for one.
@@ -69,9 +62,7 @@ class Inbox(Generic[Item]):
             if self._end is not None:
                 raise self._end
             await self._wait()
-        item, size = self._items.popleft()
-        self._bytes -= size
-        return item
+        return self._items.pop()
 
     async def _wait(self) -> None:
         if self._waiter is not None:

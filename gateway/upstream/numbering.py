@@ -11,10 +11,10 @@ The history keeps epoch and newest number, also from one link to the next.
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from broker.bounded_queue import BoundedQueue
 from gateway.events.history import AHEAD, distance, follower
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class Numbering:
 
     __slots__ = (
         "_held",
-        "_held_bytes",
         "_history",
         "_hub",
         "_on_doubt",
@@ -57,8 +56,7 @@ class Numbering:
         self._hub = hub
         self._history = hub.history
         self._on_doubt = on_doubt
-        self._held: deque[Message] | None = deque()
-        self._held_bytes = 0
+        self._held: BoundedQueue[Message] | None = BoundedQueue(HELD_MAX, HELD_MAX_BYTES)
         self.certain = False
         self.duplicates = 0
         self.missed = 0
@@ -71,7 +69,7 @@ class Numbering:
     def doubt(self) -> None:
         """Something happened on the way to rank 0: believe no number until ``settle``."""
         if self._held is None:
-            self._held = deque()
+            self._held = BoundedQueue(HELD_MAX, HELD_MAX_BYTES)
             self._on_doubt()
 
     def received(self, messages: list[Message]) -> None:
@@ -107,7 +105,7 @@ class Numbering:
 
         Tells the hub what was missed, then hands over what was held.
         """
-        held, self._held, self._held_bytes = list(self._held or ()), None, 0
+        held, self._held = list(self._held or ()), None
         if epoch == self._history.epoch:
             self._go_on(held, sequence)
         else:
@@ -116,10 +114,10 @@ class Numbering:
     def _hold(self, messages: list[Message]) -> None:
         held = self._held
         assert held is not None
-        held.extend(messages)
-        self._held_bytes += sum(message.size for message in messages)
-        while len(held) > HELD_MAX or self._held_bytes > HELD_MAX_BYTES:
-            self._held_bytes -= held.popleft().size
+        for message in messages:
+            held.add(message, message.size)
+        while held.overflowing:
+            held.pop()
 
     def _bridge(self, sequence: int) -> bool:
         """Whether the event numbered ``sequence``, which is not the next one, is to be taken."""

@@ -6,9 +6,10 @@ Concurrency: one event loop. A RecentEvents has any number of readers, each at i
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import sys
 from typing import Any, Final, NamedTuple, Self
 
+from broker.bounded_queue import BoundedQueue
 from broker.errors import Overrun
 
 CHARGE_BYTES: Final = 256
@@ -81,26 +82,20 @@ class _Growing:
 class RecentEvents(_Growing):
     """Keeps the last ``max_msgs`` events, at most ``max_bytes`` of them, for any number of readers."""
 
-    __slots__ = ("_bytes", "_events", "_first", "_max_bytes", "_max_msgs")
+    __slots__ = ("_events", "_first")
 
     def __init__(self, max_msgs: int, max_bytes: int) -> None:
         super().__init__()
-        self._events: deque[tuple[Event, int]] = deque()
+        self._events: BoundedQueue[Event] = BoundedQueue(max_msgs, max_bytes)
         self._first = 0
-        self._bytes = 0
-        self._max_msgs = max_msgs
-        self._max_bytes = max_bytes
 
     def put(self, event: Event, size: int = 0) -> None:
         """Add ``event`` of ``size`` bytes; the oldest make room for it. After the end nothing is added."""
         if self._ended is not None:
             return
-        size += CHARGE_BYTES
-        events = self._events
-        events.append((event, size))
-        self._bytes += size
-        while len(events) > 1 and (len(events) > self._max_msgs or self._bytes > self._max_bytes):
-            self._bytes -= events.popleft()[1]
+        self._events.add(event, size + CHARGE_BYTES)
+        while self._events.overflowing:
+            self._events.pop()
             self._first += 1
         self._wake()
 
@@ -116,7 +111,7 @@ class RecentEvents(_Growing):
         """
         number = max(number, self._first)
         if number - self._first < len(self._events):
-            return number, self._events[number - self._first][0]
+            return number, self._events[number - self._first]
         if self._ended is not None:
             raise self._ended
         return None
@@ -155,27 +150,21 @@ class ByteStream(_Growing):
         dropped: chunks that did not fit; the stream ended with Overrun in front of the first.
     """
 
-    __slots__ = ("_bytes", "_chunks", "_max_bytes", "dropped")
+    __slots__ = ("_chunks", "dropped")
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
-        self._chunks: deque[bytes] = deque()
-        self._bytes = 0
-        self._max_bytes = max_bytes
+        self._chunks: BoundedQueue[bytes] = BoundedQueue(sys.maxsize, max_bytes)
         self.dropped = 0
 
     def put(self, chunk: bytes) -> None:
         """Keep ``chunk``. One that does not fit ends the stream: behind a gap the rest is worth nothing."""
-        if self._chunks and self._bytes + len(chunk) > self._max_bytes:
-            self.dropped += 1
-            waits = f"{self._bytes} bytes of a stream wait for a reader that does not read"
-            self.finish(Overrun(waits, lost=1))
-        elif self._ended is not None:
-            self.dropped += 1
-        else:
-            self._chunks.append(chunk)
-            self._bytes += len(chunk)
+        if self._ended is None and self._chunks.put(chunk, len(chunk)):
             self._wake()
+            return
+        self.dropped += 1
+        waits = f"{self._chunks.bytes} bytes of a stream wait for a reader that does not read"
+        self.finish(Overrun(waits, lost=1))
 
     def __aiter__(self) -> Self:
         return self
@@ -185,6 +174,4 @@ class ByteStream(_Growing):
             if self._ended is not None:
                 raise self._ended
             await self.changed()
-        chunk = self._chunks.popleft()
-        self._bytes -= len(chunk)
-        return chunk
+        return self._chunks.pop()

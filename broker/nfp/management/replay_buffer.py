@@ -8,12 +8,12 @@ given yet. What an event says is encoded when the first subscriber wants it, onc
 from __future__ import annotations
 
 import base64
-from collections import deque
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
+from broker.bounded_queue import BoundedQueue
 from broker.nesting import read_json
 from broker.nfp.contract import JobEvent
 from broker.nfp.principal import told_userid
@@ -114,13 +114,10 @@ class ReplayBuffer:
         held_max_bytes: their weight at most; the latest one is held whatever it weighs.
     """
 
-    __slots__ = ("_entries", "_max", "_max_bytes", "_weight", "last")
+    __slots__ = ("_entries", "last")
 
     def __init__(self, held_max: int = HELD_MAX, held_max_bytes: int = HELD_MAX_BYTES) -> None:
-        self._entries: deque[BufferedEvent] = deque()
-        self._max = max(1, held_max)
-        self._max_bytes = held_max_bytes
-        self._weight = 0
+        self._entries: BoundedQueue[BufferedEvent] = BoundedQueue(max(1, held_max), held_max_bytes)
         self.last = 0
         """The number of the latest event, 0 before the first."""
 
@@ -135,27 +132,23 @@ class ReplayBuffer:
     @property
     def weight(self) -> int:
         """Bytes held."""
-        return self._weight
+        return self._entries.bytes
 
     def add(self, event: JobEvent, time_s: float) -> BufferedEvent:
         """Number ``event`` and hold it. ``overflowing`` then says whether older ones have to go."""
         self.last = last = self.last + 1
         entry = numbered(last, event, time_s)
-        self._entries.append(entry)
-        self._weight += entry.weight
+        self._entries.add(entry, entry.weight)
         return entry
 
     @property
     def overflowing(self) -> bool:
         """True while more is held than may be."""
-        held = len(self._entries)
-        return held > self._max or (self._weight > self._max_bytes and held > 1)
+        return self._entries.overflowing
 
     def drop(self) -> BufferedEvent:
         """Forget the oldest entry and return it."""
-        entry = self._entries.popleft()
-        self._weight -= entry.weight
-        return entry
+        return self._entries.pop()
 
     def __getitem__(self, sequence: int) -> BufferedEvent:
         """The entry of a number that is held.

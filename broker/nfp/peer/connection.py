@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.bounded_queue import BoundedQueue
 from broker.errors import DecodeError, LinkError
 from broker.nfp.frames import HEADS_BYTES_MAX, Body, Packet, decode, encode
 from broker.nfp.names import Command, Sender
@@ -47,8 +47,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._session = session
         self._address = address
-        self._outbox: deque[tuple[Sequence[Body], int]] = deque()
-        self._waiting_bytes = 0
+        self._outbox: BoundedQueue[Sequence[Body]] = BoundedQueue(OUT_MSGS, OUT_BYTES)
         self._flushing = self._over = False
         self._pipe = Pipe(sock, opened, address, self)
         self._pipe.start()
@@ -61,7 +60,7 @@ class Connection:
     @property
     def full(self) -> bool:
         """True when ``send`` takes nothing."""
-        return len(self._outbox) >= OUT_MSGS or (self._waiting_bytes >= OUT_BYTES and bool(self._outbox))
+        return self._outbox.full
 
     def send(self, frames: Sequence[Body]) -> bool:
         """Queue one message for the end of this turn of the loop; False when the outbox is full."""
@@ -74,10 +73,8 @@ class Connection:
         return True
 
     def _put(self, frames: Sequence[Body]) -> None:
-        size = sum(map(len, frames))
         with self._pipe.lock:
-            self._outbox.append((frames, size))
-            self._waiting_bytes += size
+            self._outbox.add(frames, sum(map(len, frames)))
 
     def flush(self) -> None:
         """Write what the kernel takes; the rest follows when it has room."""
@@ -90,8 +87,8 @@ class Connection:
     def _make(self) -> None:
         outbox, pipe = self._outbox, self._pipe
         with pipe.lock:
-            while outbox and pipe.add(outbox[0][0]):
-                self._waiting_bytes -= outbox.popleft()[1]
+            while outbox and pipe.add(outbox[0]):
+                outbox.pop()
 
     def send_from_thread(self, frames: Sequence[Body]) -> bool:
         """Send one message at once, behind what waits; for another thread while that of the loop is blocked."""

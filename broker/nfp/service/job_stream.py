@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import errno
 from base64 import b64encode
-from collections import deque
 from typing import Any, Final
 
+from broker.bounded_queue import BoundedQueue
 from broker.errors import RpcError
 from broker.nfp.frames import Packet
 from broker.nfp.names import ASKED_BY_MMI, Code, Command
@@ -53,8 +53,7 @@ class JobStream:
         self._untold = 0
         self._told: set[str] = set()
         self._accepted_told = False
-        self._records: deque[tuple[Record, int]] = deque()
-        self._bytes = 0
+        self._records: BoundedQueue[Record] = BoundedQueue(RECORDS_MAX, RECORDS_MAX_BYTES)
         self._fresh = asyncio.Event()
 
     # -- what comes ----------------------------------------------------------------------------
@@ -180,9 +179,7 @@ class JobStream:
     async def __anext__(self) -> Record:
         while True:
             if self._records:
-                record, size = self._records.popleft()
-                self._bytes -= size
-                return record
+                return self._records.pop()
             if self._untold:
                 lost, self._untold = self._untold, 0
                 return {"type": "gap", "lost": lost}
@@ -201,11 +198,10 @@ class JobStream:
 
     def _put(self, record: Record, size: int, *, keep: bool = False) -> None:
         size += _CHARGE_BYTES
-        full = len(self._records) >= RECORDS_MAX or self._bytes + size > RECORDS_MAX_BYTES
-        if not keep and (full or self._untold):  # behind a gap nothing overtakes its notice
+        if keep:
+            self._records.add(record, size)
+        elif self._untold or not self._records.put(record, size):  # behind a gap nothing overtakes its notice
             self.lost += 1
             self._untold += 1
             return
-        self._records.append((record, size))
-        self._bytes += size
         self._fresh.set()

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from broker.bounded_queue import BoundedQueue
 from broker.oslo.bodies import plain
 from broker.oslo.contract import OsloFailure
 from broker.oslo.names import PRIORITIES
@@ -74,8 +74,7 @@ class NotificationListening:
         self._take = take
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._queue: deque[HeardNotification] = deque()
-        self._queue_bytes = 0
+        self._queue: BoundedQueue[HeardNotification] = BoundedQueue(QUEUE_MSGS, QUEUE_BYTES)
         self._untold = 0
         self._asked = False
         self._inbox: ClientInbox | None = None
@@ -129,13 +128,11 @@ class NotificationListening:
         name, _, priority = topic.rpartition(".")
         with self._lock:
             self.received += 1
-            full = len(self._queue) >= QUEUE_MSGS or self._queue_bytes + len(body) > QUEUE_BYTES
-            if full and self._queue:
+            heard = HeardNotification(exchange, name, priority, body, self._untold)
+            if not self._queue.put(heard, len(body)):
                 self.lost += 1
                 self._untold += 1
                 return
-            self._queue.append(HeardNotification(exchange, name, priority, body, self._untold))
-            self._queue_bytes += len(body)
             self._untold = 0
             ask, self._asked = not self._asked, True
         if ask:
@@ -155,8 +152,7 @@ class NotificationListening:
                 if not self._queue:
                     self._asked = False
                     return
-                status = self._queue.popleft()
-                self._queue_bytes -= len(status.body)
+                status = self._queue.pop()
             if not self._ending.is_set():
                 self._hand_over(status)
         self._loop.call_soon(self._drain)
