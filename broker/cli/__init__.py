@@ -1,4 +1,4 @@
-"""The ``headgate`` command: one file a verb; verbs are entry points, so that packages add their own.
+"""The ``headgate`` command: one file a verb; other packages add theirs by entry points.
 
     main           the dispatcher; ``build`` which build runs
     verbs          which verbs there are: ``attr`` ``broker`` ``config`` ``doctor`` ``health`` ``keygen`` ``log``

@@ -24,10 +24,11 @@ pytestmark = pytest.mark.interpreter
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
-def test_verbs_are_the_entry_points_of_the_project():
-    points = tomllib.loads(PROJECT.read_text())["project"]["entry-points"][verbs.GROUP]
-    ours = {verb: target for verb, target in points.items() if target.startswith(("broker.", "gateway."))}
-    assert ours == {verb: f"{verbs.module_of(verb)}:main" for verb in verbs.BUILT_IN}
+def test_our_verbs_stand_in_one_table():
+    points = tomllib.loads(PROJECT.read_text())["project"]["entry-points"]
+    assert verbs.GROUP not in points, "entry points are for other packages"
+    for verb in verbs.BUILT_IN:
+        assert callable(verbs.load(verb)), verb
 
 
 def test_overview_names_every_verb_and_exit_code(capsys):
