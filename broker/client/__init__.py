@@ -27,6 +27,7 @@
 ``inbox``          the bounded queue between the link and one consumer
 ``gate``           the way out: who sends waits while the link is full
 ``logline``        the text that ``log.append`` takes
+``publisher``      events that are published or dropped: nobody waits
 ``attributes``     broker attributes, the immutable ones remembered
 ``blocking``       the same names for ordinary threads (imported on its own: it starts a thread);
                    ``blocking_service`` its services; the thread is ``broker.loopthread``'s

@@ -12,13 +12,14 @@ bytes and need nothing of this file (``log.append`` sends text without NUL; ``an
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from broker.errors import ProtocolError
+from broker.errors import ProtocolError, RpcError
 from broker.nesting import NESTED_MAX, check
 
 Payload: TypeAlias = Mapping[str, Any] | str | bytes | None
@@ -28,6 +29,7 @@ HALF: Final = "half of a character (a surrogate without its other one)"
 _PAIR: Final = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..", re.DOTALL)
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
+T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
 _object = msgspec.json.Decoder(dict[str, Any])
 _syntax = msgspec.json.Decoder(msgspec.Raw)
@@ -89,6 +91,23 @@ def decode_json(payload: bytes | None) -> dict[str, Any]:
         return _object.decode(text)
     except ValueError as error:
         raise ProtocolError(f"not a JSON object: {HALF if has_half(text) else error}") from error
+
+
+def read_request(shape: type[T], payload: bytes | None) -> T:
+    r"""The payload of a request as ``shape``, a Struct; no payload is an empty object.
+
+    Raises:
+        RpcError: EINVAL; it is something else, and the text says where.
+
+    >>> read_request(dict[str, int], b'{"id":7}\x00'), read_request(dict[str, int], None)
+    ({'id': 7}, {})
+    """
+    try:
+        return msgspec.convert({} if payload is None else decode_json(payload), shape)
+    except msgspec.ValidationError as error:
+        raise RpcError(errno.EINVAL, str(error)) from error
+    except ProtocolError as error:
+        raise RpcError(errno.EINVAL, f"expected a JSON object: {error}") from error
 
 
 def has_half(text: bytes) -> bool:

@@ -33,13 +33,13 @@ from broker.nfp.service.payloads import (
     asked,
     counted,
     job_row,
-    read,
     service_row,
     summary,
     worker_row,
 )
 from broker.nfp.store.writer import NotStored
 from broker.nfp.targets import Target
+from broker.wire.payload import read_request
 
 T = TypeVar("T")
 ANSWER_S: Final = 30.0
@@ -199,7 +199,7 @@ class Handlers:
 
     async def jobs_answer(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.answer``; the task's next event says that it came."""
-        said = read(JobAnswer, request.payload)
+        said = read_request(JobAnswer, request.payload)
         caller, view, _ = await self._job_of(request, said)
         workers = (said.worker,) if said.worker else view.asked
         if not workers or view.state != "open":
@@ -217,7 +217,7 @@ class Handlers:
         Raises:
             RpcError: ENOENT, there is none that the caller may see; EIO, it cannot be read.
         """
-        uuid = (said or read(OneJob, request.payload)).uuid
+        uuid = (said or read_request(OneJob, request.payload)).uuid
         principal = _principal(request)
         found = await self._find(uuid)
         allowed = self._broker.dispatcher.may_read if results else Principal.may_see
@@ -268,7 +268,7 @@ class Handlers:
 
     async def jobs_list(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.list``."""
-        which = read(WhichJobs, request.payload)
+        which = read_request(WhichJobs, request.payload)
         return listed(await self._search(request, which, which.limit))
 
     async def jobs_show(self, request: Request) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class Handlers:
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.count``."""
-        return counted(await self._search(request, read(WhichJobs, request.payload), 0))
+        return counted(await self._search(request, read_request(WhichJobs, request.payload), 0))
 
     async def _search(self, request: Request, which: WhichJobs, limit: int) -> JobSearch:
         principal = _principal(request)
@@ -295,7 +295,7 @@ class Handlers:
 
     async def workers_list(self, request: Request) -> dict[str, Any]:
         """``nfp.workers.list``."""
-        which, principal = read(WhichWorkers, request.payload), _principal(request)
+        which, principal = read_request(WhichWorkers, request.payload), _principal(request)
         views = self._broker.dispatcher.workers(_now())
         rows = [worker_row(view, principal) for view in views if which.service in ("", view.service)]
         return {"workers": rows}

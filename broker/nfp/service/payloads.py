@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from broker.errors import ProtocolError, RpcError
+from broker.errors import RpcError
 from broker.nfp.dispatch.search import JobFilter, JobSearch
 from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.management.jobs import STATES, chosen_states, described, job_filter, told_everywhere
 from broker.nfp.names import NAME_BYTES_MAX, Code
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.targets import Target, parse
-from broker.wire.payload import decode_json
+from broker.wire.payload import read_request
 
 SERVICE: Final = "nfp"
 LIST_MAX: Final = 1000
 """Jobs in one answer: some hundred KiB."""
 
-T = TypeVar("T")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 
 
@@ -111,20 +110,6 @@ class Asked(NamedTuple):
     job: JobRequest
 
 
-def read(shape: type[T], payload: bytes | None) -> T:
-    """The payload as ``shape``; no payload is an empty object.
-
-    Raises:
-        RpcError: EINVAL, it is something else; the text says where.
-    """
-    try:
-        return msgspec.convert({} if payload is None else decode_json(payload), shape)
-    except msgspec.ValidationError as error:
-        raise RpcError(errno.EINVAL, str(error)) from error
-    except ProtocolError as error:
-        raise RpcError(errno.EINVAL, f"expected a JSON object: {error}") from error
-
-
 def asked(topic: str, payload: bytes | None) -> Asked:
     """The job that a request with this topic and payload is about.
 
@@ -133,12 +118,12 @@ def asked(topic: str, payload: bytes | None) -> Asked:
     """
     words = topic.split(".")
     if topic == f"{SERVICE}.run":
-        named = read(NamedJobRequest, payload)
+        named = read_request(NamedJobRequest, payload)
         return Asked(named.service, named.task, _target(named.target), named)
     service, task = ".".join(words[1:-1]), words[-1]
     if not service or not task:
         raise RpcError(errno.ENOSYS, f"Unknown service method '{topic}', expected {SERVICE}.SERVICE.TASK")
-    job = read(JobRequest, payload)
+    job = read_request(JobRequest, payload)
     return Asked(service, task, _target(job.target), job)
 
 

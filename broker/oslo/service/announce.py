@@ -5,31 +5,24 @@ everybody's resources. The payload has what the notification has: ``publisher_id
 ``timestamp``, ``message_id``, ``priority``, ``exchange``, ``topic``, and of its context under ``ctxt`` what says which
 request and whose it was, never a token.
 
-Never waits: while the link is choked, events are dropped and counted; the next one says how many in ``lost``.
+Never waits (``client.publisher``).
 """
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from typing import Any, Final
 
+from broker.client.publisher import Publisher, word_of
 from broker.errors import ProtocolError
 from broker.nesting import read_json
 from broker.oslo.service.listening import HeardNotification
-from broker.wire.message import PRIVATE, event
-from broker.wire.payload import encode_json
-
-if TYPE_CHECKING:
-    from broker.client import Handle
+from broker.wire.message import PRIVATE
 
 PREFIX: Final = "oslo.notify."
 EVENT_BYTES_MAX: Final = 256 << 10
 """A larger notification is told without its ``payload``: every dashboard would have to take it."""
 TEXT_CHARS_MAX: Final = 1024
 """Of its other texts then; what is no text is left out, too."""
-WORD_CHARS_MAX: Final = 128
-"""A longer word stands in a topic as its digest; the payload has it in full."""
 FIELDS: Final = ("publisher_id", "event_type", "payload", "timestamp", "message_id")
 CONTEXT: Final = (
     "request_id",
@@ -49,61 +42,44 @@ _VERSION: Final = "oslo.version"
 _MESSAGE: Final = "oslo.message"
 
 
-class EventAnnouncer:
+class EventAnnouncer(Publisher):
     """Publishes notifications.
 
     Args:
         public: for everybody, not for owners alone.
 
     Attributes:
-        handle: where to, None while there is none: events are then dropped like those of a choked one.
-        sent, dropped, unreadable: counts.
+        unreadable: how many were none.
     """
 
     def __init__(self, *, public: bool = False) -> None:
-        self.handle: Handle | None = None
-        self.sent = 0
-        self.dropped = 0
+        super().__init__()
         self.unreadable = 0
-        self._untold = 0
         self._flags = 0 if public else PRIVATE
 
     def take(self, status: HeardNotification) -> None:
         """Publish one notification."""
-        self._untold += status.lost
-        handle = self.handle
-        if handle is None or handle.ended is not None or handle.link.outbox.choked:
-            self.dropped += 1
-            self._untold += 1
+        self.miss(status.lost)
+        if not self.has_room():
             return
         said = content(status)
-        if said is not None and self._untold:
-            said["lost"] = self._untold
-        try:
-            payload = None if said is None else encode_json(said)
-        except ProtocolError:  # it was just not nested too deeply to be read, but is in an event
-            payload = None
-        self._untold += 1
-        if payload is None:
-            self.unreadable += 1
-            return
-        handle.send(event(topic_of(status), payload, flags=self._flags))
-        self._untold = 0
-        self.sent += 1
+        if said is not None:
+            try:
+                self.publish(topic_of(status), said, flags=self._flags)
+                return
+            except ProtocolError:  # it was just not nested too deeply to be read, but is in an event
+                pass
+        self.unreadable += 1
+        self.miss(1)
 
 
 def topic_of(status: HeardNotification) -> str:
-    """The topic; what a topic's word cannot have is percent-encoded.
+    """The topic; the payload has long names in full.
 
     >>> topic_of(HeardNotification("openstack", "versioned.notifications", "info", b""))
     'oslo.notify.openstack.versioned%2Enotifications.info'
     """
-    return PREFIX + ".".join(map(_word, (status.exchange, status.topic, status.priority)))
-
-
-def _word(name: str) -> str:
-    word = quote(name, safe="").replace(".", "%2E")
-    return word if len(word) <= WORD_CHARS_MAX else hashlib.sha256(name.encode()).hexdigest()
+    return PREFIX + ".".join(map(word_of, (status.exchange, status.topic, status.priority)))
 
 
 def content(status: HeardNotification) -> dict[str, Any] | None:

@@ -20,9 +20,9 @@ from broker.oslo.service.topics import (
     asked,
     body_of,
     error_of,
-    read,
     result_of,
 )
+from broker.wire.payload import read_request
 
 if TYPE_CHECKING:
     from broker.oslo.service.sending import RequestSender
@@ -101,13 +101,13 @@ class Handlers:
 
     async def status(self, request: Request) -> dict[str, Any]:
         """``oslo.status``."""
-        read(StatusPayload, request.payload)
+        read_request(StatusPayload, request.payload)
         rooms = await self._once("status", lambda: asking.statuses(self._config.client.ipc_dir))
         return {"rooms": rooms, "bridge": self._figures()}
 
     async def calls(self, request: Request) -> dict[str, Any]:
         """``oslo.calls``."""
-        read(StatusPayload, request.payload)
+        read_request(StatusPayload, request.payload)
         rooms = await self._once(
             "calls", lambda: asking.statuses(self._config.client.ipc_dir, FIGURES_S, figures=True)
         )
@@ -131,7 +131,7 @@ class Handlers:
 
     async def topics_list(self, request: Request) -> dict[str, Any]:
         """``oslo.topics.list``."""
-        which = read(WhichTopics, request.payload)
+        which = read_request(WhichTopics, request.payload)
         who = Credentials(request.userid, request.rolemask)
         found = await self._once("topics", lambda: asking.listened(self._config.client))
         if found is None:

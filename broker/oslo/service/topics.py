@@ -8,18 +8,18 @@ Bodies are JSON as oslo.messaging has it: a request is {"ctxt": {}, "message": {
 from __future__ import annotations
 
 import errno
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from broker.errors import HeadgateError, ProtocolError, RpcError
+from broker.errors import HeadgateError, RpcError
 from broker.identity import Credentials
 from broker.nesting import read_json
 from broker.oslo.bodies import plain
 from broker.oslo.contract import Address, Undelivered
 from broker.oslo.frames import check_name
 from broker.oslo.names import NAME_BYTES_MAX
-from broker.wire.payload import decode_json
+from broker.wire.payload import read_request
 
 SERVICE: Final = "oslo"
 RESERVED: Final = "headgate"
@@ -27,7 +27,6 @@ RESERVED: Final = "headgate"
 FAILURE_CHARS_MAX: Final = 1000
 """Of a server's exception in an error text: enough to see what it is about, without its traceback."""
 
-T = TypeVar("T")
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_BYTES_MAX)]
 
 
@@ -70,20 +69,6 @@ class Asked(NamedTuple):
     send: Send
 
 
-def read(shape: type[T], payload: bytes | None) -> T:
-    """The payload as ``shape``; no payload is an empty object.
-
-    Raises:
-        RpcError: EINVAL, it is something else; the text says where.
-    """
-    try:
-        return msgspec.convert({} if payload is None else decode_json(payload), shape)
-    except msgspec.ValidationError as error:
-        raise RpcError(errno.EINVAL, str(error)) from error
-    except ProtocolError as error:
-        raise RpcError(errno.EINVAL, f"expected a JSON object: {error}") from error
-
-
 def asked(topic: str, payload: bytes | None) -> Asked:
     """What a request with this topic and payload wants sent.
 
@@ -91,13 +76,13 @@ def asked(topic: str, payload: bytes | None) -> Asked:
         RpcError: ENOSYS, the topic has too few words. EINVAL, the payload or a name is wrong.
     """
     if topic == f"{SERVICE}.send":
-        named = read(NamedSend, payload)
+        named = read_request(NamedSend, payload)
         return _checked(named.exchange, named.topic, named.method, named)
     words = topic.split(".")
     if len(words) < 4 or not all(words):
         text = f"Unknown service method '{topic[:128]}', expected {SERVICE}.EXCHANGE.TOPIC.METHOD"
         raise RpcError(errno.ENOSYS, text)
-    return _checked(words[1], ".".join(words[2:-1]), words[-1], read(Send, payload))
+    return _checked(words[1], ".".join(words[2:-1]), words[-1], read_request(Send, payload))
 
 
 def _checked(exchange: str, topic: str, method: str, send: Send) -> Asked:

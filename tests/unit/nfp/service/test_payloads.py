@@ -10,7 +10,8 @@ from broker.nfp.management.jobs import listed
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
-from broker.nfp.service.payloads import WhichJobs, asked, job_row, read, worker_row
+from broker.nfp.service.payloads import WhichJobs, asked, job_row, worker_row
+from broker.wire.payload import read_request
 from tests.unit.nfp.found import Found
 from tests.unit.nfp.service.stand_in import job_view
 
@@ -25,7 +26,7 @@ def test_a_list_says_how_many_there_are():
 
 def test_what_is_looked_for(monkeypatch):
     monkeypatch.setattr("time.time", lambda: 100.0)
-    which = read(WhichJobs, b'{"state": "failed,open", "text": "r1", "since": 40, "mine": true}\0')
+    which = read_request(WhichJobs, b'{"state": "failed,open", "text": "r1", "since": 40, "mine": true}\0')
     states = frozenset({"failed", "open"})
     assert which.filter(ME) == JobFilter(states=states, text="r1", since_s=60.0, holder="uid:7")
     with pytest.raises(RpcError, match="state 'odd'"):
