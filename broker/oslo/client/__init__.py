@@ -31,7 +31,6 @@
     given_back      PURE  how long a notification waits that its listener gives back
     inbox           what one listener has received and the application has not taken yet
     inbox_credit    how much one pipeline may send ahead to it (pure)
-    counters        counts, and log lines that are not repeated too often
 
 Callers touch ``process``, ``session``, ``waiting``, ``handoff`` and ``inbox``; all else belongs to the thread of the
 sockets.

@@ -1,4 +1,19 @@
-"""What belongs to one ``Settings``: everything that the thread of the sockets does for its sessions."""
+"""What belongs to one ``Settings``: everything that the thread of the sockets does for its sessions.
+
+What is counted (``reactor.counters``; each also says what was lost, so that nothing disappears without a trace)::
+
+    calls, casts, fanouts, notifications        handed over by callers
+    answered, timed_out, unroutable, refused    ends of calls
+    chosen_again                                refused or taken back, and given to another server
+    nobody                                      casts, fan-outs, notifications with nobody to hear them
+    not_reached                                 nodes that a fan-out or notification did not reach
+    unflushed                                   still here when the session was closed
+    late, malformed                             replies nobody waits for; messages nobody understands
+    received, expired, strays, gaps, dropped    of listeners: taken in; too old when taken; for nobody here; missing
+                                                fan-outs by number; without room, or unread at the end
+    opened_again                                registrations repeated after a proxy has restarted
+    repeated, had_already                       sent again since a connection ended; of listeners: and had come before
+"""
 
 from __future__ import annotations
 
@@ -7,7 +22,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.oslo.client.call_sender import CallSender
-from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.handoff import Handoff
 from broker.oslo.client.parts import ClientParts
@@ -17,8 +31,11 @@ from broker.oslo.client.routing import RoutingTable
 from broker.oslo.client.waiting import Waiter
 from broker.oslo.contract import Settings
 from broker.oslo.reactor import Reactor, natives
+from broker.oslo.reactor.counters import Counters
 
 FLUSH_LOOK_S: Final = 0.005
+QUIET_S: Final = 60.0
+"""Between two lines about the same topic, node or peer in an application's log."""
 
 
 class Client:
@@ -38,7 +55,7 @@ class Client:
         self.users = 0
         self.over = self.failed = False
         self.handoff = Handoff()
-        self.counters = ClientCounters(reactor)
+        self.counters = Counters(reactor, quiet_s=QUIET_S)
         self._reactor = reactor
         self._pid = os.getpid()
         self.thread = 0

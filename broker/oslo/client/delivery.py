@@ -15,13 +15,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.inbox import ClientInbox, ReceivedMessage
 from broker.oslo.client.inbox_credit import InboxCredit
 from broker.oslo.client.replies import Replies
 from broker.oslo.frames import Envelope, Flag, Kind, Malformed, decode, fanout_filter, refusal
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.pipe import Frames
 
 _REPEATED: Final = int(Flag.REPEATED)
@@ -44,7 +44,7 @@ class Delivery:
     def __init__(
         self,
         reactor: Reactor,
-        counters: ClientCounters,
+        counters: Counters,
         send: Callable[[Pipeline, Frames], bool],
     ) -> None:
         self.inboxes: dict[str, ClientInbox] = {}

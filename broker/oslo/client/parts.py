@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.handoff import Handoff
 from broker.oslo.client.routing import RoutingTable
 from broker.oslo.contract import Settings
 from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.counters import Counters
 
 
 class ClientParts(NamedTuple):
@@ -20,4 +20,4 @@ class ClientParts(NamedTuple):
     routes: RoutingTable
     folder: TrustedFolder
     handoff: Handoff
-    counters: ClientCounters
+    counters: Counters

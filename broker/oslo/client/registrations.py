@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 from broker.oslo.client.control_link import ControlLink
-from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.delivery import Delivery
 from broker.oslo.client.folder import TrustedFolder
 from broker.oslo.client.given_back import GivenBack
@@ -24,6 +23,7 @@ from broker.oslo.contract import Settings
 from broker.oslo.frames import Envelope, Kind, encode, fanout_filter, not_repeated
 from broker.oslo.names import Pipeline, Reason, control_file, exit_file
 from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.pipe import Frames
 from broker.oslo.records import Opened, Record
 
@@ -50,7 +50,7 @@ class ListenerRegistrations:
         reactor: Reactor,
         settings: Settings,
         folder: TrustedFolder,
-        counters: ClientCounters,
+        counters: Counters,
         post: Post,
         home_is: Callable[[str], None],
         is_listed: Callable[[str, Sequence[Record], set[Pipeline], Opened | None], bool],

@@ -13,7 +13,7 @@
     pipeline                what all pipelines have in common; ``direct``: CALL and CAST
     acl                     who comes in, and what they may do (pure)
     reload                  keys, rules and certificate read again while it runs
-    counters                what is counted; ``topic_stats``: by where messages go
+    topic_stats             what is counted by where messages go (``reactor.counters``: all else)
     local_listeners         the local servers of a pipeline, in turns (pure)
     route_cache             what is known of each sender and address (pure)
     pending                 calls that wait for their replies (pure)

@@ -12,10 +12,10 @@ from typing import Final
 
 from broker.oslo.frames import ID_BYTES, Kind, encode, refusal
 from broker.oslo.names import Reason
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.pending import PendingReplies
 from broker.oslo.proxy.registration import ServerLink
 from broker.oslo.reactor import Pipe, Reactor
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.pipe import Frames
 from broker.oslo.reactor.router import RouterPipe
 

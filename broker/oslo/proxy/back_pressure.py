@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.counters import Counters
 
 if TYPE_CHECKING:
     from broker.oslo.proxy.frontend import Frontend

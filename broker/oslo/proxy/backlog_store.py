@@ -18,9 +18,9 @@ from typing import Final
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
 from broker.oslo.proxy.backlog import Backlog, BacklogRecipient, Kept
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.pool_member import Notification
 from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.counters import Counters
 
 BUSY_S: Final = 0.1
 """How long somebody else who has the file open may keep us waiting: nothing else goes on meanwhile."""

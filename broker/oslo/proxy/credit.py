@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from broker.oslo.names import Reason
 from broker.oslo.proxy.back_pressure import FULL, BackPressure
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.credited_queue import CreditedQueue
 from broker.oslo.proxy.registration import CannotOpen, RegistrationSocket, ServerLink
 from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.pipe import Frames
 
 if TYPE_CHECKING:

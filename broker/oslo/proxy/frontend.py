@@ -15,9 +15,9 @@ from broker.identity import Credentials
 from broker.oslo.names import Pipeline, entry_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.binding import TcpPort, bind_local, guard, remove_socket, resolved
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.pipe import Receive
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import KeepAlive, Tuning, tune_local, tune_tcp

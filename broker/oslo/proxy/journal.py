@@ -28,10 +28,10 @@ from broker.journal.layout import CURVE, DENIED, IN, LINK_DOWN, LINK_UP, OSLO, O
 from broker.oslo.frames import HEAD_BYTES, ID_BYTES, Envelope, Flag, Kind, Malformed, decode, read_filter
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.proxy.summaries import UNKNOWN, WHAT, facts_of, topic_of, who
 from broker.oslo.reactor import Pipe
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.pipe import Frames
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.records import Opening

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from broker.oslo.directory.announcer import Announcer
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.backlog import Backlog, BacklogRecipient, listener_of
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.pool_member import Key
 from broker.oslo.proxy.pools import Pools
 from broker.oslo.reactor import Reactor, Timer
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.records import Record
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from broker.oslo.frames import Envelope
 from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.frontend import Frontend
 from broker.oslo.proxy.journal import PipelineJournal, journal_of
 from broker.oslo.proxy.recording import Recording
@@ -32,6 +31,7 @@ from broker.oslo.proxy.registration import RegistrationSocket, ServerLink
 from broker.oslo.proxy.rejoin import REJOINING, STOPPING, Rejoin
 from broker.oslo.proxy.topic_stats import TopicStats
 from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.records import Opened
 from broker.transport.curve import Certificate
 

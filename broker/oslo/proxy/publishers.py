@@ -35,12 +35,12 @@ from broker.oslo.names import NAME_BYTES_MAX, Pipeline, exit_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.origin import credentials
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.slow_consumers import TYPICAL_BYTES, SlowConsumers
 from broker.oslo.proxy.subscriptions import GrantedSubscriptions
 from broker.oslo.reactor import Pipe, Reactor
 from broker.oslo.reactor.binding import bind_local, guard, remove_socket
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.tuning import PUBLISH_MSGS, tune_local
 
 if TYPE_CHECKING:

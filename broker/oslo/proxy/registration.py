@@ -37,13 +37,13 @@ from broker.oslo.frames import (
 from broker.oslo.names import REASONS, Pipeline, Reason, control_file
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.acl import AccessControl
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.drops import ListenerDrops
 from broker.oslo.proxy.frontend import status_of
 from broker.oslo.proxy.registration_messages import CannotOpen, objection, read
 from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.reactor import Reactor
 from broker.oslo.reactor.binding import bind_local, remove_socket
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.pipe import Frames, Outcome
 from broker.oslo.reactor.router import RouterPipe
 from broker.oslo.reactor.tuning import tune_local

@@ -16,6 +16,7 @@
     socket_events  what happens to the connections of one socket
     handshake   sockets that connect and whose key nobody knows: said once
     turned_away  who was not let in: told once a minute, counted
+    counters    what is counted, and log lines about it, not one for each
     tuning      the options of the wing's sockets, with reasons
 """
 

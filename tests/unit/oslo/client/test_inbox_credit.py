@@ -2,7 +2,6 @@
 
 import pytest
 
-from broker.oslo.client.counters import ClientCounters
 from broker.oslo.client.delivery import Delivery
 from broker.oslo.client.inbox import ClientInbox
 from broker.oslo.client.inbox_credit import CALLS, CREDIT, CREDIT_BYTES, CREDIT_PARTS, SMALL, InboxCredit
@@ -11,6 +10,7 @@ from broker.oslo.frames import Flag, Kind, decode, encode, new_id
 from broker.oslo.names import Pipeline, Reason
 from broker.oslo.proxy import process
 from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.counters import Counters
 from broker.oslo.records import Record
 from tests.live.oslo_raw import PATIENCE_S, Node, until
 from tests.tables import for_each
@@ -148,7 +148,7 @@ class Desk:
         self.reactor, self.said = Reactor(), []
         self.reactor.open()
         self.owner = Owner()
-        self.delivery = Delivery(self.reactor, ClientCounters(self.reactor), self.say)
+        self.delivery = Delivery(self.reactor, Counters(self.reactor), self.say)
         records = [Record("e", "t", "s", LISTENER)]
         self.inbox = ClientInbox(
             lambda *_: True, self.owner, LISTENER, records, None, (room, 1 << 20), rpc=True, body_max=9

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.oslo.proxy.back_pressure import FULL, LOOK_S, PAUSE_MAX_S, ROOM, STILL_S, BackPressure
-from broker.oslo.proxy.counters import Counters
+from broker.oslo.reactor.counters import Counters
 
 
 class Queue:

@@ -11,10 +11,10 @@ from broker.oslo.names import LISTENER_CHARS
 from broker.oslo.node import BacklogConfig
 from broker.oslo.proxy.backlog import SHELVES_MAX, Backlog, BacklogRecipient, listener_of
 from broker.oslo.proxy.backlog_store import BacklogFile
-from broker.oslo.proxy.counters import Counters
 from broker.oslo.proxy.pool_member import Notification
 from broker.oslo.proxy.pools import Pools
 from broker.oslo.reactor import Reactor
+from broker.oslo.reactor.counters import Counters
 
 KEY, OTHER = ("x", "n.info"), ("x", "n.error")
 CONFIG = BacklogConfig(("n.*",), messages=5, bytes=100, keep_s=60.0)
