@@ -30,6 +30,7 @@ from broker.oslo.names import Pipeline
 from broker.oslo.node import NodeConfig
 from broker.oslo.proxy.server_link import ServerLink
 from broker.oslo.proxy.summaries import UNKNOWN, WHAT, facts_of, topic_of, who
+from broker.oslo.proxy.topic_stats import ERRNOS
 from broker.oslo.reactor import Pipe
 from broker.oslo.reactor.counters import Counters
 from broker.oslo.reactor.pipe import Frames
@@ -44,12 +45,7 @@ ASKED_MAX: Final = 16_384
 CLIENTS_MAX: Final = 8192
 """Senders that have a number; then all are forgotten and get new ones."""
 DROPPED: Final = {
-    "refused_no_route": errno.EHOSTUNREACH,
-    "refused_denied": errno.EPERM,
-    "refused_busy": errno.EAGAIN,
-    "refused_malformed": errno.EPROTO,
-    "refused_expired": errno.ETIMEDOUT,
-    "refused_leaving": errno.ESHUTDOWN,
+    **{f"refused_{reason.name.lower()}": number for reason, number in ERRNOS.items()},
     "denied": errno.EPERM,
     "malformed": errno.EPROTO,
     "unknown_version": errno.EPROTO,
