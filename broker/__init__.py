@@ -29,6 +29,7 @@ One message's journey, room by room::
     awake        time in which this process was there: its own absence is nobody's silence
     rates        how often something may happen: token buckets of clients, rations of records, throttled log lines
     backoff      pauses of whoever tries again: they double until something has lasted
+    holdings     how much each of many holds, for limits on each and on all
     bounded_queue  what waits in order, bounded in messages and bytes
     secret       URLs that may hold a secret: a type whose text is masked; secrets in files
     home         where a user's state is kept, and that there is such a place

@@ -7,11 +7,11 @@ or when the service has no more to say: with ENODATA in each case but the second
 from __future__ import annotations
 
 import errno
-from collections import Counter
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from broker.errors import RpcError
+from broker.holdings import Holdings
 from broker.serving.request import Request
 from broker.wire.message import NORESPONSE
 
@@ -30,8 +30,7 @@ class Streams(Generic[Interest]):
 
     def __init__(self) -> None:
         self._by_sender: dict[bytes, dict[int, tuple[Request, Interest]]] = {}
-        self._by_guest: Counter[int] = Counter()
-        self._guests = 0
+        self._by_guest: Holdings[int] = Holdings()
         self._count = 0
 
     def __len__(self) -> int:
@@ -56,8 +55,7 @@ class Streams(Generic[Interest]):
         self._by_sender.setdefault(request.sender, {})[request.message.matchtag] = (request, interest)
         self._count += 1
         if not request.owner:
-            self._guests += 1
-            self._by_guest[request.message.userid] += 1
+            self._by_guest.add(request.message.userid)
 
     def _refuse_more(self, request: Request) -> None:
         if self._count >= STREAMS_MAX:
@@ -65,24 +63,19 @@ class Streams(Generic[Interest]):
         if request.owner:
             return
         userid = request.message.userid
-        if self._by_guest[userid] >= GUEST_STREAMS_MAX:
+        if self._by_guest.of(userid) >= GUEST_STREAMS_MAX:
             raise RpcError(
                 errno.EAGAIN, f"userid {userid} has {GUEST_STREAMS_MAX} streams open, the limit of one guest"
             )
-        if self._guests >= GUESTS_STREAMS_MAX:
+        if self._by_guest.total >= GUESTS_STREAMS_MAX:
             raise RpcError(
                 errno.EAGAIN, f"guests have {GUESTS_STREAMS_MAX} streams open, the limit of all guests"
             )
 
     def _forget(self, request: Request) -> None:
         self._count -= 1
-        if request.owner:
-            return
-        userid = request.message.userid
-        self._guests -= 1
-        self._by_guest[userid] -= 1
-        if not self._by_guest[userid]:
-            del self._by_guest[userid]
+        if not request.owner:
+            self._by_guest.add(request.message.userid, -1)
 
     def take(self, sender: bytes, matchtag: int) -> Request | None:
         """Forget one stream; returns its request, still to be answered."""

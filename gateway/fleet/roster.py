@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from broker.holdings import Holdings
 from gateway.fleet.messages import Counts
 from gateway.identity.leases import HEARTBEAT_S, LEASE_S
 
@@ -37,11 +37,11 @@ class Roster:
 
     def __init__(self) -> None:
         self.peers: dict[str, _Peer] = {}
-        self._users: Counter[str] = Counter()
+        self._users: Holdings[str] = Holdings()
 
     def of(self, user: str) -> int:
         """Connections of a user at all of them."""
-        return self._users[user]
+        return self._users.of(user)
 
     def counted(self, said: Counts) -> bool:
         """Take up what a process says; False: there are too many."""
@@ -60,13 +60,13 @@ class Roster:
             if not said.more or len(peer.fresh) > USERS_MAX:
                 gone = peer.users.keys() - peer.fresh.keys()
                 self._count(peer, dict.fromkeys(gone, 0) | peer.fresh)
-                self._users, peer.fresh = +self._users, None
+                peer.fresh = None
         return True
 
     def _count(self, peer: _Peer, users: Mapping[str, int]) -> None:
         for user, count in users.items():
             if user in peer.users or len(peer.users) < USERS_MAX:
-                self._users[user] += count - peer.users.pop(user, 0)
+                self._users.add(user, count - peer.users.pop(user, 0))
                 if count:
                     peer.users[user] = count
 
@@ -80,8 +80,8 @@ class Roster:
         """A process has ended; one that is unknown is fine."""
         peer = self.peers.pop(name, None)
         if peer is not None:
-            self._users.subtract(peer.users)
-            self._users = +self._users
+            for user, count in peer.users.items():
+                self._users.add(user, -count)
 
     def clear(self) -> None:
         """Nothing is known of anybody."""

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from broker.holdings import Holdings
 from gateway.identity.fetching import FAULTS, fetch, told
 from gateway.principal import Principal
 from gateway.settings.schema import AccessSection
@@ -67,9 +68,9 @@ class Slots:
     """
 
     def __init__(self, total: int, each: int) -> None:
-        self._free = total
+        self._total = total
         self._each = each
-        self._held: Counter[str] = Counter()
+        self._held: Holdings[str] = Holdings()
         self._rows: dict[str, deque[asyncio.Future[None]]] = {}  # who is first has the next turn
 
     async def take(self, user: str) -> None:
@@ -86,10 +87,7 @@ class Slots:
 
     def give(self, user: str) -> None:
         """A place is free again."""
-        self._free += 1
-        self._held[user] -= 1
-        if not self._held[user]:
-            del self._held[user]
+        self._held.add(user, -1)
         self._turn()
 
     def _turn(self) -> None:
@@ -99,9 +97,8 @@ class Slots:
             while row and row[0].done():  # who waited for it is gone
                 row.popleft()
             left = self._rows
-            if row and self._free and self._held[user] < self._each:
-                self._free -= 1
-                self._held[user] += 1
+            if row and self._held.total < self._total and self._held.of(user) < self._each:
+                self._held.add(user)
                 row.popleft().set_result(None)
                 left = behind
             if row:

@@ -13,10 +13,10 @@ import contextlib
 import logging
 import secrets
 import sqlite3
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from broker.holdings import Holdings
 from gateway.identity.store import Store
 from gateway.principal import Denied
 
@@ -45,7 +45,7 @@ class Connections:
     def __init__(self, store: Store | None, worker: str = "") -> None:
         self._store = store
         self.worker: str = worker or secrets.token_hex(8)
-        self._own: Counter[str] = Counter()
+        self._own: Holdings[str] = Holdings()
         self.away = False
         self.elsewhere: Callable[[str], int] = lambda _user: 0
         self.changed: Callable[[str], None] = lambda _user: None
@@ -58,14 +58,14 @@ class Connections:
         Atomic over the workers, unless the file is away: of several that ask for the last place, one gets it.
         """
         limit -= self.elsewhere(user)
-        granted = self._own[user] < limit
+        granted = self._own.of(user) < limit
         if granted and self._store is not None and not self.away:
             try:
                 granted = self._share(self._store, user, limit)
             except Denied as error:
                 self._lost(error)
         if granted:
-            self._own[user] += 1
+            self._own.add(user)
             self.changed(user)
         return granted
 
@@ -77,9 +77,9 @@ class Connections:
                 "WHERE user = ? AND seen >= ? AND worker != ?",
                 (user, alive, self.worker),
             ).fetchone()
-            if others + self._own[user] >= limit:
+            if others + self._own.of(user) >= limit:
                 return False
-            _put(base, user, self.worker, self._own[user] + 1)
+            _put(base, user, self.worker, self._own.of(user) + 1)
         return True
 
     def _lost(self, error: Denied) -> None:
@@ -90,21 +90,19 @@ class Connections:
         """Take back one `acquire` that was granted. Raises nothing: what cannot be written now is put right by the
         next heartbeat.
         """
-        self._own[user] -= 1
-        left = self._own[user]
-        if left <= 0:
-            del self._own[user]
+        if self._own.of(user):
+            self._own.add(user, -1)
         self.changed(user)
         if self._store is not None and not self.away:
-            self._try_put(self._store, user, max(left, 0))
+            self._try_put(self._store, user, self._own.of(user))
 
     def own(self, user: str) -> int:
         """Connections of ``user`` in this worker."""
-        return self._own.get(user, 0)
+        return self._own.of(user)
 
     def all_own(self) -> dict[str, int]:
         """Those of all users in this worker."""
-        return dict(self._own)
+        return dict(self._own.counts)
 
     def total(self, user: str) -> int:
         """Connections of ``user`` in all workers that live."""
@@ -164,7 +162,7 @@ class Connections:
             base.execute("DELETE FROM counts WHERE worker NOT IN (SELECT id FROM workers)")
             if known is None or self.away:
                 base.execute("DELETE FROM counts WHERE worker = ?", (self.worker,))
-                for user, connections in self._own.items():
+                for user, connections in self._own.counts.items():
                     _put(base, user, self.worker, connections)
 
     def close(self) -> None:

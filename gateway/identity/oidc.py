@@ -29,7 +29,6 @@ import contextlib
 import hashlib
 import hmac
 import secrets
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -37,6 +36,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
+from broker.holdings import Holdings
 from broker.identity import NOBODY
 from gateway.identity.claims import claim, name_of, texts_of, userid_of
 from gateway.identity.provider import Metadata, Provider, check_secret
@@ -109,7 +109,7 @@ class Providers:
         self.by_name = {entry.name: Provider(entry, clock=clock, wall=store.wall) for entry in entries}
         self.elsewhere: SharedLogins | None = None
         self._key = store.key("oidc") if self.by_name else b""
-        self._checked: Counter[str] = Counter()  # answers that are being checked now, by address
+        self._checked: Holdings[str] = Holdings()  # answers that are being checked now, by address
 
     def start(self) -> None:
         """Look whether the secrets are there.
@@ -181,17 +181,16 @@ class Providers:
     def _checking(self, provider: Provider, client: Client) -> Iterator[None]:
         """Few answers at a time: each is bounded in time, but keeps the provider and us busy."""
         group = group_of(client.address)
-        if self._checked[group] >= EXCHANGES_EACH and group not in UNKNOWN:
+        if self._checked.of(group) >= EXCHANGES_EACH and group not in UNKNOWN:
             text = "many logins come from your address at this moment: try again in a few seconds"
             raise refused(f"{EXCHANGES_EACH} answers of providers to {group} are being checked", text, 429)
-        if self._checked.total() >= EXCHANGES:
+        if self._checked.total >= EXCHANGES:
             raise provider.away(f"{EXCHANGES} answers of providers are being checked")
-        self._checked[group] += 1
+        self._checked.add(group)
         try:
             yield
         finally:
-            self._checked[group] -= 1
-            self._checked = +self._checked
+            self._checked.add(group, -1)
 
     def _provider(self, name: str, client: Client) -> Provider:
         provider = self.by_name.get(name)

@@ -445,8 +445,8 @@ def check(state: Any) -> None:
                 assert part.run.worker.runs[order.uuid] is part.run
                 assert state.registry.workers[part.run.worker.name] is part.run.worker
                 current[part] = part.run.worker.name
-    assert state.waiting == waiting
-    assert state.waiting_parts == waiting_parts
+    assert state.waiting.counts == waiting
+    assert state.waiting_parts.counts == waiting_parts
     assert state.open_parts == sum(order.open for order in state.orders.values() if order.state == OPEN)
     assert state.open_orders == sum(order.state == OPEN for order in state.orders.values())
     assert state.open_bytes == sum(order.size for order in state.orders.values() if order.state == OPEN)
@@ -491,11 +491,11 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
         "orders": state.orders,
         "closed": state.closed,
         "claims": state.foreign,
-        "waiting": state.waiting,
-        "waiting_parts": state.waiting_parts,
+        "waiting": state.waiting.counts,
+        "waiting_parts": state.waiting_parts.counts,
         "recent": state.recent,
         "later": dispatcher._stored._waiting,
-        "costs": dispatcher._stored._costs,
+        "costs": dispatcher._stored._costs.counts,
         "paying": dispatcher._stored._paying,
         "safe": state.safe,
         "timers": state.timers,

@@ -51,12 +51,12 @@ class Scheduler:
             return f"the broker is full ({config.jobs_max} jobs)"
         if state.open_bytes >= config.open_max_bytes:
             return f"the broker is full ({config.open_max_bytes} bytes of open jobs)"
-        if state.waiting.get(holder, 0) >= config.queue_per_client:
+        if state.waiting.of(holder) >= config.queue_per_client:
             return f"{config.queue_per_client} requests of this client wait already"
         more = len(names) or 1
         if state.open_parts + more > config.slots_max:
             return f"the broker is full ({config.slots_max} workers that jobs are for)"
-        waiting = state.waiting_parts.get(holder, 0)
+        waiting = state.waiting_parts.of(holder)
         if waiting and waiting + more > config.slots_per_client:
             return f"requests of this client wait for {waiting} workers already ({config.slots_per_client})"
         found = state.registry.services.get(service)
@@ -99,17 +99,17 @@ class Scheduler:
     def count_waiting(self, order: Order, now: float) -> None:
         """One more part of ``order`` waits."""
         order.waiting += 1
-        _add(self._state.waiting_parts, order.holder, 1)
+        self._state.waiting_parts.add(order.holder)
         if order.waiting == 1:
-            _add(self._state.waiting, order.holder, 1)
+            self._state.waiting.add(order.holder)
             self._state.check_in_time(order, now)
 
     def uncount_waiting(self, order: Order) -> None:
         """One part of ``order`` waits no more."""
         order.waiting -= 1
-        _add(self._state.waiting_parts, order.holder, -1)
+        self._state.waiting_parts.add(order.holder, -1)
         if not order.waiting:
-            _add(self._state.waiting, order.holder, -1)
+            self._state.waiting.add(order.holder, -1)
 
     def gather(self, order: Order, now: float) -> None:
         """A request for all of a service that has nobody: it waits for the first worker."""
@@ -399,12 +399,3 @@ class Scheduler:
         run = self.bind(part, worker, attempt, now)
         run.check = False
         return run
-
-
-def _add(counts: dict[str, int], holder: str, by: int) -> None:
-    """Count for ``holder``, who is not there while nothing is counted."""
-    now = counts.get(holder, 0) + by
-    if now:
-        counts[holder] = now
-    else:
-        del counts[holder]

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.holdings import Holdings
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent, Journal, OnJobEvent, Peer
 from broker.nfp.dispatch.config import DispatchConfig
@@ -84,8 +85,8 @@ class State:
         self.closed: deque[Order] = deque()
         self.recent: deque[Order] = deque()
         self.foreign: dict[str, dict[str, WorkerEntry]] = {}
-        self.waiting: dict[str, int] = {}
-        self.waiting_parts: dict[str, int] = {}
+        self.waiting: Holdings[str] = Holdings()
+        self.waiting_parts: Holdings[str] = Holdings()
         self.open_bytes = self.kept_bytes = self.recent_bytes = self.open_orders = self.open_parts = 0
         self.freed: list[WorkerEntry] = []
         self.returned: list[Part] = []

@@ -11,11 +11,11 @@ in all, and in time, since a disk may hang. A duplicate waits longest: to run th
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
+from broker.holdings import Holdings
 from broker.nfp.contract import Peer
 from broker.nfp.dispatch.model import FINAL, ORDER_BYTES, PART_BYTES, Client, Order, Part
 from broker.nfp.dispatch.results import Results
@@ -70,7 +70,7 @@ class StoredJobs:
         self._state = state
         self._results = results
         self._waiting: list[HeldRequest] = []
-        self._costs: Counter[Peer | None] = Counter()
+        self._costs: Holdings[Peer | None] = Holdings()
         self._paying: dict[Client, None] = {}
         self._timer: Timer | None = None
         self.wanted: Callable[[], None] = _nobody
@@ -79,11 +79,11 @@ class StoredJobs:
 
     def later(self, waiting: HeldRequest, now: float) -> None:
         """Have it wait until its job is read, or refuse it at once: too much waits already."""
-        cost, mine, every = waiting.cost, self._costs[waiting.peer], self._costs.total()
+        cost, mine, every = waiting.cost, self._costs.of(waiting.peer), self._costs.total
         if (mine and mine + cost > PEER_MAX_BYTES) or (every and every + cost > WAITING_MAX_BYTES):
             waiting.refuse("too many requests wait for the store")
             return
-        self._costs[waiting.peer] += cost
+        self._costs.add(waiting.peer, cost)
         self._waiting.append(waiting)
         if self._timer is None:
             self._timer = self._state.timers.at(now + _LOOK_S, self._look, None)
@@ -107,7 +107,7 @@ class StoredJobs:
         client = self._state.clients.at(peer)
         if client is not None:
             self._paying.pop(client, None)
-        if peer in self._costs:
+        if self._costs.of(peer):
             self._take_out(lambda waiting: waiting.peer is peer)
 
     def _look(self, _: None, now: float) -> None:
@@ -122,8 +122,7 @@ class StoredJobs:
         out = [waiting for waiting in self._waiting if which(waiting)]
         self._waiting = [waiting for waiting in self._waiting if not which(waiting)]
         for waiting in out:
-            self._costs[waiting.peer] -= waiting.cost
-        self._costs = +self._costs
+            self._costs.add(waiting.peer, -waiting.cost)
         return out
 
     # -- what clients are owed ------------------------------------------------------------------

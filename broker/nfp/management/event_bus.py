@@ -10,12 +10,12 @@ the next thing the subscriber gets says so (kind ``gap``). Each delivery asks ag
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
+from broker.holdings import Holdings
 from broker.nfp.access import Access
 from broker.nfp.contract import EventFilter, JobEvent, Peer
 from broker.nfp.frames import Packet, answer_packet
@@ -127,7 +127,7 @@ class EventBus:
         self._later = later
         self._due = False
         self._by_peer: dict[int, list[EventSubscription]] = {}
-        self._by_holder: Counter[str] = Counter()
+        self._by_holder: Holdings[str] = Holdings()
         self._by_uuid: dict[str, dict[EventSubscription, None]] = {}
         """Under "": those for more than one job."""
         self._all: dict[EventSubscription, None] = {}
@@ -271,14 +271,14 @@ class EventBus:
         self._forget_the_gone()
         self.unsubscribe(peer, ident)
         holder = peer.principal.holder
-        has = self._by_holder[holder]
+        has = self._by_holder.of(holder)
         if has >= SUBSCRIPTIONS_PER_HOLDER:
             raise ValueError(f"{holder} has {has} subscriptions, at most {SUBSCRIPTIONS_PER_HOLDER}")
         if len(self._all) >= SUBSCRIPTIONS_MAX:
             raise ValueError(f"{len(self._all)} subscriptions in all, at most {SUBSCRIPTIONS_MAX}")
         subscription = EventSubscription(peer, event_filter, ident, begin)
         self._by_peer.setdefault(id(peer), []).append(subscription)
-        self._by_holder[holder] += 1
+        self._by_holder.add(holder)
         self._by_uuid.setdefault(event_filter.uuid, {})[subscription] = None
         self._all[subscription] = None
         if begin <= self.buffer.last:
@@ -321,9 +321,7 @@ class EventBus:
         del same[one]
         if not same:
             del self._by_uuid[one.event_filter.uuid]
-        self._by_holder[one.holder] -= 1
-        if not self._by_holder[one.holder]:
-            del self._by_holder[one.holder]
+        self._by_holder.add(one.holder, -1)
 
     def _forget_the_gone(self) -> None:
         """A subscription that nothing matches is not noticed to be nobody's."""

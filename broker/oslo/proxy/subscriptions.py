@@ -19,6 +19,8 @@ from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
+from broker.holdings import Holdings
+
 FILTERS_MAX: Final = 65_536
 """Filters in all, as many as a state has records."""
 FILTERS_OF_USER_MAX: Final = 32_768
@@ -50,7 +52,7 @@ class GrantedSubscriptions:
     def __init__(self, alive: Callable[[str], bool]) -> None:
         self._alive = alive
         self._filters: dict[bytes, _Subscribed] = {}
-        self._of_user: Counter[int] = Counter()
+        self._of_user: Holdings[int] = Holdings()
         self._heard: dict[bytes, None] = {}
         self._passed_over: Counter[int] = Counter()
 
@@ -80,7 +82,7 @@ class GrantedSubscriptions:
         """Whether the limits allow a subscription of ``user`` to that filter."""
         if data in self._filters:
             return True
-        return len(self._filters) < FILTERS_MAX and self._of_user[user] < FILTERS_OF_USER_MAX
+        return len(self._filters) < FILTERS_MAX and self._of_user.of(user) < FILTERS_OF_USER_MAX
 
     def pass_over(self, data: bytes) -> None:
         """A subscription that is neither granted nor kept; its connection will end it one day."""
@@ -91,7 +93,7 @@ class GrantedSubscriptions:
         known = self._filters.get(data)
         if known is None:
             known = self._filters[data] = _Subscribed(user)
-            self._of_user[user] += 1
+            self._of_user.add(user)
         elif name in known.names:
             return False
         known.names[name] = granted
@@ -137,9 +139,7 @@ class GrantedSubscriptions:
 
     def _forget(self, data: bytes, known: _Subscribed) -> None:
         del self._filters[data]
-        self._of_user[known.user] -= 1
-        if not self._of_user[known.user]:
-            del self._of_user[known.user]
+        self._of_user.add(known.user, -1)
 
     def _sort_out(self, known: _Subscribed, newest: str) -> None:
         """Forget names of ended processes; where that is not enough, the oldest ones."""

@@ -110,7 +110,7 @@ async def test_users_beyond_one_message_are_counted_all_the_time(redis, tmp_path
         assert told({"early": 1}, full=True, more=True) == [1, 3, 1]
         assert told({"late": 4}, more=True) == [1, 3, 1]
         assert told({"other": 1}) == [1, 4, 0]
-        assert "gone" not in fleet._roster._users
+        assert "gone" not in fleet._roster._users.counts
 
 
 async def test_a_revocation_is_told_once_however_many_there_are(redis, tmp_path, monkeypatch):

@@ -217,13 +217,13 @@ async def test_users_get_its_slots_in_turns_and_none_all_of_them():
     assert got[4] == "a"
     assert "c" in got[:7], "before those who have many more to ask"
     for user in ("c", *"ab" * 5):
-        if slots._held[user]:
+        if slots._held.of(user):
             slots.give(user)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
     assert Counter(got) == {"a": 4, "b": 4, "c": 1}
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert slots._free + sum(slots._held.values()) == 4
+    assert (slots._held.total, slots._held.counts) == (0, {}), "none is lost"
 
 
 async def test_time_in_our_queue_is_not_its_silence(program, clock):

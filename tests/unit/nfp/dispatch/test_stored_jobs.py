@@ -123,7 +123,7 @@ def test_who_leaves_loses_nothing_but_answers(stored):
     bench.finish(worker, next(packet for packet in worker.take() if packet.command is POST))
     bench.lose(client)
     bench.lose(worker)
-    assert bench.dispatcher._stored._costs == {}
+    assert bench.dispatcher._stored._costs.counts == {}
     bench.read()
     assert bench.find(uuid).view.state == "done"
     assert not bench.dispatcher.clients(bench.now)[0].present
@@ -232,7 +232,7 @@ def test_a_body_above_the_bound_waits_where_nothing_else_does(stored, monkeypatc
     assert story(client.take()) == ["500"]
     bench.read()
     assert story(client.take()) == ["202[w1]", "202[w1]", "200"]
-    assert bench.dispatcher._stored._costs == {}
+    assert bench.dispatcher._stored._costs.counts == {}
 
 
 def test_a_disk_that_hangs_costs_an_error_and_a_duplicate_waits_longer(stored):
