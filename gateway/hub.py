@@ -29,11 +29,11 @@ from gateway.closes import BUSY, ENDED, INTERNAL, MEANINGS, REVOKED, SHUTDOWN, T
 from gateway.events.fanout import Fanout
 from gateway.events.history import History
 from gateway.events.latest import Latest
+from gateway.identity.leases import Connections
 from gateway.principal import Denied, Principal
 from gateway.sessions import rights, service
 from gateway.sessions.any_rank_retry import AnyRankRetry
 from gateway.sessions.authorization_filter import AuthorizationFilter
-from gateway.sessions.connection_limits import LocalConnectionLimits
 from gateway.sessions.counters import Counters
 from gateway.sessions.deadlines import Deadlines
 from gateway.sessions.listing import Order
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from gateway.fleet.member import Fleet
     from gateway.identity.authenticate import Authenticator
     from gateway.identity.hook import AuthorizationHook
-    from gateway.identity.leases import Connections
     from gateway.settings.schema import GatewaySettings
     from gateway.trends.trends import Trends
     from gateway.upstream.supervisor import Upstream
@@ -110,7 +109,7 @@ class Hub:
         self.wall = wall
         self.upstream: Upstream
         self.identity: Authenticator | None = None
-        self.places: Connections | LocalConnectionLimits = LocalConnectionLimits()
+        self.places = Connections(None)
         self.reload: Reload | None = None
         self.leave: Callable[[str], None] | None = None
         self.trends: Trends | None = None
@@ -137,7 +136,7 @@ class Hub:
         self.cred = Credentials(os.getuid(), Role.OWNER)
         self.accepting = True
         self.started_at = wall()
-        self._exchanges = LocalConnectionLimits()
+        self._exchanges = Connections(None)
         self._paused: set[Session] = set()
         self._tasks = Tasks()
 
@@ -195,7 +194,7 @@ class Hub:
             self.elsewhere.forget(session.front)
         self._places(session).release(session.principal.name)
 
-    def _places(self, session: Session) -> Connections | LocalConnectionLimits:
+    def _places(self, session: Session) -> Connections:
         """Where its connection is counted: plain calls are short and many, the shared file is not for them."""
         return self._exchanges if session.kind == "http" else self.places
 

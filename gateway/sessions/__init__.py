@@ -23,5 +23,4 @@
 ``counters``             what was done, in numbers
 ``refusals``             who tried what without the right
 ``reports``              the same, told to the broker's journal
-``connection_limits``    connections of each user, counted in one process
 """

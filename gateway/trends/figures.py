@@ -22,11 +22,6 @@ Answer = Mapping[str, Any]
 Figures = dict[str, float]
 
 
-def rise(now: float, before: float, seconds: float) -> float:
-    """Per second; a counter that was cleared says what it has counted since."""
-    return (now - before if now >= before else now) / seconds
-
-
 def quantile_ms(buckets: Mapping[int, int], bounds_ns: Sequence[int], part: float) -> float | None:
     """The bound under which ``part`` of all are; None when there are none, twice the last bound above it.
 

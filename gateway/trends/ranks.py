@@ -12,7 +12,7 @@ from statistics import median_low
 from typing import Any, Final, NamedTuple
 
 from gateway.trends.answers import Counts, Health, Shape, Stats, read
-from gateway.trends.figures import Answer, Figures, rise
+from gateway.trends.figures import Answer, Figures
 
 RANKS_MAX: Final = 64
 """Brokers with charts of their own, the first ones."""
@@ -110,7 +110,7 @@ class Rank:
             asked = self.asked - before.asked
             self.rx = _rates(told.rx or {}, before.rx, seconds, asked)
             self.tx = _rates(told.tx or {}, before.tx, seconds, asked)
-            self.dropped = rise(drops, before.drops, seconds)
+            self.dropped = _rise(drops, before.drops, seconds)
         self.before = Before(at, told.rx or {}, told.tx or {}, drops, self.asked)
         self.ms, self.waiting, self.said = ms, None, ""
         self.told = {name: getattr(told, name) for name in (*COUNTED, "drops")}
@@ -142,12 +142,17 @@ class Rank:
         }
 
 
+def _rise(now: float, before: float, seconds: float) -> float:
+    """Per second; a counter that was cleared says what it has counted since."""
+    return (now - before if now >= before else now) / seconds
+
+
 def _rates(now: Counts, before: Counts, seconds: float, asked: int) -> dict[str, float]:
     """By type, a second, without our own questions and their answers, which brokers count as they count others'.
 
     Never below zero: what one round asks may be counted in the next.
     """
-    rates = {kind: rise(now.get(kind, 0), before.get(kind, 0), seconds) for kind in TYPES}
+    rates = {kind: _rise(now.get(kind, 0), before.get(kind, 0), seconds) for kind in TYPES}
     for kind in OF_CALLS:
         rates[kind] -= asked / seconds
     return {kind: round(max(0.0, rate), 3) for kind, rate in rates.items()}
