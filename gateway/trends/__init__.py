@@ -1,6 +1,6 @@
 """What a gateway knows of the brokers behind it: now, for the dashboard, and over the last day, for its charts.
 
-``figures``    what the two tables share: rates and quantiles (pure)
+``figures``    what the two tables share: names, quantiles (pure)
 ``answers``    what brokers answer, checked (pure)
 ``ranks``      broker by broker: its place, its health, what flows (pure)
 ``calls``      method by method: rate, errors, duration, at one broker or at all (pure)
