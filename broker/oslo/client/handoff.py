@@ -7,11 +7,10 @@ gets it once in some milliseconds; a caller that waits for room lets it work thr
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from broker.oslo.client.waiting import Waiter, new_waiter
+from broker.oslo.client.waiting import Waiters
 from broker.oslo.reactor import natives
 
 HANDED_MSGS: Final = 128
@@ -27,7 +26,7 @@ class Handoff:
         self._lock = natives.allocate_lock()
         self._given = self._given_bytes = 0
         self._taken = self._taken_bytes = 0
-        self._waiters: deque[Waiter] = deque()
+        self._waiters = Waiters()
 
     @property
     def waiting(self) -> int:
@@ -55,28 +54,14 @@ class Handoff:
 
     def wake(self) -> None:
         """There may be room, here or further on: everyone who waits tries again."""
-        for _ in range(len(self._waiters)):
-            try:
-                self._waiters.popleft().set()
-            except IndexError:
-                return
+        self._waiters.wake()
 
     def wait(self, timeout_s: float, ready: Callable[[], bool]) -> None:
         """Wait until ``ready`` says that it is worth a try, at most ``timeout_s``; asked after each ``wake``."""
         end_s = time.monotonic() + timeout_s
         left_s = timeout_s
         while left_s > 0:
-            waiter = new_waiter()
-            self._waiters.append(waiter)
-            try:
-                if ready():
-                    return
-                waiter.wait(left_s)
-            finally:
-                try:
-                    self._waiters.remove(waiter)
-                except ValueError:  # woken
-                    pass
+            self._waiters.wait(left_s, ready)
             if ready():
                 return
             left_s = end_s - time.monotonic()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.oslo.client.inbox_credit import InboxCredit
 from broker.oslo.client.message_ids import SeenMessages
-from broker.oslo.client.waiting import Waiter, new_waiter
+from broker.oslo.client.waiting import Waiter, Waiters, new_waiter
 from broker.oslo.contract import Address
 from broker.oslo.frames import Envelope, Kind, due_of
 from broker.oslo.names import Pipeline
@@ -189,7 +189,7 @@ class ClientInbox:
         self.call_credit = InboxCredit(Pipeline.CALL, limits) if rpc else None
         self._lock = natives.allocate_lock()
         self._items: deque[ReceivedMessage] = deque()
-        self._waiters: deque[Waiter] = deque()
+        self._waiters = Waiters()
         self._put_bytes = self._taken_bytes = 0
         self._seen = SeenMessages()
         self._told: Callable[[], None] | None = None
@@ -221,7 +221,7 @@ class ClientInbox:
             self._told()
             return
         for _ in range(min(len(self._items), len(self._waiters))):
-            self._wake_one()
+            self._waiters.wake_one()
 
     def has_had(self, head: bytes) -> bool:
         """Whether the message with that envelope was put in before."""
@@ -281,30 +281,11 @@ class ClientInbox:
             self._wait(left_s)
 
     def _wait(self, timeout_s: float | None) -> None:
-        waiter = new_waiter()
-        self._waiters.append(waiter)
-        if not self._items and not self._stopped:
-            try:
-                waiter.wait(timeout_s)
-            finally:
-                self._leave(waiter)
-        else:
-            self._leave(waiter)
-
-    def _leave(self, waiter: Waiter) -> None:
         try:
-            self._waiters.remove(waiter)
-        except (
-            ValueError
-        ):  # woken; when somebody else was quicker, or this one gives up, the next one may be needed
+            self._waiters.wait(timeout_s, lambda: bool(self._items) or self._stopped)
+        finally:  # when somebody else was quicker, or this one gives up, the next one may be needed
             if self._items:
-                self._wake_one()
-
-    def _wake_one(self) -> None:
-        try:
-            self._waiters.popleft().set()
-        except IndexError:
-            pass
+                self._waiters.wake_one()
 
     def _take(self) -> ReceivedMessage | None:
         while self._items:
@@ -351,8 +332,7 @@ class ClientInbox:
         self._stopping = self._stopped = True
         self.ready.set()
         self.ended.set()
-        for _ in range(len(self._waiters)):
-            self._wake_one()
+        self._waiters.wake()
 
     def close(self) -> None:
         """End it; unread messages are dropped and counted. Replies that are on their way are not lost."""

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.oslo.client.folder import TrustedFolder
-from broker.oslo.client.waiting import Waiter, new_waiter
+from broker.oslo.client.waiting import Waiters
 from broker.oslo.contract import Address, Settings
 from broker.oslo.directory.link import Reader
 from broker.oslo.directory.replica import Replica, Server
@@ -55,7 +54,7 @@ class RoutingTable:
         self._changed = changed
         self._touched: set[str] = set()
         self._found: dict[Address, tuple[Servers, Servers, Servers]] = {}
-        self._waiters: deque[Waiter] = deque()
+        self._waiters = Waiters()
         self._reader: Reader | None = None
         self._redis: RedisShare | None = None
         self._home = ""
@@ -101,27 +100,14 @@ class RoutingTable:
 
     def wake(self) -> None:
         """Whoever waits for the directory looks again."""
-        for _ in range(len(self._waiters)):
-            try:
-                self._waiters.popleft().set()
-            except IndexError:
-                return
+        self._waiters.wake()
 
     # ------------------------------------------------------------ from any thread
 
     def wait_synced(self, timeout_s: float) -> bool:
         """Wait until a directory has told all it knows, at most ``timeout_s``; whether one has."""
         if not self.synced:
-            waiter = new_waiter()
-            self._waiters.append(waiter)
-            try:
-                if not self.synced:
-                    waiter.wait(timeout_s)
-            finally:
-                try:
-                    self._waiters.remove(waiter)
-                except ValueError:  # woken
-                    pass
+            self._waiters.wait(timeout_s, lambda: self.synced)
         return self.synced
 
     def nodes(self, address: Address) -> set[str]:

@@ -60,6 +60,39 @@ def new_waiter() -> Waiter:
     return GreenWaiter() if natives.threads_are_green() else NativeWaiter()
 
 
+class Waiters:
+    """Callers that wait for the same thing, each once; in turn. For any thread."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiter] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait(self, timeout_s: float | None, ready: Callable[[], bool]) -> None:
+        """Wait until woken, ``timeout_s`` at most (None: for ever), and not at all where it is ``ready`` by now."""
+        waiter = new_waiter()
+        self._waiting.append(waiter)
+        try:
+            if not ready():  # asked behind ``append``: whoever makes it so from now on sees this waiter
+                waiter.wait(timeout_s)
+        finally:
+            with contextlib.suppress(ValueError):  # woken
+                self._waiting.remove(waiter)
+
+    def wake_one(self) -> None:
+        """The one that has waited longest goes on; harmless when nobody waits."""
+        with contextlib.suppress(IndexError):
+            self._waiting.popleft().set()
+
+    def wake(self) -> None:
+        """All that wait now go on."""
+        for _ in range(len(self._waiting)):
+            self.wake_one()
+
+
 class NativeWaiter:
     """Waits in a real thread, on a real lock."""
 
