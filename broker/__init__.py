@@ -31,6 +31,7 @@ One message's journey, room by room::
     backoff      pauses of whoever tries again: they double until something has lasted
     holdings     how much each of many holds, for limits on each and on all
     bounded_queue  what waits in order, bounded in messages and bytes
+    inbox        such a queue between what never waits and the one that waits for it
     secret       URLs that may hold a secret: a type whose text is masked; secrets in files
     home         where a user's state is kept, and that there is such a place
     trust        who is at the other end of a local socket: whose folder, whose process

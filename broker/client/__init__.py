@@ -24,7 +24,6 @@
 ``registered``     the services of a handle, and their names over another link
 ``received``       what came in: Response, Event
 ``limits``         how much a Handle may hold
-``inbox``          the bounded queue between the link and one consumer
 ``gate``           the way out: who sends waits while the link is full
 ``logline``        the text that ``log.append`` takes
 ``publisher``      events that are published or dropped: nobody waits

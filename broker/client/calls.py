@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from broker.client.inbox import Inbox
     from broker.client.nearby import Nearby
+    from broker.inbox import Inbox
 
 _NO_ERROR: Final = b"\0\0\0\0"
 _MAX_TAG: Final = 0xFFFFFFFF

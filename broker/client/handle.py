@@ -14,13 +14,13 @@ import msgspec
 from broker.client.attributes import Attributes
 from broker.client.calls import Stream, same_error
 from broker.client.connection import Connection
-from broker.client.inbox import Inbox
 from broker.client.logline import own_line
 from broker.client.nearby import Nearby
 from broker.client.received import Event, Response
 from broker.client.service import Service, table
 from broker.client.subscriptions import Overflow, Subscription
 from broker.errors import LinkEnded, Missed
+from broker.inbox import Inbox
 from broker.tasks import within
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message

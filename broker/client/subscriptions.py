@@ -25,7 +25,7 @@ from broker.wire.topic import encode_topic
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from broker.client.inbox import Inbox
+    from broker.inbox import Inbox
 
 Overflow: TypeAlias = Literal["raise", "mark"]
 """What a full subscription does with the gap: ``raise`` Overrun there, or ``mark`` it in ``Event.lost``."""

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from broker.bounded_queue import BoundedQueue
 from broker.errors import Overrun
+from broker.inbox import Inbox
 
 CHARGE_BYTES: Final = 256
 """Counted for each event on top of its own bytes: what it weighs in memory at least."""
@@ -52,14 +53,16 @@ class Event(NamedTuple):
         return asked if isinstance(asked, dict) else {}
 
 
-class _Growing:
-    """Something that grows until its end; readers wait for more, or for the end."""
+class RecentEvents:
+    """Keeps the last ``max_msgs`` events, at most ``max_bytes`` of them, for any number of readers."""
 
-    __slots__ = ("_changed", "_ended")
+    __slots__ = ("_changed", "_ended", "_events", "_first")
 
-    def __init__(self) -> None:
+    def __init__(self, max_msgs: int, max_bytes: int) -> None:
         self._changed: asyncio.Future[None] | None = None
         self._ended: Exception | None = None
+        self._events: BoundedQueue[Event] = BoundedQueue(max_msgs, max_bytes)
+        self._first = 0
 
     def finish(self, end: Exception | None = None) -> None:
         """End it: readers end behind what is kept, with ``end`` where it is an error. The first end counts."""
@@ -77,17 +80,6 @@ class _Growing:
         changed, self._changed = self._changed, None
         if changed is not None:
             changed.set_result(None)
-
-
-class RecentEvents(_Growing):
-    """Keeps the last ``max_msgs`` events, at most ``max_bytes`` of them, for any number of readers."""
-
-    __slots__ = ("_events", "_first")
-
-    def __init__(self, max_msgs: int, max_bytes: int) -> None:
-        super().__init__()
-        self._events: BoundedQueue[Event] = BoundedQueue(max_msgs, max_bytes)
-        self._first = 0
 
     def put(self, event: Event, size: int = 0) -> None:
         """Add ``event`` of ``size`` bytes; the oldest make room for it. After the end nothing is added."""
@@ -143,35 +135,32 @@ class EventReader:
         return event
 
 
-class ByteStream(_Growing):
+class ByteStream:
     """Keeps the chunks of a stream for one reader: ``async for chunk in job.stream``.
 
     Attributes:
         dropped: chunks that did not fit; the stream ended with Overrun in front of the first.
     """
 
-    __slots__ = ("_chunks", "dropped")
+    __slots__ = ("_inbox", "dropped")
 
     def __init__(self, max_bytes: int) -> None:
-        super().__init__()
-        self._chunks: BoundedQueue[bytes] = BoundedQueue(sys.maxsize, max_bytes)
+        self._inbox: Inbox[bytes] = Inbox(sys.maxsize, max_bytes)
         self.dropped = 0
 
     def put(self, chunk: bytes) -> None:
         """Keep ``chunk``. One that does not fit ends the stream: behind a gap the rest is worth nothing."""
-        if self._ended is None and self._chunks.put(chunk, len(chunk)):
-            self._wake()
-            return
-        self.dropped += 1
-        waits = f"{self._chunks.bytes} bytes of a stream wait for a reader that does not read"
-        self.finish(Overrun(waits, lost=1))
+        if not self._inbox.put(chunk, len(chunk)):
+            self.dropped += 1
+            waits = f"{self._inbox.bytes} bytes of a stream wait for a reader that does not read"
+            self.finish(Overrun(waits, lost=1))
+
+    def finish(self, end: Exception | None = None) -> None:
+        """End it: the reader ends behind what is kept, with ``end`` where it is an error. The first end counts."""
+        self._inbox.finish(end or StopAsyncIteration())
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        while not self._chunks:
-            if self._ended is not None:
-                raise self._ended
-            await self.changed()
-        return self._chunks.pop()
+        return await self._inbox.get()

@@ -1,6 +1,6 @@
-"""The bounded queue between the link and one consumer.
+"""The bounded queue between what never waits, such as a link, and one consumer.
 
-The link's side (``put``, ``finish``) never waits; the consumer's side (``get``) waits for an item or for
+One side (``put``, ``finish``) never waits; the other one (``get``) waits for an item or for
 the end. What does not fit is not taken: the owner decides what that means and counts it. Pausing the link
 instead would stall every other call, stream and subscription of the same handle.
 
@@ -29,6 +29,11 @@ class Inbox(Generic[Item]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @property
+    def bytes(self) -> int:
+        """Of what is queued."""
+        return self._items.bytes
 
     @property
     def end(self) -> Exception | None:
