@@ -61,7 +61,7 @@ LACKING = (
 OURS = {
     "broker", "broker.sockets",
     "broker.atomic", "broker.awake", "broker.backoff", "broker.errors", "broker.identity", "broker.memory",
-    "broker.nesting", "broker.obstacles", "broker.safe_text", "broker.secret", "broker.trust",
+    "broker.nesting", "broker.obstacles", "broker.rates", "broker.safe_text", "broker.secret", "broker.trust",
     "broker.endpoints", "broker.z85", "broker.transport", "broker.transport.curve",
     "broker.oslo", "broker.oslo.bodies", "broker.oslo.contract", "broker.oslo.frames", "broker.oslo.names",
     "broker.oslo.node", "broker.oslo.records",
