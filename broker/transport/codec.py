@@ -6,6 +6,7 @@
     zeromq.codec           ZMTP 3.1 with NULL or CURVE: tcp and ipc
     websocket.codec      framed messages in the binary messages of RFC 6455: ws and wss
     tls.layer            any of these, sealed by TLS: tls and wss
+    gateway.websocket    RFC 6455 as a server speaks it, with the subprotocols of web clients
 
 A codec knows no socket. ``stream.StreamLink`` has one, and does the rest.
 """
@@ -26,24 +27,26 @@ class Codec(Protocol):
 
     Attributes:
         untranslatable: told of each message that arrived and has no form in our dialect; set by the link.
-        says_goodbye: who leaves says so, and the other one ends the connection: one that just ends was cut off.
         failure: None, or what ended the stream, a LinkError where the peer told it; nothing behind it is looked at.
         form: what waits in the outbox for a message: ``bytes`` with a frame, or a list of parts. Raises
             Untranslatable where the link's dialect cannot carry it.
     """
 
-    says_goodbye: bool
     failure: ProtocolError | LinkError | None
     form: Callable[[Message], Any]
     untranslatable: Callable[[Untranslatable], object]
+
+    @property
+    def says_goodbye(self) -> bool:
+        """Whether who leaves says so, and the other one ends the connection: one that just ends was cut off."""
 
     @property
     def early(self) -> bool:
         """Whether something may have come with the end of a handshake, which ``feed(b"")`` then gives."""
 
     @property
-    def owed(self) -> bool:
-        """Whether there is something to send that is no message, such as an answer to a ping."""
+    def owed(self) -> object:
+        """Whether (true or false) there is something to send that is no message, such as an answer to a ping."""
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that ``data`` completes, in order, wherever it was cut. Never raises: see ``failure``."""

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 LOOK_S: Final = 0.25
 """How often it is looked at whether the peer still takes something."""
 IDLE_S: Final = 1.0
-"""A connection is kept for so long while the peer takes nothing and does not end it ..."""
+"""A connection is kept for so long while the peer takes nothing and does not end it, where nobody says otherwise ..."""
 LEAVE_S: Final = 10.0
 """... and never longer than this."""
 _SKIPPED_BYTES: Final = 64 << 10
@@ -40,6 +40,8 @@ class Leaving:
         forms: what comes behind them; ``encode(forms)`` takes some of them and returns their bytes, b"" at the end.
         is_told: that says goodbye, and the peer ends the connection. We do not end it first: asyncio's TLS would forget
             what it has not read.
+        is_answer: hears what comes; True: that was the peer's last word, and the connection ends when all has left.
+        idle_s: see ``IDLE_S``.
 
     Attributes:
         left: resolves when it is over.
@@ -52,8 +54,9 @@ class Leaving:
         rest: bytes | memoryview,
         forms: deque[Any],
         encode: Callable[[deque[Any]], bytes | bytearray],
-        *,
         is_told: bool = False,
+        is_answer: Callable[[bytes], bool] = lambda _data: False,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._loop = loop
         self._sock = sock
@@ -61,7 +64,9 @@ class Leaving:
         self._forms = forms
         self._encode = encode
         self._is_told = is_told
-        self._moved = False
+        self._is_answer = is_answer
+        self._idle_max_s = idle_s
+        self._is_over = self._moved = False
         self._idle_s = self._left_s = 0.0
         self.left: asyncio.Future[None] = loop.create_future()
         _leaving.setdefault(loop, set()).add(self)
@@ -85,26 +90,27 @@ class Leaving:
         except OSError:  # the peer does not want the rest
             self._close()
             return
-        if self._sock.family == socket.AF_UNIX:  # here nothing is lost by closing
+        if self._is_over or self._sock.family == socket.AF_UNIX:  # here nothing is lost by closing
             self._close()
 
     def _skip(self) -> None:
         try:
-            ended = not self._sock.recv(_SKIPPED_BYTES)
+            data = self._sock.recv(_SKIPPED_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            ended = True
-        if ended and (self._rest or self._forms):  # it sends no more, and may still read
+            data = b""
+        self._is_over = not data or self._is_answer(data)
+        if self._is_over and (self._rest or self._forms):  # it sends no more, and may still read
             self._loop.remove_reader(self._sock.fileno())
-        elif ended:
+        elif self._is_over:
             self._close()
 
     def _look(self) -> None:
         self._left_s += LOOK_S
         self._idle_s = 0.0 if self._moved else self._idle_s + LOOK_S
         self._moved = False
-        if self._idle_s >= IDLE_S or self._left_s >= LEAVE_S:
+        if self._idle_s >= self._idle_max_s or self._left_s >= LEAVE_S:
             self._close()
         else:
             self._timer = self._loop.call_later(LOOK_S, self._look)

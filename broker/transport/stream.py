@@ -13,9 +13,9 @@ import errno
 import logging
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, ProtocolError, Untranslatable
@@ -34,15 +34,15 @@ WRITE_BYTES: Final = 256 << 10
 """What is made at a time, but of a form in parts, which is made whole."""
 _HUNG_UP: Final = (errno.EPIPE, errno.ECONNRESET)
 
-_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = WeakKeyDictionary()
+_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
 
 
-def _buffer() -> bytearray:
+def _buffer() -> memoryview:
     """The receive buffer that all links of this loop share: codecs keep only what is not complete."""
     loop = asyncio.get_running_loop()
     buffer = _buffers.get(loop)
     if buffer is None:
-        buffer = _buffers[loop] = bytearray(READ_BYTES)
+        buffer = _buffers[loop] = memoryview(bytearray(READ_BYTES))
     return buffer
 
 
@@ -122,7 +122,7 @@ class StreamLink(Link):
     def _readable(self) -> None:
         buffer = self._buffer
         try:
-            count = self._sock.recv_into(buffer, self.flusher.read_bytes)
+            count = self._sock.recv_into(buffer, self._read_bytes())
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -133,7 +133,11 @@ class StreamLink(Link):
         if count == 0:
             self._shut(self._hung_up(f"{self.peer.address} closed the connection"))
             return
-        self._deliver(bytes(memoryview(buffer)[:count]))
+        self._deliver(bytes(buffer[:count]))
+
+    def _read_bytes(self) -> int:
+        """What one read may take; 0: what the buffer holds."""
+        return self.flusher.read_bytes
 
     def _hung_up(self, text: str, number: int | None = None) -> LinkError:
         """What it means that nothing more comes."""
@@ -144,16 +148,25 @@ class StreamLink(Link):
         codec = self._codec
         try:
             messages = codec.feed(data)
-            if messages and self.receiver is not None:
-                self.receiver.received(self, messages)
+            if messages:
+                self.hand_over(messages)
         except Exception:  # costs this link, no other
             log.exception("%s: its messages broke their receiver", self.peer.address)
-            self._shut(LinkBroken(f"{self.peer.address}: its messages broke their receiver"))
+            self._fail()
         if self.ended is None:
             if codec.owed:
                 self._pay()
             if codec.failure is not None:
                 self._refuse(codec.failure)
+
+    def hand_over(self, messages: list[Message]) -> None:
+        """What came goes to the receiver."""
+        if self.receiver is not None:
+            self.receiver.received(self, messages)
+
+    def _fail(self) -> None:
+        """End for a fault of our own."""
+        self._shut(LinkBroken(f"{self.peer.address}: its messages broke their receiver"))
 
     def _refuse(self, failure: ProtocolError | LinkError) -> None:
         """What the peer sent is no message: nothing after it can be trusted, so the link ends; or it is the end."""
@@ -204,7 +217,7 @@ class StreamLink(Link):
 
     def _is_small(self, forms: list[Form]) -> bool:
         """Whether all of them are written at once, with nothing to be noted of one."""
-        return sum(map(len, forms)) <= WRITE_BYTES
+        return (len(forms[0]) if len(forms) == 1 else sum(map(len, forms))) <= WRITE_BYTES
 
     def _flush_pieces(self, fresh: list[Form]) -> None:
         """The same piece by piece: some are large."""
@@ -364,25 +377,36 @@ class StreamLink(Link):
         if self.ended is not None:
             return
         self.flush()
-        outbox = self.outbox
-        if outbox.queue:
+        if self.outbox.queue:
             self._writable()  # now: the process may leave
-        if self._is_open() and (outbox.queue or self._sock.family != socket.AF_UNIX):
+        if self._is_open():
             self._release()
-            left: deque[Form | memoryview] = deque()
-            while outbox.queue:
-                size, form = outbox.queue[0][1], outbox.dequeue()
-                if self._plain >= size:  # it is in the rest
-                    self._plain -= size
-                else:
-                    sent = form_size(form) - size + self._plain
-                    left.append(memoryview(form)[sent:] if sent else form)
-                    self._plain = 0
-            encode = partial(self._encode_some, reason)
-            Leaving(self._loop, self._sock, self._rest, left, encode, is_told=self._codec.says_goodbye)
+            self._see_off(self._unsent(), partial(self._encode_some, reason))
             self.finish(error)
         else:
             self._shut(error)
+
+    def _see_off(
+        self, left: deque[Form | memoryview], encode: Callable[[deque[Any]], bytes | bytearray]
+    ) -> None:
+        """The connection leaves: with the rest, with what is ``left`` to encode, and with a goodbye."""
+        self._codec.forget()
+        Leaving(self._loop, self._sock, self._rest, left, encode, self._codec.says_goodbye)
+        self._rest = b""
+
+    def _unsent(self) -> deque[Form | memoryview]:
+        """What of the outbox is not in the rest."""
+        outbox = self.outbox
+        left: deque[Form | memoryview] = deque()
+        while outbox.queue:
+            size, form = outbox.queue[0][1], outbox.dequeue()
+            if self._plain >= size:  # it is in the rest
+                self._plain -= size
+            else:
+                sent = form_size(form) - size + self._plain
+                left.append(memoryview(form)[sent:] if sent else form)
+                self._plain = 0
+        return left
 
     def _is_open(self) -> bool:
         return self.ended is None and self._lost is None
@@ -409,13 +433,13 @@ class StreamLink(Link):
     def _shut(self, error: LinkError) -> None:
         if self.ended is None:
             self._release()
+            self._codec.forget()
             self._sock.close()
             self._rest = b""
             self.finish(error)
 
     def _release(self) -> None:
         """Watch the socket no more. Who ended is no part of a cycle: for a collection of garbage it could wait long."""
-        self._codec.forget()
         self._codec.untranslatable = _nobody
         fd = self._sock.fileno()
         self._loop.remove_reader(fd)

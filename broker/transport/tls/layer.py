@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, Self
 
 from broker.errors import DecodeError, LinkEnded, LinkError, ProtocolError, Untranslatable
 from broker.transport.batching import Form
@@ -16,6 +16,26 @@ RECORD_BYTES: Final = 16 << 10
 """The most that ``ssl`` gives at once."""
 OWED_MAX: Final = 16 << 10
 """Words of TLS itself that may wait: a peer that asks for new keys on and on, and reads no answer, is cut off."""
+
+
+class _Held(ssl.SSLObject):
+    """An ``SSLObject`` that knows what it reads from and writes to."""
+
+    came: ssl.MemoryBIO
+    goes: ssl.MemoryBIO
+
+
+class HeldContext(ssl.SSLContext):
+    """A context for asyncio: its connections can be taken over (``Session.held``) when their handshake is over."""
+
+    sslobject_class = _Held
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **more: Any) -> _Held:
+        """See ``ssl.SSLContext.wrap_bio``."""
+        made = super().wrap_bio(incoming, outgoing, *args, **more)
+        assert isinstance(made, _Held)
+        made.came, made.goes = incoming, outgoing
+        return made
 
 
 class Session:
@@ -39,6 +59,20 @@ class Session:
         self.is_open = self.is_ended = False
         self.failure: ssl.SSLError | None = None
         self.feed(b"")
+
+    @classmethod
+    def held(cls, tls: ssl.SSLObject) -> Self:
+        """A connection whose handshake somebody else has made, and which that one has let go of.
+
+        Raises:
+            TypeError: its context is none that holds (``HeldContext``).
+        """
+        if not isinstance(tls, _Held):
+            raise TypeError(f"TLS of a {type(tls.context).__name__} cannot be taken over")
+        session = cls.__new__(cls)
+        session._came, session._goes, session.tls = tls.came, tls.goes, tls
+        session.is_open, session.is_ended, session.failure = True, False, None
+        return session
 
     @property
     def asks(self) -> bool:
@@ -109,7 +143,7 @@ class TlsCodec:
         self._inner.untranslatable = told
 
     @property
-    def owed(self) -> bool:
+    def owed(self) -> object:
         """Whether TLS has something to say by itself, such as new keys, or the inner codec has."""
         return self._session.owed or self._inner.owed
 
