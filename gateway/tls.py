@@ -17,6 +17,7 @@ from cryptography import x509
 from broker import secret
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
+from broker.transport.tls.layer import HeldContext
 from gateway.settings.schema import ListenEntry
 
 MINIMUM: Final = ssl.TLSVersion.TLSv1_2
@@ -79,7 +80,7 @@ def load(entry: ListenEntry) -> tuple[ssl.SSLContext, float]:
     """
     if entry.cert is None:
         raise ConfigError(f"{entry.url}: cert is missing, expected a PEM file")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = HeldContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM
     context.set_alpn_protocols(list(PROTOCOLS))
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE

@@ -75,7 +75,8 @@ class StreamLink(ExchangeLink):
     def tell(self, obj: dict[str, Any]) -> None:
         """Keep a control object, as an event named by its type."""
         if self.ended is None:
-            self.outbox.enqueue_form(control_text(obj))
+            text = control_text(obj)
+            self.outbox.enqueue(text, len(text))
             self._news.set()
 
     async def answered(self, count: int) -> list[Message]:
@@ -90,7 +91,9 @@ class StreamLink(ExchangeLink):
     async def texts(self) -> list[bytes]:
         """What waits, in order, as much as one write may hold; [] once the link has ended."""
         while self.ended is None:
-            forms = self.outbox.take(WRITE_BYTES)
+            forms: list[bytes] = self.outbox.oldest(WRITE_BYTES) if self.outbox.queue else []
+            for _ in forms:
+                self.outbox.dequeue()
             gap = self.outbox.take_gap()
             if gap is not None:
                 self.tell(control.gap(*gap))

@@ -3,8 +3,9 @@
 ``frames``    frames as a server sends them (pure)
 ``reader``    a client's bytes to messages and control frames, strictly (pure)
 ``deflate``   messages that are compressed (pure)
+``codec``     both of these, and a subprotocol, as the codec of a stream link
 ``link``      one connection as a link like every other
-``receiving`` what links read into, and who gets it
+``receiving`` how much links read in a turn, and who gets it
 ``outbox``   what waits for a client that does not read, and its policy
 ``handshake`` the opening handshake, and the connection taken over from aiohttp
 ``endpoint``  ``GET /v1/ws``

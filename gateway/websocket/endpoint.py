@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aiohttp import web
 
-from broker.errors import LinkClosed
 from broker.identity import PeerInfo
 from broker.transport.outbox import OutboxLimits
 from gateway.closes import INTERNAL, SHUTDOWN
 from gateway.codecs import CODECS, choose, control, new_codec
 from gateway.principal import Denied
-from gateway.web.admission import Admission, Slot, key_of
+from gateway.web.admission import Admission, key_of
 from gateway.web.errors import Refusal, of_denied
 from gateway.websocket import deflate, handshake
 from gateway.websocket.keepalive import Keepalive
 from gateway.websocket.link import WebSocketLink
 from gateway.websocket.preauth import PreAuthReceiver
+from gateway.websocket.receiving import Turn
 
 if TYPE_CHECKING:
     from broker.transport.link import Options
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
     from gateway.principal import Principal
-    from gateway.web.admission import Pool
+    from gateway.web.admission import Pool, Slot
 
 log = logging.getLogger("headgate")
 
@@ -64,6 +64,7 @@ class Endpoint:
         self.hub = hub
         self.identity = identity
         self.preauth: set[PreAuthReceiver] = set()
+        self._turn = Turn()
         self.admission = Admission(limits) if admission is None else admission
         self.keepalive = Keepalive(limits.ping_s, limits.pong_s, stopped=hub.stopped)
         self._options: dict[str, Options] = {
@@ -116,16 +117,15 @@ class Endpoint:
         if principal is None and refused is None and not _has_control(codec):
             raise Refusal(401, f"{codec.name} has no auth object: bring a credential with the handshake")
         address = self.identity.listeners.client(request).address
-        taken = handshake.take_over(request)
+        taken = handshake.take_over(request, self.admission)
         if taken is not None:  # else the client left while its credential was checked
-            taken.transport.write(handshake.answer(key, codec.name, deflate.AGREED if deflates else ""))
-            link = self._link(taken.transport, codec, address, self._options[policy], deflates)
+            answer = handshake.answer(key, codec.name, deflate.AGREED if deflates else "")
+            link = self._link(taken, codec, address, self._options[policy], deflates, answer)
             try:
                 self._admit(link, address, principal, refused)
             except Exception:
                 log.exception("%s: a fault while opening its session", link.peer.address)
                 link.close_with(INTERNAL)
-            link.begin(taken.tail, full=taken.full)
         return handshake.Switched()
 
     def _codec(self, request: web.Request) -> Codec:
@@ -150,13 +150,20 @@ class Endpoint:
         return "disconnect"
 
     def _link(
-        self, transport: asyncio.Transport, codec: Codec, address: str, options: Options, deflates: bool
+        self,
+        taken: handshake.Taken,
+        codec: Codec,
+        address: str,
+        options: Options,
+        deflates: bool,
+        answer: bytes,
     ) -> WebSocketLink:
         peer = PeerInfo(f"ws://{address}#{next(_numbers)}")
         most = self.hub.settings.limits.preauth_bytes
-        link = WebSocketLink(transport, codec, peer, options, max_bytes=most, deflates=deflates)
+        link = WebSocketLink(
+            taken, self._turn, codec, peer, options, max_bytes=most, deflates=deflates, answer=answer
+        )
         link.reader.setting = "limits.preauth_bytes"
-        link.lingers = functools.partial(self._count, self.admission.strangers, key_of(address))
         link.place = self.keepalive.add(link)
         return link
 
@@ -164,6 +171,7 @@ class Endpoint:
         self, link: WebSocketLink, address: str, principal: Principal | None, refused: Denied | None
     ) -> None:
         """Decide what a fresh link is: a session, a client at the door, or refused."""
+        link.lingers = functools.partial(_count, link.slot, self.admission.strangers, key_of(address))
         if refused is not None:
             link.close_with(refused.close, refused.public)
         elif not self.hub.accepting:  # nobody may wait at a door that ``close`` has been to
@@ -172,16 +180,9 @@ class Endpoint:
             receiver = PreAuthReceiver(self, link, address)
             self.preauth.add(receiver)
             link.start(receiver)
-            self.admission.strangers.enter(receiver.slot, key_of(address))
+            self.admission.strangers.enter(link.slot, key_of(address))
         elif self.enter(link, address, principal):
             link.resume()
-
-    def _count(self, pool: Pool, key: str | None, link: WebSocketLink) -> None:
-        """The link has ended: while its client may still read why, the connection ends for a newer one."""
-        ended = LinkClosed(f"{link.peer.address}: ended for a newer connection")
-        link.slot = Slot(functools.partial(link.abort, ended))
-        if not pool.enter(link.slot, key):
-            link.abort(ended)
 
     def enter(self, link: WebSocketLink, address: str, principal: Principal) -> bool:
         """Make ``link`` a session of ``principal`` and welcome it; False when the hub refused and it was closed."""
@@ -190,7 +191,7 @@ class Endpoint:
         except Denied as denied:
             link.close_with(denied.close, denied.public)
             return False
-        link.lingers = functools.partial(self._count, self.admission.users, principal.name)
+        link.lingers = functools.partial(_count, link.slot, self.admission.users, principal.name)
         link.reader.max_bytes = self.hub.settings.limits.message_bytes
         link.reader.setting = "limits.message_bytes"
         link.receiver = self.hub.receiver(session)
@@ -204,6 +205,12 @@ class Endpoint:
         for receiver in [*self.preauth]:
             receiver.link.close_with(SHUTDOWN)
         await asyncio.gather(*checks, return_exceptions=True)
+
+
+def _count(slot: Slot, pool: Pool, key: str | None) -> None:
+    """A link has ended: while its client may still read why, the connection counts, and ends for a newer one."""
+    if slot.pool is None and not pool.enter(slot, key):
+        slot.abort()
 
 
 def _has_control(codec: Codec) -> bool:

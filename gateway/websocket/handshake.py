@@ -1,21 +1,29 @@
 """The opening handshake of RFC 6455 (section 4.2) on a request that aiohttp parsed, and taking its connection over.
 
-aiohttp's own WebSocket reads through a queue and a task per connection. Here the connection changes its protocol
-instead: aiohttp is told that it is over, lets go of all it kept for it, and the transport lives on with ours.
+aiohttp's own WebSocket reads through a queue and a task per connection. Here aiohttp and the transport of asyncio are
+told that the connection is over, and let go of all they kept for it; it lives on by a second descriptor of its socket.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import os
+import select
+import socket
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiohttp import web
 from websockets.utils import accept_key
 
+from broker.transport.tls.layer import Session
+from gateway.web.acceptor import Accepted
+
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterable
+
+    from gateway.web.admission import Admission, Slot
 
 VERSION: Final = "13"
 
@@ -29,13 +37,15 @@ class NoHandshake(Exception):
 
 
 class Taken(NamedTuple):
-    """A connection that aiohttp has let go of."""
+    """A connection of which nobody else knows any more."""
 
-    transport: asyncio.Transport
+    sock: socket.socket
+    session: Session | None
+    """Its TLS."""
     tail: bytes
     """What was read behind the request."""
-    full: bool
-    """Whether the transport asked to pause writing."""
+    slot: Slot
+    """Where its connection is counted."""
 
 
 def check(request: web.BaseRequest) -> str:
@@ -82,20 +92,51 @@ def answer(key: str, subprotocol: str, extensions: str = "") -> bytes:
     return "\r\n".join((*lines, "", "")).encode()
 
 
-def take_over(request: web.BaseRequest) -> Taken | None:
-    """Take the connection of ``request`` away from aiohttp; None when it is gone already.
+def take_over(request: web.BaseRequest, admission: Admission) -> Taken | None:
+    """Take the connection of ``request``, which ``admission`` counts, from aiohttp; None when it is gone already.
 
     Return ``Switched()`` from the handler right after that, without waiting for anything.
+
+    Raises:
+        NoHandshake: the client has not read the answers to its requests before this one, or no descriptor is left.
     """
     protocol, transport = request.protocol, request.transport
     if transport is None or transport.is_closing():
         return None
+    if transport.get_write_buffer_size() or not _is_writable(transport):
+        raise NoHandshake("a WebSocket begins behind answers that were read")
+    try:
+        sock, session = release(transport)
+    except OSError as error:
+        raise NoHandshake(f"no connection can be kept: {error.strerror}", 503) from error
     tail = _Tail()
     protocol.set_parser(tail)  # type: ignore[arg-type]  # all it needs of a parser is this
-    full = protocol.writing_paused
-    protocol.transport = None  # so that what it does at the end of a connection leaves this one open
+    protocol.transport = None  # it has none any more
     protocol.connection_lost(None)
-    return Taken(transport, bytes(tail.data), full)
+    accepted = Accepted(sock, admission)
+    return Taken(accepted, session, bytes(tail.data), accepted.slot)
+
+
+def release(transport: asyncio.Transport) -> tuple[socket.socket, Session | None]:
+    """Have a transport that has written everything let go of its connection: the socket, and the TLS on it.
+
+    Raises:
+        OSError: no descriptor is left. TypeError: TLS of a foreign context; see ``Session.held``.
+    """
+    tls = transport.get_extra_info("ssl_object")
+    session = None if tls is None else Session.held(tls)
+    sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+    sock.setblocking(False)
+    transport.set_protocol(asyncio.Protocol())  # which hears of the end, and does nothing
+    transport.abort()  # closes its own descriptor
+    return sock, session
+
+
+def _is_writable(transport: asyncio.Transport) -> bool:
+    """Whether the kernel takes something: what TLS has sealed and could not send, its transport does not tell."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 class Switched(web.StreamResponse):

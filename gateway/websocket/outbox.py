@@ -65,10 +65,6 @@ class WebOutbox(Outbox[Any]):
             self._told = None
             told()
 
-    def enqueue_form(self, form: bytes) -> None:
-        """Let a response or control object wait; this may end the link."""
-        self.enqueue(form, len(form))
-
     def enqueue_events(self, form: bytes, count: int, first: int, last: int) -> None:
         """Let ``count`` events wait, or drop them, or end the link."""
         size = len(form)
@@ -81,17 +77,6 @@ class WebOutbox(Outbox[Any]):
         else:
             self.overflow(f"events beyond {self._event_limit} bytes waited for a client that does not read")
 
-    def take(self, limit: int) -> list[bytes]:
-        """The oldest forms, as many as fit into ``limit`` bytes, but at least one; empty when nothing waits."""
-        queue = self.queue
-        forms: list[bytes] = []
-        size = 0
-        while queue and (not forms or size + queue[0][1] <= limit):
-            form = self.dequeue()
-            size += len(form)
-            forms.append(form)
-        return forms
-
     def take_gap(self) -> Gap | None:
         """The gap, once events that follow it are taken again: its notice has to go before them."""
         if self.gap is None or self.event_bytes > self._event_limit // LOW_WATER:
@@ -101,7 +86,6 @@ class WebOutbox(Outbox[Any]):
 
     def overflow(self, reason: str) -> None:
         """The client reads too slowly: end its link with a code that says so."""
-        owner = self._owner
+        if self._owner is not None:
+            self._owner.close_with(SLOW, reason)
         self.discard()
-        if owner is not None:
-            owner.close_with(SLOW, reason)

@@ -9,11 +9,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from broker.awake import Deadline
-from broker.errors import LinkClosed
 from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, BUSY, INTERNAL
 from gateway.codecs.contract import Refused
 from gateway.principal import Denied
-from gateway.web.admission import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +37,7 @@ class PreAuthReceiver:
         slot: among those who have shown none; a newer one may end this, also while a refused client's close lingers.
     """
 
-    __slots__ = ("_address", "_deadline", "_endpoint", "_held", "check", "link", "slot")
+    __slots__ = ("_address", "_cut", "_deadline", "_endpoint", "_held", "check", "link", "slot")
 
     def __init__(self, endpoint: Endpoint, link: WebSocketLink, address: str) -> None:
         self._endpoint = endpoint
@@ -49,7 +47,8 @@ class PreAuthReceiver:
         loop, limit_s = asyncio.get_running_loop(), endpoint.hub.settings.limits.handshake_s
         self._deadline = Deadline(loop, loop.time() + limit_s, limit_s, self._late)
         self.check: asyncio.Task[None] | None = None
-        self.slot = link.slot = Slot(self._give_way)
+        self.slot = link.slot
+        self._cut, self.slot.abort = self.slot.abort, self._give_way
 
     def _late(self) -> None:
         self.link.close_with(AUTH_TIMEOUT)
@@ -86,6 +85,7 @@ class PreAuthReceiver:
         self._deadline.cancel()
         if not self.slot.idle:
             self.slot.set_idle()
+        self.slot.abort = self._cut
         self._held = []
         self._endpoint.preauth.discard(self)
         if self.check is not None and self.check is not asyncio.current_task():
@@ -97,7 +97,7 @@ class PreAuthReceiver:
     def _give_way(self) -> None:
         """End at once, for a newer one: with a word, but without waiting until it is read."""
         self.link.close_with(BUSY)
-        self.link.abort(LinkClosed(f"{self.link.peer.address}: ended for a newer connection"))
+        self._cut()
 
     async def _authenticate(self, token: str) -> None:
         try:
@@ -115,8 +115,8 @@ class PreAuthReceiver:
             return
         self._deadline.cancel()
         self.slot.release()
-        link.slot = None
+        self.slot.abort = self._cut
         self._endpoint.preauth.discard(self)
         held, self._held = self._held, []
-        link.replay(held)
+        link.hand_over(held)
         link.resume()

@@ -3,7 +3,7 @@
 Rules of this file: nothing is allocated on announcement: what is held of an incomplete frame grows as bytes arrive,
 after its length passed the cap. Bytes may be split anywhere. Messages in front of a bad frame are still returned; the
 failure stands in ``failure`` and nothing after it, or after a close frame, is looked at. A few bytes may inflate to
-many, so whoever feeds may say how many at a time (``feed_some``).
+many, so whoever feeds may say how many at a time (``spare``).
 """
 
 # compiled: mypyc
@@ -79,8 +79,8 @@ class Reader:
         setting: what says so, for whoever sends more.
         failure: None, or why reading ended.
         closed: True once a close frame was read.
-        spare: bytes that may be inflated yet; see ``feed_some``.
-        rest: what ``feed_some`` was given and has not looked at.
+        spare: bytes that may be inflated yet; see ``feed``.
+        rest: what ``feed`` was given and has not looked at.
         deaf: nobody wants messages any more: compressed ones are empty from now on and cost nothing.
     """
 
@@ -134,27 +134,25 @@ class Reader:
         """Bytes of the present frame that have not come; 0 between frames, and while its length is not known."""
         return 0 if self._partial is None else self._need - len(self._partial)
 
-    def feed_some(self, data: bytes, spare: int) -> list[tuple[int, bytes]]:
-        """As ``feed``, until ``spare`` bytes are inflated, the last message whole; ``rest`` is for the next time.
-
-        With no spare nothing is looked at; who is deaf needs none.
-        """
-        if self.rest:
-            data, self.rest = self.rest + data, b""
-        self.spare = UNBOUND if self.deaf else spare
-        if self.spare <= 0:
-            self.rest = data
-            return []
-        return self.feed(data)
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+    def feed(self, data: bytes, spare: int = UNBOUND) -> list[tuple[int, bytes]]:
         """Return what ``data`` completes, in order, as (opcode, payload): TEXT and BINARY are whole messages.
 
         Never raises: see ``failure``. Payloads of TEXT are valid UTF-8, those of CLOSE are empty or a valid code and
         reason.
+
+        Args:
+            data: what came, wherever it was cut.
+            spare: so many bytes may be inflated, the last message whole; ``rest`` is for the next time. With none,
+                nothing is looked at; who is deaf needs none.
         """
         out: list[tuple[int, bytes]] = []
+        self.spare = UNBOUND if self.deaf else spare
         if self.failure is not None or self.closed:
+            return out
+        if self.rest:
+            data, self.rest = self.rest + data, b""
+        if self.spare <= 0:
+            self.rest = data
             return out
         try:
             pos = 0

@@ -1,11 +1,9 @@
-"""The receive buffer that WebSocket links share: how much each read takes, and which link gets it."""
+"""How much the WebSocket links of a loop read in a turn of it, and who goes on in a later one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakKeyDictionary
 
 from broker.transport.link import Receiver
 
@@ -13,14 +11,10 @@ if TYPE_CHECKING:
     from broker.wire.message import Message
     from gateway.websocket.link import WebSocketLink
 
-READ_BYTES: Final = 128 << 10
-"""One read at most, as on UNIX sockets: of a large message, which costs little but its bytes."""
 TURN_BYTES: Final = 16 << 10
 """What a turn of the loop takes in small messages before others get their part: some 150 calls, 5 ms ..."""
 SHORT_BYTES: Final = 2 << 10
 """... and what each link may read after that in the same turn."""
-
-_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, ReadBuffer] = WeakKeyDictionary()
 
 
 class WebReceiver(Receiver, Protocol):
@@ -33,61 +27,51 @@ class WebReceiver(Receiver, Protocol):
         """A request of the client that is none, in order with its messages: what could be read of it, and why not."""
 
 
-class ReadBuffer:
-    """The receive buffer that all links of a loop share: links keep only their partial frames.
+class Turn:
+    """What the links of a loop have read in its present turn.
 
-    What is inflated counts in the turn as what is read does. Whoever has more waits, one link behind the other, and is
-    not read meanwhile: it goes on at the beginning of a later turn.
+    What is inflated counts as what is read does. Whoever has more waits, one link behind the other, and is not read
+    meanwhile: it goes on at the beginning of a later turn.
+
+    Attributes:
+        taken: bytes that were read or inflated in it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._whole = memoryview(bytearray(READ_BYTES))
-        self._turn, self._short = self._whole[:TURN_BYTES], self._whole[:SHORT_BYTES]
-        self._taken = 0
-        self._late: deque[WebSocketLink] = deque()
+    def __init__(self) -> None:
+        self.taken = 0
+        self._is_over = True
+        self._late: dict[WebSocketLink, None] = {}
 
-    def room(self, missing: int) -> memoryview:
-        """Where the next read of a link goes, of whose present message ``missing`` bytes have not come."""
-        if missing >= TURN_BYTES:
-            return self._whole
-        return self._turn if self._taken < TURN_BYTES else self._short
-
-    def take(self, count: int) -> bytes:
-        """The bytes of a read."""
-        if not self._taken:
-            self._loop.call_soon(self._begin)
-        self._taken += count
-        return bytes(self._whole[:count])
+    def read_bytes(self, missing: int) -> int:
+        """What a link may read of whose present message ``missing`` bytes have not come; 0: as much as there is."""
+        if self._is_over:
+            self._start()
+        if missing >= TURN_BYTES:  # of a large message, which costs little but its bytes
+            return 0
+        return TURN_BYTES if self.taken < TURN_BYTES else SHORT_BYTES
 
     @property
     def spare(self) -> int:
         """How many bytes may be inflated yet in this turn; 0 and less: none."""
-        return TURN_BYTES - self._taken
-
-    def made(self, count: int) -> None:
-        """So many bytes more are to be handled in this turn."""
-        if not self._taken and count:
-            self._loop.call_soon(self._begin)
-        self._taken += count
+        return TURN_BYTES - self.taken
 
     def later(self, link: WebSocketLink) -> None:
-        """``link`` goes on when it is its turn."""
-        self._late.append(link)
-        if not self._taken:
-            self.made(1)  # for the turn to come at all
+        """``link`` goes on when it is its turn; harmless twice."""
+        self._late[link] = None
+        self._start()
 
-    def _begin(self) -> None:
-        self._taken = 0
+    def _start(self) -> None:
+        if self._is_over:
+            self._is_over = False
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        self.taken = 0
+        self._is_over = True
         late = self._late
         while late and self.spare > 0:
-            late.popleft().continue_reading()
-
-
-def shared_buffer() -> ReadBuffer:
-    """The buffer of the running loop."""
-    loop = asyncio.get_running_loop()
-    buffer = _buffers.get(loop)
-    if buffer is None:
-        buffer = _buffers[loop] = ReadBuffer(loop)
-    return buffer
+            link = next(iter(late))
+            del late[link]
+            link.continue_reading()
+        if late:
+            self._start()

@@ -18,9 +18,12 @@ from broker.identity import PeerInfo
 from broker.schemes import TlsOptions
 from broker.transport import websocket
 from broker.transport.link import Accept, Link, Listener, Options
-from broker.transport.tls.certificates import server_context
+from broker.transport.tls.layer import HeldContext
 from gateway.codecs import new_codec
+from gateway.web.admission import Slot
+from gateway.websocket.handshake import Taken, release
 from gateway.websocket.link import WebSocketLink
+from gateway.websocket.receiving import Turn
 
 HEAD_BYTES = 8192
 WELCOME: dict[str, object] = {"type": "welcome", "session": "00000000", "limits": {}, "expires": None}
@@ -53,7 +56,8 @@ class Upgrade(asyncio.Protocol):
             self.transport.close()
             return
         self.listener.strangers.discard(self.transport)
-        self.upgrade(fields, tail)
+        # not now: a transport may have something of its own to write behind this
+        asyncio.get_running_loop().call_soon(self.upgrade, fields, tail)
 
     def upgrade(self, fields: dict[str, str], tail: bytes) -> None:
         options = self.listener.options
@@ -69,21 +73,24 @@ class Upgrade(asyncio.Protocol):
             self.transport.close()
             return
         accept = accept_key(fields["sec-websocket-key"]).encode()
-        self.transport.write(
+        answer = (
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Protocol: flux.v1\r\nSec-WebSocket-Accept: %b\r\n\r\n" % accept
         )
         max_bytes = options.max_bytes(peer)
         codec = new_codec("flux.v1", max_bytes)
-        link = WebSocketLink(self.transport, codec, peer, options, max_bytes=max_bytes)
+        taken = Taken(*release(self.transport), tail, Slot(lambda: None))
+        link = WebSocketLink(
+            taken, self.listener.turn, codec, peer, options, max_bytes=max_bytes, answer=answer
+        )
         link.tell(WELCOME)
         self.listener.accept(link)
-        link.begin(tail)
 
 
 class UpgradeListener(Listener):
     def __init__(self, accept: Accept, options: Options, context: ssl.SSLContext | None) -> None:
         self.accept, self.options, self.context = accept, options, context
+        self.turn = Turn()
         self.strangers: set[asyncio.Transport] = set()
 
     async def open(self, uri: str) -> UpgradeListener:
@@ -116,9 +123,10 @@ class WebSocketPair:
     capabilities = websocket.transport.capabilities
 
     def __init__(self, settings: TlsOptions | None = None) -> None:
-        self.context = settings and server_context(settings)
-        if self.context is not None:
-            self.context.verify_mode = ssl.CERT_NONE
+        self.context = None
+        if settings is not None:
+            self.context = HeldContext(ssl.PROTOCOL_TLS_SERVER)
+            self.context.load_cert_chain(settings.cert, settings.key)
 
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
         return await UpgradeListener(accept, options, self.context).open(uri)

@@ -57,6 +57,7 @@ ENTRIES = {
     "gateway/identity/keys.py": "keys",
     "gateway/identity/proxyheader.py": "proxy-header",
     "gateway/settings/reading.py": "gateway-toml",
+    "gateway/websocket/codec.py": "websocket",
     "gateway/websocket/reader.py": "websocket",
 }
 """Files that turn bytes of others into something -> the target that reaches them."""

@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.utils import CryptographyDeprecationWarning
@@ -32,6 +34,7 @@ from gateway.identity.origin import normal
 from gateway.identity.proxies import Networks, forwarded_for, host_name, is_local_host
 from gateway.identity.proxyheader import SIGNATURE, Header
 from gateway.principal import Denied
+from gateway.websocket.codec import ServerCodec
 from gateway.websocket.reader import Reader
 from tests.fuzz import mutate
 from tests.fuzz.entries.packing import pack, unpack
@@ -58,7 +61,24 @@ def websocket(data: bytes) -> bool:
         found += cut.feed(piece)
         assert cut.pending_bytes <= MAX_BYTES + 14 + len(piece)
     assert (found, cut.failure, cut.pending_bytes) == (expected, whole.failure, whole.pending_bytes)
+    _websocket_server(data)
     return bool(expected)
+
+
+def _websocket_server(data: bytes) -> None:
+    """The same as messages: the same ones, pongs, and end."""
+    turn: Any = SimpleNamespace(taken=0)
+    whole, cut = (
+        ServerCodec(new_codec(binary.NAME, MAX_BYTES), Reader(MAX_BYTES), b"", turn, None) for _ in range(2)
+    )
+    expected, found = whole.feed(data), []
+    for piece in mutate.pieces(data, Random(zlib.crc32(data))):
+        if cut.failure is None:
+            found += cut.feed(piece)
+    told = [[each.text if isinstance(each, Refused) else each for each in one] for one in (expected, found)]
+    assert told[0] == told[1]
+    ends = [(repr(each.failure), each.code, each.goodbye("")) for each in (whole, cut)]
+    assert ends[0] == ends[1]
 
 
 def websocket_seeds() -> list[bytes]:

@@ -48,7 +48,6 @@ def test_a_method_is_there_and_takes_what_it_took(file, owner, name, parameters)
     ("owner", "name"),
     [
         (BaseProtocol, "transport"),
-        (BaseProtocol, "writing_paused"),
         (BaseProtocol, "_loop"),
         (web.RequestHandler, "peername"),
     ],

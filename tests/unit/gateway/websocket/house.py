@@ -26,6 +26,10 @@ PATIENCE_S = 40.0
 """How long a test waits for what must happen; spent on failure only."""
 SMALL_BUFFER = 4096
 """Socket buffers of both sides, so that little is under way when one stops reading."""
+LARGE = b"0123456789abcdef" * (1 << 18)
+"""More than the kernel takes for who does not read."""
+STUCK_BYTES = 2000
+"""What has to wait in an outbox, at least, for nothing of it to leave in the next moment."""
 ALICE = Principal("alice", 1001, Role.USER, "token", "token:1")
 
 
@@ -191,14 +195,13 @@ class House:
         peer = await self.connect(subprotocol, **more)
         peer.writer.transport.pause_reading()
         link = self.hub.opened[-1].link
-        sock = link._transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
+        link._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
         for _ in range(1000):
             link.tell({"type": "filler", "text": "x" * 1000})
             link.flush()
-            if link._full:
+            if link.outbox.queued_bytes > STUCK_BYTES:
                 await asyncio.sleep(0.005)  # what the kernel still takes on to the other end makes room again
-            if link._full:
+            if link.outbox.queued_bytes > STUCK_BYTES:
                 return peer, link
         raise AssertionError("the kernel takes everything")
 
@@ -208,6 +211,16 @@ class House:
                 return
             await asyncio.sleep(0.002)
         raise AssertionError("it did not happen in time")
+
+
+def is_full(link) -> bool:
+    """Whether something waits for the kernel to take it."""
+    return link.outbox.queue is not None
+
+
+def is_gone(link) -> bool:
+    """Whether the connection is closed on our side."""
+    return link._sock.fileno() < 0
 
 
 class Peer:
@@ -302,6 +315,7 @@ async def house(serve, *, tls=None, hub=None, identity=None, deflates=False, **l
     app = web.Application()
     app.router.add_get("/v1/ws", endpoint.handle)
     app.router.add_get("/hello", _hello)
+    app.router.add_get("/large", _large)
     server = await serve(app, ssl=tls and tls[0], access_log=None)
     one = House(hub, identity, endpoint, server, tls and tls[1])
     try:
@@ -313,6 +327,10 @@ async def house(serve, *, tls=None, hub=None, identity=None, deflates=False, **l
         for writer in one.writers:
             writer.transport.abort()
         await asyncio.sleep(0)
+
+
+async def _large(_request) -> web.Response:
+    return web.Response(body=LARGE)
 
 
 async def _hello(_request) -> web.Response:

@@ -17,7 +17,7 @@ from gateway.identity.hook import Verdict
 from gateway.websocket import deflate
 from gateway.websocket.frames import BINARY, PING, TEXT, frame, head
 from gateway.websocket.reader import MESSAGE_BYTES, Reader
-from gateway.websocket.receiving import TURN_BYTES
+from gateway.websocket.receiving import TURN_BYTES, Turn
 from tests.live.gateways import live, run
 from tests.tables import for_each
 from tests.unit.gateway.websocket.house import flux
@@ -125,10 +125,10 @@ def test_so_much_is_inflated_at_a_time(split):
     texts, data = numbered(20, 1000)
     reader, found = Reader(1 << 20, inflates=True), []
     for at in range(0, len(data), split):
-        found += reader.feed_some(data[at : at + split], 0)
+        found += reader.feed(data[at : at + split], 0)
         assert found == []
     while reader.rest:
-        part = reader.feed_some(b"", 2500)
+        part = reader.feed(b"", 2500)
         assert sum(len(payload) for _, payload in part) <= 3000 + len(b"?")
         found += part
     assert [payload for kind, payload in found if kind == BINARY] == texts
@@ -140,9 +140,9 @@ def test_so_much_is_inflated_at_a_time(split):
 def test_short_messages_take_their_part_and_who_is_deaf_inflates_nothing():
     _texts, data = numbered(50, 2)
     reader = Reader(1 << 20, inflates=True)
-    assert len(reader.feed_some(data, 10 * MESSAGE_BYTES)) == 10
+    assert len(reader.feed(data, 10 * MESSAGE_BYTES)) == 10
     reader.deaf = True
-    rest = reader.feed_some(b"", 0)
+    rest = reader.feed(b"", 0)
     assert [payload for kind, payload in rest if kind == BINARY] == [b""] * 40
     assert reader.closed
 
@@ -332,3 +332,22 @@ def test_a_bomb_from_a_live_client_ends_its_connection_alone():
                 assert await other.size() == 1
 
     run(work)
+
+
+async def test_who_waits_goes_on_though_nobody_else_reads():
+    """A turn may be used up by one who has nothing more to come: the next one comes all the same."""
+    turn, went_on = Turn(), []
+
+    class Waiting:
+        def __init__(self, number):
+            self.number = number
+
+        def continue_reading(self):
+            went_on.append(self.number)
+            turn.taken += TURN_BYTES
+
+    for number in range(3):
+        turn.later(Waiting(number))
+    for count in range(1, 4):
+        await asyncio.sleep(0)
+        assert went_on == [*range(count)]

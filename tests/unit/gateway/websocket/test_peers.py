@@ -8,12 +8,14 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
+from broker.errors import LinkEnded
+from broker.transport.tls.layer import HeldContext
 from broker.wire.framing import Splitter
 from broker.wire.message import event, request
 from gateway.closes import SHUTDOWN
 from gateway.events.run import Run
 from tests.unit.gateway.identity.authority import Authority
-from tests.unit.gateway.websocket.house import masked
+from tests.unit.gateway.websocket.house import LARGE, is_gone, masked, request_head
 
 BINARY, CLOSE, PING = 2, 8, 9
 
@@ -24,7 +26,7 @@ def contexts(tmp_path_factory):
     place, authority = tmp_path_factory.mktemp("tls"), Authority()
     authority.server(place / "server.pem")
     authority.save(place / "ca.pem")
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server = HeldContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(place / "server.pem")
     return server, ssl.create_default_context(cafile=str(place / "ca.pem"))
 
@@ -33,7 +35,11 @@ def flux(size=3, tag=7) -> bytes:
     return request("echo", b"x" * size + b"\0", matchtag=tag).framed()
 
 
-async def test_over_tls(open_house, contexts):
+@pytest.mark.interpreter
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_over_tls(open_house, contexts, monkeypatch, version):
+    """The session goes on in our hands: with what was read behind the handshake, and to both goodbyes."""
+    monkeypatch.setattr(contexts[1], "maximum_version", version)
     house = await open_house(tls=contexts)
     peer = await house.connect(behind=masked(BINARY, flux()))
     assert (await peer.frame())[0] == 0x82
@@ -45,6 +51,29 @@ async def test_over_tls(open_house, contexts):
     assert await peer.frame() == (0x8A, b"beat")
     assert await peer.frame() == (0x88, b"\x03\xe8")
     assert await peer.ended()
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_an_answer_that_was_not_read_is_not_lost_for_an_upgrade(open_house, contexts, secure):
+    """Who asks for both at once gets the answer whole, and behind it a refusal, or the WebSocket where it was read."""
+    house = await open_house(tls=contexts if secure else None)
+    peer = await house.raw()
+    peer.writer.transport.pause_reading()
+    peer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" + request_head(Authorization="Bearer good"))
+    await asyncio.sleep(0.05)
+    peer.read_again()
+    await peer.head()
+    assert await peer.reader.readexactly(len(LARGE)) == LARGE
+    assert (await peer.head()).startswith((b"HTTP/1.1 101 ", b"HTTP/1.1 400 "))
+
+
+async def test_a_goodbye_of_tls_alone_ends_the_link(open_house, contexts):
+    house = await open_house(tls=contexts)
+    peer = await house.connect()
+    peer.writer.transport.close()
+    await house.until(lambda: house.hub.opened[0].ends)
+    assert isinstance(house.hub.opened[0].ends[0], LinkEnded)
+    assert is_gone(house.hub.opened[0].link)
 
 
 async def test_pressure_over_tls(open_house, contexts):
@@ -109,4 +138,4 @@ async def test_the_websockets_library(open_house, contexts, secure):
             await client.recv()
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (SHUTDOWN, "restarting")
         await client.wait_closed()
-    await house.until(lambda: house.hub.opened[0].link._transport is None)
+    await house.until(lambda: is_gone(house.hub.opened[0].link))
