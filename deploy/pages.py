@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cli import completion, main, options, verbs
 from broker.identity import Role
+from broker.node.attributes import configuration
 from broker.services.dispatch import BuiltIn
 from broker.services.registry import built_in
+from broker.services.service import Services
+from broker.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,8 +148,9 @@ ABOUT_COMMON = "Where a service below has a method of the same name, that one an
 
 def services() -> str:
     """The page of the built-in services: who may call each method, and the first paragraph of its docstring."""
-    broker: Any = SimpleNamespace(rank=0, size=1, now=float, attributes={}, tree_parent=int)
-    every = sorted(built_in(broker), key=lambda service: service.name)
+    config = configuration(Settings())
+    broker: Any = SimpleNamespace(rank=0, size=1, config=config, attributes={}, tree_parent=int)
+    every = sorted(Services(broker, built_in()), key=lambda service: service.name)
     parts = [ABOUT_SERVICES, "## Every service", ABOUT_COMMON]
     parts.append(_table("SERVICE", BuiltIn(every[0], broker, 0).common()))
     for service in every:

@@ -7,22 +7,22 @@ everything in its place.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from broker.endings import FAILED
 from broker.errors import ConfigError
 from broker.exposition import PageListener, Sample, render
 from broker.identity import PeerInfo
 from broker.memory import Trim
 from broker.node import drain
-from broker.node.attributes import STDERR_SEVERITY, configuration, initial, seconds
+from broker.node.attributes import initial
 from broker.node.broker import Broker
 from broker.node.client_admission import ClientAdmission, access_of
-from broker.node.context import context_of
+from broker.node.context import Leave, NodeContext, ReadAgain
 from broker.node.curve_keys import CurveKeys
 from broker.node.descriptors import allowed
 from broker.node.keepalive import Keepalives
@@ -45,6 +45,7 @@ from broker.routing.topology import Topology, parse
 from broker.schemes import capabilities_of
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
+from broker.services.service import Services
 from broker.settings import HostEntry, Settings
 from broker.transport.leaving import all_left
 from broker.transport.link import Options
@@ -58,7 +59,6 @@ log = logging.getLogger("headgate")
 LEAVE_S: Final = 0.25
 """How long a broker that ends waits for peers that have not taken their last messages."""
 
-TORPID_MAX_S = 86400.0
 SWEEP_S = 1.0
 """How often stalled readers, quiet links and the total of open calls are looked at."""
 
@@ -68,6 +68,8 @@ class Node:
 
     Args:
         settings: as of ``Settings.at_rank``: rank and local_uri are filled in.
+        leave: how this process is left, where the node may have that done.
+        reload: has the settings read again (see ``Reload``); None: they are not.
 
     Raises:
         ConfigError: what the settings ask for cannot be done here.
@@ -78,8 +80,11 @@ class Node:
         made_rundir: whether the directory of sockets was made by this process.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, *, leave: Leave | None = None, reload: ReadAgain | None = None
+    ) -> None:
         self.settings = settings
+        self._leave = leave
         self.rank = settings.broker.rank or 0
         self.topology = topology_of(settings)
         self.owner = os.getuid()
@@ -106,7 +111,6 @@ class Node:
         self.made_rundir = False
         self.client_admissions: list[ClientAdmission] = []
         self.client_admission = self._client_admission(self.options)
-        self.must_exit: Callable[[str], object] = _log_only
         config = overlay_config(
             settings, self.topology, self.rank, self.options, self.curve_keys, self._refused
         )
@@ -119,39 +123,29 @@ class Node:
             self.owner,
             lambda: self.overlay.contact_uri,
         )
-        self.context = context_of(
+        self.context = NodeContext(
             self.broker,
             self.overlay,
             self.lifecycle,
-            owner=self.owner,
-            config=dict(configuration(settings)),
+            settings=settings,
             attributes=attributes,
-            apply_attribute=self._apply,
             journal=self.capture,
             metrics=lambda: render(samples(self)),
+            leave=leave,
+            reload=reload,
         )
         self.state_follower = StateFollower(self.context, self.overlay, self.lifecycle)
-        self.dispatcher = Dispatcher(self.context, limits.service_tasks_max)
+        self.services = Services(self.context, built_in())
+        self.dispatcher = Dispatcher(self.context, self.services, limits.service_tasks_max)
+        for service in self.services:
+            self.broker.router.services.add(service.name.encode(), self.broker.own)
+        self.broker.deliver = self.dispatcher.deliver
+        self.context.on_event("heartbeat.pulse", lambda _pulse: self.overlay.pulse())
         self.listeners = Listeners()
         self._metrics: PageListener | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._renewing: asyncio.TimerHandle | None = None
         self.broker.pressure.on_shared = self._renew_later
-        self._add_services()
-
-    def _add_services(self) -> None:
-        section = self.settings.broker
-        self.dispatcher.add(
-            built_in(
-                self.context,
-                log_entries=section.log_ring_entries,
-                heartbeat_period_s=section.heartbeat_period_s,
-            )
-        )
-        for service in self.dispatcher.services():
-            self.broker.router.services.add(service.name.encode(), self.broker.own)
-        self.broker.deliver = self.dispatcher.deliver
-        self.context.on_event("heartbeat.pulse", lambda _pulse: self.overlay.pulse())
 
     # -- up and down ---------------------------------------------------------------------------
 
@@ -289,7 +283,7 @@ class Node:
         return Hooks(
             joined=self._joined,
             parent_lost=self._parent_lost,
-            must_exit=self._must_exit,
+            must_exit=self.must_exit,
             status_changed=self._status_changed,
             child_changed=self._child_changed,
             refused=self._refused,
@@ -302,9 +296,6 @@ class Node:
     def _parent_lost(self, _reason: str) -> None:
         self.state_follower.parent_lost()
 
-    def _must_exit(self, reason: str) -> None:
-        self.must_exit(reason)
-
     def _status_changed(self, status: str) -> None:
         self.state_follower.subtree_changed(status)
         self.context.tree_changed()
@@ -312,36 +303,18 @@ class Node:
     def _child_changed(self, _rank: int, _status: str, _torpid: bool) -> None:
         self.context.tree_changed()
 
-    def _apply(self, name: str, value: str) -> int:
-        """``attr.set`` of an attribute that something here obeys; returns an errno."""
-        if name in ("tbon.torpid_min", "tbon.torpid_max"):
-            return self._set_torpid(name, seconds(value))
-        if name in ("log-stderr-level", "log-level"):
-            levels = [level for level, number in STDERR_SEVERITY.items() if str(number) == value]
-            if not levels:
-                return errno.EINVAL
-            log.setLevel(levels[0].upper())
-        return 0
-
-    def _set_torpid(self, name: str, value_s: float | None) -> int:
-        """The range is that of the settings of these names."""
-        least_s = 0.1 if name == "tbon.torpid_min" else 0.0
-        if value_s is None or not least_s <= value_s <= TORPID_MAX_S:
-            return errno.EINVAL
-        if name == "tbon.torpid_min":
-            self.overlay.set_torpid_min(value_s)
+    def must_exit(self, reason: str) -> None:
+        """Leave with an exit code that has a supervisor start this broker again."""
+        if self._leave is None:
+            log.error(
+                "would exit: %s", reason
+            )  # nobody runs this node as a process: there is nothing to exit
         else:
-            self.overlay.set_torpid_max(value_s)
-        return 0
+            self._leave(reason, FAILED)
 
     def parent_entry(self) -> HostEntry | None:
         """What ``[[hosts]]`` says about our parent; None at rank 0."""
         return parent_entry(self.settings, self.topology, self.rank)
-
-
-def _log_only(reason: str) -> None:
-    """Nobody runs this node as a process: there is nothing to exit."""
-    log.error("would exit: %s", reason)
 
 
 def _capture(broker: Broker, settings: Settings) -> Capture | None:

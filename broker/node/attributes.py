@@ -12,17 +12,13 @@ from broker import __version__
 from broker.node.drain import children_s
 from broker.routing.topology import NO_PARENT, Topology
 from broker.secret import masked
+from broker.services.attr import IMMUTABLE, SETTABLE
 from broker.services.log import FORWARD_LEVEL
 from broker.settings import Settings, shown
 from broker.transport.sockets import PROBING
 
-IMMUTABLE = 1
-"""Flag of an attribute that clients may remember."""
-
 STDERR_SEVERITY = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """``broker.log_level`` as the RFC 5424 severity that ``log-stderr-level`` shows."""
-SETTABLE = 2
-"""Flag of an attribute that ``attr.set`` may change."""
 
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

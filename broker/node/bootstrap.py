@@ -8,11 +8,9 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 
 from broker import loglines, memory, supervision
-from broker.endings import FAILED, OK, attended
-from broker.errors import ConfigError
+from broker.endings import OK, attended
 from broker.node import drain
 from broker.node.assembly import Node
 from broker.node.logring import RingHandler
@@ -63,26 +61,25 @@ async def _serve(
     beside: Beside | None,
     reread: Reread | None = None,
 ) -> int:
-    node = Node(settings)
-    keep_log(node)
     leave = asyncio.Event()
     outcome: list[int] = [OK]
 
     def leave_with(reason: str, code: int = OK) -> None:
         if not leave.is_set():
-            log.info("rank %d leaves: %s", node.rank, reason)
+            log.info("rank %d leaves: %s", settings.broker.rank, reason)
             outcome[0] = code
             leave.set()
 
-    node.state_follower.on_leave = leave_with
-    node.context.on_leave = leave_with
-    node.must_exit = lambda reason: leave_with(reason, FAILED)
+    async def reload_now() -> None:  # ``reload`` is made of the node, whose service asks for this
+        await reload.now()
+
+    node = Node(settings, leave=leave_with, reload=reload_now if reread is not None else None)
+    keep_log(node)
     task = asyncio.current_task()
     assert task is not None
     _on_signals(leave, leave_with, task)
     if reread is not None:
         reload = Reload(node, reread)
-        node.context.on_reload = partial(_reload, node, reload)
         _on_hangup(reload, leave_with)
     reporter = StatusReporter(node)
     supervision.watch(asyncio.get_running_loop().call_later)
@@ -121,9 +118,7 @@ async def _leave(node: Node, company: contextlib.AsyncExitStack) -> None:
 
 def keep_log(node: Node) -> None:
     """Let the broker's own lines be read through its service ``log``."""
-    for service in node.dispatcher.services():
-        if isinstance(service, Log):
-            log.addHandler(RingHandler(service.note))
+    log.addHandler(RingHandler(node.services.find(Log).note))
 
 
 def _on_signals(leave: asyncio.Event, leave_with: Callable[[str], None], task: asyncio.Task[int]) -> None:
@@ -134,20 +129,6 @@ def _on_signals(leave: asyncio.Event, leave_with: Callable[[str], None], task: a
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled, number.name)
-
-
-def _reload(node: Node, reload: Reload, told: Callable[[str], None]) -> None:
-    """Read the settings again and tell what is wrong with them, "" where nothing is."""
-
-    async def work() -> None:
-        try:
-            await reload.now()
-        except ConfigError as error:
-            told(str(error))
-        else:
-            told("")
-
-    node.context.spawn("reload", work())
 
 
 def _on_hangup(reload: Reload, leave_with: Callable[[str], None]) -> None:

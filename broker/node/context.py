@@ -1,153 +1,294 @@
-"""Fills ``broker.services.context.Context``, the broker as its services see it, with what the rooms of this node do."""
+"""The broker as its services see it: ``broker.services.context.Context``, done by the rooms of this node."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from broker.endings import OK
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.node import figures
+from broker.node.attributes import STDERR_SEVERITY, Attributes, configuration, seconds
 from broker.node.tracing import Tracing
 from broker.routing.port import CLIENT, Port
 from broker.routing.recording import record_refused
-from broker.services.context import Context, JournalControl, Sender
+from broker.services.context import Call, Context, JournalControl, OnEvent, OnResponse, Sender, Watcher
+from broker.settings import Settings
+from broker.tasks import Tasks
 from broker.wire.message import NORESPONSE, Message, response
 from broker.wire.parts import part_data
+from broker.wire.topic import is_reserved
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker
     from broker.node.lifecycle import Lifecycle
     from broker.node.overlay.overlay import Overlay
 
+log = logging.getLogger("headgate")
 
-def context_of(
-    broker: Broker,
-    overlay: Overlay,
-    lifecycle: Lifecycle,
-    *,
-    owner: int,
-    config: Mapping[str, Any],
-    attributes: Mapping[str, tuple[str | Callable[[], str], int]],
-    apply_attribute: Callable[[str, str], int],
-    journal: JournalControl | None,
-    metrics: Callable[[], str],
-) -> Context:
-    """One broker as its services see it; the rest of the arguments are fields of the same name."""
-    router, tracing = broker.router, Tracing(broker)
-    context = Context(
-        rank=router.rank,
-        size=router.topology.size,
-        owner=owner,
-        cred=broker.own.cred,
-        uuid=lambda: router.uuid,
-        config=config,
-        attributes=attributes,
-        apply_attribute=apply_attribute,
-        journal=journal,
-        respond=partial(_respond, broker),
-        refused=partial(record_refused, router),
-        publish=partial(_publish, broker),
-        call=broker.calls.call,
-        sender_of=router.port_of,
-        subscribe=partial(_subscribe, broker),
-        unsubscribe=lambda sender, prefix: router.events.unsubscribe(_port(sender), prefix),
-        add_service=partial(_add_service, broker),
-        remove_service=partial(_remove_service, broker),
-        on_provided=partial(setattr, router.services, "on_client"),
-        on_unregistered=partial(setattr, router, "elsewhere"),
-        watch_links=tracing.watch_links,
-        watch_services=tracing.watch_services,
-        disconnect_client=partial(_disconnect_client, broker),
-        links=lambda: [figures.describe(port) for port in router.ports if port.link is not None],
-        tree_children=router.topology.children,
-        tree_parent=router.topology.parent,
-        subtree_status=overlay.subtree_status,
-        status_since=overlay.status_since,
-        child_health=overlay.child_health,
-        disconnect_child=overlay.disconnect_child,
-        state=lambda: (lifecycle.state, lifecycle.in_state_s()),
-        on_state=lifecycle.watchers.append,
-        traffic=partial(figures.traffic, broker),
-        users=partial(figures.users, broker),
-        call_stats=partial(figures.calls, broker),
-        metrics=metrics,
-        clear_traffic=partial(_clear_traffic, broker),
-        subscribe_own=partial(router.events.subscribe, broker.own),
-    )
-    broker.observe = context.published
-    return context
+TORPID_MAX_S: Final = 86400.0
+
+Leave = Callable[[str, int], object]
+"""Has the process of a broker drain and leave: the reason, and the exit code."""
+ReadAgain = Callable[[], Awaitable[None]]
+"""Reads the settings again and takes them; raises ConfigError, and nothing has changed."""
 
 
-def _respond(broker: Broker, request: Message, payload: bytes | None, errnum: int, always: bool) -> None:
-    unwanted = request.flags & NORESPONSE
-    if always or not unwanted:
-        cred = broker.own.cred
+class NodeContext(Context):
+    """One broker for its services.
+
+    Args:
+        broker, overlay, lifecycle: the rooms that do what is asked.
+        settings: what ``config`` shows at first; who reads them again sets it anew.
+        attributes, journal: see ``Context``.
+        metrics: gives all figures as text.
+        leave: how this process is left; None: the program that runs the broker did not say.
+        reload: reads the settings again; None: nobody said where from.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        overlay: Overlay,
+        lifecycle: Lifecycle,
+        *,
+        settings: Settings,
+        attributes: Attributes,
+        journal: JournalControl | None,
+        metrics: Callable[[], str],
+        leave: Leave | None = None,
+        reload: ReadAgain | None = None,
+    ) -> None:
+        self.rank = broker.router.rank
+        self.size = broker.router.topology.size
+        self.cred = broker.own.cred
+        self.config = configuration(settings)
+        self.attributes = attributes
+        self.journal = journal
+        self._broker = broker
+        self._router = broker.router
+        self._overlay = overlay
+        self._lifecycle = lifecycle
+        self._tracing = Tracing(broker)
+        self._metrics = metrics
+        self._leave = leave
+        self._reload = reload
+        self._handlers: list[tuple[bytes, OnEvent]] = []
+        self._tree_watchers: list[Callable[[], None]] = []
+        self._tasks = Tasks()
+        broker.observe = self._published
+
+    @property
+    def uuid(self) -> str:
+        return self._router.uuid
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def respond(self, request: Message, payload: bytes | None, errnum: int, always: bool) -> None:
+        unwanted = request.flags & NORESPONSE
+        if unwanted and not always:
+            return
+        cred = self.cred
         answer = response(request, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask)
         if unwanted:
             answer.set_flags(answer.flags & ~NORESPONSE)
-        broker.respond(answer)
+        self._broker.respond(answer)
 
+    def record_refusal(self, request: Message, errnum: int) -> None:
+        record_refused(self._router, request, errnum)
 
-def _publish(broker: Broker, message: Message) -> int:
-    if broker.router.rank != 0:
-        raise ProtocolError("events are published by rank 0 only")
-    topic_max, events = broker.router.topic_max_bytes, broker.router.events
-    topic, payload = bytes(part_data(message.topic_part) or b""), message.payload
-    error = None
-    if len(topic) > topic_max:
-        error = RpcError(errno.EPROTO, f"topic above {topic_max} bytes")
-    elif payload is not None and not message.rolemask & Role.OWNER and len(payload) > events.guest_max:
-        text = f"an event of {len(payload)} bytes: limits.guest_event_bytes are {events.guest_max}"
-        error = RpcError(errno.EMSGSIZE, text)
-    if error is not None:
-        events.stats.refused(topic, error.errno, str(error), message.userid)
-        raise error
-    return broker.publish(message)
+    def publish(self, message: Message) -> int:
+        if self.rank != 0:
+            raise ProtocolError("events are published by rank 0 only")
+        topic_max, events = self._router.topic_max_bytes, self._router.events
+        topic, payload = bytes(part_data(message.topic_part) or b""), message.payload
+        error = None
+        if len(topic) > topic_max:
+            error = RpcError(errno.EPROTO, f"topic above {topic_max} bytes")
+        elif payload is not None and not message.rolemask & Role.OWNER and len(payload) > events.guest_max:
+            text = f"an event of {len(payload)} bytes: limits.guest_event_bytes are {events.guest_max}"
+            error = RpcError(errno.EMSGSIZE, text)
+        if error is not None:
+            events.stats.refused(topic, error.errno, str(error), message.userid)
+            raise error
+        return self._broker.publish(message)
 
+    def call(
+        self,
+        topic: str,
+        payload: bytes | None,
+        on_response: OnResponse | None,
+        *,
+        nodeid: int,
+        flags: int = 0,
+    ) -> Call:
+        return self._broker.calls.call(topic, payload, on_response, nodeid=nodeid, flags=flags)
 
-def _subscribe(broker: Broker, sender: Sender, prefix: bytes) -> int:
-    port, router = _port(sender), broker.router
-    if prefix not in port.subscriptions:
-        router.users.refuse_more(port.user, "subscriptions")
-    return router.events.subscribe(port, prefix)
+    def on_event(self, prefix: str, handler: OnEvent) -> None:
+        self._handlers.append((prefix.encode(), handler))
+        self._router.events.subscribe(self._broker.own, prefix.encode())
 
+    def _published(self, message: Message) -> None:
+        """An event that somebody here has subscribed to passes."""
+        topic = (message.topic or "").encode()
+        if is_reserved(topic, message.rolemask):
+            return  # another instance's broker let it pass
+        for prefix, handler in self._handlers:
+            if topic.startswith(prefix):
+                handler(message)
 
-def _add_service(broker: Broker, sender: Sender, name: bytes) -> int:
-    """A paused caller that becomes a provider is read again."""
-    port = _port(sender)
-    broker.router.users.refuse_more(port.user, "services")
-    errnum = broker.router.services.add(name, port)
-    if not errnum:
-        broker.router.invalidate()
-        broker.pressure.became_provider(port)
-    return errnum
+    # -- links ---------------------------------------------------------------------------------
 
+    def sender_of(self, request: Message) -> Sender | None:
+        return self._router.port_of(request)
 
-def _remove_service(broker: Broker, sender: Sender, name: bytes) -> int:
-    """Calls that it still owes stay open."""
-    errnum = broker.router.services.remove(name, _port(sender))
-    if not errnum:
-        broker.router.invalidate()
-    return errnum
+    def subscribe(self, sender: Sender, prefix: bytes) -> int:
+        port = _port(sender)
+        if prefix not in port.subscriptions:  # once more of the same prefix is a count, and takes no room
+            self._router.users.refuse_more(port.user, "subscriptions")
+        return self._router.events.subscribe(port, prefix)
 
+    def unsubscribe(self, sender: Sender, prefix: bytes) -> int:
+        return self._router.events.unsubscribe(_port(sender), prefix)
 
-def _disconnect_client(broker: Broker, uuid: str, reason: str) -> int:
-    for port in broker.router.ports:
-        if port.uuid == uuid and port.kind == CLIENT and port.link is not None:
-            port.link.close(reason)
-            return 0
-    return errno.ENOENT
+    def add_service(self, sender: Sender, name: bytes) -> int:
+        port = _port(sender)
+        self._router.users.refuse_more(port.user, "services")
+        errnum = self._router.services.add(name, port)
+        if not errnum:
+            self._router.invalidate()
+            self._broker.pressure.became_provider(
+                port
+            )  # a provider is never paused, or those it owes would wait
+        return errnum
 
+    def remove_service(self, sender: Sender, name: bytes) -> int:
+        errnum = self._router.services.remove(name, _port(sender))
+        if not errnum:
+            self._router.invalidate()
+        return errnum
 
-def _clear_traffic(broker: Broker) -> None:
-    router = broker.router
-    router.tally.clear()
-    router.call_stats.clear()
-    router.events.stats.clear()
-    router.invalidate()
+    def on_provided(self, callback: Callable[[str, bool], None]) -> None:
+        self._router.services.on_client = callback
+
+    def on_unregistered(self, find: Callable[[str], str]) -> None:
+        self._router.find_elsewhere = find
+
+    def watch_links(self, watcher: Watcher | None, clients: bool) -> None:
+        self._tracing.watch_links(watcher, clients)
+
+    def watch_services(self, watcher: Watcher | None) -> None:
+        self._tracing.watch_services(watcher)
+
+    def disconnect_client(self, uuid: str, reason: str) -> int:
+        for port in self._router.ports:
+            if port.uuid == uuid and port.kind == CLIENT and port.link is not None:
+                port.link.close(reason)
+                return 0
+        return errno.ENOENT
+
+    def links(self) -> Sequence[Mapping[str, Any]]:
+        return [figures.describe(port) for port in self._router.ports if port.link is not None]
+
+    # -- the tree ------------------------------------------------------------------------------
+
+    def tree_children(self, rank: int) -> Sequence[int]:
+        return self._router.topology.children(rank)
+
+    def tree_parent(self, rank: int) -> int:
+        return self._router.topology.parent(rank)
+
+    def subtree_status(self) -> str:
+        return self._overlay.subtree_status()
+
+    def status_since(self) -> float:
+        return self._overlay.status_since()
+
+    def child_health(self) -> Sequence[Mapping[str, Any]]:
+        return self._overlay.child_health()
+
+    def disconnect_child(self, rank: int, reason: str) -> int:
+        return self._overlay.disconnect_child(rank, reason)
+
+    def on_tree_change(self, callback: Callable[[], None]) -> None:
+        self._tree_watchers.append(callback)
+
+    def tree_changed(self) -> None:
+        """For the node: something in our part of the tree changed."""
+        for callback in list(self._tree_watchers):
+            callback()
+
+    def state(self) -> tuple[str, float]:
+        return self._lifecycle.state, self._lifecycle.in_state_s()
+
+    def on_state(self, callback: Callable[[str], None]) -> None:
+        self._lifecycle.watchers.append(callback)
+
+    # -- figures -------------------------------------------------------------------------------
+
+    def traffic(self) -> Mapping[str, Any]:
+        return figures.traffic(self._broker)
+
+    def clear_traffic(self) -> None:
+        self._router.tally.clear()
+        self._router.call_stats.clear()
+        self._router.events.stats.clear()
+        self._router.invalidate()  # decisions hold the counts of their methods
+
+    def users(self) -> Mapping[str, Any]:
+        return figures.users(self._broker)
+
+    def call_stats(self, errors: bool) -> Mapping[str, Any]:
+        return figures.calls(self._broker, errors)
+
+    def metrics(self) -> str:
+        return self._metrics()
+
+    # -- this process --------------------------------------------------------------------------
+
+    def apply_attribute(self, name: str, value: str) -> int:
+        if name in ("tbon.torpid_min", "tbon.torpid_max"):
+            return self._set_torpid(name, seconds(value))
+        if name in ("log-stderr-level", "log-level"):
+            levels = [level for level, number in STDERR_SEVERITY.items() if str(number) == value]
+            if not levels:
+                return errno.EINVAL
+            log.setLevel(levels[0].upper())
+        return 0
+
+    def _set_torpid(self, name: str, value_s: float | None) -> int:
+        """The range is that of the settings of these names."""
+        least_s = 0.1 if name == "tbon.torpid_min" else 0.0
+        if value_s is None or not least_s <= value_s <= TORPID_MAX_S:
+            return errno.EINVAL
+        if name == "tbon.torpid_min":
+            self._overlay.set_torpid_min(value_s)
+        else:
+            self._overlay.set_torpid_max(value_s)
+        return 0
+
+    def leave(self, reason: str) -> int:
+        if self._leave is None:
+            return errno.ENOSYS
+        # the answer to who asked for this is queued after we return, and leaves first
+        asyncio.get_running_loop().call_soon(self._leave, reason, OK)
+        return 0
+
+    async def reload(self) -> None:
+        if self._reload is None:
+            raise RpcError(errno.ENOSYS, "this broker was started without a file to read again")
+        await self._reload()
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.spawn(name, work)
+
+    async def stop(self) -> None:
+        """For the node: cancel every task and wait for it."""
+        await self._tasks.stop()
 
 
 def _port(sender: Sender) -> Port:

@@ -163,7 +163,7 @@ class Reload:
                 made=node.made_rundir,
                 guests=plan.settings.access.allow_guest_user,
             )
-        node.context.config = dict(configuration(plan.settings))
+        node.context.config = configuration(plan.settings)
         for tell in node.reloaded:
             tell(plan.settings)
         left = f"; {ended} link{'s' * (ended != 1)} ended" if ended else ""

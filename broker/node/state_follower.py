@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable
 from typing import Final
 
 from broker.errors import ProtocolError
@@ -29,18 +28,13 @@ _ENDS: Final = (errno.ENODATA, errno.EHOSTUNREACH)
 
 
 class StateFollower:
-    """Moves one broker's lifecycle on.
-
-    Attributes:
-        on_leave: called once when the parent's state says that the instance is going down.
-    """
+    """Moves one broker's lifecycle on."""
 
     def __init__(self, context: Context, overlay: Overlay, lifecycle: Lifecycle) -> None:
         self._context = context
         self._overlay = overlay
         self._lifecycle = lifecycle
         self._monitor: Call | None = None
-        self.on_leave: Callable[[str], None] | None = None
 
     def begin(self) -> None:
         """The doors are open, the parent is not reached yet."""
@@ -83,5 +77,5 @@ class StateFollower:
             return
         if number == RUN:
             self._lifecycle.enter("run")
-        elif isinstance(number, int) and number >= CLEANUP and self.on_leave is not None:
-            self.on_leave("the instance is shutting down")
+        elif isinstance(number, int) and number >= CLEANUP:
+            self._context.leave("the instance is shutting down")

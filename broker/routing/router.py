@@ -110,8 +110,8 @@ class Router:
         self.events: Events = Events(
             rank, stamp, self.tally, EventStats(self.call_stats), topic_max_bytes, guest_event_bytes
         )
-        self.elsewhere: Callable[[str], str] | None = None
-        """``elsewhere(topic)``: where its service is instead, for people; "" when nobody knows."""
+        self.find_elsewhere: Callable[[str], str] | None = None
+        """(topic) -> where its service is instead, for people; "" when nobody knows."""
         self.parent: Port | None = None
         self.children: dict[int, Port] = {}
         self.ports: set[Port] = {own}
@@ -290,7 +290,7 @@ class Router:
     def unregistered(self, port: Port, message: Message, topic: bytes) -> None:
         """Answer ENOSYS with the deployed text, and behind it where the service is, if that is known."""
         name = topic.decode("utf-8", "replace")
-        where = self.elsewhere(name) if self.elsewhere is not None else ""
+        where = self.find_elsewhere(name) if self.find_elsewhere is not None else ""
         text = f"No service matching {name} is registered"
         self.answer(port, message, errno.ENOSYS, f"{text} here: {where}" if where else text)
 

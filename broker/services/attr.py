@@ -13,7 +13,7 @@ from typing import Final
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.serving.request import Request
 
 IMMUTABLE: Final = 1
@@ -35,8 +35,8 @@ class Attr(Service):
 
     name = "attr"
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
         self._table: dict[str, tuple[Value, int]] = dict(context.attributes)
 
     def read(self, name: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.services.wings import WINGS, Figures, Wings
 from broker.serving.request import LATER, Later, Request
 
@@ -20,8 +20,8 @@ class BrokerSelf(Service):
 
     name = "broker"
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
         self._wings = Wings(context)
 
     @method("stats-get", allow=Role.USER)

@@ -10,10 +10,10 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RpcError
+from broker.errors import ConfigError, RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.services.streams import Streams
 from broker.serving.request import LATER, Later, Request
 
@@ -23,8 +23,8 @@ class Config(Service):
 
     name = "config"
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
         self._readers: Streams[None] = Streams()
 
     @method("get", allow=Role.USER)
@@ -40,16 +40,19 @@ class Config(Service):
         as deployed: the others have files of their own.
         """
         self._only_root()
-        if self.context.on_reload is None:
-            raise RpcError(errno.ENOSYS, "this broker was started without a file to read again")
 
-        def told(wrong: str) -> None:
-            if wrong:
-                request.respond_error(errno.EINVAL, "; ".join(wrong.splitlines()))
+        async def work() -> None:
+            try:
+                await self.context.reload()
+            except RpcError as error:
+                request.respond_error(error.errno, str(error))
+            except ConfigError as error:
+                request.respond_error(errno.EINVAL, "; ".join(str(error).splitlines()))
             else:
                 request.respond()
 
-        self.context.on_reload(told)
+        # a task of the broker's own, which goes on when the sender is gone: no reload stops halfway
+        self.context.spawn(request.topic, work())
         return LATER
 
     @method("load")

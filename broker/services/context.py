@@ -1,28 +1,18 @@
 """What a built-in service may ask of the broker that runs it.
 
-Services see a Context and nothing else of the broker: no transport, no router. ``broker.node.context`` fills it with
-what its rooms do; tests have an object with the same names.
+Services see a ``Context`` and nothing else of the broker: no transport, no router. ``broker.node.context`` has the one
+class that implements it. Time and timers are the event loop's own, and log lines go to the logger ``headgate``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import logging
-import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker.identity import Credentials
-from broker.tasks import Tasks
 from broker.wire.message import Message
-from broker.wire.topic import is_reserved
-
-log = logging.getLogger("headgate")
-
-LEVELS: Final = (50, 50, 50, 40, 30, 25, 20, 10)
-"""RFC 5424 severity -> level of the standard library's logging."""
 
 
 class Sender(Protocol):
@@ -70,21 +60,6 @@ OnResponse = Callable[[Message], None]
 OnEvent = Callable[[Message], None]
 
 
-class MakeCall(Protocol):
-    """Sends a request of the broker's own."""
-
-    def __call__(
-        self,
-        topic: str,
-        payload: bytes | None,
-        on_response: OnResponse | None,
-        *,
-        nodeid: int,
-        flags: int = 0,
-    ) -> Call:
-        """``on_response`` gets every response; None sets NORESPONSE."""
-
-
 class Denial(NamedTuple):
     """A message that was refused before it reached the broker: what its journal says of it."""
 
@@ -125,186 +100,218 @@ class JournalControl(Protocol):
         """Record a message that somebody in front of the broker refused; nothing while it is off."""
 
 
-@dataclass(kw_only=True, eq=False)
-class Context:
-    """The broker as its services see it; everything happens on its event loop."""
+class Context(ABC):
+    """The broker as its services see it; everything happens on its event loop.
+
+    Attributes:
+        rank, size: of this broker, and of the instance.
+        cred: what the broker's own messages carry.
+        config: the configuration as ``config.get`` shows it: JSON-ready, without secrets. Deployed children read it,
+            too, and refuse what they do not know inside tables of theirs: such a table (``access``) holds deployed
+            names only (``allow-guest-user``), what is ours stands under ``headgate``.
+        attributes: at start: name -> (value or a function giving it, flags). Flags: 1 never changes, so clients keep
+            it; 2 ``attr.set`` may change it.
+        journal: None where none is configured.
+    """
 
     rank: int
     size: int
-    owner: int
-    """Uid of the instance owner."""
     cred: Credentials
-    """What the broker's own messages carry."""
-    uuid: Callable[[], str]
-    """This incarnation's uuid (36 characters)."""
     config: Mapping[str, Any]
-    """The configuration as ``config.get`` shows it: JSON-ready, without secrets.
-
-    Deployed children read it, too, and refuse what they do not know inside tables of theirs: such a table (``access``)
-    holds deployed names only (``allow-guest-user``), what is ours stands under ``headgate``.
-    """
     attributes: Mapping[str, tuple[str | Callable[[], str], int]]
-    """Attributes at start: name -> (value or a function giving it, flags).
-
-    Flags: 1 never changes, so clients keep it; 2 ``attr.set`` may change it.
-    """
-    apply_attribute: Callable[[str, str], int]
-    """``attr.set`` gave a name (flag 2) a new value: act on it; a nonzero errno refuses it."""
     journal: JournalControl | None
-    """None where none is configured."""
-    on_leave: Callable[[str], None] | None = None
-    """Drains and leaves, as at SIGTERM, for a reason; None: the program that runs the broker did not say how."""
 
-    on_reload: Callable[[Callable[[str], None]], None] | None = None
-    """Reads the configuration again, as at SIGHUP, and calls back with what is wrong with it, "" when it was taken.
-    None: nobody said where from."""
+    @property
+    @abstractmethod
+    def uuid(self) -> str:
+        """This incarnation's uuid (36 characters)."""
 
-    # -- messages
+    # -- messages ------------------------------------------------------------------------------
 
-    respond: Callable[[Message, bytes | None, int, bool], None]
-    """``respond(request, payload, errnum, always)`` queues a response with the broker's credentials.
+    @abstractmethod
+    def respond(self, request: Message, payload: bytes | None, errnum: int, always: bool) -> None:
+        """Queue a response with the broker's credentials.
 
-    Nothing is sent when NORESPONSE is set, unless ``always``: then it is sent with that flag cleared, as deployed
-    brokers answer ``event.subscribe``.
-    """
-    refused: Callable[[Message, int], None]
-    """A delivered request's sender may not ask for that, says the errno: for the journal, nothing is sent."""
-    publish: Callable[[Message], int]
-    """Number and distribute an event; rank 0 only. Returns its sequence.
+        Nothing is sent when NORESPONSE is set, unless ``always``: then it is sent with that flag cleared, as deployed
+        brokers answer ``event.subscribe``.
+        """
 
-    Raises ProtocolError: this is not rank 0. RpcError: EPROTO, the topic is too long; EMSGSIZE, a guest's event is.
-    """
-    call: MakeCall
+    @abstractmethod
+    def record_refusal(self, request: Message, errnum: int) -> None:
+        """Have the journal know that the sender of a delivered request may not ask for that; nothing is sent."""
 
-    # -- links
+    @abstractmethod
+    def publish(self, message: Message) -> int:
+        """Number and distribute an event; rank 0 only. Returns its sequence.
 
-    sender_of: Callable[[Message], Sender | None]
-    """The link a delivered request came in by; None when it is gone."""
-    subscribe: Callable[[Sender, bytes], int]
-    """Subscribe a client to a prefix; returns an errno, 0 for done."""
-    unsubscribe: Callable[[Sender, bytes], int]
-    """Take one subscription of a client back; returns an errno."""
-    add_service: Callable[[Sender, bytes], int]
-    """Register a client as provider of a name; returns an errno."""
-    remove_service: Callable[[Sender, bytes], int]
-    """Take a registration back; returns an errno."""
-    on_provided: Callable[[Callable[[str, bool], None]], None]
-    """Have a callback told the name of each service that a client begins (True) or ceases to provide."""
-    on_unregistered: Callable[[Callable[[str], str]], None]
-    """Have a function say where the service of a topic is instead, for the text of an ENOSYS; "" for nothing."""
-    watch_links: Callable[[Watcher | None, bool], None]
-    """Have a watcher, instead of any before it, told of what passes the links of the tree and, when True, of clients;
-    None: nobody looks on, which costs nothing.
+        Raises:
+            ProtocolError: this is not rank 0.
+            RpcError: EPROTO, the topic is too long; EMSGSIZE, a guest's event is.
+        """
 
-    It is called after the message has left, so that its own work is in no time it is told of.
-    """
-    watch_services: Callable[[Watcher | None], None]
-    """The same of the messages that built-in services get and send."""
-    disconnect_client: Callable[[str, str], int]
-    """Close the link of the client with this uuid, for a reason; returns an errno."""
-    links: Callable[[], Sequence[Mapping[str, Any]]]
-    """Per attached link, JSON-ready: name, uuid, kind (client, child, parent), userid, pid (or -1), services,
-    pending (its own open calls), received, sent (messages), queued (messages in its outbox), and more.
-    """
+    @abstractmethod
+    def call(
+        self,
+        topic: str,
+        payload: bytes | None,
+        on_response: OnResponse | None,
+        *,
+        nodeid: int,
+        flags: int = 0,
+    ) -> Call:
+        """Send a request of the broker's own; ``on_response`` gets every response, None sets NORESPONSE."""
 
-    # -- the tree
-
-    tree_children: Callable[[int], Sequence[int]]
-    """Ranks of the children of a rank."""
-    tree_parent: Callable[[int], int]
-    """Rank of the parent of a rank, which is one of this instance; -1 for the root."""
-    subtree_status: Callable[[], str]
-    """full, partial, degraded, lost or offline (this broker and everything below)."""
-    status_since: Callable[[], float]
-    """Seconds since ``subtree_status`` last changed."""
-    child_health: Callable[[], Sequence[Mapping[str, Any]]]
-    """Per child: rank, status, duration (seconds), torpid (bool) and, if there is one, error (text)."""
-    disconnect_child: Callable[[int, str], int]
-    """Tell the child subtree that holds a rank to leave, for a reason; returns an errno."""
-    state: Callable[[], tuple[str, float]]
-    """Name of the lifecycle state (``init``, ``quorum``, ``run``, ``cleanup`` ...), seconds since it began."""
-    on_state: Callable[[Callable[[str], None]], None]
-    """Have a callback called with each new state's name."""
-
-    # -- figures
-
-    traffic: Callable[[], Mapping[str, Any]]
-    """Counts: {"rx": {"request", "response", "event", "control"}, "tx": {...}, "drops", "connects", ...}.
-
-    ``rx`` came in, from links or from this broker's own services; ``tx`` was passed on or made here, an event once per
-    receiver; ``connects`` are the clients that were attached so far.
-    """
-    users: Callable[[], Mapping[str, Any]]
-    """What the links of each user hold together, and what a guest may hold: see ``broker.users``."""
-    call_stats: Callable[[bool], Mapping[str, Any]]
-    """Rate, errors and duration of the clients' calls by method, with the newest errors (True) or without: see
-    ``broker.calls``.
-    """
-    metrics: Callable[[], str]
-    """All figures in the Prometheus text format."""
-    clear_traffic: Callable[[], None]
-    """Start the counts again."""
-
-    subscribe_own: Callable[[bytes], object]
-    """Have events under a prefix handed to ``published``."""
-    _handlers: list[tuple[bytes, OnEvent]] = field(default_factory=list, init=False)
-    _tree_watchers: list[Callable[[], None]] = field(default_factory=list, init=False)
-    _tasks: Tasks = field(default_factory=Tasks, init=False)
-
-    # -- time, tasks and the log
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return asyncio.get_running_loop().time()
-
-    def wall(self) -> float:
-        """Wall clock, seconds since 1970."""
-        return time.time()
-
-    def after(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call ``callback`` once after ``seconds``."""
-        return asyncio.get_running_loop().call_later(seconds, callback)
-
-    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` as a task that ends with the broker at the latest."""
-        return self._tasks.spawn(name, work)
-
-    async def stop(self) -> None:
-        """Cancel every task and wait for it."""
-        await self._tasks.stop()
-
-    def log(self, severity: int, text: str) -> None:
-        """Log a line of the broker's own (RFC 5424 severity, 0 emergency to 7 debug)."""
-        log.log(LEVELS[severity & 7], "%s", text)
-
-    def leave(self, reason: str) -> int:
-        """Drain and leave once what runs now has been answered; returns an errno, ENOSYS without ``on_leave``."""
-        if self.on_leave is None:
-            return errno.ENOSYS
-        asyncio.get_running_loop().call_soon(self.on_leave, reason)
-        return 0
-
-    # -- what the broker tells
-
+    @abstractmethod
     def on_event(self, prefix: str, handler: OnEvent) -> None:
         """Have ``handler`` called with every event under ``prefix`` that passes this broker, and is whose it says."""
-        self._handlers.append((prefix.encode(), handler))
-        self.subscribe_own(prefix.encode())
 
-    def published(self, message: Message) -> None:
-        """For the broker: an event that somebody here has subscribed to passes."""
-        topic = (message.topic or "").encode()
-        if is_reserved(topic, message.rolemask):
-            return  # another instance's broker let it pass
-        for prefix, handler in self._handlers:
-            if topic.startswith(prefix):
-                handler(message)
+    # -- links ---------------------------------------------------------------------------------
 
+    @abstractmethod
+    def sender_of(self, request: Message) -> Sender | None:
+        """The link a delivered request came in by; None when it is gone."""
+
+    @abstractmethod
+    def subscribe(self, sender: Sender, prefix: bytes) -> int:
+        """Subscribe a client to a prefix; returns an errno, 0 for done.
+
+        Raises:
+            RpcError: EAGAIN, its user has as many subscriptions as a user may have.
+        """
+
+    @abstractmethod
+    def unsubscribe(self, sender: Sender, prefix: bytes) -> int:
+        """Take one subscription of a client back; returns an errno."""
+
+    @abstractmethod
+    def add_service(self, sender: Sender, name: bytes) -> int:
+        """Register a client as provider of a name; returns an errno.
+
+        Raises:
+            RpcError: EAGAIN, its user has as many services as a user may have.
+        """
+
+    @abstractmethod
+    def remove_service(self, sender: Sender, name: bytes) -> int:
+        """Take a registration back; calls that the client still owes stay open. Returns an errno."""
+
+    @abstractmethod
+    def on_provided(self, callback: Callable[[str, bool], None]) -> None:
+        """Have one callback told the name of each service that a client begins (True) or ceases to provide."""
+
+    @abstractmethod
+    def on_unregistered(self, find: Callable[[str], str]) -> None:
+        """Have one function say where the service of a topic is instead, for the text of an ENOSYS; "" for nothing."""
+
+    @abstractmethod
+    def watch_links(self, watcher: Watcher | None, clients: bool) -> None:
+        """Have a watcher, instead of any before it, told of what passes the links of the tree and, when True, of
+        clients; None: nobody looks on, which costs nothing.
+
+        It is called after the message has left, so that its own work is in no time it is told of.
+        """
+
+    @abstractmethod
+    def watch_services(self, watcher: Watcher | None) -> None:
+        """The same of the messages that built-in services get and send."""
+
+    @abstractmethod
+    def disconnect_client(self, uuid: str, reason: str) -> int:
+        """Close the link of the client with this uuid, for a reason; returns an errno."""
+
+    @abstractmethod
+    def links(self) -> Sequence[Mapping[str, Any]]:
+        """Per attached link, JSON-ready: name, uuid, kind (client, child, parent), userid, pid (or -1), services,
+        pending (its own open calls), received, sent (messages), queued (messages in its outbox), and more.
+        """
+
+    # -- the tree ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def tree_children(self, rank: int) -> Sequence[int]:
+        """Ranks of the children of a rank."""
+
+    @abstractmethod
+    def tree_parent(self, rank: int) -> int:
+        """Rank of the parent of a rank, which is one of this instance; -1 for the root."""
+
+    @abstractmethod
+    def subtree_status(self) -> str:
+        """full, partial, degraded, lost or offline (this broker and everything below)."""
+
+    @abstractmethod
+    def status_since(self) -> float:
+        """Seconds since ``subtree_status`` last changed."""
+
+    @abstractmethod
+    def child_health(self) -> Sequence[Mapping[str, Any]]:
+        """Per child: rank, status, duration (seconds), torpid (bool) and, if there is one, error (text)."""
+
+    @abstractmethod
+    def disconnect_child(self, rank: int, reason: str) -> int:
+        """Tell the child subtree that holds a rank to leave, for a reason; returns an errno."""
+
+    @abstractmethod
     def on_tree_change(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called after each change of ``subtree_status`` or of a child's status or torpor."""
-        self._tree_watchers.append(callback)
 
-    def tree_changed(self) -> None:
-        """For the overlay: something in our part of the tree changed."""
-        for callback in list(self._tree_watchers):
-            callback()
+    @abstractmethod
+    def state(self) -> tuple[str, float]:
+        """Name of the lifecycle state (``init``, ``quorum``, ``run``, ``cleanup`` ...), seconds since it began."""
+
+    @abstractmethod
+    def on_state(self, callback: Callable[[str], None]) -> None:
+        """Have a callback called with each new state's name."""
+
+    # -- figures -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def traffic(self) -> Mapping[str, Any]:
+        """Counts: {"rx": {"request", "response", "event", "control"}, "tx": {...}, "drops", "connects", ...}.
+
+        ``rx`` came in, from links or from this broker's own services; ``tx`` was passed on or made here, an event once
+        per receiver; ``connects`` are the clients that were attached so far.
+        """
+
+    @abstractmethod
+    def clear_traffic(self) -> None:
+        """Start the counts again."""
+
+    @abstractmethod
+    def users(self) -> Mapping[str, Any]:
+        """What the links of each user hold together, and what a guest may hold: see ``broker.users``."""
+
+    @abstractmethod
+    def call_stats(self, errors: bool) -> Mapping[str, Any]:
+        """Rate, errors and duration of the clients' calls by method, with the newest errors (True) or without: see
+        ``broker.calls``.
+        """
+
+    @abstractmethod
+    def metrics(self) -> str:
+        """All figures in the Prometheus text format."""
+
+    # -- this process --------------------------------------------------------------------------
+
+    @abstractmethod
+    def apply_attribute(self, name: str, value: str) -> int:
+        """Act on the new value that ``attr.set`` gives an attribute (flag 2); a nonzero errno refuses it."""
+
+    @abstractmethod
+    def leave(self, reason: str) -> int:
+        """Drain and leave as at SIGTERM, once what runs now has been answered; returns an errno, ENOSYS where the
+        program that runs the broker has not said how.
+        """
+
+    @abstractmethod
+    async def reload(self) -> None:
+        """Read the configuration again, as at SIGHUP.
+
+        Raises:
+            RpcError: ENOSYS, nobody said where from.
+            ConfigError: what is wrong with it; nothing has changed.
+        """
+
+    @abstractmethod
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` as a task that ends with the broker at the latest."""

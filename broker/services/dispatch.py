@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import resource
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import Service
+from broker.services.service import Service, Services
 from broker.serving.method import Method
 from broker.serving.request import LATER, Later, Request
 from broker.serving.runner import Runner
 from broker.wire.message import Message
 from broker.wire.parts import encode_part
 from broker.wire.payload import encode_text
+
+log = logging.getLogger("headgate")
 
 
 class BuiltIn(Runner):
@@ -47,12 +50,12 @@ class BuiltIn(Runner):
         """As ``failure_of``; a mistake of ours is logged."""
         errnum, text = failure_of(error)
         if errnum == errno.EIO:
-            self._context.log(3, f"{request.topic}: {type(error).__name__}: {error}")
+            log.error("%s: %s: %s", request.topic, type(error).__name__, error)
         return errnum, text
 
     def denied(self, request: Request) -> None:
         """Tell the journal."""
-        self._context.refused(request.message, errno.EPERM)
+        self._context.record_refusal(request.message, errno.EPERM)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task that ends with the broker at the latest."""
@@ -82,7 +85,7 @@ class BuiltIn(Runner):
         message = request.message
         hops = [route.decode("utf-8", "replace")[:8] for route in reversed(message.routes)]
         return request.json() | {
-            "route": "!".join([*hops, self._context.uuid()[:8]]),
+            "route": "!".join([*hops, self._context.uuid[:8]]),
             "userid": message.userid,
             "rolemask": message.rolemask,
             "rank": self._context.rank,
@@ -124,20 +127,18 @@ class Dispatcher:
 
     Args:
         context: what handlers get.
+        services: whose names must still be registered with the router.
         tasks_max: asynchronous handlers running at once per service; beyond it a request is answered EAGAIN.
     """
 
-    def __init__(self, context: Context, tasks_max: int = 256) -> None:
+    def __init__(self, context: Context, services: Services, tasks_max: int = 256) -> None:
         self._context = context
-        self._tasks_max = tasks_max
+        self._services = services
         self._methods: dict[bytes, tuple[BuiltIn, Method]] = {}
         self._common: dict[bytes, tuple[BuiltIn, Method]] = {}
         self._runners: dict[str, BuiltIn] = {}
-
-    def add(self, services: Iterable[Service]) -> None:
-        """Take services into the table; their names must still be registered with the router."""
         for service in services:
-            runner = self._runners[service.name] = BuiltIn(service, self._context, self._tasks_max)
+            runner = self._runners[service.name] = BuiltIn(service, context, tasks_max)
             for table, methods in (
                 (self._methods, service.methods()),
                 (self._common, runner.common()),
@@ -146,19 +147,17 @@ class Dispatcher:
                     table[encode_part(f"{service.name}.{name}".encode())] = (runner, method)
 
     def start(self) -> None:
-        """Start every service, in the order they were added."""
-        for service in list(self.services()):
+        """Start every service, in the order in which they were made."""
+        now = asyncio.get_running_loop().time()
+        for service in self._services:
+            service.last_used = now
             service.start()
-
-    def services(self) -> Iterable[Service]:
-        """All services."""
-        return [runner.service for runner in self._runners.values()]
 
     def deliver(self, message: Message) -> None:
         """Handle one request; never raises for what a peer sent."""
         found = self._methods.get(message.topic_part)
         if found is not None:
-            found[0].service.last_used = self._context.now()
+            found[0].service.last_used = asyncio.get_running_loop().time()
         else:
             found = self._common.get(message.topic_part)
         if found is not None:

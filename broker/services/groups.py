@@ -6,6 +6,7 @@ that many changes travel as one. Rank 0 knows all and answers. A broker that joi
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -15,7 +16,7 @@ from broker.identity import Role
 from broker.services import idset
 from broker.services.context import Context
 from broker.services.overlay import GONE
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.services.streams import Streams
 from broker.serving.request import Request
 from broker.wire.message import UPSTREAM
@@ -36,8 +37,8 @@ class Groups(Service):
 
     name = "groups"
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
         self._members: dict[str, set[int]] = {}
         self._joined: dict[bytes, set[str]] = {}
         self._watchers: Streams[str] = Streams()
@@ -137,7 +138,7 @@ class Groups(Service):
     def _gather(self) -> None:
         if not self._gathering:
             self._gathering = True
-            self.context.after(GATHER_S, self._tell)
+            asyncio.get_running_loop().call_later(GATHER_S, self._tell)
 
     def _tell(self) -> None:
         """Tell the parent, or who watches at rank 0, what has changed since last time."""

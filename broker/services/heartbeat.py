@@ -5,11 +5,12 @@ Deployed brokers and libflux take it as their clock for keepalives and housekeep
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.services.context import Context
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.serving.request import Request
 from broker.wire.message import Message, event
 
@@ -19,16 +20,15 @@ TOPIC: Final = "heartbeat.pulse"
 class Heartbeat(Service):
     """Publishes the pulse at rank 0 and counts it everywhere.
 
-    Args:
-        context: the broker.
-        period: seconds between two pulses.
+    Attributes:
+        period: seconds between two pulses (``broker.heartbeat_period_s``).
     """
 
     name = "heartbeat"
 
-    def __init__(self, context: Context, period: float = 2.0) -> None:
-        super().__init__(context)
-        self.period: float = period
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
+        self.period: float = context.config["headgate"]["broker"]["heartbeat_period_s"]
         self._count = 0
         self._due = 0.0
 
@@ -36,16 +36,16 @@ class Heartbeat(Service):
         """Listen, and at rank 0 begin to beat."""
         self.context.on_event(TOPIC, self._heard)
         if self.context.rank == 0:
-            self._due = self.context.now()
+            self._due = asyncio.get_running_loop().time()
             self._schedule()
 
     def _schedule(self) -> None:
         """The next beat, on a fixed grid; beats that a busy broker missed are not made up for."""
-        now = self.context.now()
+        loop = asyncio.get_running_loop()
         self._due += self.period
-        if self._due <= now:
-            self._due = now + self.period
-        self.context.after(self._due - now, self._beat)
+        if self._due <= loop.time():
+            self._due = loop.time() + self.period
+        loop.call_at(self._due, self._beat)
 
     def _beat(self) -> None:
         self._schedule()

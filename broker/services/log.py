@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.services.context import Context
 from broker.services.ring import Entry, Ring, compose, parse
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.services.streams import Streams
 from broker.serving.request import LATER, Later, Request
 from broker.wire.message import MATCHTAG_NONE, UPSTREAM
@@ -26,10 +27,7 @@ FORWARD_LEVEL: Final = 3
 class Log(Service):
     """Takes log entries and shows them.
 
-    Args:
-        context: the broker.
-        entries: how many the ring holds; 0 keeps none.
-        forward_level: least severe entries sent to rank 0, as a severity; -1 sends none.
+    The ring holds ``broker.log_ring_entries``; 0 keeps none.
 
     Attributes:
         watchers: told of each entry that is shown here.
@@ -37,18 +35,16 @@ class Log(Service):
 
     name = "log"
 
-    def __init__(self, context: Context, entries: int = 1024, forward_level: int = FORWARD_LEVEL) -> None:
-        super().__init__(context)
-        self.forward_level: int = forward_level
-        self._ring = Ring(entries)
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
+        self._ring = Ring(context.config["headgate"]["broker"]["log_ring_entries"])
         self._remote = 0
         self._followers: Streams[None] = Streams()
         self.watchers: list[Callable[[Entry], None]] = []
 
     def note(self, severity: int, text: str) -> None:
         """Take a line of the broker's own; severity 0 emergency to 7 debug."""
-        context = self.context
-        self._take(compose(severity, context.rank, "broker", os.getpid(), text, context.wall()))
+        self._take(compose(severity, self.context.rank, "broker", os.getpid(), text, time.time()))
 
     @method("append")
     def append(self, request: Request) -> Later | None:
@@ -68,7 +64,7 @@ class Log(Service):
                 follower.respond(entry.line + b"\0")
             for watcher in self.watchers:
                 watcher(entry)
-        if self.context.rank != 0 and (remote or entry.severity <= self.forward_level):
+        if self.context.rank != 0 and (remote or entry.severity <= FORWARD_LEVEL):
             self.context.call("log.append", entry.line, None, nodeid=self.context.rank, flags=UPSTREAM)
 
     @method("dmesg", streaming=True)

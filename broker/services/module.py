@@ -6,14 +6,15 @@ that registers it (``service.add``).
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context, TracedMessage
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.services.tracers import NONE, Tracer, Tracers
 from broker.serving.request import LATER, Later, Request
 
@@ -22,30 +23,24 @@ RUNNING: Final = 1
 
 
 class Module(Service):
-    """Lists the built-in services.
-
-    Args:
-        context: the broker.
-        services: gives all of them, this one included.
-    """
+    """Lists the built-in services, itself included."""
 
     name = "module"
 
-    def __init__(self, context: Context, services: Callable[[], Iterable[Service]]) -> None:
-        super().__init__(context)
-        self._services = services
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
         self._tracers = Tracers(context, self._watch)
 
     @method("list", allow=Role.USER)
     def mods(self, request: Request) -> Mapping[str, object]:
         """-> ``{"mods": [{"name", "path", "idle", "status", "services", "sendqueue", "recvqueue"}]}``."""
-        return {"mods": [self._row(service) for service in self._services()]}
+        return {"mods": [self._row(service) for service in self.services]}
 
     def _row(self, service: Service) -> dict[str, object]:
         return {
             "name": service.name,
             "path": "builtin",
-            "idle": int(self.context.now() - service.last_used),
+            "idle": int(asyncio.get_running_loop().time() - service.last_used),
             "status": RUNNING,
             "services": [service.name],
             "sendqueue": 0,
@@ -64,7 +59,7 @@ class Module(Service):
     def remove(self, request: Request) -> None:
         """``{"name"}``: EPERM for what is built in, ENOENT without a text for the rest."""
         name = request.field("name", str)
-        if any(service.name == name for service in self._services()):
+        if any(service.name == name for service in self.services):
             raise RpcError(errno.EPERM, f"{name} is built in")
         raise RpcError(errno.ENOENT)
 
@@ -87,7 +82,7 @@ class Module(Service):
     def _passed(self, passed: TracedMessage) -> None:
         """All that services say and hear begins with the name of one; what the broker itself does is its own."""
         name = (passed.message.topic or "").partition(".")[0]
-        if all(service.name != name for service in self._services()):
+        if all(service.name != name for service in self.services):
             name = "broker"
         self._tracers.tell(passed, NONE, name, lambda tracer: not tracer.names or name in tracer.names)
 

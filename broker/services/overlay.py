@@ -14,7 +14,7 @@ from typing import Any, Final
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context, TracedMessage
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.services.streams import Streams
 from broker.services.tracers import NONE, Tracer, Tracers
 from broker.serving.request import LATER, Later, Request
@@ -36,8 +36,8 @@ class Overlay(Service):
 
     name = "overlay"
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
         self._waiters: Streams[None] = Streams()
         self._monitors: Streams[Seen] = Streams()
         self._tracers = Tracers(context, self._watch)

@@ -9,7 +9,9 @@ deployed ones do, gets no more until the next join. Built-in services are the sa
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,12 +21,14 @@ from broker.services.attachment import settle
 from broker.services.context import Call, Context, Sender
 from broker.services.groups import COMING, PRESENT
 from broker.services.overlay import CHILD, GONE
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.services.service_locations import ServiceLocations, SubtreeServices
 from broker.serving.request import Later, Request
 from broker.wire.message import UPSTREAM, Message
 from broker.wire.payload import encode_json
 from broker.wire.topic import check_service, service_of
+
+log = logging.getLogger("headgate")
 
 ALWAYS_ANSWERED: Final = frozenset((errno.EPROTO, errno.EEXIST, errno.ENOENT))
 """What a deployed connector refuses itself, and so even where no response is wanted; the rest is its broker's."""
@@ -40,8 +44,8 @@ class Providers(Service):
 
     name = "service"
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
         self._where = ServiceLocations(context.rank, context.size, context.tree_parent)
         self._joined = False
         self._parent_refuses = False
@@ -55,7 +59,7 @@ class Providers(Service):
     def start(self) -> None:
         """Follow registrations, the tree and the broker's own state."""
         self.context.on_provided(self._provided)
-        self.context.on_unregistered(self.elsewhere)
+        self.context.on_unregistered(self.find_elsewhere)
         self.context.on_tree_change(self._tree_changed)
         self.context.on_state(self._entered)
         self._entered(self.context.state()[0])
@@ -98,7 +102,7 @@ class Providers(Service):
         ranks, nearest = self._where.nearest(name, near)
         return {"services": {name: ranks} if ranks else {}, "nearest": nearest}
 
-    def elsewhere(self, topic: str) -> str:
+    def find_elsewhere(self, topic: str) -> str:
         """What the answer to a request that nobody here serves says more than that; "" for nothing."""
         name = service_of(topic)
         ranks = self._where.ranks(name)
@@ -128,7 +132,7 @@ class Providers(Service):
             )
         except ProtocolError as error:
             self._where.forget(sender.rank)
-            self.context.log(4, f"{request.topic} of rank {sender.rank}: {error}")
+            log.warning("%s of rank %d: %s", request.topic, sender.rank, error)
             raise
         finally:
             self._changed()
@@ -147,7 +151,7 @@ class Providers(Service):
         self._announced = services
         self._announcements += 1
         self._pausing = True
-        self.context.after(GATHER_S, self._pause_ended)
+        asyncio.get_running_loop().call_later(GATHER_S, self._pause_ended)
 
         def answered(message: Message) -> None:
             if self._call is call:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services import idset
-from broker.services.context import Context
 from broker.services.groups import ONLINE, TORPID, Groups
 from broker.services.service import Service, method
 from broker.serving.request import Request
@@ -20,18 +19,9 @@ ABSENT_TEXT: Final = "headgate runs no scheduler"
 
 
 class Resource(Service):
-    """An inventory of the brokers, without anything to schedule on them; those that are down are known all the same.
-
-    Args:
-        context: the broker.
-        groups: knows who is online.
-    """
+    """An inventory of the brokers, without anything to schedule on them; those that are down are known all the same."""
 
     name = "resource"
-
-    def __init__(self, context: Context, groups: Groups) -> None:
-        super().__init__(context)
-        self._groups = groups
 
     def unknown(self, request: Request) -> RpcError:
         """ENOSYS with a text that says why."""
@@ -42,7 +32,8 @@ class Resource(Service):
         """-> ``{"R", "drain", "online", "offline", "exclude", "torpid"}``; rank 0 only."""
         if self.context.rank != 0:
             raise RpcError(errno.EPROTO, "this RPC only works on rank 0")
-        online = self._groups.members(ONLINE)
+        groups = self.services.find(Groups)
+        online = groups.members(ONLINE)
         hosts = self.context.attributes["hostlist"][0]
         nodes = {
             "R_lite": [{"rank": idset.encode(range(self.context.size)), "children": {"core": ""}}],
@@ -56,7 +47,7 @@ class Resource(Service):
             "online": idset.encode(online),
             "offline": idset.encode(rank for rank in range(self.context.size) if rank not in online),
             "exclude": "",
-            "torpid": idset.encode(self._groups.members(TORPID)),
+            "torpid": idset.encode(groups.members(TORPID)),
         }
 
 
@@ -64,6 +55,7 @@ class JobManager(Service):
     """A queue that takes no jobs."""
 
     name = "job-manager"
+    root_only = True  # as deployed: below rank 0, requests go up to the one there
 
     def unknown(self, request: Request) -> RpcError:
         """ENOSYS with a text that says why."""

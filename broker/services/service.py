@@ -1,6 +1,7 @@
 """What a service is.
 
-A service is a class with a ``name`` and methods marked ``@method``. A handler gets a ``Request`` and returns a payload
+A service is a class with a ``name`` and methods marked ``@method``, in a file of this folder, where it is found (see
+``registry``). A handler gets a ``Request`` and returns a payload
 (a mapping becomes JSON, a str a NUL-terminated string, bytes stay), None for an empty response, or ``LATER`` when it
 answers itself with ``request.respond``. Plain functions run inline, in order; for ``async def`` and generators see
 ``broker.serving.runner``. Raise ``RpcError(errnum, text)`` to refuse.
@@ -9,7 +10,7 @@ answers itself with ``request.respond``. Plain functions run inline, in order; f
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from broker.errors import RpcError
@@ -40,18 +41,24 @@ def method(name: str, *, allow: int = Role.NONE, streaming: bool = False) -> Cal
 class Service:
     """Base of every built-in service.
 
+    Args:
+        context: the broker.
+        services: all services of this broker; while they are made, those that were made before.
+
     Attributes:
         name: the first word of its topics.
-        context: the broker.
-        last_used: monotonic seconds of the last request.
+        root_only: it is there at rank 0 only.
+        last_used: monotonic seconds of the last request, at first of the start.
         debug_flags: what ``SERVICE.debug`` set; every service gives its bits a meaning of its own, or none.
     """
 
     name: str = ""
+    root_only: bool = False
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, services: Services) -> None:
         self.context: Context = context
-        self.last_used: float = context.now()
+        self.services: Services = services
+        self.last_used: float = 0.0
         self.debug_flags: int = 0
 
     def start(self) -> None:
@@ -85,3 +92,34 @@ class Service:
 
     def clear_stats(self) -> None:
         """``SERVICE.stats-clear``."""
+
+
+Kind = TypeVar("Kind", bound=Service)
+
+
+class Services:
+    """The built-in services of one broker, in the order in which they are made and started.
+
+    Args:
+        context: the broker.
+        kinds: their classes.
+    """
+
+    def __init__(self, context: Context, kinds: Iterable[type[Service]]) -> None:
+        self._by_class: dict[type[Service], Service] = {}
+        for kind in kinds:
+            if context.rank == 0 or not kind.root_only:
+                self._by_class[kind] = kind(context, self)
+
+    def __iter__(self) -> Iterator[Service]:
+        return iter(self._by_class.values())
+
+    def find(self, kind: type[Kind]) -> Kind:
+        """The service of this class.
+
+        Raises:
+            KeyError: there is none.
+        """
+        found = self._by_class[kind]
+        assert isinstance(found, kind)
+        return found

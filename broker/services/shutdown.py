@@ -12,30 +12,24 @@ from broker.errors import RpcError
 from broker.services.context import Context
 from broker.services.log import Log
 from broker.services.ring import Entry
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.services.streams import Streams
 from broker.serving.request import LATER, Later, Request
 
 
 class Shutdown(Service):
-    """Ends the instance.
-
-    Args:
-        context: the broker.
-        log: whose lines are told.
-    """
+    """Ends the instance."""
 
     name = "shutdown"
 
-    def __init__(self, context: Context, log: Log) -> None:
-        super().__init__(context)
-        self._log = log
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
         self._begun = False
         self._listeners: Streams[int] = Streams()
 
     def start(self) -> None:
         """Hear of log lines and of the end."""
-        self._log.watchers.append(self._logged)
+        self.services.find(Log).watchers.append(self._logged)
         self.context.on_state(self._entered)
 
     @method("start")

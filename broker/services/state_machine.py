@@ -12,7 +12,7 @@ from typing import Final
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import Service, method
+from broker.services.service import Service, Services, method
 from broker.services.streams import Streams
 from broker.serving.request import LATER, Later, Request
 
@@ -39,8 +39,8 @@ class StateMachine(Service):
 
     name = "state-machine"
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, services: Services) -> None:
+        super().__init__(context, services)
         self._monitors: Streams[int] = Streams()
         self._waiters: Streams[None] = Streams()
 

@@ -103,7 +103,7 @@ class Wings:
         for gone in self._calls.keys() - asked:
             self._calls.pop(gone).cancel()
         inquiry = _Inquiry(asked, on_figures)
-        inquiry.timer = self._context.after(ANSWER_S, partial(self._end, inquiry))
+        inquiry.timer = asyncio.get_running_loop().call_later(ANSWER_S, self._end, inquiry)
         self._inquiries.append(inquiry)
         for kind in WINGS:
             if kind in asked and kind not in self._calls:

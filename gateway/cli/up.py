@@ -281,13 +281,11 @@ class _Up:
         from gateway.process import Leaving
         from gateway.serve import Gateway
 
-        node = Node(self._rank)
-        keep_log(node)
         gateway = Gateway(self._settings, upstream=self._own, sockets=self._sockets)
         leaving = Leaving(gateway, hangup="leave")
-        node.state_follower.on_leave = leaving.leave
-        node.context.on_leave = leaving.leave
-        node.must_exit = gateway.hub.leave = leaving.leave
+        gateway.hub.leave = leaving.leave
+        node = Node(self._rank, leave=lambda reason, _code: leaving.leave(reason))
+        keep_log(node)
         node.lifecycle.watchers.append(self._entered)
         try:
             async with leaving:

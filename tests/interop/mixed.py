@@ -121,9 +121,9 @@ class Mixed:
                 stderr=subprocess.STDOUT,
             )
 
-    async def ours(self, rank, extra="", certificate=None) -> Node:
+    async def ours(self, rank, extra="", certificate=None, leave=None) -> Node:
         """Start one of ours; returns once it has joined its parent."""
-        node = self.nodes[rank] = Node(self.settings(rank, extra, certificate))
+        node = self.nodes[rank] = Node(self.settings(rank, extra, certificate), leave=leave)
         async with asyncio.timeout(PATIENCE_S):
             await node.start()
         return node

@@ -114,9 +114,8 @@ def test_ours_under_a_real_root(mixed):
 def test_a_real_instance_with_its_scheduler_counts_us_as_online(mixed):
     async def tell(instance):
         instance.real(0, "-Sbroker.quorum=2")
-        node = await instance.ours(1)
         left = asyncio.Event()
-        node.state_follower.on_leave = lambda _reason: left.set()
+        node = await instance.ours(1, leave=lambda _reason, _code: left.set())
         await instance.state(0)
         output = await instance.run(0, "uptime")
         assert "size 2" in output

@@ -14,6 +14,7 @@ from broker.nfp.service.handlers import Handlers as NfpHandlers
 from broker.oslo.service.config import FluxBridgeConfig
 from broker.oslo.service.handlers import Handlers as OsloHandlers
 from broker.services.dispatch import BuiltIn
+from broker.services.rexec import Rexec
 from broker.wire.message import STREAMING, request
 from gateway.sessions import service as gateway_service
 from tests.live.doors import Door
@@ -31,7 +32,7 @@ from tests.live.roles import (
 from tests.live.speaker import Speaker, provide
 from tests.live.stage import ADMIN, BY_GATEWAY, OWNER, ROLES, USER, WAYS, Stage, tried, userid_of
 from tests.tables import for_each
-from tests.unit.services.little_broker import Desk
+from tests.unit.services.desk import Desk
 
 pytestmark = pytest.mark.story
 
@@ -49,7 +50,7 @@ def test_every_method_of_the_product_stands_in_the_table():
         each.name: {word: method.allow for word, method in each.methods().items()} for each in desk.services
     }
     assert found == {name: with_owner(words) for name, words in BUILT_IN.items()}
-    common = BuiltIn(desk.services[0], desk.context, 1).common()
+    common = BuiltIn(desk.service(Rexec), desk.context, 1).common()
     assert {word: method.allow for word, method in common.items()} == with_owner(COMMON)
     everybody = USER | ADMIN | OWNER
     nobody = SimpleNamespace()

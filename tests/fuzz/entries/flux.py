@@ -32,7 +32,7 @@ from tests.fuzz.entries.packing import pack, unpack
 from tests.fuzz.reference import BadError
 from tests.fuzz.test_framing import CAP_BYTES, DIALECTS, check_stream, corpus, fields
 from tests.unit.node.overlay.downward import Parent, say
-from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, REMOTE_OWNER, Desk
+from tests.unit.services.desk import GUEST, NOBODY, OWNER, REMOTE_OWNER, Desk, assert_no_lines
 from tests.vectors import local, malformed, tbon
 
 SETTLED_TURNS = 4
@@ -362,18 +362,11 @@ def services(data: bytes) -> bool:
     desk = Desk(rank=(0, 1, 3)[lead // 4 % 3])
     me = desk.client(cred)
     said.set_credentials(cred.userid, int(cred.rolemask))
-    said.push_route(me.uuid.encode())
-    _loop.run(_deliver(desk, said))
-    assert desk.context.lines == [], desk.context.lines
-    assert 5 not in [answer.errnum for answer in desk.context.sent]
-    desk.context.advance(10)
-    return any(answer.errnum == 0 for answer in desk.context.sent)
-
-
-async def _deliver(desk: Desk, said: Message) -> None:
-    desk.dispatcher.deliver(said)
-    await asyncio.sleep(0)
-    await asyncio.gather(*desk.context.tasks, return_exceptions=True)
+    with assert_no_lines():
+        me.say(said)
+    assert 5 not in [answer.errnum for answer in desk.answers]
+    desk.advance(10)
+    return any(answer.errnum == 0 for answer in desk.answers)
 
 
 def services_seeds() -> list[bytes]:

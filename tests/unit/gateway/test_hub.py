@@ -118,7 +118,7 @@ def test_the_welcome_says_who_and_what_and_where_events_are():
                 "subscriptions": 256,
                 "services": 16,
             },
-            "epoch": desk.node.context.uuid(),
+            "epoch": desk.node.context.uuid,
             "sequence": desk.hub.history.last,
             "server": "headgate/0.1.0",
             "upstream": {

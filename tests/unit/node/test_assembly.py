@@ -52,9 +52,11 @@ def test_how_long_somebody_may_be_silent_is_set_while_it_runs(rundir):
             "tbon.torpid_min": ("100ms", "2s", "1m"),
             "tbon.torpid_max": ("0", "1.5m"),
         }.items():
-            assert [node._apply(name, value) for value in good] == [0] * len(good)
-            assert [node._apply(name, value) for value in ("soon", "-1s", "", "99d")] == [errno.EINVAL] * 4
-        assert node._apply("tbon.torpid_min", "0") == errno.EINVAL
+            assert [node.context.apply_attribute(name, value) for value in good] == [0] * len(good)
+            assert [node.context.apply_attribute(name, value) for value in ("soon", "-1s", "", "99d")] == [
+                errno.EINVAL
+            ] * 4
+        assert node.context.apply_attribute("tbon.torpid_min", "0") == errno.EINVAL
         config = node.overlay._config
         assert (config.torpid_min_s, config.torpid_max_s) == (60.0, 90.0)
 

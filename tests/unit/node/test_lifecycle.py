@@ -51,10 +51,13 @@ class Tree:
         self.rank, self.status, self.calls, self.left = rank, status, [], []
         self.lifecycle, self.seen, _ = life()
         self.state_follower = StateFollower(self, self, self.lifecycle)
-        self.state_follower.on_leave = self.left.append
 
     def subtree_status(self):
         return self.status
+
+    def leave(self, reason):
+        self.left.append(reason)
+        return 0
 
     def call(self, topic, payload, on_response, *, nodeid, flags=0):
         self.calls.append((topic, payload, nodeid, flags))

@@ -26,8 +26,7 @@ class Family:
         self.exits: list[tuple[int, str]] = []
 
     def add(self, rank):
-        node = Node(self.site.read(rank))
-        node.must_exit = lambda reason: self.exits.append((rank, reason))
+        node = Node(self.site.read(rank), leave=lambda reason, _code: self.exits.append((rank, reason)))
         self.nodes.append(node)
         self.reloads.append(Reload(node, lambda: self.site.read(rank)))
         return node

@@ -77,7 +77,7 @@ def test_any_goes_up_until_somebody_has_the_service(source, provider):
 def test_a_service_that_is_elsewhere_is_named_in_the_text_alone():
     tree = Tree()
     asked = []
-    tree[0].router.elsewhere = lambda topic: asked.append(topic) or "echo is on rank 2"
+    tree[0].router.find_elsewhere = lambda topic: asked.append(topic) or "echo is on rank 2"
     client = tree.client(1)
     client.ask("echo.say")
     tree.settle()

@@ -9,27 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.services.providers import GATHER_S, Providers
-from broker.wire.message import NORESPONSE, UPSTREAM, Message, response
+from broker.wire.message import NORESPONSE, UPSTREAM, Message
 from tests.tables import for_each
-from tests.unit.services.little_broker import GUEST, OWNER, REMOTE_OWNER, Called, Client, Desk, value
+from tests.unit.services.desk import GUEST, OWNER, REMOTE_OWNER, Client, Desk, value
 
 
-def only_providers(context: Any) -> list[Providers]:
-    return [Providers(context)]
-
-
-def desk_of(rank: int, size: int = 4, **context: Any) -> Desk:
-    return Desk(rank, size, only_providers, context=context)
+def desk_of(rank: int, size: int = 4, **how: Any) -> Desk:
+    return Desk(rank, size, [Providers], **how)
 
 
 def child_of(desk: Desk, rank: int) -> Client:
-    child = desk.client(REMOTE_OWNER, kind=1)
-    child.link.rank = rank
-    return child
+    return desk.client(REMOTE_OWNER, kind=1, rank=rank)
 
 
 def announce(child: Client, services: dict[str, list[int]], **more: Any) -> Message:
-    rank = child.link.rank
+    rank = child.port.rank
     return child.ask("service.announce", {"services": services, **more}, nodeid=rank, flags=UPSTREAM)
 
 
@@ -37,24 +31,19 @@ def known(desk: Desk) -> dict[str, list[int]]:
     return value(desk.client(GUEST).ask("service.providers"))["services"]
 
 
-def content(call: Called) -> Any:
-    message = call.message
-    assert (message.topic, message.nodeid) == ("service.announce", call.message.nodeid)
+def content(desk: Desk, message: Message) -> Any:
+    assert (message.topic, message.nodeid) == ("service.announce", desk.context.rank)
     assert message.flags & (NORESPONSE | UPSTREAM) == UPSTREAM
     return json.loads(message.payload[:-1])["services"]
 
 
-def answered(call: Called, errnum: int = 0) -> None:
-    call.answered(response(call.message, errnum=errnum))
-
-
 def said(desk: Desk, errnum: int = 0) -> list[Any]:
     """What the parent was told, taken out and answered."""
-    calls = list(desk.context.calls)
-    desk.context.calls.clear()
-    for call in calls:
-        answered(call, errnum)
-    return [content(call) for call in calls]
+    asked = desk.parent.take_requests()
+    told = [content(desk, message) for message in asked]
+    for message in asked:
+        desk.parent.answer(message, errnum=errnum)
+    return told
 
 
 # ---------------------------------------------------------------- who knows what
@@ -98,17 +87,18 @@ def test_built_in_services_are_not_told():
 def test_what_an_enosys_says_more(services, text):
     desk = desk_of(0, size=15)
     announce(child_of(desk, 1), services)
-    assert desk.context.find_elsewhere("calc.add") == text
+    answer = desk.client().refused("calc.add", {})
+    assert answer == (38, "No service matching calc.add is registered" + (f" here: {text}" if text else ""))
 
 
-def test_who_lies_costs_itself_only():
+def test_who_lies_costs_itself_only(caplog):
     desk = desk_of(0)
     one, two = child_of(desk, 1), child_of(desk, 2)
     announce(one, {"a": [1]})
     announce(two, {"b": [2]})
     assert announce(one, {"a": [2]}).errnum == 71
     assert known(desk) == {"b": [2]}
-    assert [level for level, _ in desk.context.lines] == [4]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert two.refused("service.announce", {}, nodeid=2, flags=UPSTREAM)[0] == 71
     assert known(desk) == {}
 
@@ -127,7 +117,7 @@ def test_a_child_that_goes_takes_all_below_it_along():
     desk = desk_of(0)
     announce(child_of(desk, 1), {"a": [1, 3]})
     announce(child_of(desk, 2), {"a": [2]})
-    desk.context.set_child(1, "lost")
+    desk.set_child(1, "lost")
     assert known(desk) == {"a": [2]}
 
 
@@ -141,13 +131,13 @@ def test_the_parent_is_told_at_once_and_then_no_more_often_than_that():
     assert said(desk) == [{"a": [1]}]
     me.ask("service.add", {"service": "b"})
     announce(child_of(desk, 3), {"a": [3]})
-    desk.context.advance(GATHER_S / 2)
+    desk.advance(GATHER_S / 2)
     assert said(desk) == []
-    desk.context.advance(GATHER_S / 2)
+    desk.advance(GATHER_S / 2)
     assert said(desk) == [{"a": [1, 3], "b": [1]}]
-    desk.context.advance(10)
+    desk.advance(10)
     assert said(desk) == []
-    assert desk.context.timers == []
+    assert desk.loop.timers == []
 
 
 def test_a_thousand_changes_a_second_are_ten_messages():
@@ -157,10 +147,10 @@ def test_a_thousand_changes_a_second_are_ten_messages():
     for _ in range(500):
         for word in ("add", "remove"):
             me.ask(f"service.{word}", {"service": "a"})
-            desk.context.advance(0.001)
+            desk.advance(0.001)
             told += said(desk)
     assert len(told) <= 1 / GATHER_S + 1
-    desk.context.advance(2 * GATHER_S)
+    desk.advance(2 * GATHER_S)
     told += said(desk)
     assert told[-1] == {}
 
@@ -169,24 +159,24 @@ def test_nothing_more_is_told_until_the_parent_answers():
     desk = desk_of(1)
     me = desk.client()
     me.ask("service.add", {"service": "a"})
-    (first,) = desk.context.calls
+    (first,) = desk.parent.take_requests()
     me.ask("service.add", {"service": "b"})
-    desk.context.advance(10)
-    assert desk.context.calls == [first]
-    answered(first)
-    assert content(desk.context.calls[1]) == {"a": [1], "b": [1]}
+    desk.advance(10)
+    assert desk.parent.requests == []
+    desk.parent.answer(first)
+    assert said(desk) == [{"a": [1], "b": [1]}]
 
 
 def test_nothing_is_told_while_there_is_nothing_or_no_parent():
-    desk = desk_of(1, lifecycle="join")
+    desk = desk_of(1, state="join")
     desk.client().ask("service.add", {"service": "a"})
     assert said(desk) == []
-    desk.context.enter("quorum")
+    desk.enter("quorum")
     assert said(desk) == [{"a": [1]}]
-    desk.context.enter("run")
+    desk.enter("run")
     idle = desk_of(2)
-    idle.context.enter("join")
-    idle.context.enter("quorum")
+    idle.enter("join")
+    idle.enter("quorum")
     assert said(desk) == said(idle) == []
 
 
@@ -194,14 +184,13 @@ def test_a_parent_that_is_back_is_told_everything_again_even_nothing():
     desk = desk_of(1)
     me = desk.client()
     me.ask("service.add", {"service": "a"})
-    (lost,) = desk.context.calls
-    desk.context.calls.clear()
-    desk.context.enter("join")
-    answered(lost, 113)
+    (lost,) = desk.parent.take_requests()
+    desk.enter("join")
+    desk.parent.answer(lost, errnum=113)
     me.ask("service.remove", {"service": "a"})
-    desk.context.advance(1)
+    desk.advance(1)
     assert said(desk) == []
-    desk.context.enter("quorum")
+    desk.enter("quorum")
     assert said(desk) == [{}]
 
 
@@ -211,12 +200,12 @@ def test_a_parent_that_does_not_know_this_is_asked_once_a_join():
     me.ask("service.add", {"service": "a"})
     assert said(desk, errnum=38) == [{"a": [1]}]
     me.ask("service.add", {"service": "b"})
-    desk.context.enter("run")
-    desk.context.advance(10)
+    desk.enter("run")
+    desk.advance(10)
     assert said(desk) == []
     assert known(desk) == {"a": [1], "b": [1]}
-    desk.context.enter("join")
-    desk.context.enter("quorum")
+    desk.enter("join")
+    desk.enter("quorum")
     assert said(desk) == [{"a": [1], "b": [1]}]
 
 
@@ -245,24 +234,24 @@ class Grove:
         (self.names[rank].discard if there else self.names[rank].add)(name)
 
     def leave_or_come_back(self, rank: int) -> None:
-        above = self.desks[parent(rank)].context
+        above = self.desks[parent(rank)]
         if rank in self.away:
             self.away.discard(rank)
             above.set_child(rank, "full")
-            self.desks[rank].context.enter("quorum")
+            self.desks[rank].enter("quorum")
         else:
             self.away.add(rank)
             above.set_child(rank, "lost")
-            self.desks[rank].context.enter("join")
+            self.desks[rank].enter("join")
 
     def pass_on(self, seconds: float) -> None:
         for rank in range(SIZE - 1, -1, -1):
-            calls, self.desks[rank].context.calls = self.desks[rank].context.calls, []
-            for call in calls:
+            desk = self.desks[rank]
+            for asked in desk.parent.take_requests() if rank else ():
                 if rank not in self.away:
-                    assert announce(self.links[rank], content(call)).errnum == 0
-                    answered(call)
-            self.desks[rank].context.advance(seconds)
+                    assert announce(self.links[rank], content(desk, asked)).errnum == 0
+                    desk.parent.answer(asked)
+            desk.advance(seconds)
 
     def below(self, rank: int) -> dict[str, set[int]]:
         """What there is at ``rank`` and below it, as far as it is reached."""

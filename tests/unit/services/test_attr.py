@@ -1,14 +1,17 @@
 """attr.get, list, set, rm: numbers and texts as the deployed broker answers them."""
 
+import logging
+
 from broker.services import attr
 from broker.services.attr import Attr
-from tests.unit.services.little_broker import GUEST, NOBODY, Desk, text, value
+from tests.unit.services.desk import GUEST, NOBODY, Desk, text, value
 
 
 def test_get_shows_value_and_whether_it_may_be_kept():
     me = Desk().client()
     assert value(me.ask("attr.get", {"name": "rank"})) == {"value": "0", "flags": 1}
-    assert value(me.ask("attr.get", {"name": "version"})) == {"value": "0.88.0", "flags": 0}
+    assert value(me.ask("attr.get", {"name": "version"})) == {"value": "0.88.0", "flags": 1}
+    assert value(me.ask("attr.get", {"name": "broker.uuid"}))["flags"] == 0
     assert value(me.ask("attr.get", {"name": "log-stderr-level"})) == {"value": "3", "flags": 0}
 
 
@@ -16,7 +19,7 @@ def test_get_evaluates_functions_at_each_read():
     desk = Desk()
     me = desk.client()
     before = value(me.ask("attr.get", {"name": "broker.uuid"}))["value"]
-    desk.context.uuid = lambda: "another"
+    desk.run(desk.broker.router.reincarnate, "another")
     assert before != value(me.ask("attr.get", {"name": "broker.uuid"}))["value"] == "another"
     assert desk.service(Attr).read("broker.uuid") == "another"
 
@@ -55,11 +58,14 @@ def test_only_the_owner_changes_attributes():
         )
 
 
-def test_a_settable_attribute_is_handed_to_the_broker_first():
+def test_a_settable_attribute_is_handed_to_the_broker_first(caplog):
+    caplog.set_level("ERROR", "headgate")  # and back again afterwards
     desk = Desk()
     me = desk.client()
     assert me.ask("attr.set", {"name": "log-stderr-level", "value": "7"}).errnum == 0
-    assert desk.context.applied == [("log-stderr-level", "7")]
+    assert logging.getLogger("headgate").level == logging.DEBUG
+    assert me.ask("attr.set", {"name": "tbon.torpid_min", "value": "2s"}).errnum == 0
+    assert desk.tree.torpid_s == [2.0]
     assert me.refused("attr.set", {"name": "log-stderr-level", "value": "refuse"}) == (22, "")
     assert value(me.ask("attr.get", {"name": "log-stderr-level"})) == {"value": "7", "flags": 0}
     assert me.ask("attr.rm", {"name": "log-stderr-level"}).errnum == 0

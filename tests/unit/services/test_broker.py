@@ -1,17 +1,18 @@
 """broker.*, connector-local.stats-get, module.*, config.*, rexec.*: the services that mostly show things."""
 
 import errno
+import json
 
 import msgspec
 import pytest
 
-from broker.errors import ProtocolError
+from broker.errors import ConfigError, ProtocolError
 from broker.figures import NAMES_MAX
 from broker.services.wings import ANSWER_S, bounded
-from broker.wire.message import STREAMING, response
+from broker.wire.message import STREAMING
 from broker.wire.payload import encode_json
 from tests.tables import for_each
-from tests.unit.services.little_broker import GUEST, NOBODY, Desk, value
+from tests.unit.services.desk import GUEST, NOBODY, REMOTE_OWNER, Desk, value
 
 OWNER_ONLY = (1, "Request requires owner credentials")
 
@@ -24,9 +25,11 @@ def test_stats_are_the_deployed_ones_unless_more_is_asked_for():
     me, guest = desk.client(), desk.client(GUEST)
     for data in (None, {}, {"detail": False}):
         assert set(value(guest.ask("broker.stats-get", data))) == {"tx", "rx"}
-    assert set(value(guest.ask("broker.stats-get", {"detail": True}))) == {"tx", "rx", "drops", "connects"}
+    figures = value(guest.ask("broker.stats-get", {"detail": True}))
+    assert {"tx", "rx", "drops", "connects"} < set(figures)
+    assert "peers" not in figures
     detail = value(me.ask("broker.stats-get", {"detail": True}))
-    assert [peer["uuid"] for peer in detail["peers"]] == [me.uuid, guest.uuid]
+    assert {peer["uuid"] for peer in detail["peers"]} == {me.uuid, guest.uuid}
     assert value(guest.ask("broker.stats-get", {"format": "prometheus"})) == {
         "text": "headgate_requests_total 6\n"
     }
@@ -35,21 +38,26 @@ def test_stats_are_the_deployed_ones_unless_more_is_asked_for():
 
 def test_who_holds_what_is_for_owner_and_admin():
     desk = Desk()
-    assert value(desk.client().ask("broker.users"))["users"] == [{"userid": 2000, "received": 6}]
-    assert desk.client(GUEST).refused("broker.users")[0] == 1
+    me, guest = desk.client(), desk.client(GUEST)
+    assert guest.refused("broker.users")[0] == 1
+    assert [user["userid"] for user in value(me.ask("broker.users"))["users"]] == [me.cred.userid, 1234]
 
 
 def test_guests_see_how_calls_fare_and_not_what_their_errors_say():
     desk = Desk()
-    assert value(desk.client(GUEST).ask("broker.calls"))["methods"] == {"echo.run": {"calls": 3}}
-    assert "last_error" in value(desk.client().ask("broker.calls"))["methods"]["echo.run"]
+    desk.client().refused("attr.get", {"name": "nope"})
+    mine = value(desk.client().ask("broker.calls"))["methods"]["attr.get"]
+    assert (mine["calls"], mine["last_error"]["errnum"]) == (1, errno.ENOENT)
+    theirs = value(desk.client(GUEST).ask("broker.calls"))["methods"]["attr.get"]
+    assert theirs == {name: mine[name] for name in mine if name != "last_error"}
     assert desk.client(NOBODY).refused("broker.calls")[0] == 1
 
 
-def wing(desk, *names):
-    """A client that provides these services."""
-    for name in names:
-        desk.client().ask("service.add", {"service": name})
+def wing(desk, name):
+    """A client that provides this service."""
+    client = desk.client()
+    client.ask("service.add", {"service": name})
+    return client
 
 
 def figures(name="lab.go", **more):
@@ -67,73 +75,75 @@ def figures(name="lab.go", **more):
 
 def test_wings_are_asked_what_they_count_for_those_who_may_know():
     desk = Desk()
-    wing(desk, "nfp", "oslo")
+    nfp, oslo = wing(desk, "nfp"), wing(desk, "oslo")
     assert value(desk.client(GUEST).ask("broker.calls"))["others"] == {}
     me = desk.client()
+    me.ask("event.publish", {"topic": "news", "flags": 0})
     tag = me.send("broker.calls")
-    assert [(call.message.topic, call.message.nodeid) for call in desk.context.calls] == [
-        ("nfp.calls", 0),
-        ("oslo.calls", 0),
-    ]
     payload, told = figures()
-    asked = desk.context.calls
-    asked[0].answered(response(asked[0].message, payload))
+    (asked,) = nfp.take_requests()
+    assert (asked.topic, asked.nodeid) == ("nfp.calls", 0)
+    nfp.answer(asked, payload)
     assert me.take(tag) == []
-    asked[1].answered(response(asked[1].message, errnum=errno.ENOSYS))
+    (asked,) = oslo.take_requests()
+    assert (asked.topic, asked.nodeid) == ("oslo.calls", 0)
+    oslo.answer(asked, errnum=errno.ENOSYS)
     (answer,) = me.take(tag)
-    assert value(answer)["others"] == {"event": {"news": {"calls": 1}}, "nfp": {"lab.go": told}}
+    assert value(answer)["others"]["event"]["news"]["calls"] == 1
+    assert value(answer)["others"]["nfp"] == {"lab.go": told}
+    assert set(value(answer)["others"]) == {"event", "nfp"}
     assert value(answer)["silent"] == [], "an older one that counts nothing is not silent"
-    desk.context.advance(10.0)
+    desk.advance(10.0)
     assert me.take(tag) == []
 
 
 def test_a_wing_that_is_silent_delays_nobody_for_long():
     desk = Desk()
-    wing(desk, "nfp", "oslo")
+    nfp, oslo = wing(desk, "nfp"), wing(desk, "oslo")
     me = desk.client()
     tag = me.send("broker.calls")
-    nfp, oslo = desk.context.calls
-    oslo.answered(response(oslo.message, b'{"figures": {}, "silent": ["call"]}\0'))
-    desk.context.advance(ANSWER_S)
+    oslo.answer(oslo.take_requests()[0], b'{"figures": {}, "silent": ["call"]}\0')
+    desk.advance(ANSWER_S)
     (answer,) = me.take(tag)
     assert sorted(value(answer)["silent"]) == ["nfp", "oslo call"]
     assert set(value(answer)["others"]) == {"event", "oslo"}
-    nfp.answered(response(nfp.message, figures()[0]))
+    nfp.answer(nfp.take_requests()[0], figures()[0])
     assert me.take(tag) == []
 
 
 def test_a_wing_that_owes_an_answer_is_not_asked_again_and_all_who_wait_get_it():
     desk = Desk()
-    wing(desk, "oslo")
+    oslo = wing(desk, "oslo")
     me = desk.client()
     late = me.send("broker.calls")
-    desk.context.advance(ANSWER_S)
+    desk.advance(ANSWER_S)
     assert len(me.take(late)) == 1
     tags = [me.send("broker.calls") for _ in range(2)]
-    (asked,) = desk.context.calls
+    (asked,) = oslo.take_requests()
     payload, told = figures()
-    asked.answered(response(asked.message, payload))
+    oslo.answer(asked, payload)
     assert [value(me.take(tag)[0])["others"]["oslo"] for tag in tags] == [{"lab.go": told}] * 2
     again = me.send("broker.calls")
-    desk.context.calls[1].answered(response(asked.message, errnum=errno.EHOSTUNREACH))
+    oslo.answer(oslo.take_requests()[0], errnum=errno.EHOSTUNREACH)
     assert value(me.take(again)[0])["silent"] == ["oslo"]
 
 
 def test_a_wing_that_left_owes_nothing():
     desk = Desk()
-    me = desk.client()
-    me.ask("service.add", {"service": "oslo"})
-    wing(desk, "nfp")
+    me, nfp, oslo = desk.client(), wing(desk, "nfp"), wing(desk, "oslo")
+    first = me.send("broker.calls")
+    oslo.ask("service.remove", {"service": "oslo"})
     me.send("broker.calls")
-    me.ask("service.remove", {"service": "oslo"})
-    me.send("broker.calls")
-    me.ask("service.add", {"service": "oslo"})
-    me.send("broker.calls")
-    assert [(call.message.topic, call.live) for call in desk.context.calls] == [
-        ("nfp.calls", True),
-        ("oslo.calls", False),
-        ("oslo.calls", True),
-    ]
+    oslo.ask("service.add", {"service": "oslo"})
+    last = me.send("broker.calls")
+    assert [asked.topic for asked in nfp.requests] == ["nfp.calls"]
+    old, new = oslo.take_requests()
+    payload, told = figures()
+    oslo.answer(old, payload)
+    nfp.answer(nfp.take_requests()[0], payload)
+    assert me.take(last) == [], "what it owed before it left counts for nobody"
+    oslo.answer(new, payload)
+    assert [value(me.take(tag)[0])["others"]["oslo"] for tag in (first, last)] == [{"lab.go": told}] * 2
 
 
 @for_each(
@@ -148,15 +158,14 @@ def test_figures_that_cannot_be_are_none(odd):
 def test_of_a_silent_wing_stands_what_it_told_last():
     """A reader who sees nothing in one answer and all in the next one would take that for a second's work."""
     desk = Desk()
-    wing(desk, "oslo")
+    oslo = wing(desk, "oslo")
     me = desk.client()
 
     def told(payload):
         tag = me.send("broker.calls")
-        asked = desk.context.calls[-1]
         if payload is not None:
-            asked.answered(response(asked.message, payload))
-        desk.context.advance(ANSWER_S)
+            oslo.answer(oslo.take_requests()[-1], payload)
+        desk.advance(ANSWER_S)
         (answer,) = me.take(tag)
         return list(value(answer)["others"].get("oslo", {})), value(answer)["silent"]
 
@@ -186,10 +195,15 @@ def test_a_wing_tells_no_more_than_there_is_room_for():
 
 def test_only_the_owner_clears_stats():
     desk = Desk()
-    assert desk.client(GUEST).refused("broker.stats-clear") == OWNER_ONLY
-    assert desk.context.cleared == 0
-    assert desk.client().ask("broker.stats-clear").payload is None
-    assert desk.context.cleared == 1
+    me, guest = desk.client(), desk.client(GUEST)
+
+    def requests():
+        return value(me.ask("broker.stats-get"))["rx"]["request"]
+
+    assert guest.refused("broker.stats-clear") == OWNER_ONLY
+    assert requests() == 2
+    assert me.ask("broker.stats-clear").payload is None
+    assert requests() == 1
 
 
 def test_drain_wants_the_rank_that_is_meant_and_says_so_where_it_cannot():
@@ -197,11 +211,10 @@ def test_drain_wants_the_rank_that_is_meant_and_says_so_where_it_cannot():
     me = desk.client()
     assert me.refused("broker.drain", {"rank": 0}) == (errno.EINVAL, "this is rank 2")
     assert me.refused("broker.drain", {})[0] == errno.EPROTO
-    assert desk.context.left == ""
+    assert desk.left == []
     assert me.ask("broker.drain", {"rank": 2}).errnum == 0
-    assert desk.context.left == f"drained by userid {me.cred.userid}"
-    desk.context.leave_errnum = errno.ENOSYS
-    assert me.refused("broker.drain", {"rank": 2}) == (
+    assert desk.left == [(f"drained by userid {me.cred.userid}", 0)]
+    assert Desk(rank=2, leaves=False).client().refused("broker.drain", {"rank": 2}) == (
         errno.ENOSYS,
         "this broker is ended by the program that runs it",
     )
@@ -214,8 +227,9 @@ def test_disconnect_client_names_who_is_not_there():
         errno.ENOENT,
         "no client nobody at this broker",
     )
-    assert me.ask("broker.disconnect-client", {"uuid": "known"}).errnum == 0
-    assert desk.context.disconnected == ("known", f"ended by userid {me.cred.userid}")
+    known = desk.client(GUEST)
+    assert me.ask("broker.disconnect-client", {"uuid": known.uuid}).errnum == 0
+    assert str(known.link.ended) == f"ended by userid {me.cred.userid}"
 
 
 def test_getenv(monkeypatch):
@@ -241,15 +255,16 @@ def test_nothing_is_compiled_in():
 def test_connector_shows_the_owner_who_is_attached():
     desk = Desk()
     me, guest = desk.client(), desk.client(GUEST)
-    desk.client(kind=1)
+    desk.client(REMOTE_OWNER, kind=1)
+    desk.broker.router.tally.connects = 56
     answer = value(me.ask("connector-local.stats-get"))
     assert answer["allow_guest_user"] is True
     assert answer["allow_root_owner"] is False
     assert answer["server"]["connects"] == 56
-    one = {"pid": 77, "txcount": 2, "rxcount": 3, "rxbacklog": 1}
-    assert answer["server"]["clients"] == [
-        {"uuid": me.uuid, "userid": 0, **one},
-        {"uuid": guest.uuid, "userid": 1234, **one},
+    one = {"pid": -1, "txcount": 0, "rxbacklog": 0}
+    assert sorted(answer["server"]["clients"], key=lambda client: client["uuid"]) == [
+        {"uuid": me.uuid, "userid": 0, **one, "rxcount": 1},
+        {"uuid": guest.uuid, "userid": 1234, **one, "rxcount": 0},
     ]
     assert guest.refused("connector-local.stats-get") == OWNER_ONLY
 
@@ -260,7 +275,7 @@ def test_connector_shows_the_owner_who_is_attached():
 def test_module_list_shows_every_service_and_how_long_it_idles():
     desk = Desk()
     me = desk.client(GUEST)
-    desk.context.advance(30)
+    desk.advance(30)
     me.ask("attr.get", {"name": "rank"})
     rows = {row["name"]: row for row in value(me.ask("module.list"))["mods"]}
     assert set(rows) == {service.name for service in desk.services}
@@ -293,9 +308,11 @@ def test_modules_neither_come_nor_go():
 def test_config_get():
     desk = Desk()
     me = desk.client(GUEST)
-    assert value(me.ask("config.get")) == {"access": {"allow-guest-user": True}}
+    shown = value(me.ask("config.get"))
+    assert shown == json.loads(encode_json(desk.context.config)[:-1])
+    assert shown["access"]["allow-guest-user"] is True
     stream = me.stream("config.get")
-    assert stream.news() == [{"access": {"allow-guest-user": True}}]
+    assert stream.news() == [shown]
     me.silent("config.cancel", {"matchtag": stream.tag})
     assert stream.news() == [61]
     again = me.stream("config.get")
@@ -314,9 +331,13 @@ def test_the_configuration_is_changed_in_its_file_by_the_owner_at_rank_0(topic):
 
 
 def test_a_reload_is_answered_when_it_has_been_done():
-    desk = Desk()
-    desk.context.on_reload = lambda told: told(wrong)
     wrong = ""
+
+    async def read_again():
+        if wrong:
+            raise ConfigError(wrong)
+
+    desk = Desk(reload=read_again)
     assert desk.client().ask("config.reload").errnum == 0
     wrong = "broker.toml:3: saw this\nbroker.toml:4: saw that"
     assert desk.client().refused("config.reload") == (22, "broker.toml:3: saw this; broker.toml:4: saw that")

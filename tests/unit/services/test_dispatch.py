@@ -10,7 +10,7 @@ from broker.services.service import Service, method
 from broker.serving.request import LATER
 from broker.wire.message import NORESPONSE, STREAMING, USER1
 from tests.tables import for_each
-from tests.unit.services.little_broker import GUEST, NOBODY, OWNER, Desk, text, value
+from tests.unit.services.desk import GUEST, NOBODY, OWNER, Desk, text, value
 
 OWNER_TEXT = "Request requires owner credentials"
 PRIVILEGE_TEXT = "Request rejected due to insufficient privilege"
@@ -21,8 +21,8 @@ class Lab(Service):
 
     name = "lab"
 
-    def __init__(self, context):
-        super().__init__(context)
+    def __init__(self, context, services):
+        super().__init__(context, services)
         self.gone, self.stopped, self.cleared, self.ended = [], [], 0, []
         self.gate = asyncio.Event()
 
@@ -89,12 +89,7 @@ class Lab(Service):
 
 
 def lab(**how) -> Desk:
-    return Desk(services=lambda context: [Lab(context)], **how)
-
-
-async def settle():
-    for _ in range(5):
-        await asyncio.sleep(0)
+    return Desk(kinds=[Lab], **how)
 
 
 # -- inline handlers -------------------------------------------------------------------------------
@@ -109,16 +104,16 @@ def test_payload_kinds():
     assert me.ask("lab.kinds", {"kind": "bytes"}).payload == b"raw"
 
 
-def test_failures_become_error_answers():
+def test_failures_become_error_answers(caplog):
     desk = lab()
     me = desk.client()
     assert me.refused("lab.fail", {"how": "rpc"}) == (17, "taken")
     assert me.refused("lab.fail", {"how": "bare"}) == (17, "")
     assert me.refused("lab.fail", {"how": "proto"}) == (71, "")
-    assert desk.context.lines == []
+    assert caplog.records == []
     assert me.refused("lab.fail", {"how": "bug"}) == (errno.EIO, "KeyError")
     assert me.refused("lab.unwritable") == (errno.EIO, "TypeError")
-    assert [severity for severity, _ in desk.context.lines] == [3, 3]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
 
 
 def test_flags_and_tags_come_back():
@@ -178,7 +173,7 @@ def test_ping_tells_the_way_and_who_asked():
     assert answer == {
         "seq": 7,
         "pad": "x" * 300,
-        "route": f"bbbbbbbb!{me.uuid[:8]}!{desk.context.uuid()[:8]}",
+        "route": f"bbbbbbbb!{me.uuid[:8]}!{desk.context.uuid[:8]}",
         "userid": 1234,
         "rolemask": 2,
         "rank": 0,
@@ -207,7 +202,7 @@ def test_debug_flags_are_kept_by_service():
     steps = [("setbit", 0), ("setbit", 6), ("clrbit", 2), ("set", 0x81), ("set", 0xFFFFFFFF), ("clr", 5)]
     assert [said(*step) for step in steps] == [0, 6, 4, 0x81, -1, 0]
     said("set", 3)
-    assert desk.services[0].debug_flags == 3
+    assert desk.service(Lab).debug_flags == 3
     for data in (
         None,
         {"op": "set"},
@@ -255,92 +250,72 @@ def test_disconnect_and_cancel_reach_the_service_with_the_whole_stack():
 
 
 def test_async_handlers_answer_when_they_are_done():
-    async def story():
-        desk = lab()
-        me = desk.client()
-        tags = [me.send("lab.slow", {"n": n}) for n in range(3)]
-        await settle()
-        assert desk.context.sent == []
-        desk.service(Lab).gate.set()
-        await settle()
-        assert [value(me.take(tag)[0]) for tag in tags] == [{"n": 0}, {"n": 1}, {"n": 2}]
-        tag = me.send("lab.broken")
-        await settle()
-        assert [(m.errnum, text(m)) for m in me.take(tag)] == [(22, "no")]
-
-    asyncio.run(story())
+    desk = lab()
+    me = desk.client()
+    tags = [me.send("lab.slow", {"n": n}) for n in range(3)]
+    assert desk.answers == []
+    desk.run(desk.service(Lab).gate.set)
+    assert [value(me.take(tag)[0]) for tag in tags] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    tag = me.send("lab.broken")
+    assert [(m.errnum, text(m)) for m in me.take(tag)] == [(22, "no")]
 
 
 def test_async_handlers_are_bounded_even_within_one_batch():
-    async def story():
-        desk = lab(tasks_max=2)
-        me = desk.client()
-        first = [me.send("lab.slow", {"n": 9}), me.send("lab.slow", {"n": 9})]
-        assert me.refused("lab.slow", {"n": 9}) == (errno.EAGAIN, "service lab is busy: 2 requests run")
-        desk.service(Lab).gate.set()
-        await settle()
-        assert [len(me.take(tag)) for tag in first] == [1, 1]
-        tag = me.send("lab.slow", {"n": 9})
-        await settle()
-        assert me.take(tag)[0].errnum == 0
-
-    asyncio.run(story())
+    desk = lab(tasks_max=2)
+    me = desk.client()
+    asked = [me.request("lab.slow", {"n": 9}) for _ in range(3)]
+    me.say(*asked)
+    assert [(m.matchtag, m.errnum, text(m)) for m in me.answers] == [
+        (asked[2].matchtag, errno.EAGAIN, "service lab is busy: 2 requests run")
+    ]
+    desk.run(desk.service(Lab).gate.set)
+    assert [len(me.take(each.matchtag)) for each in asked] == [1, 1, 1]
+    tag = me.send("lab.slow", {"n": 9})
+    assert me.take(tag)[0].errnum == 0
 
 
 def test_a_stream_ends_with_enodata():
-    async def story():
-        desk = lab()
-        desk.service(Lab).gate.set()
-        stream = desk.client().stream("lab.count", {"to": 3})
-        await settle()
-        await settle()
-        assert stream.news() == [{"n": 0}, {"n": 1}, {"n": 2}, 61]
-        assert desk.client().refused("lab.count", {"to": 3}) == (71, "")
-
-    asyncio.run(story())
+    desk = lab()
+    desk.run(desk.service(Lab).gate.set)
+    stream = desk.client().stream("lab.count", {"to": 3})
+    assert stream.news() == [{"n": 0}, {"n": 1}, {"n": 2}, 61]
+    assert desk.client().refused("lab.count", {"to": 3}) == (71, "")
 
 
 def test_a_stream_without_response_runs_and_is_silent():
-    async def story():
-        desk = lab()
-        desk.service(Lab).gate.set()
-        tag = desk.client().send("lab.count", {"to": 1}, flags=NORESPONSE | STREAMING)
-        await settle()
-        assert desk.context.sent == []
-        assert desk.service(Lab).ended == [tag]
-
-    asyncio.run(story())
+    desk = lab()
+    desk.run(desk.service(Lab).gate.set)
+    tag = desk.client().send("lab.count", {"to": 1}, flags=NORESPONSE | STREAMING)
+    assert desk.answers == []
+    assert desk.service(Lab).ended == [tag]
 
 
 @for_each("wait", [True, False], ids=["running", "not yet begun"])
 def test_cancel_ends_a_stream_with_enodata_and_a_call_with_ecanceled(wait):
-    async def story():
-        desk = lab()
-        me, other = desk.client(), desk.client()
-        stream, tag = me.stream("lab.count", {"to": 1}), me.send("lab.slow", {"n": 9})
-        theirs = other.stream("lab.count", {"to": 1})
-        if wait:
-            await settle()
-            assert stream.news() == [{"n": 0}]
-        for each in (stream.tag, tag):
-            me.silent("lab.cancel", {"matchtag": each})
-        await settle()
-        assert stream.news() == [61]
-        assert me.take(tag)[0].errnum == errno.ECANCELED
-        assert theirs.news() == [{"n": 0}]
-        other.silent("lab.disconnect")
-        await settle()
-        assert len(desk.service(Lab).ended) == (2 if wait else 1)
-        tag = me.send("lab.slow", {"n": 9})
-        desk.service(Lab).gate.set()
-        await settle()
-        assert me.take(tag)[0].errnum == 0
-
-    asyncio.run(story())
+    desk = lab()
+    me, other = desk.client(), desk.client()
+    theirs = other.stream("lab.count", {"to": 1})
+    count, slow = me.request("lab.count", {"to": 1}, flags=STREAMING), me.request("lab.slow", {"n": 9})
+    cancels = [me.request("lab.cancel", {"matchtag": each.matchtag}) for each in (count, slow)]
+    if wait:
+        me.say(count, slow)
+        assert [value(m) for m in me.take(count.matchtag)] == [{"n": 0}]
+        me.say(*cancels)
+    else:
+        me.say(count, slow, *cancels)
+    assert [m.errnum for m in me.take(count.matchtag)] == [61]
+    assert [m.errnum for m in me.take(slow.matchtag)] == [errno.ECANCELED]
+    assert me.answers == []
+    assert theirs.news() == [{"n": 0}]
+    other.silent("lab.disconnect")
+    assert len(desk.service(Lab).ended) == (2 if wait else 1)
+    tag = me.send("lab.slow", {"n": 9})
+    desk.run(desk.service(Lab).gate.set)
+    assert me.take(tag)[0].errnum == 0
 
 
 def test_last_use_is_remembered():
     desk = lab()
-    desk.context.time = 250.0
+    desk.advance(150.0)
     desk.client().ask("lab.done")
     assert desk.service(Lab).last_used == 250.0

@@ -5,7 +5,7 @@ import json
 from broker.services.groups import GATHER_S, ONLINE, TORPID, Groups
 from broker.wire.message import NORESPONSE, UPSTREAM
 from tests.tables import for_each
-from tests.unit.services.little_broker import GUEST, REMOTE_OWNER, Desk, value
+from tests.unit.services.desk import GUEST, REMOTE_OWNER, Desk, value
 
 
 def get(desk: Desk, group: str) -> str:
@@ -14,9 +14,8 @@ def get(desk: Desk, group: str) -> str:
 
 def told(desk: Desk) -> list[dict]:
     """The updates sent to the parent, taken out."""
-    desk.context.advance(GATHER_S)
-    updates = [call.message for call in desk.context.calls]
-    desk.context.calls.clear()
+    desk.advance(GATHER_S)
+    updates = desk.parent.take_requests()
     for message in updates:
         assert (message.topic, message.nodeid) == ("groups.update", desk.context.rank)
         assert message.flags & (NORESPONSE | UPSTREAM) == NORESPONSE | UPSTREAM
@@ -43,9 +42,9 @@ def test_rank_0_gathers_who_is_online():
 
 
 def test_online_from_quorum_on():
-    desk = Desk(context={"lifecycle": "init"})
+    desk = Desk(state="init")
     assert get(desk, ONLINE) == ""
-    desk.context.enter("quorum")
+    desk.enter("quorum")
     assert get(desk, ONLINE) == "0"
 
 
@@ -101,11 +100,11 @@ def test_who_watches_a_group_hears_its_changes_gathered():
     from_child(desk, update("g", ("1", True)))
     from_child(desk, update("g", ("2-3", True)))
     assert stream.news() == []
-    desk.context.advance(GATHER_S)
+    desk.advance(GATHER_S)
     assert (stream.news(), other.news()) == ([{"members": "1-3"}], [])
     me.silent("groups.cancel", {"matchtag": stream.tag})
     from_child(desk, update("g", ("3", False)))
-    desk.context.advance(GATHER_S)
+    desk.advance(GATHER_S)
     assert stream.news() == [61]
 
 
@@ -129,12 +128,12 @@ def test_moves_back_and_forth_arrive_as_their_end():
 
 
 def test_nothing_is_told_before_the_broker_has_joined_and_all_of_it_then():
-    desk = Desk(rank=1, context={"lifecycle": "join"})
+    desk = Desk(rank=1, state="join")
     from_child(desk, update(ONLINE, ("3", True)))
     assert told(desk) == []
-    desk.context.enter("quorum")
+    desk.enter("quorum")
     assert told(desk) == [{ONLINE: [{"ranks": "1,3", "set": True}]}]
-    desk.context.enter("run")
+    desk.enter("run")
     assert told(desk) == []
 
 
@@ -142,10 +141,10 @@ def test_a_broker_that_joins_again_tells_everything_again():
     desk = Desk(rank=1)
     from_child(desk, update("g", ("3", True)))
     told(desk)
-    desk.context.enter("join")
+    desk.enter("join")
     from_child(desk, update("g", ("3", False)))
     from_child(desk, update("h", ("3", True)))
-    desk.context.enter("run")
+    desk.enter("run")
     assert told(desk) == [{ONLINE: [{"ranks": "1", "set": True}], "h": [{"ranks": "3", "set": True}]}]
 
 
@@ -155,10 +154,10 @@ def test_a_lost_child_takes_its_subtree_along_once(status):
     from_child(desk, update(ONLINE, ("1-3", True)))
     desk.client().ask("groups.join", {"name": "g"})
     from_child(desk, update("g", ("3", True)))
-    desk.context.set_child(1, status)
+    desk.set_child(1, status)
     assert (get(desk, ONLINE), get(desk, "g")) == ("0,2", "0")
     from_child(desk, update(ONLINE, ("1", True)))  # still on its way when the child was given up
-    desk.context.set_child(2, "full")
+    desk.set_child(2, "full")
     assert get(desk, ONLINE) == "0-2"
 
 
@@ -166,21 +165,21 @@ def test_a_child_that_comes_back_is_counted_again():
     desk = Desk()
     from_child(desk, update(ONLINE, ("1", True)))
     for _ in range(2):
-        desk.context.set_child(1, "lost")
+        desk.set_child(1, "lost")
         assert get(desk, ONLINE) == "0"
-        desk.context.set_child(1, "full")
+        desk.set_child(1, "full")
         from_child(desk, update(ONLINE, ("1", True)))
         assert get(desk, ONLINE) == "0-1"
 
 
 def test_torpid_children_are_a_group():
     desk = Desk()
-    desk.context.set_child(2, "full", torpid=True)
+    desk.set_child(2, "full", torpid=True)
     assert get(desk, TORPID) == "2"
-    desk.context.set_child(2, "full", torpid=False)
+    desk.set_child(2, "full", torpid=False)
     assert get(desk, TORPID) == ""
-    desk.context.set_child(2, "full", torpid=True)
-    desk.context.set_child(2, "lost")
+    desk.set_child(2, "full", torpid=True)
+    desk.set_child(2, "lost")
     assert get(desk, TORPID) == ""
 
 

@@ -10,7 +10,7 @@ from broker.services.context import Denial
 from broker.services.journal import NONE_TEXT
 from broker.wire.message import NORESPONSE
 from tests.tables import for_each
-from tests.unit.services.little_broker import GUEST, Desk, value
+from tests.unit.services.desk import GUEST, Desk, value
 
 TOLD = {"topic": "ops.dig", "errno": 1, "userid": 1000, "rolemask": 2}
 
@@ -47,22 +47,12 @@ def journal():
 
 @pytest.fixture
 def desk(journal):
-    return Desk(context={"journal": journal})
+    return Desk(journal=journal)
 
 
 def switched(desk, topic, data=None):
     """The one answer to a request that is answered late."""
-    me = desk.client()
-    desk.context.tasks.clear()
-
-    async def script():
-        tag = me.send(topic, data)
-        assert me.take(tag) == []
-        await asyncio.gather(*desk.context.tasks)
-        return me.take(tag)
-
-    (answer,) = asyncio.run(script())
-    return answer
+    return desk.client().ask(topic, data)
 
 
 def test_status_is_the_journals(desk):

@@ -3,7 +3,7 @@
 from broker.services.log import Log
 from broker.wire.message import NORESPONSE, STREAMING, UPSTREAM
 from tests.tables import for_each
-from tests.unit.services.little_broker import GUEST, Desk, value
+from tests.unit.services.desk import GUEST, Desk, value
 
 OWNER_ONLY = (1, "Request requires owner credentials")
 
@@ -62,7 +62,7 @@ def test_a_follower_hears_an_entry_before_its_sender_is_answered():
     me = desk.client()
     stream = me.stream("log.dmesg", {"follow": True})
     me.send("log.append", line("x"))
-    assert [message.topic for message in desk.context.sent] == ["log.dmesg", "log.append"]
+    assert [message.topic for message in me.answers] == ["log.dmesg", "log.append"]
     assert len(stream.news()) == 1
 
 
@@ -98,7 +98,7 @@ def test_a_request_without_response_leaves_no_stream_behind():
     me = desk.client()
     me.silent("log.dmesg", {"follow": True}, flags=NORESPONSE | STREAMING)
     me.send("log.append", line("x"), tag=0)
-    assert desk.context.sent == []
+    assert desk.answers == []
 
 
 def test_clear_and_figures():
@@ -123,8 +123,7 @@ def test_errors_are_sent_on_to_rank_0_the_rest_stays():
     me = desk.client()
     me.ask("log.append", line("error", pri=24, rank=1))
     me.ask("log.append", line("warning", pri=32, rank=1))
-    (call,) = desk.context.calls
-    sent = call.message
+    (sent,) = desk.parent.requests
     assert (sent.topic, sent.payload, sent.nodeid) == ("log.append", line("error", rank=1), 1)
     assert sent.flags & (NORESPONSE | UPSTREAM) == NORESPONSE | UPSTREAM
     assert dmesg(me) == ["error", "warning", 61]
@@ -134,7 +133,7 @@ def test_what_comes_from_below_passes_whatever_its_severity():
     desk = Desk(rank=1)
     child = desk.client(kind=1)
     child.silent("log.append", line("below", pri=56, rank=3), tag=0, flags=NORESPONSE | UPSTREAM)
-    assert [call.message.payload for call in desk.context.calls] == [line("below", pri=56, rank=3)]
+    assert [message.payload for message in desk.parent.requests] == [line("below", pri=56, rank=3)]
     assert dmesg(desk.client()) == [61]
     assert value(desk.client().ask("log.stats-get"))["remote"] == 1
 
@@ -143,28 +142,22 @@ def test_rank_0_keeps_what_others_sent_and_sends_nothing():
     desk = Desk()
     desk.client(kind=1).silent("log.append", line("far", rank=3), tag=0, flags=NORESPONSE | UPSTREAM)
     assert dmesg(desk.client()) == ["far", 61]
-    assert desk.context.calls == []
+    assert [message for client in desk.clients for message in client.requests] == []
 
 
 def test_the_brokers_own_lines_stand_with_the_others():
     desk = Desk()
     me = desk.client()
     follower = me.stream("log.dmesg", {"follow": True})
-    desk.service(Log).note(6, "state run")
+    desk.run(desk.service(Log).note, 6, "state run")
     (entry,) = follower.news()
     assert entry.startswith("<48>1 ")
     assert entry.endswith(" - - state run")
 
 
 def test_the_ring_holds_as_many_as_it_is_told():
-    desk = Desk(services=lambda context: [Log(context, entries=3)])
+    desk = Desk(kinds=[Log], text="log_ring_entries = 3\n")
     me = desk.client()
     for number in range(5):
         me.ask("log.append", line(str(number)))
     assert dmesg(me) == ["2", "3", "4", 61]
-
-
-def test_forwarding_can_be_off():
-    desk = Desk(rank=1, services=lambda context: [Log(context, forward_level=-1)])
-    desk.client().ask("log.append", line("emergency", pri=0, rank=1))
-    assert desk.context.calls == []

@@ -1,9 +1,8 @@
 """overlay.health, topology, monitor, disconnect-subtree, stats-get."""
 
-from broker.services.overlay import Overlay
 from broker.wire.message import STREAMING
 from tests.tables import for_each
-from tests.unit.services.little_broker import GUEST, NOBODY, Desk, value
+from tests.unit.services.desk import GUEST, NOBODY, REMOTE_OWNER, Desk, value
 
 
 def test_health_names_this_broker_and_its_children():
@@ -16,7 +15,7 @@ def test_health_names_this_broker_and_its_children():
 
 def test_health_says_why_a_child_is_lost():
     desk = Desk()
-    desk.context.set_child(2, "lost", error="administrative disconnect")
+    desk.set_child(2, "lost", error="administrative disconnect")
     children = value(desk.client().ask("overlay.health"))["children"]
     assert children[1] == {"rank": 2, "status": "lost", "duration": 3.5, "error": "administrative disconnect"}
 
@@ -26,33 +25,33 @@ def test_a_streaming_health_answers_again_after_each_change():
     me = desk.client()
     stream = me.stream("overlay.health")
     assert [health["status"] for health in stream.news()] == ["full"]
-    desk.context.status = "degraded"
-    desk.context.set_child(2, "lost")
+    desk.tree.status = "degraded"
+    desk.set_child(2, "lost")
     (health,) = stream.news()
     assert (health["status"], health["children"][1]["status"]) == ("degraded", "lost")
     me.silent("overlay.cancel", {"matchtag": stream.tag})
-    desk.context.set_child(2, "full")
+    desk.set_child(2, "full")
     assert stream.news() == [61]
 
 
 def test_monitor_tells_each_child_once_and_then_its_changes():
     desk = Desk()
-    desk.context.health[1]["status"] = "offline"
+    desk.tree.health[1]["status"] = "offline"
     me = desk.client()
     stream = me.stream("overlay.monitor")
     assert stream.news() == [{"rank": 1, "status": "full", "torpid": False}]
-    desk.context.set_child(1, "full")
+    desk.set_child(1, "full")
     assert stream.news() == []
-    desk.context.set_child(2, "partial")
-    desk.context.set_child(1, "full", torpid=True)
-    desk.context.set_child(2, "offline")
+    desk.set_child(2, "partial")
+    desk.set_child(1, "full", torpid=True)
+    desk.set_child(2, "offline")
     assert stream.news() == [
         {"rank": 2, "status": "partial", "torpid": False},
         {"rank": 1, "status": "full", "torpid": True},
         {"rank": 2, "status": "offline", "torpid": False},
     ]
     me.silent("overlay.disconnect")
-    desk.context.set_child(2, "full")
+    desk.set_child(2, "full")
     assert stream.news() == []
 
 
@@ -89,7 +88,7 @@ def test_a_child_is_sent_away_once():
     desk = Desk()
     me = desk.client()
     assert me.ask("overlay.disconnect-subtree", {"rank": 2}).errnum == 0
-    assert desk.context.health[1]["error"] == "administrative disconnect"
+    assert desk.tree.health[1]["error"] == "administrative disconnect"
     assert me.refused("overlay.disconnect-subtree", {"rank": 2}) == (22, "rank 2 is already lost")
     for rank in (0, 3, 9):
         assert me.refused("overlay.disconnect-subtree", {"rank": rank}) == (
@@ -97,24 +96,27 @@ def test_a_child_is_sent_away_once():
             "requested rank is not this broker's direct child",
         )
     assert desk.client(GUEST).refused("overlay.disconnect-subtree", {"rank": 1})[0] == 1
-    assert desk.context.health[0]["status"] == "full"
+    assert desk.tree.health[0]["status"] == "full"
 
 
 def test_what_the_broker_refuses_is_passed_on():
-    desk = Desk(context={"disconnect_child": lambda rank, reason: 113})
+    desk = Desk()
+    desk.tree.refuses = 113
     assert desk.client().refused("overlay.disconnect-subtree", {"rank": 1}) == (113, "")
 
 
 def test_figures():
     desk = Desk(rank=1)
-    desk.client(kind=1)
-    desk.client(kind=2)
+    child = desk.client(REMOTE_OWNER, kind=1)
+    child.send("state-machine.monitor", flags=STREAMING)
+    desk.parent.send("log.dmesg", {"follow": True}, flags=STREAMING)
+    desk.parent.send("log.dmesg", {"follow": True}, flags=STREAMING)
     assert value(desk.client(GUEST).ask("overlay.stats-get")) == {
         "child-count": 1,
         "child-connected": 1,
         "parent-count": 1,
-        "parent-rpc": 4,
-        "child-rpc": 4,
+        "parent-rpc": 2,
+        "child-rpc": 1,
         "interthread": {"sendq": 0, "recvq": 0},
     }
-    assert Overlay(Desk(rank=3).context).stats()["child-count"] == 0
+    assert value(Desk(rank=3).client().ask("overlay.stats-get"))["child-count"] == 0

@@ -1,6 +1,6 @@
 """What flux uptime asks for, without a scheduler."""
 
-from tests.unit.services.little_broker import GUEST, Desk, value
+from tests.unit.services.desk import GUEST, Desk, value
 
 
 def test_resource_status_knows_who_is_online():

@@ -2,30 +2,31 @@
 
 import errno
 
-from tests.unit.services.little_broker import GUEST, Desk
+from broker.services.log import Log
+from tests.unit.services.desk import GUEST, Desk
 
 
 def test_who_streams_hears_what_is_logged_until_the_goodbye():
     desk = Desk()
-    (log,) = [service for service in desk.services if service.name == "log"]
+    log = desk.service(Log)
     me, late = desk.client(), desk.client()
     stream = me.stream("shutdown.start", {"loglevel": 6})
-    assert desk.context.left == "shutdown by userid 0"
+    assert desk.left == [("shutdown by userid 0", 0)]
     assert late.refused("shutdown.start", {"loglevel": 6}) == (22, "shutdown is already in progress")
-    log.note(6, "state cleanup after 1.0 s in run")
-    log.note(7, "nobody asked for this")
+    desk.run(log.note, 6, "state cleanup after 1.0 s in run")
+    desk.run(log.note, 7, "nobody asked for this")
     assert stream.news() == [{"log": "broker.info[0]: state cleanup after 1.0 s in run\n"}]
     for state in ("cleanup", "shutdown", "finalize"):
-        desk.context.enter(state)
+        desk.enter(state)
     assert stream.news() == []
-    desk.context.enter("goodbye")
+    desk.enter("goodbye")
     assert stream.news() == [errno.ENODATA]
 
 
 def test_in_the_background_it_is_answered_at_once():
     desk = Desk()
     assert desk.client().ask("shutdown.start", {"loglevel": 6}).errnum == 0
-    assert desk.context.left
+    assert desk.left
 
 
 def test_who_and_when_it_is_refused():
@@ -33,17 +34,13 @@ def test_who_and_when_it_is_refused():
         22,
         "shutdown may only be initiated on rank 0",
     )
-    join = Desk(context={"lifecycle": "join"}).client()
+    join = Desk(state="join").client()
     assert join.refused("shutdown.start", {"loglevel": 6}) == (
         22,
         "shutdown cannot be initiated in state join",
     )
     assert Desk().client(GUEST).refused("shutdown.start") == (1, "Request requires owner credentials")
-    desk = Desk()
-    desk.context.leave_errnum = errno.ENOSYS
-    assert desk.client().refused("shutdown.start", {"loglevel": 6}) == (
+    assert Desk(leaves=False).client().refused("shutdown.start", {"loglevel": 6}) == (
         38,
         "this broker is ended by the program that runs it",
     )
-    desk.context.leave_errnum = 0
-    assert desk.client().ask("shutdown.start", {"loglevel": 6}).errnum == 0

@@ -2,15 +2,17 @@
 
 from broker.wire.message import STREAMING
 from tests.tables import for_each
-from tests.unit.services.little_broker import GUEST, Desk, value
+from tests.unit.services.desk import GUEST, Desk, value
 
 
 def at(state: str, rank: int = 0) -> Desk:
-    return Desk(rank=rank, context={"lifecycle": state})
+    return Desk(rank, state=state)
 
 
 def test_get():
-    assert value(at("run").client(GUEST).ask("state-machine.get")) == {"state": "run", "duration": 7.25}
+    desk = at("run")
+    desk.advance(7.25)
+    assert value(desk.client(GUEST).ask("state-machine.get")) == {"state": "run", "duration": 7.25}
     assert value(at("quorum", rank=3).client().ask("state-machine.get", {"x": 1}))["state"] == "quorum"
 
 
@@ -20,11 +22,11 @@ def test_wait_is_answered_when_the_broker_runs():
     me, gone = desk.client(), desk.client()
     tag, lost = me.send("state-machine.wait"), gone.send("state-machine.wait")
     gone.silent("state-machine.disconnect")
-    desk.context.enter("quorum")
+    desk.enter("quorum")
     assert me.take(tag) == []
-    desk.context.enter("run")
+    desk.enter("run")
     assert [message.errnum for message in me.take(tag)] == [0]
-    desk.context.enter("cleanup")
+    desk.enter("cleanup")
     assert me.take(tag) == gone.take(lost) == []
 
 
@@ -34,7 +36,7 @@ def test_wait_fails_when_running_is_over():
     desk = at("join")
     me = desk.client()
     tag = me.send("state-machine.wait")
-    desk.context.enter("shutdown")
+    desk.enter("shutdown")
     assert [message.errnum for message in me.take(tag)] == [22]
 
 
@@ -58,7 +60,7 @@ def test_a_monitor_hears_each_state_up_to_its_last():
     me = desk.client()
     stream, every = me.stream("state-machine.monitor", {"final": 6}), me.stream("state-machine.monitor")
     for state in ("init", "run", "cleanup", "shutdown"):
-        desk.context.enter(state)
+        desk.enter(state)
     assert stream.news() == [{"state": 1}, {"state": 3}, {"state": 5}, {"state": 6}, 61]
     assert every.news() == [{"state": number} for number in (1, 3, 5, 6, 7)]
     me.silent("state-machine.cancel", {"matchtag": every.tag})
@@ -68,8 +70,8 @@ def test_a_monitor_hears_each_state_up_to_its_last():
 def test_a_last_state_that_is_skipped_ends_the_stream_without_it():
     desk = at("init")
     stream = desk.client().stream("state-machine.monitor", {"final": 5})
-    desk.context.enter("cleanup")
-    desk.context.enter("shutdown")
+    desk.enter("cleanup")
+    desk.enter("shutdown")
     assert stream.news() == [{"state": 3}, 61]
 
 
@@ -78,8 +80,8 @@ def test_without_streaming_there_is_one_answer():
     me = desk.client()
     assert value(me.ask("state-machine.monitor", {"final": 9})) == {"state": 5}
     assert value(me.ask("state-machine.monitor", {"final": 5})) == {"state": 5}
-    desk.context.enter("cleanup")
-    assert desk.context.sent == []
+    desk.enter("cleanup")
+    assert desk.answers == []
 
 
 def test_monitors_are_for_the_owner_and_go_with_them():
@@ -92,5 +94,5 @@ def test_monitors_are_for_the_owner_and_go_with_them():
     stream = me.stream("state-machine.monitor")
     stream.news()
     me.silent("state-machine.disconnect")
-    desk.context.enter("cleanup")
+    desk.enter("cleanup")
     assert stream.news() == []

@@ -6,14 +6,14 @@ from broker.services.service import Service, method
 from broker.services.streams import Streams
 from broker.serving.request import LATER
 from broker.wire.message import NORESPONSE, STREAMING
-from tests.unit.services.little_broker import GUEST, Desk
+from tests.unit.services.desk import GUEST, Desk
 
 
 class Ticker(Service):
     name = "tick"
 
-    def __init__(self, context):
-        super().__init__(context)
+    def __init__(self, context, services):
+        super().__init__(context, services)
         self.streams: Streams[int] = Streams()
 
     @method("open", allow=Role.USER, streaming=True)
@@ -41,7 +41,7 @@ class Ticker(Service):
 
 
 def desk() -> Desk:
-    return Desk(services=lambda context: [Ticker(context)])
+    return Desk(kinds=[Ticker])
 
 
 def test_each_stream_gets_its_own():

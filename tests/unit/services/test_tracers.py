@@ -3,6 +3,7 @@
 import pytest
 
 from broker.errors import ProtocolError
+from broker.routing.port import Port
 from broker.services import tracers
 from broker.services.context import TracedMessage
 from broker.services.module import Module
@@ -21,16 +22,21 @@ from broker.wire.message import (
     response,
 )
 from tests.tables import for_each
-from tests.unit.services.little_broker import GUEST, OWNER, Desk, Link
+from tests.unit.services.desk import GUEST, OWNER, REMOTE_OWNER, Desk
 
 ALL = {"typemask": 15, "topic_glob": "*", "nodeid": -1}
 EACH = {"typemask": 15, "topic_glob": "*", "names": []}
-CLIENT, CHILD, PARENT = Link("c", 0, OWNER), Link("d", 1, OWNER, 2), Link("p", 2, OWNER, 0)
+CLIENT = Port(0, "c", print, OWNER, name="somebody")
+CHILD, OTHER, PARENT = (
+    Port(kind, uuid, print, REMOTE_OWNER, rank=rank)
+    for kind, uuid, rank in ((1, "d", 2), (1, "e", 1), (2, "p", 0))
+)
 ASK = request("broker.ping", b'{"seq":1}\0')
 
 
 def pass_by(desk, message, prefix="rx", sender=CHILD, where="links"):
-    desk.context.watchers[where](TracedMessage(prefix, sender, message, 1795193573.5, 12.25))
+    watcher = desk.context.watchers[where]
+    desk.run(watcher, TracedMessage(prefix, sender, message, 1795193573.5, 12.25))
 
 
 def told(stream, *keys):
@@ -136,11 +142,10 @@ def test_control_messages_are_named():
 def test_an_event_for_all_children_is_told_once_to_whoever_looks_at_any():
     desk = Desk()
     streams = [desk.client().stream("overlay.trace", ALL | {"nodeid": rank}) for rank in (-1, 1)]
-    other = Link("e", 1, OWNER, 1)
     first, second = event("a", sequence=1), event("b", sequence=2)
     for message in (first, second):
         pass_by(desk, message, "rx", PARENT)
-        for child in (CHILD, other):
+        for child in (CHILD, OTHER):
             pass_by(desk, message, "tx", child)
     pass_by(desk, event("c"), "tx", PARENT)
     sent = [("tx", -1, "a"), ("tx", -1, "b")]
@@ -195,11 +200,11 @@ def test_a_tracer_that_is_behind_misses_records_and_is_told_how_many():
     desk = Desk()
     me = desk.client()
     stream = me.stream("overlay.trace", ALL)
-    me.link.busy = True
+    me.port.busy = True
     for _ in range(5):
         pass_by(desk, ASK)
     assert stream.news() == []
-    me.link.busy = False
+    me.port.busy = False
     pass_by(desk, ASK)
     pass_by(desk, ASK)
     assert [record.get("dropped") for record in stream.news()] == [5, None]
@@ -247,6 +252,5 @@ def test_a_glob_is_bounded():
 
 
 def test_both_services_have_the_method():
-    assert {"trace"} <= Overlay(Desk().context).methods().keys() & Module(
-        Desk().context, list
-    ).methods().keys()
+    desk = Desk()
+    assert {"trace"} <= desk.service(Overlay).methods().keys() & desk.service(Module).methods().keys()
