@@ -11,7 +11,7 @@ One message's journey, room by room::
 
     node/        puts the rooms together: the corridor, the tree, the lifecycle
     client/      the other end of a link: rpc, streams, subscriptions, services
-    serving/     from a request to its handler: what the services of a broker and of a client have in common
+    serving/     what its sender may do, and from a request to its handler: for services of brokers and of clients
     cli/         one file a verb of the ``headgate`` command
     settings/    the configuration file, typed
     testing/     for authors of transports: the checks that every transport passes

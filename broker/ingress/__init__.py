@@ -1,4 +1,6 @@
-"""Who are you: pure rules of RFC 12. What you may do is for whoever answers: ``broker.serving.runner``, say.
+"""Ingress decides who you are; the one who answers decides what you may do (``broker.serving.runner``, say).
+
+Pure rules of RFC 12:
 
 ``admission`` the access rules: a peer at connect -> refused, or credentials and a stamping policy
 ``stamping`` the userid and rolemask of each message as it comes in

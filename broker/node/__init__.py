@@ -10,7 +10,7 @@
 ``keepalive``          a sign of life on quiet links of the older dialects
 ``calls``              the broker's own requests and their answers
 ``figures``            what it counted and who holds how much, JSON-ready
-``context``            the broker as its services see it
+``context``            the broker as its services see it: implements ``broker.services.context``
 ``tracing``            who looks on while messages pass
 ``overlay/``           the tree: hello, parent, children, liveness, rejoin
 ``lifecycle``          the states; ``state_follower``: which follows which, with the tree

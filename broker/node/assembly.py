@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.endings import FAILED
 from broker.errors import ConfigError
-from broker.exposition import PageListener, Sample, render
+from broker.exposition import TEXT, Page, PageListener
 from broker.identity import PeerInfo
 from broker.memory import Trim
 from broker.node import drain
@@ -35,9 +35,10 @@ from broker.node.link_options import (
     router_limits,
 )
 from broker.node.listening import Listeners
-from broker.node.metrics import listener, samples
+from broker.node.metrics import Metrics
 from broker.node.overlay.config import Hooks
 from broker.node.overlay.overlay import Overlay
+from broker.node.probes import Probes
 from broker.node.rundir import make_rundir
 from broker.node.state_follower import StateFollower
 from broker.routing.call_caps import hold_call_caps
@@ -75,7 +76,7 @@ class Node:
         ConfigError: what the settings ask for cannot be done here.
 
     Attributes:
-        more_samples: what runs beside it adds to its figures by these.
+        metrics, probes: its figures, and whether it lives and is ready, both served at ``broker.metrics_listen``.
         reloaded: told the settings each time they were read again.
         made_rundir: whether the directory of sockets was made by this process.
     """
@@ -106,7 +107,6 @@ class Node:
         self.options = client_options(settings, self.broker.flusher, descriptors)
         self.curve_keys = CurveKeys(settings)
         self.access = access_of(settings, self.owner)
-        self.more_samples: list[Callable[[], list[Sample]]] = []
         self.reloaded: list[Callable[[Settings], None]] = []
         self.made_rundir = False
         self.client_admissions: list[ClientAdmission] = []
@@ -115,6 +115,13 @@ class Node:
             settings, self.topology, self.rank, self.options, self.curve_keys, self._refused
         )
         self.overlay = Overlay(self.broker, config, self._hooks())
+        self.metrics = Metrics(
+            self.broker,
+            self.overlay,
+            self.lifecycle,
+            self.capture.recorder if self.capture is not None else None,
+        )
+        self.probes = Probes(self.broker.router, self.lifecycle, self.overlay)
         self.keepalives = Keepalives(self.broker, settings.tree.torpid_min_s)
         attributes = initial(
             settings,
@@ -130,7 +137,7 @@ class Node:
             settings=settings,
             attributes=attributes,
             journal=self.capture,
-            metrics=lambda: render(samples(self)),
+            metrics=self.metrics.text,
             leave=leave,
             reload=reload,
         )
@@ -142,7 +149,7 @@ class Node:
         self.broker.deliver = self.dispatcher.deliver
         self.context.on_event("heartbeat.pulse", lambda _pulse: self.overlay.pulse())
         self.listeners = Listeners()
-        self._metrics: PageListener | None = None
+        self._pages: PageListener | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._renewing: asyncio.TimerHandle | None = None
         self.broker.pressure.on_shared = self._renew_later
@@ -165,8 +172,13 @@ class Node:
         for entry in self.settings.listen:
             await self._open(entry.uri, listener_options(entry, self.options, self.curve_keys, self._refused))
         if self.settings.broker.metrics_listen:
-            self._metrics = listener(self, self.settings.broker.metrics_listen)
-            await self._metrics.start()
+            self._pages = PageListener(
+                "broker.metrics_listen",
+                self.settings.broker.metrics_listen,
+                self._page,
+                "/metrics, /livez and /readyz",
+            )
+            await self._pages.start()
         self._sweep()
         self.state_follower.begin()
         await self.overlay.start()
@@ -185,8 +197,8 @@ class Node:
         await self._finish()
         self.lifecycle.enter("finalize")
         await self.listeners.stop()
-        if self._metrics is not None:
-            await self._metrics.stop()
+        if self._pages is not None:
+            await self._pages.stop()
         await self.overlay.stop()
         self.lifecycle.enter("goodbye")
         await self.context.stop()
@@ -227,6 +239,11 @@ class Node:
             self.rank,
             await self.listeners.open(uri, client_admission.accept, options),
         )
+
+    async def _page(self, path: bytes) -> Page | None:
+        if path == b"/metrics":
+            return 200, TEXT, self.metrics.text().encode()
+        return self.probes.page(path)
 
     def renew_own(self) -> None:
         """Have transports with a protection of their own read their files again; who cannot goes on as before."""

@@ -81,7 +81,7 @@ async def _serve(
     if reread is not None:
         reload = Reload(node, reread)
         _on_hangup(reload, leave_with)
-    reporter = StatusReporter(node)
+    reporter = StatusReporter(node.probes, node.context)
     supervision.watch(asyncio.get_running_loop().call_later)
     company = contextlib.AsyncExitStack()
     at_once = False

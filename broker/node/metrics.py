@@ -3,86 +3,121 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from errno import errorcode
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.exposition import TEXT, Page, PageListener, Sample, Values, histogram, render
+from broker.exposition import Sample, Values, histogram, render
 from broker.figures import BOUNDS_NS, NameStats
 from broker.journal.samples import samples as samples_of_journal
-from broker.node import probes
 from broker.node.figures import traffic, users
 from broker.routing.call_stats import CallStats
 from broker.routing.event_stats import EventStats
 from broker.routing.port import KIND_NAMES, OWN, Port
 
+# wings use what is below with no broker beside them, and a broker that records nothing loads no journal
 if TYPE_CHECKING:
-    from broker.node.assembly import Node
+    from broker.journal.recorder import Recorder
+    from broker.node.broker import Broker
+    from broker.node.lifecycle import Lifecycle
+    from broker.node.overlay.overlay import Overlay
 
 StatsByName = Mapping[str, NameStats]
 USERS_SHOWN = 10
 """Each is a time series of its own: `headgate stats --users` has all of them."""
 
 
-def samples(node: Node) -> list[Sample]:
-    """What one broker has to tell."""
-    counts = traffic(node.broker)
-    router = node.broker.router
-    types = ("request", "response", "event", "control")
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    attached = [port for port in router.ports if port.link is not None]
-    return [
-        (
-            "info",
-            "gauge",
-            "Constant 1.",
-            [({"rank": str(router.rank), "size": str(router.topology.size)}, 1.0)],
-        ),
-        ("state", "gauge", "Lifecycle state number; 5 is run.", [({}, float(node.lifecycle.number))]),
-        (
-            "received_messages_total",
-            "counter",
-            "Messages received.",
-            [({"type": t}, counts["rx"][t]) for t in types],
-        ),
-        (
-            "sent_messages_total",
-            "counter",
-            "Messages passed on or made here, events once per receiver.",
-            [({"type": t}, counts["tx"][t]) for t in types],
-        ),
-        (
-            "dropped_messages_total",
-            "counter",
-            "Messages that went nowhere.",
-            [({"reason": reason}, float(count)) for reason, count in counts["drops"].items()]
-            or [({"reason": ""}, 0.0)],
-        ),
-        ("pending_calls", "gauge", "Requests not answered yet.", [({}, float(counts["pending"]))]),
-        ("links", "gauge", "Attached links.", _by_kind(attached)),
-        ("outbox_bytes", "gauge", "Bytes that wait for slow readers.", [({}, float(counts["outbox_bytes"]))]),
-        ("event_sequence", "counter", "Last event sequence.", [({}, float(router.events.sequence))]),
-        (
-            "event_gaps_total",
-            "counter",
-            "Times that event numbers were missing.",
-            [({}, float(node.overlay.event_gaps))],
-        ),
-        (
-            "missed_events_total",
-            "counter",
-            "Event numbers that were missing.",
-            [({}, float(node.overlay.events_missed))],
-        ),
-        *call_samples(router.call_stats),
-        *event_samples(router.events.stats),
-        *user_samples(node),
-        ("cpu_seconds_total", "counter", "CPU time of the process.", [({}, usage.ru_utime + usage.ru_stime)]),
-        ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
-        *(samples_of_journal(node.capture.recorder) if node.capture is not None else ()),
-        *(sample for more in node.more_samples for sample in more()),
-    ]
+class Metrics:
+    """The figures of one broker.
+
+    Args:
+        broker, overlay, lifecycle: whose. recorder: its journal's; None where there is none.
+
+    Attributes:
+        more: what runs beside the broker adds to its figures by these.
+    """
+
+    def __init__(
+        self, broker: Broker, overlay: Overlay, lifecycle: Lifecycle, recorder: Recorder | None
+    ) -> None:
+        self.more: list[Callable[[], list[Sample]]] = []
+        self._broker = broker
+        self._overlay = overlay
+        self._lifecycle = lifecycle
+        self._recorder = recorder
+
+    def text(self) -> str:
+        """All of them now, in the Prometheus text format."""
+        return render(self.samples())
+
+    def samples(self) -> list[Sample]:
+        """All of them now."""
+        counts = traffic(self._broker)
+        router = self._broker.router
+        types = ("request", "response", "event", "control")
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        attached = [port for port in router.ports if port.link is not None]
+        return [
+            (
+                "info",
+                "gauge",
+                "Constant 1.",
+                [({"rank": str(router.rank), "size": str(router.topology.size)}, 1.0)],
+            ),
+            ("state", "gauge", "Lifecycle state number; 5 is run.", [({}, float(self._lifecycle.number))]),
+            (
+                "received_messages_total",
+                "counter",
+                "Messages received.",
+                [({"type": t}, counts["rx"][t]) for t in types],
+            ),
+            (
+                "sent_messages_total",
+                "counter",
+                "Messages passed on or made here, events once per receiver.",
+                [({"type": t}, counts["tx"][t]) for t in types],
+            ),
+            (
+                "dropped_messages_total",
+                "counter",
+                "Messages that went nowhere.",
+                [({"reason": reason}, float(count)) for reason, count in counts["drops"].items()]
+                or [({"reason": ""}, 0.0)],
+            ),
+            ("pending_calls", "gauge", "Requests not answered yet.", [({}, float(counts["pending"]))]),
+            ("links", "gauge", "Attached links.", _by_kind(attached)),
+            (
+                "outbox_bytes",
+                "gauge",
+                "Bytes that wait for slow readers.",
+                [({}, float(counts["outbox_bytes"]))],
+            ),
+            ("event_sequence", "counter", "Last event sequence.", [({}, float(router.events.sequence))]),
+            (
+                "event_gaps_total",
+                "counter",
+                "Times that event numbers were missing.",
+                [({}, float(self._overlay.event_gaps))],
+            ),
+            (
+                "missed_events_total",
+                "counter",
+                "Event numbers that were missing.",
+                [({}, float(self._overlay.events_missed))],
+            ),
+            *call_samples(router.call_stats),
+            *event_samples(router.events.stats),
+            *user_samples(self._broker),
+            (
+                "cpu_seconds_total",
+                "counter",
+                "CPU time of the process.",
+                [({}, usage.ru_utime + usage.ru_stime)],
+            ),
+            ("max_resident_bytes", "gauge", "Largest resident set size.", [({}, usage.ru_maxrss * 1024.0)]),
+            *(samples_of_journal(self._recorder) if self._recorder is not None else ()),
+            *(sample for more in self.more for sample in more()),
+        ]
 
 
 def call_samples(stats: CallStats) -> list[Sample]:
@@ -145,9 +180,9 @@ def took(metric: str, text: str, label: str, by_name: StatsByName) -> Sample:
     return metric, "histogram", text, values
 
 
-def user_samples(node: Node) -> list[Sample]:
+def user_samples(broker: Broker) -> list[Sample]:
     """What the clients of the busiest users hold, over all links of each."""
-    shown = users(node.broker)["users"][:USERS_SHOWN]
+    shown = users(broker)["users"][:USERS_SHOWN]
     kinds = (
         ("links", "Links of one user; the ten whose clients sent most are shown.", "links"),
         ("pending_calls", "Requests of one user that are not answered yet.", "pending"),
@@ -174,16 +209,3 @@ def _whose(user: Mapping[str, Any]) -> dict[str, str]:
 def _by_kind(ports: Iterable[Port]) -> list[tuple[dict[str, str], float]]:
     found = [port.kind for port in ports]
     return [({"kind": KIND_NAMES[kind]}, float(found.count(kind))) for kind in range(OWN)]
-
-
-async def page(node: Node, path: bytes) -> Page | None:
-    """``/metrics``, and ``/livez`` and ``/readyz`` as ``probes`` says; None: nothing else is here."""
-    probe = probes.PAGES.get(path)
-    if probe is not None:
-        return probe(node)
-    return (200, TEXT, render(samples(node)).encode()) if path == b"/metrics" else None
-
-
-def listener(node: Node, place: str) -> PageListener:
-    """What serves them, not started: at ``unix:///PATH`` or ``http://HOST:PORT``."""
-    return PageListener("broker.metrics_listen", place, partial(page, node), "/metrics, /livez and /readyz")

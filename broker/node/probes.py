@@ -8,55 +8,60 @@ admitted them and runs itself.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker import supervision
 from broker.exposition import Page
+from broker.node.lifecycle import Lifecycle
+from broker.node.overlay.overlay import Overlay
+from broker.routing.router import Router
 from broker.routing.topology import NO_PARENT
+from broker.services.context import Context
 from broker.services.state_machine import RUN
 from broker.wire.payload import encode_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from broker.node.assembly import Node
 
 JSON: Final = "application/json"
 
 
-def standing(node: Node) -> str:
-    """One line such as ``rank 3 of 7, state run, parent rank 1 joined``."""
-    told = f"rank {node.rank} of {node.topology.size}, state {node.lifecycle.state}"
-    above = node.topology.parent(node.rank)
-    if above == NO_PARENT:
-        return f"{told}, tree {node.overlay.subtree_status()}"
-    return f"{told}, parent rank {above} {'joined' if node.overlay.joined() else 'away'}"
+class Probes:
+    """How one broker stands.
 
+    Args:
+        router, lifecycle, overlay: whose.
+    """
 
-def is_ready(node: Node) -> bool:
-    """Whether requests and events reach the whole tree from here."""
-    return node.lifecycle.number == RUN and node.overlay.joined()
+    def __init__(self, router: Router, lifecycle: Lifecycle, overlay: Overlay) -> None:
+        self._rank = router.rank
+        self._topology = router.topology
+        self._lifecycle = lifecycle
+        self._overlay = overlay
 
+    def standing(self) -> str:
+        """One line such as ``rank 3 of 7, state run, parent rank 1 joined``."""
+        told = f"rank {self._rank} of {self._topology.size}, state {self._lifecycle.state}"
+        above = self._topology.parent(self._rank)
+        if above == NO_PARENT:
+            return f"{told}, tree {self._overlay.subtree_status()}"
+        return f"{told}, parent rank {above} {'joined' if self._overlay.joined() else 'away'}"
 
-def livez(_node: Node) -> Page:
-    """200: the loop turns."""
-    return _page(200, {"status": "ok"})
+    def is_ready(self) -> bool:
+        """Whether requests and events reach the whole tree from here."""
+        return self._lifecycle.number == RUN and self._overlay.joined()
 
-
-def readyz(node: Node) -> Page:
-    """200, or 503 with a line that says where the broker stands instead."""
-    if is_ready(node):
-        return _page(200, {"status": "ok"})
-    status = "leaving" if node.lifecycle.leaving else "not joined"
-    return _page(503, {"status": status, "reason": standing(node)})
+    def page(self, path: bytes) -> Page | None:
+        """``/livez``: 200, the loop turns. ``/readyz``: 200, or 503 with a line that says where the broker stands
+        instead. None: nothing else is here.
+        """
+        if path == b"/livez" or (path == b"/readyz" and self.is_ready()):
+            return _page(200, {"status": "ok"})
+        if path != b"/readyz":
+            return None
+        status = "leaving" if self._lifecycle.leaving else "not joined"
+        return _page(503, {"status": status, "reason": self.standing()})
 
 
 def _page(status: int, said: dict[str, str]) -> Page:
     return status, JSON, encode_json(said).rstrip(b"\0")
-
-
-PAGES: Final[dict[bytes, Callable[[Node], Page]]] = {b"/livez": livez, b"/readyz": readyz}
-"""What the metrics listener serves besides the figures."""
 
 
 class StatusReporter:
@@ -68,25 +73,26 @@ class StatusReporter:
     asks ``/readyz``.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, probes: Probes, context: Context) -> None:
+        self._probes = probes
+        self._rank = context.rank
         self._ready = False
         self._told = ""
-        node.lifecycle.watchers.append(self._entered)
-        node.context.on_tree_change(self._renew)
+        context.on_state(self._entered)
+        context.on_tree_change(self._renew)
 
     def started(self) -> None:
         """Everything is up, the parent joined."""
         self._say_ready()
 
     def _entered(self, state: str) -> None:
-        if state == "join" and self._node.rank:  # the doors are open
+        if state == "join" and self._rank:  # the doors are open
             self._say_ready()
         else:
             self._renew()
 
     def _renew(self) -> None:
-        told = standing(self._node)
+        told = self._probes.standing()
         if told != self._told:
             self._told = told
             supervision.notify(f"STATUS={told}")
@@ -94,7 +100,7 @@ class StatusReporter:
     def _say_ready(self) -> None:
         if not self._ready:
             self._ready = True
-            self._told = standing(self._node)
+            self._told = self._probes.standing()
             call_later = asyncio.get_running_loop().call_later
             supervision.announce(call_later, "READY=1", f"STATUS={self._told}")
         else:

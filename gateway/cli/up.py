@@ -318,7 +318,7 @@ class _Up:
                         await self._running.wait()
                 self._failed_start()
         if self._wing is not None:
-            node.more_samples.append(self._wing.samples)
+            node.metrics.more.append(self._wing.samples)
             await self._wing.start()
         if self._oslo is not None:
             await self._oslo.start()

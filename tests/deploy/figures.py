@@ -12,7 +12,6 @@ from broker.exposition import render
 from broker.nfp.dispatch import Counts
 from broker.nfp.dispatch.task_stats import TaskStats
 from broker.nfp.server.broker import NfpBroker
-from broker.node import metrics
 from broker.node.assembly import Node
 from broker.oslo.service import metrics as oslo
 from broker.settings import NfpSection, loads
@@ -47,7 +46,7 @@ def of_broker(folder: Path) -> Served:
     )
 
     async def asked() -> str:
-        return render(metrics.samples(Node(settings.at_rank(0))))
+        return Node(settings.at_rank(0)).metrics.text()
 
     return parsed(asyncio.run(asked()))
 

@@ -151,7 +151,7 @@ async def beside(node: Node) -> AsyncIterator[Wing | None]:
     if wing is None:
         yield None
         return
-    node.more_samples.append(wing.samples)
+    node.metrics.more.append(wing.samples)
     await wing.start()
     try:
         yield wing

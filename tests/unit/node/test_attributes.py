@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from broker.exposition import render
+from broker.exposition import PageListener, render
+from broker.node.assembly import Node
 from broker.node.attributes import configuration, fold, initial
-from broker.node.metrics import listener as listener_of
 from broker.routing.topology import Topology
 from broker.secret import SecretPlace, SecretUrl
-from broker.settings import HostEntry, JournalSection, ListenEntry, OsloSection, Settings
+from broker.settings import HostEntry, JournalSection, ListenEntry, OsloSection, Settings, loads
 from tests.tables import for_each
 from tests.unit.node import desk
 
@@ -107,7 +107,7 @@ def test_prometheus_counters_keep_their_last_digits():
 def test_a_place_that_cannot_be(place):
     async def script():
         with pytest.raises(ConfigError, match="metrics_listen"):
-            await listener_of(None, place).start()
+            await PageListener("broker.metrics_listen", place, None, "").start()
 
     desk.run(script())
 
@@ -122,8 +122,9 @@ def test_a_place_that_cannot_be(place):
 )
 def test_only_metrics_are_served(rundir, head, status):
     async def script():
-        listener = listener_of(None, f"unix://{rundir}/m")
-        await listener.start()
+        text = f'[broker]\nrundir = "{rundir}"\nmetrics_listen = "unix://{rundir}/m"\n'
+        node = Node(loads(text).at_rank(0))
+        await node.start()
         reader, writer = await asyncio.open_unix_connection(rundir / "m")
         writer.write(head)
         try:
@@ -132,6 +133,6 @@ def test_only_metrics_are_served(rundir, head, status):
             answer = b""
         assert answer.split(b" ", 2)[1:2] == ([status] if status else [])
         writer.close()
-        await listener.stop()
+        await node.stop()
 
     desk.run(script())

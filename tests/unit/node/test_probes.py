@@ -8,8 +8,8 @@ import pytest
 
 from broker import settings
 from broker.errors import ConfigError
-from broker.node import probes
 from broker.node.assembly import Node
+from broker.node.probes import StatusReporter
 from tests.unit.node.desk import run
 
 TWO = """
@@ -39,8 +39,8 @@ async def get(rundir, path, rank=0, verb="GET"):
 def test_a_tree_of_one_is_live_and_ready(rundir):
     async def script():
         node = node_of(rundir)
-        assert not probes.is_ready(node)
-        assert probes.standing(node) == "rank 0 of 1, state load-builtins, tree full"
+        assert not node.probes.is_ready()
+        assert node.probes.standing() == "rank 0 of 1, state load-builtins, tree full"
         await node.start()
         for path in ("/livez", "/readyz", "/readyz?verbose"):
             status, fields, body = await get(rundir, path)
@@ -80,10 +80,10 @@ def test_rank_0_is_ready_when_everybody_has_been_there(rundir):
         assert (status, json.loads(body)["reason"]) == (503, "rank 0 of 2, state quorum, tree partial")
         await child.start()
         async with asyncio.timeout(10):
-            while not probes.is_ready(child):
+            while not child.probes.is_ready():
                 await asyncio.sleep(0.01)
         assert (await get(rundir, "/readyz"))[0] == (await get(rundir, "/readyz", 1))[0] == 200
-        assert probes.standing(child) == "rank 1 of 2, state run, parent rank 0 joined"
+        assert child.probes.standing() == "rank 1 of 2, state run, parent rank 0 joined"
         await child.stop()
         await root.stop()
 
@@ -134,7 +134,7 @@ def told(rundir, monkeypatch):
 def test_a_child_is_ready_for_its_manager_once_its_doors_are_open(rundir, told):
     async def script():
         node = node_of(rundir, 1, hosts=TWO.format(rundir))
-        herald = probes.StatusReporter(node)
+        herald = StatusReporter(node.probes, node.context)
         node.state_follower.begin()
         assert told() == [["READY=1", "STATUS=rank 1 of 2, state join, parent rank 0 away"]]
         node.lifecycle.enter("init")
@@ -151,7 +151,7 @@ def test_a_child_is_ready_for_its_manager_once_its_doors_are_open(rundir, told):
 def test_rank_0_is_ready_for_its_manager_once_all_has_started(rundir, told):
     async def script():
         node = node_of(rundir)
-        herald = probes.StatusReporter(node)
+        herald = StatusReporter(node.probes, node.context)
         node.state_follower.begin()
         node.state_follower.joined()
         assert not [lines for lines in told() if "READY=1" in lines]
