@@ -18,7 +18,7 @@ A request from one socket to another, function by function::
     StreamLink.flush          one write; what the kernel does not take is queued in the Outbox
 
 With a journal, ``Router.request`` leaves a mark and the frame in a list just before ``Port.send``, and the end of the
-batch hands that list on (``_settle``; see ``routing.recording``).
+batch hands that list on (``_on_batch_end``; see ``routing.recording``).
 
 Its response comes back the same way through ``Router.response``: the top hop names the origin, ``pending`` proves
 that it was asked for, the hop is popped. A request for a built-in service ends in ``_own`` and takes ``work`` to
@@ -103,7 +103,7 @@ class Broker:
             rank, topology, uuid, self.own, stamp, self.pressure.admit_request, **(limits or {})
         )
         self.router.events.flow.on_open = self.pressure.release_held
-        self.calls = Calls(self)
+        self.calls = Calls(self.router, self.post)
         self.flusher = Flusher()
         self.backlog = Backlog(self, batch_msgs, batch_deliveries)
         self.work: deque[tuple[Callable[[Any], object], Any]] = deque()
@@ -115,7 +115,7 @@ class Broker:
         self.on_control: Callable[[Port, Message], None] | None = None
         self.on_departed: list[Callable[[Port, LinkError], None]] = []
         self.on_attached: list[Callable[[Port], None]] = []
-        self._settle: Callable[[], None] | None = None
+        self._on_batch_end: Callable[[], None] | None = None
         self._tick: asyncio.Handle | None = None
         self._active: Port | None = None
 
@@ -187,21 +187,21 @@ class Broker:
                 else:
                     self._control(port, message)
                 if work:
-                    self._work()
+                    self._run_queued()
                     if events.load > load:
                         break
         except Exception as error:
             self._broke(port, messages[index - 1], error)
             index = len(messages)
         finally:
-            self._work()
+            self._run_queued()
             if port.window is not None or flow.handled_due:
                 self._handled(port, index - start)
             self._active = None
             flusher.batch = False
             flusher.flush()
-            if self._settle is not None:
-                self._settle()
+            if self._on_batch_end is not None:
+                self._on_batch_end()
         return index
 
     def _handled(self, port: Port, count: int) -> None:
@@ -222,7 +222,7 @@ class Broker:
         if self.on_control is not None and not port.cmb1:
             self.on_control(port, message)
 
-    def _work(self) -> None:
+    def _run_queued(self) -> None:
         """Handle what handling produced, first in, first out."""
         work = self.work
         while work:
@@ -241,19 +241,19 @@ class Broker:
         """Queue work; outside a batch it runs at the next tick of the loop, with one flush for all of it."""
         self.work.append((handle, item))
         if not self.flusher.batch and self._tick is None:
-            self._tick = asyncio.get_running_loop().call_soon(self._run_work)
+            self._tick = asyncio.get_running_loop().call_soon(self._run_in_tick)
 
-    def _run_work(self) -> None:
+    def _run_in_tick(self) -> None:
         self._tick = None
         self.flusher.batch = True
         self.router.call_stats.now_ns = monotonic_ns()
         try:
-            self._work()
+            self._run_queued()
         finally:
             self.flusher.batch = False
             self.flusher.flush()
-            if self._settle is not None:
-                self._settle()
+            if self._on_batch_end is not None:
+                self._on_batch_end()
 
     # -- the broker's own port -----------------------------------------------------------------
 
@@ -279,10 +279,10 @@ class Broker:
     def _respond(self, message: Message) -> None:
         self.router.response(self.own, message)
 
-    def record(self, recording: Recording | None, settle: Callable[[], None] | None) -> None:
-        """Record what passes from now on, or no more; ``settle`` is called at the end of each batch."""
+    def record(self, recording: Recording | None, on_batch_end: Callable[[], None] | None) -> None:
+        """Record what passes from now on, or no more; ``on_batch_end`` is called at the end of each batch."""
         self.router.recording = recording
-        self._settle = settle
+        self._on_batch_end = on_batch_end
 
     # -- links come and go ---------------------------------------------------------------------
 

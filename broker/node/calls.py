@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
+from broker.routing.router import Router
 from broker.wire.message import NORESPONSE, STREAMING, UPSTREAM, Message, request
 from broker.wire.payload import encode_json
 from broker.wire.topic import replace_last_word
-
-if TYPE_CHECKING:
-    from broker.node.broker import Broker
 
 OnResponse = Callable[[Message], None]
 
@@ -40,12 +38,17 @@ class OwnCall:
 
 
 class Calls:
-    """Open calls of one broker by matchtag; tags are used again only when their call has ended (RFC 6)."""
+    """Open calls of one broker by matchtag; tags are used again only when their call has ended (RFC 6).
 
-    def __init__(self, broker: Broker) -> None:
+    Args:
+        router: takes the requests, as its own port's. post: see ``Broker.post``.
+    """
+
+    def __init__(self, router: Router, post: Callable[[Callable[[Any], object], Any], None]) -> None:
         self.send: Callable[[Message], None] = self._send
         """Puts a request into routing; who looks on may stand in front of it (see ``tracing``)."""
-        self._broker = broker
+        self._router = router
+        self._post = post
         self._open: dict[int, OwnCall] = {}
         self._last = 0
 
@@ -67,7 +70,7 @@ class Calls:
         call = OwnCall(self, tag, topic, nodeid, on_response, flags)
         if tag:
             self._open[tag] = call
-        cred = self._broker.own.cred
+        cred = self._router.own.cred
         message = request(
             topic,
             payload,
@@ -77,7 +80,7 @@ class Calls:
             userid=cred.userid,
             rolemask=cred.rolemask,
         )
-        self._broker.post(self.send, message)
+        self._post(self.send, message)
         return call
 
     def answered(self, message: Message) -> None:
@@ -97,7 +100,7 @@ class Calls:
             self.call(topic, payload, None, nodeid=call.nodeid, flags=call.flags & UPSTREAM)
 
     def _send(self, message: Message) -> None:
-        self._broker.router.request(self._broker.own, message)
+        self._router.request(self._router.own, message)
 
     def _free_tag(self) -> int:
         while True:

@@ -175,7 +175,7 @@ class Capture:
                 self._introduce(port)
             if port.link is not None:
                 self._dropped[port] = port.link.outbox.dropped_events
-        self._broker.record(self.tap, self._settle)
+        self._broker.record(self.tap, self._end_batch)
         self._arm()
 
     def _unplug(self) -> None:
@@ -197,7 +197,7 @@ class Capture:
 
     # -- handing over --------------------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def _end_batch(self) -> None:
         """A batch is over."""
         self.tap.end_batch()
         if self._timer is None and self.tap.waiting:

@@ -15,7 +15,6 @@ from broker.node import figures
 from broker.node.attributes import STDERR_SEVERITY, Attributes, configuration, seconds
 from broker.node.tracing import Tracing
 from broker.routing.port import CLIENT, Port
-from broker.routing.recording import record_refused
 from broker.services.context import Call, Context, JournalControl, OnEvent, OnResponse, Sender, Watcher
 from broker.settings import Settings
 from broker.tasks import Tasks
@@ -99,7 +98,7 @@ class NodeContext(Context):
         self._broker.respond(answer)
 
     def record_refusal(self, request: Message, errnum: int) -> None:
-        record_refused(self._router, request, errnum)
+        self._router.record_refusal(request, errnum)
 
     def publish(self, message: Message) -> int:
         if self.rank != 0:

@@ -62,7 +62,7 @@ def _open_calls(broker: Broker) -> dict[Port, list[Call]]:
 
 
 def _once(port: Port, key: bytes) -> list[Decision]:
-    return [call for call in _having(port, key) if call.once]
+    return [call for call in _having(port, key) if call.single_response]
 
 
 def _having(port: Port, key: bytes) -> list[Decision]:

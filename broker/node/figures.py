@@ -6,8 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from broker.figures import BOUNDS_NS, NameStats
-from broker.routing.port import KIND_NAMES, Port
-from broker.routing.users import User
+from broker.routing.port import KIND_NAMES, Port, User
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker

@@ -12,6 +12,7 @@
 ``events``             numbering, order, subscriptions, private events
 ``held_events``        events that wait for a parent
 ``flow``               whether events may go on: what is on its way to brokers and subscribers
+``window``             the same of one neighbour of the tree
 ``recording``          what the router sees of a recorder of traffic, and the records that are rare
 ``departure``          what is owed when a port goes: answers, disconnect notices
 ``call_stats``         rate, errors and duration of the clients' calls, by method

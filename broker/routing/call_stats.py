@@ -12,18 +12,14 @@ pass through the tree, are not counted.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.figures import TEXT_MAX, NameStats, StatsTable, name_of
+from broker.routing.port import Decision
 from broker.wire.message import Message
 from broker.wire.parts import part_data
 
-if TYPE_CHECKING:
-    from broker.routing.port import Decision
-
 NOTICE: Final = b".disconnect"
-UNCOUNTED: Final = NameStats()
-"""Of calls that are counted elsewhere: nobody reads it."""
 
 
 class CallStats:
@@ -61,7 +57,7 @@ class CallStats:
     def answered(self, method: NameStats, call: Decision, key: bytes, message: Message, failed: bool) -> None:
         """A response came to ``call``, whose key in ``Port.began`` is ``key``; ``failed``: with an errnum."""
         began = call.origin.began
-        if call.once or failed:
+        if call.single_response or failed:
             at = began.pop(key, -1)
             if at >= 0:
                 method.open -= 1
@@ -71,7 +67,7 @@ class CallStats:
                 began[key] = 0
         if at > 0:
             method.took(self.now_ns - at)
-        if failed and (call.once or message.errnum != errno.ENODATA):
+        if failed and (call.single_response or message.errnum != errno.ENODATA):
             method.failed(message.errnum, text_of(message), userid_of(call), self.now_ns)
         elif not method.proven:
             self._prove(call)

@@ -76,7 +76,7 @@ def _end_streams(router: Router, port: Port) -> None:
     """A neighbour is lost: tell the providers of the streams that ran through it."""
     for key, calls in port.pending.items():
         for call in calls.decisions(key):
-            if call.once or not call.target.live:
+            if call.single_response or not call.target.live:
                 continue
             topic = call.service + NOTICE
             flags = (call.head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE

@@ -51,7 +51,8 @@ class Events:
 
     Attributes:
         sequence: at rank 0 the last number given; elsewhere the last one seen (0: none yet).
-        anew: a new numbering is followed from its beginning on: whatever comes before the first number seen is missing.
+        expects_first: a new numbering is followed from its beginning on: whatever comes before the first number seen
+            is missing.
         on_gap: called with (last seen, now seen) when numbers are missing or a new numbering began.
         guest_max: largest payload of a guest's event.
         load: what deliveries have cost so far: of each event ``DELIVERY_BYTES``, or its bytes, times its receivers.
@@ -76,7 +77,7 @@ class Events:
         "_subscribers",
         "_tally",
         "_topic_part_max",
-        "anew",
+        "expects_first",
         "flow",
         "guest_max",
         "load",
@@ -97,7 +98,7 @@ class Events:
     ) -> None:
         self.rank: int = rank
         self.sequence: int = 0
-        self.anew: bool = False
+        self.expects_first: bool = False
         self.on_gap: Callable[[int, int], None] | None = None
         self.load: int = 0
         self.guest_max: int = guest_max
@@ -306,7 +307,7 @@ class Events:
             self._record(mark, message)
         sequence = message.sequence
         last = self.sequence
-        if sequence != last % 0xFFFFFFFF + 1 and (last or self.anew):
+        if sequence != last % 0xFFFFFFFF + 1 and (last or self.expects_first):
             if sequence == last:
                 self._tally.drop("duplicate event")
                 return

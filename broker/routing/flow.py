@@ -35,63 +35,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from broker.routing.port import Port
 from broker.routing.tally import Tally
+from broker.routing.window import LATE_MSGS, NEVER, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, Window
 from broker.wire.message import HANDLED, OPEN, SHUT, control
-
-if TYPE_CHECKING:
-    from broker.routing.port import Port
 
 log = logging.getLogger("headgate")
 
-WINDOW_BYTES: Final = 1 << 20
-"""What may be under way on one link: 250 small events, which a broker handles in 2 to 5 ms, or 1 MiB in large ones;
-across 1 ms of network that is far more than a broker can handle. A neighbour that was behind is so until half of it is
-handled."""
-TOLD_BYTES: Final = WINDOW_BYTES // 8
-"""How often a neighbour is told, by what was handled since: 20 bytes for each 32 small events."""
-TOLD_MSGS: Final = 112
-"""The same in messages, if there is something else to be sent: alone such a word wakes a process and its thread ..."""
-LATE_MSGS: Final = 192
-"""... and after so many in any case: fewer than ``in_flight.AGAIN_MSGS``, so that who waits for room hears of it."""
-_NEVER: Final = 1 << 62
 _WORD: Final = 0xFFFFFFFF
-
-
-class Window:
-    """What one neighbour of the tree was sent and has handled, and the same of us; in bytes as of ``cost``.
-
-    Attributes:
-        reports: it tells us, and wants to be told. base: ``Flow.down`` when it joined, for a child; 0 for the parent.
-        handled: of what it was sent. shut, choked: it said SHUT; its outbox is above high water. behind: see above.
-        received: from it. due: when ``received`` is at this, it is told. messages, messages_due: the same in messages.
-    """
-
-    __slots__ = (
-        "base",
-        "behind",
-        "choked",
-        "due",
-        "handled",
-        "messages",
-        "messages_due",
-        "received",
-        "reports",
-        "shut",
-    )
-
-    def __init__(self, reports: bool, base: int) -> None:
-        self.reports: bool = reports
-        self.base: int = base
-        self.handled: int = 0
-        self.shut: bool = False
-        self.choked: bool = False
-        self.behind: bool = False
-        self.received: int = 0
-        self.due: int = TOLD_BYTES if reports else _NEVER
-        self.messages: int = 0
-        self.messages_due: int = TOLD_MSGS if reports else _NEVER
 
 
 class Flow:
@@ -126,8 +79,8 @@ class Flow:
         self.handled_due: dict[Port, None] = {}
         self.down: int = 0
         self.up: int = 0
-        self.down_mark: int = _NEVER
-        self.up_mark: int = _NEVER
+        self.down_mark: int = NEVER
+        self.up_mark: int = NEVER
         self._tally: Tally = tally
         self._below: bool = False
         self._parent: Port | None = None
@@ -228,26 +181,26 @@ class Flow:
             self._late.add(port)
         else:
             self._late.discard(port)
-        self._settle()
+        self._tell_changes()
 
     def update(self) -> None:
         """Find out who is behind, and from which count on it has to be found out again."""
-        self.down_mark = self.up_mark = _NEVER
+        self.down_mark = self.up_mark = NEVER
         for window in self._children.values():
             self.down_mark = min(self.down_mark, self._judge(window, self.down - window.base) + window.base)
         if self._parent is not None and self._parent.window is not None:
             self.up_mark = self._judge(self._parent.window, self.up)
-        self._settle()
+        self._tell_changes()
 
     def _judge(self, window: Window, sent: int) -> int:
-        """Whether it is behind; returns what may be sent before it is, or ``_NEVER`` if it is or nobody knows."""
+        """Whether it is behind; returns what may be sent before it is, or ``NEVER`` if it is or nobody knows."""
         allowed = WINDOW_BYTES // 2 if window.behind else WINDOW_BYTES
         late = window.reports and sent - window.handled > allowed
         window.behind = late or window.shut or (window.choked and not window.reports)
-        return window.handled + WINDOW_BYTES if window.reports and not window.behind else _NEVER
+        return window.handled + WINDOW_BYTES if window.reports and not window.behind else NEVER
 
-    def _settle(self) -> None:
-        """Tell whom it concerns what has changed."""
+    def _tell_changes(self) -> None:
+        """Tell neighbours and clients when publishers have to wait, or no longer have to."""
         below = bool(self._late) or any(window.behind for window in self._children.values())
         parent = self._parent
         above = parent is not None and parent.window is not None and parent.window.behind

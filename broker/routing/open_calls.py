@@ -59,7 +59,7 @@ class Repeat(OpenCalls):
         """The oldest waiting call that ``port`` may answer; it is done unless a stream goes on."""
         for index, (calls, decision) in enumerate(self.waiting):
             if calls.target is port:
-                if decision.once or error:
+                if decision.single_response or error:
                     del self.waiting[index]
                     self.origin.repeats -= bool(self.waiting)
                     if not any(other is calls for other, _decision in self.waiting):
@@ -146,7 +146,7 @@ def _answered_untagged(origin: Port, port: Port, rest: bytes, failed: bool) -> D
     """Any number of responses may come while both ends live."""
     providers = origin.untagged.get(rest, {})
     decision, unanswered = providers.get(port, (None, False))
-    if decision is not None and unanswered and (decision.once or failed):
+    if decision is not None and unanswered and (decision.single_response or failed):
         providers[port] = (decision, False)
     return decision
 

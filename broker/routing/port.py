@@ -15,9 +15,7 @@ from typing import Any, Final
 
 from broker.figures import NameStats
 from broker.identity import USERID_UNKNOWN, Credentials
-from broker.routing.call_stats import UNCOUNTED
-from broker.routing.flow import Window
-from broker.routing.users import User
+from broker.routing.window import Window
 from broker.wire.message import DELIMITER, Message
 from broker.wire.parts import encode_part, part_data
 from broker.wire.topic import path_of
@@ -28,6 +26,8 @@ PARENT: Final = 2
 OWN: Final = 3
 KIND_NAMES: Final = ("client", "child", "parent", "own")
 """What people read, by the numbers above."""
+UNCOUNTED: Final = NameStats()
+"""Of calls that are counted elsewhere: nobody reads it."""
 _serials = itertools.count(1)
 
 
@@ -51,11 +51,11 @@ class Decision:
         "method",
         "notice_key",
         "notice_pending",
-        "once",
         "origin",
         "out_mark",
         "route_prefix",
         "service",
+        "single_response",
         "target",
         "topic_part",
     )
@@ -80,7 +80,7 @@ class Decision:
         """Of the link itself, where it asks for nobody behind it; None when no response is expected."""
         self.method: NameStats = UNCOUNTED
         """Where it is counted, if it enters the tree here."""
-        self.once: bool = True
+        self.single_response: bool = True
         """The first response is the only one; False for streams, which end at an errnum."""
         self.notice_key: bytes = b""
         """Key of the disconnect notice this request arms; b"" for none."""
@@ -123,6 +123,24 @@ class OpenCalls:
     def decisions(self, key: bytes) -> list[Decision]:
         """What was decided about the calls with this key, oldest first."""
         return [self.open[key]]
+
+
+class User:
+    """The links of one user: those of one uid, or those with a key of that userid.
+
+    Attributes:
+        ports: its links.
+        services, subscriptions: names registered, and prefixes subscribed to, over all of them.
+    """
+
+    __slots__ = ("owner", "ports", "services", "subscriptions", "userid")
+
+    def __init__(self, userid: int, owner: bool) -> None:
+        self.userid: int = userid
+        self.owner: bool = owner
+        self.ports: dict[Port, None] = {}
+        self.services: int = 0
+        self.subscriptions: int = 0
 
 
 class Port:
@@ -222,7 +240,6 @@ class Port:
         """The peer speaks an older dialect: its own request to any rank skips itself."""
         self.strict: bool = False
         """The peer asked for what its text says, also where deployed software does otherwise (``PROTOCOL.md``)."""
-        """Several principals share this uid: it never receives private events."""
         self.live: bool = True
         self.busy: bool = False  # its outbox is above high water
         self.received: int = 0

@@ -20,14 +20,10 @@ from the own port. Control messages are never recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from broker.identity import USERID_UNKNOWN
 from broker.routing.port import Decision, Port
 from broker.wire.message import Message
-
-if TYPE_CHECKING:
-    from broker.routing.router import Router
 
 IN: Final = 0
 """Accepted from a link."""
@@ -132,17 +128,6 @@ def record_response(
             frame = message.framed()
         records.append(decision.answer_out_mark)
         records.append(frame)
-
-
-def record_refused(router: Router, request: Message, errnum: int) -> None:
-    """A built-in service refused a request that was delivered to it."""
-    recording, port = router.recording, router.port_of(request)
-    if recording is None or port is None or port is router.own:
-        return
-    key = request.front[len(port.hop) :] + request.tag
-    calls = port.pending.get(key)
-    claimed = USERID_UNKNOWN if calls is None else calls.decisions(key)[0].claimed
-    record_denied(recording, port, router.own, request, claimed, errnum)
 
 
 def record_out(recording: Recording, port: Port, source: Port, message: Message) -> None:

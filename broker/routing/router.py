@@ -22,12 +22,13 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
-from broker.routing.call_stats import UNCOUNTED, CallStats
+from broker.identity import USERID_UNKNOWN
+from broker.routing.call_stats import CallStats
 from broker.routing.event_stats import EventStats
 from broker.routing.events import Events
 from broker.routing.notices import NOTICE, arm, disarm, notice_key
 from broker.routing.open_calls import NO_TAG, answered_unusual, find, track_unusual
-from broker.routing.port import CHILD, CLIENT, PARENT, Decision, Port, Stamp
+from broker.routing.port import CHILD, CLIENT, PARENT, UNCOUNTED, Decision, Port, Stamp
 from broker.routing.recording import (
     Recording,
     forget_marks,
@@ -271,7 +272,9 @@ class Router:
             decision.calls = find(port, decision, DELIMITER)
         if port.kind == CLIENT and not notice:
             decision.method = self.call_stats.of(topic)
-        decision.once = link_topic or not flags & STREAMING  # whose answers are single ones in any case
+        decision.single_response = (
+            link_topic or not flags & STREAMING
+        )  # whose answers are single ones in any case
         if self._recording is not None:
             mark_request(self._recording, self.own, decision, int.from_bytes(received[:4], "big"))
         if not notice:
@@ -352,7 +355,7 @@ class Router:
         else:
             decision = calls.open[key]
             message.topic_part = decision.topic_part  # "copied from the request", whatever the provider wrote
-            if failed or decision.once:
+            if failed or decision.single_response:
                 del origin.pending[key]
                 del calls.open[key]
         message.head = stamped
@@ -427,3 +430,13 @@ class Router:
         self._records = None if recording is None else recording.items
         self.events.record(recording, self.own)
         forget_marks(self.ports)
+
+    def record_refusal(self, request: Message, errnum: int) -> None:
+        """A built-in service refused a request that was delivered to it."""
+        port = self.port_of(request)
+        if self._recording is None or port is None or port is self.own:
+            return
+        key = request.front[len(port.hop) :] + request.tag
+        calls = port.pending.get(key)  # None: it wanted no response, and nobody keeps what it claimed
+        claimed = USERID_UNKNOWN if calls is None else calls.decisions(key)[0].claimed
+        record_denied(self._recording, port, self.own, request, claimed, errnum)

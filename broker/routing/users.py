@@ -7,14 +7,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.errors import RpcError
 from broker.identity import Credentials
-
-if TYPE_CHECKING:
-    from broker.routing.port import Port
-
+from broker.routing.port import Port, User
 
 SHUT_OUT_S: Final = 5.0
 """Who was cut for what it sent stays away for so long, to a second: else to read that again is all that is done."""
@@ -31,24 +28,6 @@ class UserLimits:
     subscriptions: int = 16_384
     """Prefixes of every link, each counted once a link."""
     connections: int = 1 << 31
-
-
-class User:
-    """The links of one user: those of one uid, or those with a key of that userid.
-
-    Attributes:
-        ports: its links.
-        services, subscriptions: names registered, and prefixes subscribed to, over all of them.
-    """
-
-    __slots__ = ("owner", "ports", "services", "subscriptions", "userid")
-
-    def __init__(self, userid: int, owner: bool) -> None:
-        self.userid: int = userid
-        self.owner: bool = owner
-        self.ports: dict[Port, None] = {}
-        self.services: int = 0
-        self.subscriptions: int = 0
 
 
 class Users:

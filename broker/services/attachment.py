@@ -35,7 +35,7 @@ def attached(context: Context, request: Request) -> Sender:
     return sender
 
 
-def settle(
+def change_link(
     context: Context,
     request: Request,
     change: Callable[[Sender], int],

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
-from broker.services.attachment import settle
+from broker.services.attachment import change_link
 from broker.services.service import Service, method
 from broker.serving.request import Later, Request
 from broker.wire.message import PRIVATE, event
@@ -29,12 +29,14 @@ class Event(Service):
     @method("subscribe", allow=Role.USER)
     def subscribe(self, request: Request) -> Later:
         """``{"topic"}``: a plain prefix; "" is everything."""
-        return settle(self.context, request, lambda sender: self.context.subscribe(sender, _prefix(request)))
+        return change_link(
+            self.context, request, lambda sender: self.context.subscribe(sender, _prefix(request))
+        )
 
     @method("unsubscribe", allow=Role.USER)
     def unsubscribe(self, request: Request) -> Later:
         """``{"topic"}``: takes one subscription back; ENOENT when there is none."""
-        return settle(
+        return change_link(
             self.context, request, lambda sender: self.context.unsubscribe(sender, _prefix(request))
         )
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from broker.errors import ProtocolError, RpcError
 from broker.identity import NOBODY, Role
-from broker.services.attachment import settle
+from broker.services.attachment import change_link
 from broker.services.context import Call, Context, Sender
 from broker.services.groups import COMING, PRESENT
 from broker.services.overlay import CHILD, GONE
@@ -73,7 +73,7 @@ class Providers(Service):
             check_name(name, request.message.userid, request.message.rolemask)
             return self.context.add_service(sender, name.encode())
 
-        return settle(self.context, request, change, ALWAYS_ANSWERED)
+        return change_link(self.context, request, change, ALWAYS_ANSWERED)
 
     @method("remove", allow=Role.USER)
     def remove(self, request: Request) -> Later:
@@ -82,7 +82,7 @@ class Providers(Service):
         def change(sender: Sender) -> int:
             return self.context.remove_service(sender, request.field("service", str).encode())
 
-        return settle(self.context, request, change, ALWAYS_ANSWERED)
+        return change_link(self.context, request, change, ALWAYS_ANSWERED)
 
     @method("providers", allow=Role.USER)
     def providers(self, request: Request) -> Mapping[str, object]:

@@ -266,7 +266,7 @@ class Overlay:
         if epoch and self.epoch and epoch != self.epoch:
             log.warning("rank 0 is a new one: event numbers begin anew")
             self._broker.router.events.sequence = 0
-            self._broker.router.events.anew = True
+            self._broker.router.events.expects_first = True
         self.epoch = epoch or self.epoch
         self._hooks.joined()
         self._children.admit_held()

@@ -5,7 +5,7 @@ import errno
 from broker.identity import NOBODY, Credentials, Role
 from broker.routing import held_events
 from broker.routing.events import PREFIXES_MAX
-from broker.routing.flow import WINDOW_BYTES
+from broker.routing.window import WINDOW_BYTES
 from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import DELIMITER, EVENT, PRIVATE, TOPIC, USER1, event
 from tests.tables import for_each

@@ -184,7 +184,7 @@ def test_a_service_refuses_what_was_delivered_to_it():
     guest.ask("probe.secret", payload=b"p")
     here.tree.settle()
     asked = here.tree[0].own_inbox[0]
-    recording.record_refused(here.router, asked, errno.EPERM)
+    here.router.record_refusal(asked, errno.EPERM)
     accepted, denied = here.records
     assert (denied.direction, denied.reason, denied.peer) == (DENIED, errno.EPERM, guest.port.peer)
     assert (denied.via, denied.claimed) == (here.router.own.peer, NOBODY)
@@ -196,7 +196,7 @@ def test_who_a_refused_request_claimed_to_be_is_told():
     guest = here.client(cred=GUEST)
     here.router.request(guest.port, request("probe.secret", matchtag=1, userid=OWNER.userid, rolemask=1))
     here.tree.settle()
-    recording.record_refused(here.router, here.tree[0].own_inbox[0], errno.EPERM)
+    here.router.record_refusal(here.tree[0].own_inbox[0], errno.EPERM)
     accepted, denied = here.records
     assert accepted.claimed == denied.claimed == OWNER.userid
     assert denied.message.userid == GUEST.userid

@@ -7,7 +7,8 @@ import pytest
 from broker.errors import RpcError
 from broker.identity import Credentials
 from broker.routing.call_caps import hold_call_caps
-from broker.routing.users import User, UserLimits, Users
+from broker.routing.port import User
+from broker.routing.users import UserLimits, Users
 from broker.wire.message import STREAMING
 from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, OWNER, Tree

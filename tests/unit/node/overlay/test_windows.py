@@ -3,7 +3,7 @@
 import asyncio
 
 from broker.node.overlay.hello import HeadgateHello
-from broker.routing.flow import LATE_MSGS, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES
+from broker.routing.window import LATE_MSGS, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES
 from broker.transport.in_flight import WINDOW_BYTES as LARGE_BYTES
 from broker.transport.in_flight import WINDOW_MSGS
 from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, OPEN, SHUT, control, event, request
