@@ -114,7 +114,18 @@ class Node:
         config = overlay_config(
             settings, self.topology, self.rank, self.options, self.curve_keys, self._refused
         )
-        self.overlay = Overlay(self.broker, config, self._hooks())
+        self.overlay = Overlay(
+            self.broker,
+            config,
+            Hooks(
+                joined=lambda: self.state_follower.joined(),  # noqa: PLW0108 - which is made after the overlay
+                parent_lost=lambda _reason: self.state_follower.parent_lost(),
+                must_exit=self.must_exit,
+                status_changed=self._status_changed,
+                child_changed=lambda _rank, _status, _torpid: self.context.tree_changed(),
+                refused=self._refused,
+            ),
+        )
         self.metrics = Metrics(
             self.broker,
             self.overlay,
@@ -296,36 +307,15 @@ class Node:
         if self.capture is not None:
             self.capture.refused(peer, errnum, reason)
 
-    def _hooks(self) -> Hooks:
-        return Hooks(
-            joined=self._joined,
-            parent_lost=self._parent_lost,
-            must_exit=self.must_exit,
-            status_changed=self._status_changed,
-            child_changed=self._child_changed,
-            refused=self._refused,
-        )
-
-    # the overlay is made before what its hooks lead to
-    def _joined(self) -> None:
-        self.state_follower.joined()
-
-    def _parent_lost(self, _reason: str) -> None:
-        self.state_follower.parent_lost()
-
     def _status_changed(self, status: str) -> None:
         self.state_follower.subtree_changed(status)
-        self.context.tree_changed()
-
-    def _child_changed(self, _rank: int, _status: str, _torpid: bool) -> None:
         self.context.tree_changed()
 
     def must_exit(self, reason: str) -> None:
         """Leave with an exit code that has a supervisor start this broker again."""
         if self._leave is None:
-            log.error(
-                "would exit: %s", reason
-            )  # nobody runs this node as a process: there is nothing to exit
+            # nobody runs this node as a process: there is nothing to exit
+            log.error("would exit: %s", reason)
         else:
             self._leave(reason, FAILED)
 

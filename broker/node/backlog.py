@@ -143,9 +143,8 @@ class Backlog:
     def _turn(self, rest: _Rest) -> None:
         start, port = rest.at, rest.port
         stop = min(start + self.batch_msgs, len(rest.messages))
-        rest.queued = (
-            True  # what happens on the way, the end of this link, too, does not queue it a second time
-        )
+        # what happens on the way, the end of this link, too, does not queue it a second time
+        rest.queued = True
         rest.at = self._broker.run(port, rest.messages, start, stop)
         rest.queued = False
         self._msgs += rest.at - start

@@ -77,9 +77,6 @@ class ClientAdmission:
         admission = self._decide(peer)
         if admission.errnum:
             return self._refuse(peer, admission.errnum, admission.reason)
-        return self._has_too_many(peer, admission)
-
-    def _has_too_many(self, peer: PeerInfo, admission: Admission) -> int:
         reason = self._broker.router.users.refusal(admission.policy.cred, peer.key)
         return self._refuse(peer, errno.EAGAIN, reason) if reason else 0
 

@@ -55,14 +55,12 @@ def _open_calls(broker: Broker) -> dict[Port, list[Call]]:
     found: dict[Port, list[Call]] = {}
     for port in broker.router.ports:
         if port.kind != OWN:
-            calls = [(key, once) for key in port.pending if (once := _once(port, key))]
-            if calls:
+            single = [
+                (key, [call for call in _having(port, key) if call.single_response]) for key in port.pending
+            ]
+            if calls := [(key, decisions) for key, decisions in single if decisions]:
                 found[port] = calls
     return found
-
-
-def _once(port: Port, key: bytes) -> list[Decision]:
-    return [call for call in _having(port, key) if call.single_response]
 
 
 def _having(port: Port, key: bytes) -> list[Decision]:
@@ -85,9 +83,8 @@ def _is_open(port: Port, call: Call) -> bool:
 async def empty_queues(broker: Broker) -> None:
     """Wait until the clients have taken what is queued for them, while any of them still takes some."""
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(
-        0
-    )  # services have answered the last change of state; what waits for its turn is queued now
+    # behind this, services have answered the last change of state, and what waited for its turn is queued
+    await asyncio.sleep(0)
     end = loop.time() + QUEUES_S
     moved, seen = loop.time(), -1
     broker.flusher.flush()

@@ -100,6 +100,7 @@ class Pressure:
 
         Its request has been read, and so have a few behind it and those of others: they do not all find room.
         """
+        # others may wait for what neighbours and providers say: were these paused, two could wait for each other
         if origin.kind != CLIENT or origin.services or origin.link is None:
             return bool(target.link.outbox.admits_request(size))
         if not target.link.outbox.has_room_for_requests:
@@ -135,8 +136,8 @@ class Pressure:
         if not blocked:
             return self.rejoin(port, messages, start, stop)
         if port.kind != CLIENT or port.link is None:
-            return stop
-        if port.link.ended is not None:
+            return stop  # links of the tree are always read (see ``routing.flow``)
+        if port.link.ended is not None:  # nobody is left who could be held up, and what was said is said
             return self.rejoin(port, messages, start, stop)
         if port.owner:
             return self._admit_users(port, messages, start, stop)
@@ -206,9 +207,8 @@ class Pressure:
     def _wait_for(self, port: Port, choked: bool) -> None:
         """The outbox of a client crossed a water mark: publishers wait for a subscriber that may not miss events."""
         wanted = choked and bool(port.subscriptions) and not port.link.outbox.drops
-        whose = (
-            port if port.owner else port.cred.userid
-        )  # an owner's programs have nothing to do with each other
+        # an owner's programs have nothing to do with each other
+        whose = port if port.owner else port.cred.userid
         if wanted and whose not in self._untrusted:
             self._waited_for[port] = whose
             self._broker.router.events.flow.wait_for(port, True)

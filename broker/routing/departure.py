@@ -77,7 +77,7 @@ def _end_streams(router: Router, port: Port) -> None:
     for key, calls in port.pending.items():
         for call in calls.decisions(key):
             if call.single_response or not call.target.live:
-                continue
+                continue  # one answer is dropped when it comes; a stream would go on for ever
             topic = call.service + NOTICE
             flags = (call.head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE
             head = call.head[:4] + bytes((flags,)) + call.head[5:]

@@ -150,7 +150,7 @@ class Events:
             self._parent = None
         self.flow.detach(port)
         for prefix in list(port.subscriptions):
-            port.subscriptions[prefix] = 1
+            port.subscriptions[prefix] = 1  # however often it subscribed
             self.unsubscribe(port, prefix)
 
     def subscribe(self, port: Port, prefix: bytes) -> int:
@@ -213,9 +213,8 @@ class Events:
         if len(message.topic_part) > self._topic_part_max and port.kind != PARENT:
             self._refuse(port, message, stamped, errno.EPROTO, "event with too long a topic")
             return
-        if (
-            len(message.topic_part) == 1 and port.kind != PARENT
-        ):  # its size, 0: nobody could choose it by a prefix
+        # its size alone, 0: nobody could choose it by a prefix
+        if len(message.topic_part) == 1 and port.kind != PARENT:
             self._refuse(port, message, stamped, errno.EPROTO, "event with an empty topic")
             return
         if len(message.payload_part) > self.guest_max and self._is_too_large(port, message, stamped):
@@ -254,10 +253,11 @@ class Events:
 
     def _is_reserved(self, port: Port, message: Message, stamped: bytes) -> bool:
         topic = bytes(part_data(message.topic_part) or b"")
+        # what rank 0 numbered comes through, or there would be a gap; who acts on such topics looks again
         return port.kind != PARENT and is_reserved(topic, stamped[7])
 
     def _is_too_large(self, port: Port, message: Message, stamped: bytes) -> bool:
-        if port.kind != CLIENT or stamped[7] & Role.OWNER:
+        if port.kind != CLIENT or stamped[7] & Role.OWNER:  # the limit is that of the broker it came in at
             return False
         return part_size(message.payload_part) > self.guest_max
 

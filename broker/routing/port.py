@@ -77,7 +77,7 @@ class Decision:
         self.front: bytes = route_prefix + DELIMITER
         """The stack as it leaves, of a request that came with none."""
         self.calls: OpenCalls | None = None
-        """Of the link itself, where it asks for nobody behind it; None when no response is expected."""
+        """The open calls of the link itself; None when no response is expected. Senders behind it have their own."""
         self.method: NameStats = UNCOUNTED
         """Where it is counted, if it enters the tree here."""
         self.single_response: bool = True

@@ -188,6 +188,7 @@ class Router:
         """Forward one request of ``port``, or answer it."""
         self.tally.requests += 1
         head = message.head
+        # frames alike that follow each other share these objects (see ``wire.framing``): no table is asked
         if head is port.last_head and message.topic_part is port.last_topic:
             decision = port.last
         else:
@@ -254,6 +255,8 @@ class Router:
             return None
         notice = topic.endswith(NOTICE)
         owed = notice and disarm(port, message, topic)
+        # who calls itself cannot wait for itself; a notice that is owed has to arrive, or its service keeps what the
+        # sender had
         if (
             target.busy
             and target is not port
@@ -265,6 +268,7 @@ class Router:
         received = seen[5:13]
         stamped = port.stamps.get(received) or self._stamp(port, received)
         head = b"".join((seen[:4], bytes((flags | ROUTE | TOPIC,)), stamped, seen[13:]))
+        # down the tree our own hop goes on top, as flux-core's does: the response brings it back (``response``)
         push = self._hop + port.hop if target.kind == CHILD else port.hop
         decision = Decision(port, target, message.topic_part, head, push)
         link_topic = target is self.own and topic in LINK_TOPICS
@@ -272,18 +276,17 @@ class Router:
             decision.calls = find(port, decision, DELIMITER)
         if port.kind == CLIENT and not notice:
             decision.method = self.call_stats.of(topic)
-        decision.single_response = (
-            link_topic or not flags & STREAMING
-        )  # whose answers are single ones in any case
+        # deployed connectors answer link topics once, whatever the flags
+        decision.single_response = link_topic or not flags & STREAMING
         if self._recording is not None:
             mark_request(self._recording, self.own, decision, int.from_bytes(received[:4], "big"))
-        if not notice:
+        if not notice:  # which is rare, and each disarms something: it is decided anew
             if port.kind == CLIENT and decision.calls is not None:
                 decision.notice_key = notice_key(topic, seen)
                 decision.notice_pending = True
                 if message.front == DELIMITER:
                     self._arm_plain(port, decision, message)
-            if not target.busy:
+            if not target.busy:  # else each has to be admitted; ``set_busy`` forgets what was decided before
                 if len(port.cache) >= CACHE_MAX:
                     port.cache = {}
                 self._decided.add(port)
@@ -304,7 +307,7 @@ class Router:
         if not one_hop and port.kind == CLIENT and too_deep(front, self.routes_max):
             self.answer(port, message, errno.EPROTO, f"more than {self.routes_max} routes, or too long ones")
             return b""
-        if port.kind == PARENT:
+        if port.kind == PARENT:  # which put its own hop on top, as we do for children
             hop = port.hop
             if front[: len(hop)] != hop:
                 self.tally.drop("request from the parent without its hop")
@@ -333,7 +336,7 @@ class Router:
                 self._stray("response from a child without our hop")
                 return
             front = front[len(self._hop) :]
-        origin = self._by_hop.get(front[:37])
+        origin = self._by_hop.get(front[:37])  # a hop: its size in a byte, and a uuid of 36 characters
         if origin is None:
             self._stray("response to an unknown route")
             return
@@ -363,7 +366,7 @@ class Router:
         if method is not UNCOUNTED:
             self.call_stats.answered(method, decision, key, message, failed)
         records = self._records
-        if origin.kind != PARENT:
+        if origin.kind != PARENT:  # which looks for its own hop on top, as we do above
             front = rest
         if records is None:
             message.front = front

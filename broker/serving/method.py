@@ -28,8 +28,8 @@ class Method:
         self.allow = int(allow | Role.OWNER)  # a plain int: IntFlag arithmetic costs 2 µs a request
         self.generates = inspect.isasyncgenfunction(handler)
         self.streaming = streaming or self.generates
-        self.asynchronous = self.generates or _is_async(handler)
-
-
-def _is_async(handler: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+        self.asynchronous = (
+            self.generates
+            or inspect.iscoroutinefunction(handler)
+            or inspect.iscoroutinefunction(type(handler).__call__)  # an object that is called
+        )

@@ -191,6 +191,8 @@ class Children:
 
     def _judge(self, told: hello.Hello, link: Link, message: Message) -> hello.Refusal | None:
         refusal = hello.judge(told, message.rolemask, link.peer.rank, self._rules)
+        # the same child may be back before its former link is known lost (``_admit`` drops that one); with the uuid of
+        # somebody else it would get that one's answers
         if refusal is None and any(
             p.uuid == told.uuid and p.rank != told.rank for p in self._broker.router.ports
         ):

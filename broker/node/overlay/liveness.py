@@ -10,7 +10,7 @@
 A neighbour that is deployed flux-core told no torpid_min_s, and sends children none: it is lost with its connection.
 
 Nothing is recorded per message: a count that its owner keeps anyway (messages received from a child, sent to the
-parent) is compared at each pulse. A silence is therefore known up to one pulse too short, never too long.
+parent) is compared at each pulse. The measured silence may be up to one pulse shorter than the real one, never longer.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ class Overlay:
             log.warning("event numbers begin anew: %d after %d", now, last)
             last = 0
             if now == 1:
-                return
+                return  # of the new numbering nothing is missing
         self.event_gaps += 1
         self.events_missed += now - last - 1
         log.error("lost events %d-%d", last + 1, now - 1)

@@ -91,7 +91,7 @@ class Parent:
                 return
             except LinkRefused as error:
                 if self._config.dial.extra.get("curve") is shown:
-                    raise
+                    raise  # it was refused what we have; new keys, read meanwhile, it has not seen
                 log.warning(
                     "cannot join the parent at %s: %s; keys have changed", self._shown, masked_in(str(error))
                 )

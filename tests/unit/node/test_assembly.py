@@ -143,9 +143,15 @@ def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(r
         entry = settings.ListenEntry(uri=f"local://{rundir}/t")
         options = listener_options(entry, node.options, node.curve_keys, node._refused)
         options.refused(PeerInfo("x", uid=8), 1, "no")
-        node._hooks().refused(PeerInfo("x", uid=9), 1, "no")
+        node.overlay._admit(PeerInfo("x", uid=node.owner + 9))
         await node.stop()
-        assert told == ["begin", (7, 1, "no"), (8, 1, "no"), (9, 1, "no"), "end"]
+        assert told == [
+            "begin",
+            (7, 1, "no"),
+            (8, 1, "no"),
+            (node.owner + 9, 1, "not a broker of this tree"),
+            "end",
+        ]
 
     run(script())
 
