@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Container
-from typing import Final
 
 from broker.errors import ProtocolError, RpcError
-from broker.services.context import Context, Sender
+from broker.services.context import CLIENT, Context, Sender
 from broker.services.dispatch import failure_of
 from broker.serving.request import LATER, Later, Request
 from broker.wire.message import STREAMING
 from broker.wire.payload import encode_reason
-
-CLIENT: Final = 0
-"""``Sender.kind`` of clients."""
 
 
 def attached(context: Context, request: Request) -> Sender:

@@ -25,7 +25,7 @@ class Config(Service):
 
     def __init__(self, context: Context, services: Services) -> None:
         super().__init__(context, services)
-        self._readers: Streams[None] = Streams()
+        self._readers: Streams[None] = self.keep(Streams())
 
     @method("get", allow=Role.USER)
     def get(self, request: Request) -> Mapping[str, Any]:
@@ -66,11 +66,3 @@ class Config(Service):
     def _only_root(self) -> None:
         if self.context.rank != 0:
             raise RpcError(errno.EINVAL, "configuration can only be changed on rank 0")
-
-    def disconnected(self, sender: bytes) -> None:
-        """The reader is gone."""
-        self._readers.forget(sender)
-
-    def cancelled(self, sender: bytes, matchtag: int) -> None:
-        """End one stream with ENODATA."""
-        self._readers.end(sender, matchtag)

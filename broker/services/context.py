@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from broker.identity import Credentials
 from broker.wire.message import Message
+
+CLIENT: Final = 0
+CHILD: Final = 1
+"""``Sender.kind`` of clients, and of the brokers below."""
 
 
 class Sender(Protocol):

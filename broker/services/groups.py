@@ -41,7 +41,7 @@ class Groups(Service):
         super().__init__(context, services)
         self._members: dict[str, set[int]] = {}
         self._joined: dict[bytes, set[str]] = {}
-        self._watchers: Streams[str] = Streams()
+        self._watchers: Streams[str] = self.keep(Streams())
         self._changes: dict[str, dict[int, bool]] = {}
         self._gathering = False
         self._announced = context.rank == 0
@@ -199,11 +199,7 @@ class Groups(Service):
         """What the sender joined is left, what it watched ends."""
         for group in self._joined.pop(sender, ()):
             self._change(group, (self.context.rank,), False)
-        self._watchers.forget(sender)
-
-    def cancelled(self, sender: bytes, matchtag: int) -> None:
-        """End one watch with ENODATA."""
-        self._watchers.end(sender, matchtag)
+        super().disconnected(sender)
 
 
 def _entries(moved: Mapping[int, bool]) -> list[dict[str, object]]:

@@ -39,7 +39,7 @@ class Log(Service):
         super().__init__(context, services)
         self._ring = Ring(context.config["headgate"]["broker"]["log_ring_entries"])
         self._remote = 0
-        self._followers: Streams[None] = Streams()
+        self._followers: Streams[None] = self.keep(Streams())
         self.watchers: list[Callable[[Entry], None]] = []
 
     def note(self, severity: int, text: str) -> None:
@@ -95,11 +95,3 @@ class Log(Service):
             "local": local,
             "remote": self._remote,
         }
-
-    def disconnected(self, sender: bytes) -> None:
-        """End what the sender followed."""
-        self._followers.forget(sender)
-
-    def cancelled(self, sender: bytes, matchtag: int) -> None:
-        """End one followed log with ENODATA."""
-        self._followers.end(sender, matchtag)

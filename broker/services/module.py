@@ -29,7 +29,7 @@ class Module(Service):
 
     def __init__(self, context: Context, services: Services) -> None:
         super().__init__(context, services)
-        self._tracers = Tracers(context, self._watch)
+        self._tracers = self.keep(Tracers(context, self._watch))
 
     @method("list", allow=Role.USER)
     def mods(self, request: Request) -> Mapping[str, object]:
@@ -85,11 +85,3 @@ class Module(Service):
         if all(service.name != name for service in self.services):
             name = "broker"
         self._tracers.tell(passed, NONE, name, lambda tracer: not tracer.names or name in tracer.names)
-
-    def disconnected(self, sender: bytes) -> None:
-        """End what the sender traced."""
-        self._tracers.forget(sender)
-
-    def cancelled(self, sender: bytes, matchtag: int) -> None:
-        """End one trace with ENODATA."""
-        self._tracers.end(sender, matchtag)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.errors import RpcError
 from broker.identity import Role
-from broker.services.context import Context, TracedMessage
+from broker.services.context import CHILD, CLIENT, Context, TracedMessage
 from broker.services.service import Service, Services, method
 from broker.services.streams import Streams
 from broker.services.tracers import NONE, Tracer, Tracers
@@ -23,9 +23,6 @@ from broker.wire.message import EVENT
 GONE: Final = ("lost", "offline")
 """Status of a child with which nothing is exchanged."""
 HEALTH_KEYS: Final = ("rank", "status", "duration", "error", "joins", "places")
-CLIENT: Final = 0
-CHILD: Final = 1
-"""What ``Sender.kind`` says of a link."""
 
 Seen = dict[int, tuple[str, bool]]
 """What a watcher was told last: child's rank -> (status, torpid)."""
@@ -38,9 +35,9 @@ class Overlay(Service):
 
     def __init__(self, context: Context, services: Services) -> None:
         super().__init__(context, services)
-        self._waiters: Streams[None] = Streams()
-        self._monitors: Streams[Seen] = Streams()
-        self._tracers = Tracers(context, self._watch)
+        self._waiters: Streams[None] = self.keep(Streams())
+        self._monitors: Streams[Seen] = self.keep(Streams())
+        self._tracers = self.keep(Tracers(context, self._watch))
         self._last_event = 0
 
     def start(self) -> None:
@@ -175,15 +172,3 @@ class Overlay(Service):
             "child-rpc": owed.get("child", 0),
             "interthread": {"sendq": 0, "recvq": 0},
         }
-
-    def disconnected(self, sender: bytes) -> None:
-        """End what the sender watched."""
-        self._waiters.forget(sender)
-        self._monitors.forget(sender)
-        self._tracers.forget(sender)
-
-    def cancelled(self, sender: bytes, matchtag: int) -> None:
-        """End one watch with ENODATA."""
-        self._waiters.end(sender, matchtag)
-        self._monitors.end(sender, matchtag)
-        self._tracers.end(sender, matchtag)

@@ -18,9 +18,9 @@ from typing import Any, Final
 from broker.errors import ProtocolError, RpcError
 from broker.identity import NOBODY, Role
 from broker.services.attachment import change_link
-from broker.services.context import Call, Context, Sender
+from broker.services.context import CHILD, Call, Context, Sender
 from broker.services.groups import COMING, PRESENT
-from broker.services.overlay import CHILD, GONE
+from broker.services.overlay import GONE
 from broker.services.service import Service, Services, method
 from broker.services.service_locations import ServiceLocations, SubtreeServices
 from broker.serving.request import Later, Request

@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import Context
+from broker.services.streams import Streams
 from broker.serving.method import Method
 from broker.serving.request import Request
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
+Kept = TypeVar("Kept", bound=Streams[Any])
 
 
 def method(name: str, *, allow: int = Role.NONE, streaming: bool = False) -> Callable[[Handler], Handler]:
@@ -60,6 +62,7 @@ class Service:
         self.services: Services = services
         self.last_used: float = 0.0
         self.debug_flags: int = 0
+        self._streams: list[Streams[Any]] = []
 
     def start(self) -> None:
         """Called once, before the first request: time to look at the broker and to ask for callbacks."""
@@ -80,11 +83,20 @@ class Service:
         """What a request for a method that is not there is answered with."""
         return RpcError(errno.ENOSYS, f"Unknown service method '{request.topic}'")
 
+    def keep(self, streams: Kept) -> Kept:
+        """Have each of ``streams``, now and later, end with its sender, and when its sender cancels it."""
+        self._streams.append(streams)
+        return streams
+
     def disconnected(self, sender: bytes) -> None:
         """The sender with this route stack is gone: drop what is kept for it. Called once per sender."""
+        for streams in self._streams:
+            streams.forget(sender)
 
     def cancelled(self, sender: bytes, matchtag: int) -> None:
-        """The sender wants no more responses to its request with ``matchtag``."""
+        """The sender wants no more responses to its request with ``matchtag``: a stream ends with ENODATA."""
+        for streams in self._streams:
+            streams.end(sender, matchtag)
 
     def stats(self) -> Mapping[str, Any]:
         """What ``SERVICE.stats-get`` answers."""

@@ -25,7 +25,7 @@ class Shutdown(Service):
     def __init__(self, context: Context, services: Services) -> None:
         super().__init__(context, services)
         self._begun = False
-        self._listeners: Streams[int] = Streams()
+        self._listeners: Streams[int] = self.keep(Streams())
 
     def start(self) -> None:
         """Hear of log lines and of the end."""
@@ -64,11 +64,3 @@ class Shutdown(Service):
             return
         for request, _level in self._listeners:
             self._listeners.end(request.sender, request.message.matchtag)
-
-    def disconnected(self, sender: bytes) -> None:
-        """Nobody listens any more; the instance ends all the same."""
-        self._listeners.forget(sender)
-
-    def cancelled(self, sender: bytes, matchtag: int) -> None:
-        """End one stream with ENODATA."""
-        self._listeners.end(sender, matchtag)

@@ -41,8 +41,8 @@ class StateMachine(Service):
 
     def __init__(self, context: Context, services: Services) -> None:
         super().__init__(context, services)
-        self._monitors: Streams[int] = Streams()
-        self._waiters: Streams[None] = Streams()
+        self._monitors: Streams[int] = self.keep(Streams())
+        self._waiters: Streams[None] = self.keep(Streams())
 
     def start(self) -> None:
         """Have changes of state told."""
@@ -105,13 +105,3 @@ class StateMachine(Service):
                 request.respond()
             else:
                 request.respond_error(errno.EINVAL, "broker has surpassed RUN state")
-
-    def disconnected(self, sender: bytes) -> None:
-        """Forget what the sender waits for."""
-        self._monitors.forget(sender)
-        self._waiters.forget(sender)
-
-    def cancelled(self, sender: bytes, matchtag: int) -> None:
-        """End one stream with ENODATA."""
-        self._monitors.end(sender, matchtag)
-        self._waiters.end(sender, matchtag)

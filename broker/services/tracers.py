@@ -64,7 +64,7 @@ class Tracer:
         return self.matches is None or (message.type != CONTROL and bool(self.matches(topic)))
 
 
-class Tracers:
+class Tracers(Streams[Tracer]):
     """The tracers of one service.
 
     Args:
@@ -72,17 +72,14 @@ class Tracers:
     """
 
     def __init__(self, context: Context, changed: Callable[[], None]) -> None:
+        super().__init__()
         self._context = context
         self._changed = changed
-        self._streams: Streams[Tracer] = Streams()
-
-    def __len__(self) -> int:
-        return len(self._streams)
 
     @property
     def clients(self) -> bool:
         """One of them wants to see the links of clients."""
-        return any(tracer.clients for _, tracer in self._streams)
+        return any(tracer.clients for _, tracer in self)
 
     def open(self, request: Request, tracer: Tracer) -> None:
         """Tell the sender of ``request`` from now on.
@@ -90,21 +87,21 @@ class Tracers:
         Raises:
             RpcError: EAGAIN; there are too many.
         """
-        if len(self._streams) >= TRACERS_MAX:
+        if len(self) >= TRACERS_MAX:
             raise RpcError(errno.EAGAIN, f"{TRACERS_MAX} traces are open")
-        self._streams.open(request, tracer)
+        super().open(request, tracer)
         self._changed()
 
     def forget(self, sender: bytes) -> None:
         """The sender is gone."""
-        if len(self._streams):
-            self._streams.forget(sender)
+        if len(self):
+            super().forget(sender)
             self._changed()
 
     def end(self, sender: bytes, matchtag: int) -> None:
         """End one of them with ENODATA."""
-        if len(self._streams):
-            self._streams.end(sender, matchtag)
+        if len(self):
+            super().end(sender, matchtag)
             self._changed()
 
     def tell(
@@ -115,7 +112,7 @@ class Tracers:
         topic = topic_of(message)
         if topic == "module.trace" or (topic == "overlay.trace" and message.type == RESPONSE):
             return
-        for request, tracer in self._streams:
+        for request, tracer in self:
             if tracer.wants(message, topic) and wanted(tracer):
                 self._send(request, tracer, record(passed, topic, rank, name, tracer))
 
