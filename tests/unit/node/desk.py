@@ -102,13 +102,16 @@ class PaperLink(Link):
 class Peer:
     """The program behind one link of a ``Desk``."""
 
-    def __init__(self, desk, cred=OWNER, services=(), kind=CLIENT, limits=None, name="peer", windowed=False):
+    def __init__(
+        self, desk, cred=OWNER, services=(), kind=CLIENT, limits=None, name="peer", windowed=False, rank=None
+    ):
         options = Options(flusher=desk.broker.flusher, budget=desk.budget, limits=limits or desk.limits)
         self.desk, self.link = desk, PaperLink(options, name)
         policy = StampPolicy(cred, pass_through=cred.owner, local=True)
         if kind != CLIENT:
-            policy = StampPolicy.tree(OWNER.userid)
-        rank = {CHILD: 1, PARENT: 0}.get(kind, -1)
+            policy = StampPolicy.tree(desk.broker.own.cred.userid)
+        if rank is None:
+            rank = {CHILD: 1, PARENT: 0}.get(kind, -1)
         self.port = Port(
             kind, str(uuid.uuid4()), self.link.send, cred, name=name, policy=policy, link=self.link, rank=rank
         )

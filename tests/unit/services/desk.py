@@ -15,21 +15,19 @@ from typing import Any
 
 from broker import settings
 from broker.identity import Credentials, Role
-from broker.ingress.stamping import StampPolicy
 from broker.node.attributes import initial
 from broker.node.broker import Broker
 from broker.node.context import NodeContext
 from broker.node.lifecycle import Lifecycle
-from broker.routing.port import CHILD, CLIENT, PARENT, Port
+from broker.routing.port import CHILD, CLIENT, PARENT
 from broker.routing.topology import Topology
 from broker.services.dispatch import Dispatcher
 from broker.services.registry import built_in
 from broker.services.service import Service, Services
 from broker.transport.budget import Budget
-from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.wire.message import NODEID_ANY, REQUEST, RESPONSE, STREAMING, Message, request, response
-from tests.unit.node.desk import PaperLink
+from tests.unit.node.desk import Peer
 
 OWNER = Credentials(0, Role.OWNER | Role.LOCAL)
 REMOTE_OWNER = Credentials(0, Role.OWNER)
@@ -170,31 +168,13 @@ class DeskContext(NodeContext):
         self.refusals.append((request.topic, errnum))
 
 
-class Client:
+class Client(Peer):
     """A peer of one desk: asks its services, and reads what comes to it alone."""
 
-    def __init__(self, desk: Desk, number: int, cred: Credentials, kind: int, rank: int) -> None:
-        self.desk = desk
+    def __init__(self, desk: Desk, cred: Credentials, kind: int, rank: int) -> None:
+        super().__init__(desk, cred, kind=kind, rank=rank)
         self.cred = cred
-        self.uuid = f"{number:08x}-1111-4111-8111-111111111111"
-        flusher = desk.broker.flusher
-        self.link = PaperLink(Options(flusher=flusher, budget=desk.budget, limits=OutboxLimits()))
-        local = bool(cred.rolemask & Role.LOCAL)
-        stamped = Credentials(cred.userid, cred.rolemask & ~Role.LOCAL)
-        policy = StampPolicy(stamped, pass_through=cred.owner, local=local)
-        if kind != CLIENT:
-            policy = StampPolicy.tree(0)
-        self.port = Port(
-            kind,
-            self.uuid,
-            self.link.send,
-            cred,
-            name=f"peer {number}",
-            policy=policy,
-            link=self.link,
-            rank=rank,
-        )
-        desk.run(desk.broker.attach, self.port)
+        self.uuid = self.port.uuid
         self._tag = 0
 
     def say(self, *messages: Message) -> None:
@@ -247,18 +227,8 @@ class Client:
         """All answers to this peer with ``tag``, taken out."""
         return self._take(lambda message: message.type == RESPONSE and message.matchtag == tag)
 
-    @property
-    def answers(self) -> list[Message]:
-        """All answers to this peer that nobody took."""
-        return [message for message in self.link.flushed if message.type == RESPONSE]
-
-    @property
-    def requests(self) -> list[Message]:
-        """What this peer is asked."""
-        return [message for message in self.link.flushed if message.type == REQUEST]
-
     def take_requests(self) -> list[Message]:
-        """The same, taken out."""
+        """What this peer is asked, taken out."""
         return self._take(lambda message: message.type == REQUEST)
 
     def answer(self, asked: Message, payload: bytes | None = None, errnum: int = 0) -> None:
@@ -321,7 +291,7 @@ class Desk:
     ) -> None:
         self.loop = HandLoop()
         self.settings = settings_of(rank, size, text)
-        self.budget = Budget()
+        self.budget, self.limits = Budget(), OutboxLimits()
         self.left: list[tuple[str, int]] = []
         self.events: list[Message] = []
         self.clients: list[Client] = []
@@ -374,7 +344,7 @@ class Desk:
         topology, own = self.broker.router.topology, self.broker.router.rank
         if rank is None:
             rank = {CHILD: 2 * own + 1, PARENT: topology.parent(own)}.get(kind, -1)
-        self.clients.append(Client(self, len(self.clients) + 1, cred, kind, rank))
+        self.clients.append(self.run(Client, self, cred, kind, rank))
         return self.clients[-1]
 
     def service(self, kind: type[Service]) -> Any:
@@ -392,7 +362,7 @@ class Desk:
     @property
     def answers(self) -> list[Message]:
         """All answers that nobody took."""
-        return [message for client in self.clients for message in client.answers]
+        return [message for client in self.clients for message in client.responses]
 
     def provider(self, name: str) -> Client | None:
         """Whose service this is; None: nobody's, or the broker's own."""

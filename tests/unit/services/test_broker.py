@@ -262,7 +262,7 @@ def test_connector_shows_the_owner_who_is_attached():
     assert answer["allow_root_owner"] is False
     assert answer["server"]["connects"] == 56
     one = {"pid": -1, "txcount": 0, "rxbacklog": 0}
-    assert sorted(answer["server"]["clients"], key=lambda client: client["uuid"]) == [
+    assert sorted(answer["server"]["clients"], key=lambda client: client["userid"]) == [
         {"uuid": me.uuid, "userid": 0, **one, "rxcount": 1},
         {"uuid": guest.uuid, "userid": 1234, **one, "rxcount": 0},
     ]

@@ -175,7 +175,7 @@ def test_ping_tells_the_way_and_who_asked():
         "pad": "x" * 300,
         "route": f"bbbbbbbb!{me.uuid[:8]}!{desk.context.uuid[:8]}",
         "userid": 1234,
-        "rolemask": 2,
+        "rolemask": 6,  # USER and LOCAL
         "rank": 0,
     }
 
@@ -265,7 +265,7 @@ def test_async_handlers_are_bounded_even_within_one_batch():
     me = desk.client()
     asked = [me.request("lab.slow", {"n": 9}) for _ in range(3)]
     me.say(*asked)
-    assert [(m.matchtag, m.errnum, text(m)) for m in me.answers] == [
+    assert [(m.matchtag, m.errnum, text(m)) for m in me.responses] == [
         (asked[2].matchtag, errno.EAGAIN, "service lab is busy: 2 requests run")
     ]
     desk.run(desk.service(Lab).gate.set)
@@ -305,7 +305,7 @@ def test_cancel_ends_a_stream_with_enodata_and_a_call_with_ecanceled(wait):
         me.say(count, slow, *cancels)
     assert [m.errnum for m in me.take(count.matchtag)] == [61]
     assert [m.errnum for m in me.take(slow.matchtag)] == [errno.ECANCELED]
-    assert me.answers == []
+    assert me.responses == []
     assert theirs.news() == [{"n": 0}]
     other.silent("lab.disconnect")
     assert len(desk.service(Lab).ended) == (2 if wait else 1)

@@ -90,7 +90,7 @@ def test_publish_numbers_and_stamps_with_the_senders_credentials():
     assert value(guest.ask("event.publish", {"topic": "a.c", "flags": 32, "payload": body})) == {"seq": 2}
     first, second = desk.events
     assert (first.topic, first.payload, first.userid, first.rolemask) == ("a.b", None, 0, 5)
-    assert (second.topic, second.payload, second.userid, second.rolemask) == ("a.c", b'{"x":1}\0', 1234, 2)
+    assert (second.topic, second.payload, second.userid, second.rolemask) == ("a.c", b'{"x":1}\0', 1234, 6)
     assert second.flags & 0x20
     assert not first.flags & 0x20
 

@@ -62,7 +62,7 @@ def test_a_follower_hears_an_entry_before_its_sender_is_answered():
     me = desk.client()
     stream = me.stream("log.dmesg", {"follow": True})
     me.send("log.append", line("x"))
-    assert [message.topic for message in me.answers] == ["log.dmesg", "log.append"]
+    assert [message.topic for message in me.responses] == ["log.dmesg", "log.append"]
     assert len(stream.news()) == 1
 
 
