@@ -279,8 +279,8 @@ class Node:
             user_bytes=limits.user_budget_bytes,
             cmb1=older,
             strict=older or options.strict_rfc3,
+            refused=self._refused,
         )
-        client_admission.refused = self._refused
         self.client_admissions.append(client_admission)
         return client_admission
 

@@ -35,10 +35,10 @@ class ClientAdmission:
         user_bytes: what may wait for all links of one user who is not the owner; 0: no such limit.
         cmb1: the listener speaks an older dialect. strict: it does what its text says, also where deployed software
             does otherwise.
+        refused: told of each peer that was turned away: peer, errno, reason.
 
     Attributes:
         open: False once the broker leaves: nobody is let in.
-        refused: told of each peer that was turned away: peer, errno, reason.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class ClientAdmission:
         user_bytes: int = 0,
         cmb1: bool = False,
         strict: bool = False,
+        refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None,
     ) -> None:
         self._broker = broker
         self._access = access
@@ -60,7 +61,7 @@ class ClientAdmission:
         self._cmb1 = cmb1
         self._strict = strict
         self.open = True
-        self.refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
+        self._refused = refused
 
     def change(self, access: Access, guest_max_bytes: int, user_bytes: int = 0) -> None:
         """Judge by other rules from now on; who is here already stays as it is."""
@@ -82,7 +83,7 @@ class ClientAdmission:
 
     def _refuse(self, peer: PeerInfo, errnum: int, reason: str) -> int:
         log.warning("refused %s (pid %s): %s", peer.address, peer.pid, reason)
-        self.refused(peer, errnum, reason)
+        self._refused(peer, errnum, reason)
         return errnum
 
     def max_bytes(self, peer: PeerInfo) -> int:

@@ -99,10 +99,10 @@ class Children:
         clock: monotonic seconds. watched: returns those in which we were there. changed: told of each change of a
             child's status or torpor.
         ours: what we tell Headgate children; ready: False holds hellos back until ``admit_held``.
+        refused: told of each hello that was refused: peer, errno, reason.
 
     Attributes:
         open: False when no child is admitted any more.
-        refused: told of each hello that was refused: peer, errno, reason.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class Children:
         changed: Callable[[Child], object],
         ours: Callable[[], hello.HeadgateHello],
         ready: Callable[[], bool],
+        refused: Callable[[PeerInfo, int, str], object],
     ) -> None:
         now = clock()
         self._broker = broker
@@ -128,8 +129,8 @@ class Children:
         self._children = {rank: Child(rank, now) for rank in rules.children}
         self._greetings: set[Link] = set()
         self._held: dict[Link, list[Message]] = {}
+        self._refused = refused
         self.open = True
-        self.refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
 
     def __iter__(self) -> Iterator[Child]:
         return iter(self._children.values())
@@ -179,7 +180,7 @@ class Children:
             told = hello.read_request(message)
         except ProtocolError as error:
             log.warning("refused %s: %s", link.peer.address, error)
-            self.refused(link.peer, errno.EPROTO, str(error))
+            self._refused(link.peer, errno.EPROTO, str(error))
             link.send(hello.refuse(message, errno.EPROTO))
             return False
         refusal = self._judge(told, link, message)
@@ -205,7 +206,7 @@ class Children:
         child = self._children.get(told.rank)
         if child is not None and child.port is None and refusal.text:
             child.error = refusal.text
-        self.refused(link.peer, refusal.errnum, f"hello of rank {told.rank}: {refusal.reason}")
+        self._refused(link.peer, refusal.errnum, f"hello of rank {told.rank}: {refusal.reason}")
         link.send(hello.refuse(message, refusal.errnum, refusal.text))
 
     def _admit(self, told: hello.Hello, link: Link, message: Message) -> None:

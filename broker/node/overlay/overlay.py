@@ -81,9 +81,16 @@ class Overlay:
         )
         self._rules = rules
         self._children = Children(
-            broker, config, rules, clock, self.watched, self._child_changed, self._ours, self.joined
+            broker,
+            config,
+            rules,
+            clock,
+            self.watched,
+            self._child_changed,
+            self._ours,
+            self.joined,
+            self._hooks.refused,
         )
-        self._children.refused = self._hooks.refused
         self._parent: Parent | None = None
         if router.rank:
             self._parent = Parent(broker, config, self._introduce, self._joined, clock, self.watched)

@@ -139,7 +139,8 @@ def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(r
         node = Node(node_of(rundir))
         node.capture = PaperCapture()
         await node.start()
-        node.client_admission.refused(PeerInfo("x", uid=7), 1, "no")
+        guest = node.owner + 7
+        node.client_admission.admit(PeerInfo("x", uid=guest))
         entry = settings.ListenEntry(uri=f"local://{rundir}/t")
         options = listener_options(entry, node.options, node.curve_keys, node._refused)
         options.refused(PeerInfo("x", uid=8), 1, "no")
@@ -147,7 +148,7 @@ def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(r
         await node.stop()
         assert told == [
             "begin",
-            (7, 1, "no"),
+            (guest, 1, f"uid {guest} is a guest and guests are not allowed"),
             (8, 1, "no"),
             (node.owner + 9, 1, "not a broker of this tree"),
             "end",

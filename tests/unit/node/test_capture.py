@@ -182,8 +182,7 @@ def test_who_is_turned_away_is_recorded():
     async def script():
         desk = Desk()
         with Journal(desk) as journal:
-            door = ClientAdmission(desk.broker, Access(1000), 1, 1)
-            door.refused = journal.capture.refused
+            door = ClientAdmission(desk.broker, Access(1000), 1, 1, refused=journal.capture.refused)
             assert door.admit(PeerInfo("local:///x#7", uid=2000)) == errno.EPERM
             journal.capture.refused(PeerInfo("tcp://192.0.2.1:5", key="k"), errno.EPERM, "unknown CURVE key")
             unix, curve = journal.state("denied.link")

@@ -90,15 +90,13 @@ def test_batches_are_agreed_on_only_where_both_take_them(offered, allowed):
 )
 def test_refusals(told, rolemask, errnum, text):
     async def story(parent):
-        heard = []
-        parent.overlay._children.refused = lambda *what: heard.append(what)
         message = hello.encode(told)
         message.set_credentials(0xFFFFFFFF, rolemask)
         child = parent.connect()
         answer = await ask(child, message)
         assert (answer.errnum, any_text(answer.payload)) == (errnum, text)
         assert parent.overlay.online_children() == []
-        ((peer, number, reason),) = heard
+        ((peer, number, reason),) = parent.refusals
         assert (bool(peer.address), number) == (True, errnum)
         assert f"hello of rank {told.rank}: " in reason
 

@@ -94,6 +94,7 @@ class Rank:
     def __init__(self, rank, topology, config, service="probe", clock=time.monotonic):
         self.broker = Broker(rank, topology, str(uuid.uuid4()), str(uuid.uuid4()), OWNER)
         self.told: list[tuple] = []
+        self.refusals: list[tuple] = []
         self.requests: list[Message] = []
         self.events: list[Message] = []
         self.rank = rank
@@ -114,6 +115,7 @@ class Rank:
             must_exit=lambda reason: self.told.append(("must_exit", reason)),
             child_changed=lambda *what: self.told.append(("child", *what)),
             status_changed=lambda status: self.told.append(("status", status)),
+            refused=lambda *what: self.refusals.append(what),
         )
 
     def _deliver(self, message):
