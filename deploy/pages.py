@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from broker.cli import completion, main, options, verbs
 from broker.identity import Role
 from broker.node.attributes import configuration
+from broker.routing.topology import Topology
 from broker.services.dispatch import BuiltIn
 from broker.services.registry import built_in
 from broker.services.service import Services
@@ -149,7 +150,7 @@ ABOUT_COMMON = "Where a service below has a method of the same name, that one an
 def services() -> str:
     """The page of the built-in services: who may call each method, and the first paragraph of its docstring."""
     config = configuration(Settings())
-    broker: Any = SimpleNamespace(rank=0, size=1, config=config, attributes={}, tree_parent=int)
+    broker: Any = SimpleNamespace(rank=0, size=1, config=config, attributes={}, topology=Topology(1))
     every = sorted(Services(broker, built_in()), key=lambda service: service.name)
     parts = [ABOUT_SERVICES, "## Every service", ABOUT_COMMON]
     parts.append(_table("SERVICE", BuiltIn(every[0], broker, 0).common()))

@@ -126,12 +126,6 @@ class Node:
                 refused=self._refused,
             ),
         )
-        self.metrics = Metrics(
-            self.broker,
-            self.overlay,
-            self.lifecycle,
-            self.capture.recorder if self.capture is not None else None,
-        )
         self.probes = Probes(self.broker.router, self.lifecycle, self.overlay)
         self.keepalives = Keepalives(self.broker, settings.tree.torpid_min_s)
         attributes = initial(
@@ -141,18 +135,24 @@ class Node:
             self.owner,
             lambda: self.overlay.contact_uri,
         )
+        self.metrics = Metrics(
+            self.broker.router,
+            self.overlay,
+            self.lifecycle,
+            self.capture.recorder if self.capture is not None else None,
+        )
         self.context = NodeContext(
             self.broker,
             self.overlay,
             self.lifecycle,
+            self.metrics,
             settings=settings,
             attributes=attributes,
             journal=self.capture,
-            metrics=self.metrics.text,
             leave=leave,
             reload=reload,
         )
-        self.state_follower = StateFollower(self.context, self.overlay, self.lifecycle)
+        self.state_follower = StateFollower(self.context, self.lifecycle)
         self.services = Services(self.context, built_in())
         self.dispatcher = Dispatcher(self.context, self.services, limits.service_tasks_max)
         for service in self.services:

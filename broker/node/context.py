@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.endings import OK
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
-from broker.node import figures
 from broker.node.attributes import STDERR_SEVERITY, Attributes, configuration, seconds
 from broker.node.tracing import Tracing
 from broker.routing.port import CLIENT, Port
-from broker.services.context import Call, Context, JournalControl, OnEvent, OnResponse, Sender, Watcher
+from broker.services.context import Call, Context, Figures, JournalControl, OnEvent, OnResponse, Sender
 from broker.settings import Settings
 from broker.tasks import Tasks
 from broker.wire.message import NORESPONSE, Message, response
@@ -41,10 +40,9 @@ class NodeContext(Context):
     """One broker for its services.
 
     Args:
-        broker, overlay, lifecycle: the rooms that do what is asked.
+        broker, overlay, lifecycle, figures: the rooms that do what is asked.
         settings: what ``config`` shows at first; who reads them again sets it anew.
         attributes, journal: see ``Context``.
-        metrics: gives all figures as text.
         leave: how this process is left; None: the program that runs the broker did not say.
         reload: reads the settings again; None: nobody said where from.
     """
@@ -54,11 +52,11 @@ class NodeContext(Context):
         broker: Broker,
         overlay: Overlay,
         lifecycle: Lifecycle,
+        figures: Figures,
         *,
         settings: Settings,
         attributes: Attributes,
         journal: JournalControl | None,
-        metrics: Callable[[], str],
         leave: Leave | None = None,
         reload: ReadAgain | None = None,
     ) -> None:
@@ -67,13 +65,15 @@ class NodeContext(Context):
         self.cred = broker.own.cred
         self.config = configuration(settings)
         self.attributes = attributes
+        self.topology = broker.router.topology
+        self.tree = overlay
+        self.lifecycle = lifecycle
+        self.tracing = Tracing(broker)
+        self.figures = figures
         self.journal = journal
         self._broker = broker
-        self._router = broker.router
         self._overlay = overlay
-        self._lifecycle = lifecycle
-        self._tracing = Tracing(broker)
-        self._metrics = metrics
+        self._router = broker.router
         self._leave = leave
         self._reload = reload
         self._handlers: list[tuple[bytes, OnEvent]] = []
@@ -177,12 +177,6 @@ class NodeContext(Context):
     def on_unregistered(self, find: Callable[[str], str]) -> None:
         self._router.find_elsewhere = find
 
-    def watch_links(self, watcher: Watcher | None, clients: bool) -> None:
-        self._tracing.watch_links(watcher, clients)
-
-    def watch_services(self, watcher: Watcher | None) -> None:
-        self._tracing.watch_services(watcher)
-
     def disconnect_client(self, uuid: str, reason: str) -> int:
         for port in self._router.ports:
             if port.uuid == uuid and port.kind == CLIENT and port.link is not None:
@@ -190,28 +184,7 @@ class NodeContext(Context):
                 return 0
         return errno.ENOENT
 
-    def links(self) -> Sequence[Mapping[str, Any]]:
-        return [figures.describe(port) for port in self._router.ports if port.link is not None]
-
     # -- the tree ------------------------------------------------------------------------------
-
-    def tree_children(self, rank: int) -> Sequence[int]:
-        return self._router.topology.children(rank)
-
-    def tree_parent(self, rank: int) -> int:
-        return self._router.topology.parent(rank)
-
-    def subtree_status(self) -> str:
-        return self._overlay.subtree_status()
-
-    def status_since(self) -> float:
-        return self._overlay.status_since()
-
-    def child_health(self) -> Sequence[Mapping[str, Any]]:
-        return self._overlay.child_health()
-
-    def disconnect_child(self, rank: int, reason: str) -> int:
-        return self._overlay.disconnect_child(rank, reason)
 
     def on_tree_change(self, callback: Callable[[], None]) -> None:
         self._tree_watchers.append(callback)
@@ -220,32 +193,6 @@ class NodeContext(Context):
         """For the node: something in our part of the tree changed."""
         for callback in list(self._tree_watchers):
             callback()
-
-    def state(self) -> tuple[str, float]:
-        return self._lifecycle.state, self._lifecycle.in_state_s()
-
-    def on_state(self, callback: Callable[[str], None]) -> None:
-        self._lifecycle.watchers.append(callback)
-
-    # -- figures -------------------------------------------------------------------------------
-
-    def traffic(self) -> Mapping[str, Any]:
-        return figures.traffic(self._broker)
-
-    def clear_traffic(self) -> None:
-        self._router.tally.clear()
-        self._router.call_stats.clear()
-        self._router.events.stats.clear()
-        self._router.invalidate()  # decisions hold the counts of their methods
-
-    def users(self) -> Mapping[str, Any]:
-        return figures.users(self._broker)
-
-    def call_stats(self, errors: bool) -> Mapping[str, Any]:
-        return figures.calls(self._broker, errors)
-
-    def metrics(self) -> str:
-        return self._metrics()
 
     # -- this process --------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from broker.exposition import Sample, Values, histogram, render
 from broker.figures import BOUNDS_NS, NameStats
 from broker.journal.samples import samples as samples_of_journal
-from broker.node.figures import traffic, users
+from broker.node.figures import Figures
 from broker.routing.call_stats import CallStats
 from broker.routing.event_stats import EventStats
 from broker.routing.port import KIND_NAMES, OWN, Port
@@ -18,30 +18,30 @@ from broker.routing.port import KIND_NAMES, OWN, Port
 # wings use what is below with no broker beside them, and a broker that records nothing loads no journal
 if TYPE_CHECKING:
     from broker.journal.recorder import Recorder
-    from broker.node.broker import Broker
     from broker.node.lifecycle import Lifecycle
     from broker.node.overlay.overlay import Overlay
+    from broker.routing.router import Router
 
 StatsByName = Mapping[str, NameStats]
 USERS_SHOWN = 10
 """Each is a time series of its own: `headgate stats --users` has all of them."""
 
 
-class Metrics:
-    """The figures of one broker.
+class Metrics(Figures):
+    """The figures of one broker, and their text.
 
     Args:
-        broker, overlay, lifecycle: whose. recorder: its journal's; None where there is none.
+        router, overlay, lifecycle: whose. recorder: its journal's; None where there is none.
 
     Attributes:
         more: what runs beside the broker adds to its figures by these.
     """
 
     def __init__(
-        self, broker: Broker, overlay: Overlay, lifecycle: Lifecycle, recorder: Recorder | None
+        self, router: Router, overlay: Overlay, lifecycle: Lifecycle, recorder: Recorder | None
     ) -> None:
+        super().__init__(router)
         self.more: list[Callable[[], list[Sample]]] = []
-        self._broker = broker
         self._overlay = overlay
         self._lifecycle = lifecycle
         self._recorder = recorder
@@ -52,8 +52,8 @@ class Metrics:
 
     def samples(self) -> list[Sample]:
         """All of them now."""
-        counts = traffic(self._broker)
-        router = self._broker.router
+        counts = self.traffic()
+        router = self._router
         types = ("request", "response", "event", "control")
         usage = resource.getrusage(resource.RUSAGE_SELF)
         attached = [port for port in router.ports if port.link is not None]
@@ -107,7 +107,7 @@ class Metrics:
             ),
             *call_samples(router.call_stats),
             *event_samples(router.events.stats),
-            *user_samples(self._broker),
+            *user_samples(self.users()),
             (
                 "cpu_seconds_total",
                 "counter",
@@ -180,9 +180,9 @@ def took(metric: str, text: str, label: str, by_name: StatsByName) -> Sample:
     return metric, "histogram", text, values
 
 
-def user_samples(broker: Broker) -> list[Sample]:
+def user_samples(users: Mapping[str, Any]) -> list[Sample]:
     """What the clients of the busiest users hold, over all links of each."""
-    shown = users(broker)["users"][:USERS_SHOWN]
+    shown = users["users"][:USERS_SHOWN]
     kinds = (
         ("links", "Links of one user; the ten whose clients sent most are shown.", "links"),
         ("pending_calls", "Requests of one user that are not answered yet.", "pending"),

@@ -78,7 +78,7 @@ class StatusReporter:
         self._rank = context.rank
         self._ready = False
         self._told = ""
-        context.on_state(self._entered)
+        context.lifecycle.watchers.append(self._entered)
         context.on_tree_change(self._renew)
 
     def started(self) -> None:

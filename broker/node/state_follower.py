@@ -13,7 +13,6 @@ from typing import Final
 
 from broker.errors import ProtocolError
 from broker.node.lifecycle import CLEANUP, Lifecycle
-from broker.node.overlay.overlay import Overlay
 from broker.services.context import Call, Context
 from broker.services.state_machine import RUN, STATES
 from broker.wire.message import STREAMING, UPSTREAM, Message
@@ -30,9 +29,8 @@ _ENDS: Final = (errno.ENODATA, errno.EHOSTUNREACH)
 class StateFollower:
     """Moves one broker's lifecycle on."""
 
-    def __init__(self, context: Context, overlay: Overlay, lifecycle: Lifecycle) -> None:
+    def __init__(self, context: Context, lifecycle: Lifecycle) -> None:
         self._context = context
-        self._overlay = overlay
         self._lifecycle = lifecycle
         self._monitor: Call | None = None
 
@@ -45,7 +43,7 @@ class StateFollower:
         self._lifecycle.enter("init")
         self._lifecycle.enter("quorum")
         if self._context.rank == 0:
-            self.subtree_changed(self._overlay.subtree_status())
+            self.subtree_changed(self._context.tree.subtree_status())
             return
         self._monitor = self._context.call(
             "state-machine.monitor",

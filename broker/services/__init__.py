@@ -1,6 +1,6 @@
 """Built-in services: they answer requests addressed to this broker, one file each.
 
-``context``   what services may ask of the broker that runs them: an interface, which ``broker.node.context`` implements
+``context``   what services may ask of the broker that runs them: interfaces, implemented by ``broker.node``
 ``service``   what a service is: Service, the ``method`` decorator; Services, those of one broker
 ``dispatch``  what is special about their handlers (see ``broker.serving``), and what every service answers
 ``streams``   requests whose answers go on, and how they end

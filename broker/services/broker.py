@@ -32,20 +32,20 @@ class BrokerSelf(Service):
         """
         asked = request.json() if request.message.payload_part else {}
         if asked.get("format") == "prometheus":
-            return {"text": self.context.metrics()}
-        traffic = self.context.traffic()
+            return {"text": self.context.figures.text()}
+        traffic = self.context.figures.traffic()
         if asked.get("detail") is not True:
             return {"tx": traffic["tx"], "rx": traffic["rx"]}
         if not request.owner:
             return traffic
-        return {**traffic, "peers": list(self.context.links())}
+        return {**traffic, "peers": list(self.context.figures.links())}
 
     @method("users", allow=Role.ADMIN)
     def users(self, _request: Request) -> Mapping[str, Any]:
         """-> ``{"users": [{"userid", "owner", "links", "pending", "services", "subscriptions", "outbox_bytes",
         "received"}], "limits": {...}}``: what the clients of this broker hold, by user, the busiest first.
         """
-        return self.context.users()
+        return self.context.figures.users()
 
     @method("calls", allow=Role.USER)
     def calls(self, request: Request) -> Mapping[str, Any] | Later:
@@ -59,7 +59,7 @@ class BrokerSelf(Service):
         does not answer is silent.
         """
         trusted = bool(request.message.rolemask & (Role.OWNER | Role.ADMIN))
-        told = {**self.context.call_stats(trusted), "silent": []}
+        told = {**self.context.figures.calls(trusted), "silent": []}
         asked = [
             kind for kind in WINGS if trusted and not told["services"].get(kind, {}).get("builtin", True)
         ]
@@ -74,7 +74,7 @@ class BrokerSelf(Service):
 
     def clear_stats(self) -> None:
         """Start the counts again."""
-        self.context.clear_traffic()
+        self.context.figures.clear()
 
     @method("drain")
     def drain(self, request: Request) -> Mapping[str, Any]:

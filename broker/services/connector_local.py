@@ -21,10 +21,10 @@ class ConnectorLocal(Service):
         Counts are the client's: ``txcount`` messages it was sent, ``rxcount`` messages it sent us; ``connects`` are
         all clients so far.
         """
-        clients = [_client(link) for link in self.context.links() if link.get("kind") == "client"]
+        clients = [_client(link) for link in self.context.figures.links() if link.get("kind") == "client"]
         access = self.context.config.get("access", {})
         return {
-            "server": {"clients": clients, "connects": self.context.traffic()["connects"]},
+            "server": {"clients": clients, "connects": self.context.figures.traffic()["connects"]},
             "allow_guest_user": bool(access.get("allow-guest-user", False)),
             "allow_root_owner": bool(access.get("allow-root-owner", False)),
         }

@@ -1,7 +1,8 @@
 """What a built-in service may ask of the broker that runs it.
 
-Services see a ``Context`` and nothing else of the broker: no transport, no router. ``broker.node.context`` has the one
-class that implements it. Time and timers are the event loop's own, and log lines go to the logger ``headgate``.
+Services see a ``Context``, and of the broker's rooms what the interfaces here say: no transport, no router. The class
+that implements it is in ``broker.node.context``. Time and timers are the event loop's own, and log lines go to the
+logger ``headgate``.
 """
 
 from __future__ import annotations
@@ -104,8 +105,91 @@ class JournalControl(Protocol):
         """Record a message that somebody in front of the broker refused; nothing while it is off."""
 
 
+class Topology(Protocol):
+    """The shape of the tree."""
+
+    def children(self, rank: int) -> Sequence[int]:
+        """Ranks of the children of a rank."""
+
+    def parent(self, rank: int) -> int:
+        """Rank of the parent of a rank, which is one of this instance; -1 for the root."""
+
+
+class Tree(Protocol):
+    """This broker's place in the tree: how it and those below it are."""
+
+    def subtree_status(self) -> str:
+        """full, partial, degraded, lost or offline (this broker and everything below)."""
+
+    def status_since(self) -> float:
+        """Seconds since ``subtree_status`` last changed."""
+
+    def child_health(self) -> Sequence[Mapping[str, Any]]:
+        """Per child: rank, status, duration (seconds), torpid (bool) and, if there is one, error (text)."""
+
+    def disconnect_child(self, rank: int, reason: str) -> int:
+        """Tell the child subtree that holds a rank to leave, for a reason; returns an errno."""
+
+
+class Lifecycle(Protocol):
+    """Where this broker stands between start and goodbye."""
+
+    state: str
+    """``init``, ``quorum``, ``run``, ``cleanup`` ..."""
+    watchers: list[Callable[[str], None]]
+    """Called with each new state's name."""
+
+    def in_state_s(self) -> float:
+        """Seconds since the state began."""
+
+
+class Tracing(Protocol):
+    """Shows messages to one watcher each, instead of any before it; None: nobody looks on, which costs nothing.
+
+    A watcher is called after the message has left, so that its own work is in no time it is told of.
+    """
+
+    def watch_links(self, watcher: Watcher | None, clients: bool) -> None:
+        """Show what passes the links of the tree and, when True, those of clients."""
+
+    def watch_services(self, watcher: Watcher | None) -> None:
+        """Show what built-in services get and send."""
+
+
+class Figures(Protocol):
+    """What this broker counted, and who holds how much; JSON-ready."""
+
+    def traffic(self) -> Mapping[str, Any]:
+        """Counts: {"rx": {"request", "response", "event", "control"}, "tx": {...}, "drops", "connects", ...}.
+
+        ``rx`` came in, from links or from this broker's own services; ``tx`` was passed on or made here, an event once
+        per receiver; ``connects`` are the clients that were attached so far.
+        """
+
+    def clear(self) -> None:
+        """Start the counts again."""
+
+    def links(self) -> Sequence[Mapping[str, Any]]:
+        """Per attached link: name, uuid, kind (client, child, parent), userid, pid (or -1), services, pending (its own
+        open calls), received, sent (messages), queued (messages in its outbox), and more.
+        """
+
+    def users(self) -> Mapping[str, Any]:
+        """What the links of each user hold together, and what a guest may hold: see ``broker.users``."""
+
+    def calls(self, errors: bool) -> Mapping[str, Any]:
+        """Rate, errors and duration of the clients' calls by method, with the newest errors (True) or without: see
+        ``broker.calls``.
+        """
+
+    def text(self) -> str:
+        """All figures in the Prometheus text format."""
+
+
 class Context(ABC):
     """The broker as its services see it; everything happens on its event loop.
+
+    What one room of the broker does is asked of that room; what takes several is a method here.
 
     Attributes:
         rank, size: of this broker, and of the instance.
@@ -115,6 +199,7 @@ class Context(ABC):
             names only (``allow-guest-user``), what is ours stands under ``headgate``.
         attributes: at start: name -> (value or a function giving it, flags). Flags: 1 never changes, so clients keep
             it; 2 ``attr.set`` may change it.
+        topology, tree, lifecycle, tracing, figures: rooms of the broker.
         journal: None where none is configured.
     """
 
@@ -123,6 +208,11 @@ class Context(ABC):
     cred: Credentials
     config: Mapping[str, Any]
     attributes: Mapping[str, tuple[str | Callable[[], str], int]]
+    topology: Topology
+    tree: Tree
+    lifecycle: Lifecycle
+    tracing: Tracing
+    figures: Figures
     journal: JournalControl | None
 
     @property
@@ -208,92 +298,14 @@ class Context(ABC):
         """Have one function say where the service of a topic is instead, for the text of an ENOSYS; "" for nothing."""
 
     @abstractmethod
-    def watch_links(self, watcher: Watcher | None, clients: bool) -> None:
-        """Have a watcher, instead of any before it, told of what passes the links of the tree and, when True, of
-        clients; None: nobody looks on, which costs nothing.
-
-        It is called after the message has left, so that its own work is in no time it is told of.
-        """
-
-    @abstractmethod
-    def watch_services(self, watcher: Watcher | None) -> None:
-        """The same of the messages that built-in services get and send."""
-
-    @abstractmethod
     def disconnect_client(self, uuid: str, reason: str) -> int:
         """Close the link of the client with this uuid, for a reason; returns an errno."""
-
-    @abstractmethod
-    def links(self) -> Sequence[Mapping[str, Any]]:
-        """Per attached link, JSON-ready: name, uuid, kind (client, child, parent), userid, pid (or -1), services,
-        pending (its own open calls), received, sent (messages), queued (messages in its outbox), and more.
-        """
 
     # -- the tree ------------------------------------------------------------------------------
 
     @abstractmethod
-    def tree_children(self, rank: int) -> Sequence[int]:
-        """Ranks of the children of a rank."""
-
-    @abstractmethod
-    def tree_parent(self, rank: int) -> int:
-        """Rank of the parent of a rank, which is one of this instance; -1 for the root."""
-
-    @abstractmethod
-    def subtree_status(self) -> str:
-        """full, partial, degraded, lost or offline (this broker and everything below)."""
-
-    @abstractmethod
-    def status_since(self) -> float:
-        """Seconds since ``subtree_status`` last changed."""
-
-    @abstractmethod
-    def child_health(self) -> Sequence[Mapping[str, Any]]:
-        """Per child: rank, status, duration (seconds), torpid (bool) and, if there is one, error (text)."""
-
-    @abstractmethod
-    def disconnect_child(self, rank: int, reason: str) -> int:
-        """Tell the child subtree that holds a rank to leave, for a reason; returns an errno."""
-
-    @abstractmethod
     def on_tree_change(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called after each change of ``subtree_status`` or of a child's status or torpor."""
-
-    @abstractmethod
-    def state(self) -> tuple[str, float]:
-        """Name of the lifecycle state (``init``, ``quorum``, ``run``, ``cleanup`` ...), seconds since it began."""
-
-    @abstractmethod
-    def on_state(self, callback: Callable[[str], None]) -> None:
-        """Have a callback called with each new state's name."""
-
-    # -- figures -------------------------------------------------------------------------------
-
-    @abstractmethod
-    def traffic(self) -> Mapping[str, Any]:
-        """Counts: {"rx": {"request", "response", "event", "control"}, "tx": {...}, "drops", "connects", ...}.
-
-        ``rx`` came in, from links or from this broker's own services; ``tx`` was passed on or made here, an event once
-        per receiver; ``connects`` are the clients that were attached so far.
-        """
-
-    @abstractmethod
-    def clear_traffic(self) -> None:
-        """Start the counts again."""
-
-    @abstractmethod
-    def users(self) -> Mapping[str, Any]:
-        """What the links of each user hold together, and what a guest may hold: see ``broker.users``."""
-
-    @abstractmethod
-    def call_stats(self, errors: bool) -> Mapping[str, Any]:
-        """Rate, errors and duration of the clients' calls by method, with the newest errors (True) or without: see
-        ``broker.calls``.
-        """
-
-    @abstractmethod
-    def metrics(self) -> str:
-        """All figures in the Prometheus text format."""
 
     # -- this process --------------------------------------------------------------------------
 

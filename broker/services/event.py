@@ -47,7 +47,7 @@ class Event(Service):
         Flags are 0 or PRIVATE (32); the payload is base64 and holds all bytes, the NUL of JSON included. EPERM: the
         topic is the owner's (`is_reserved`).
         """
-        if self.context.rank != 0:
+        if self.context.rank != 0:  # number and text as deployed
             raise RpcError(errno.EPROTO, "this service is only available on rank 0")
         topic, flags = request.field("topic", str), request.field("flags", int)
         if flags not in (0, PRIVATE):

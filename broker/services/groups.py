@@ -50,8 +50,8 @@ class Groups(Service):
     def start(self) -> None:
         """Follow the tree and the broker's own state."""
         self.context.on_tree_change(self._tree_changed)
-        self.context.on_state(self._entered)
-        self._entered(self.context.state()[0])
+        self.context.lifecycle.watchers.append(self._entered)
+        self._entered(self.context.lifecycle.state)
 
     def members(self, group: str) -> frozenset[int]:
         """Ranks of this broker's subtree that belong to ``group``."""
@@ -170,10 +170,10 @@ class Groups(Service):
 
     def _tree_changed(self) -> None:
         """A child that is gone takes its subtree out of every group; a torpid one is a group of its own."""
-        for child in self.context.child_health():
+        for child in self.context.tree.child_health():
             rank = child["rank"]
             gone = child["status"] in GONE
-            if gone and rank not in self._gone:
+            if gone and rank not in self._gone:  # once: what comes of it afterwards counts
                 below = self._below(rank)
                 for group in list(self._members):
                     self._change(group, below, False)
@@ -184,7 +184,7 @@ class Groups(Service):
     def _below(self, rank: int) -> set[int]:
         found, waiting = {rank}, [rank]
         while waiting:
-            children = self.context.tree_children(waiting.pop())
+            children = self.context.topology.children(waiting.pop())
             found.update(children)
             waiting.extend(children)
         return found

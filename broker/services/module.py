@@ -77,7 +77,7 @@ class Module(Service):
 
     def _watch(self) -> None:
         """Look on for as long as somebody wants to know."""
-        self.context.watch_services(self._passed if len(self._tracers) else None)
+        self.context.tracing.watch_services(self._passed if len(self._tracers) else None)
 
     def _passed(self, passed: TracedMessage) -> None:
         """All that services say and hear begins with the name of one; what the broker itself does is its own."""

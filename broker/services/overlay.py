@@ -70,12 +70,12 @@ class Overlay(Service):
         context = self.context
         children = [
             {key: child[key] for key in HEALTH_KEYS if child.get(key) is not None}
-            for child in context.child_health()
+            for child in context.tree.child_health()
         ]
         return {
             "rank": context.rank,
-            "status": context.subtree_status(),
-            "duration": context.status_since(),
+            "status": context.tree.subtree_status(),
+            "duration": context.tree.status_since(),
             "children": children,
         }
 
@@ -88,7 +88,7 @@ class Overlay(Service):
         return LATER
 
     def _tell(self, request: Request, seen: Seen) -> None:
-        for child in self.context.child_health():
+        for child in self.context.tree.child_health():
             rank, now = child["rank"], (child["status"], bool(child.get("torpid")))
             if now != seen.get(rank, ("offline", False)):
                 seen[rank] = now
@@ -100,24 +100,24 @@ class Overlay(Service):
     def topology(self, request: Request) -> Mapping[str, object]:
         """``{"rank"}``: this broker or a direct child -> ``{"rank", "size", "children": [the same below]}``."""
         rank = request.field("rank", int)
-        if rank != self.context.rank and rank not in self.context.tree_children(self.context.rank):
+        if rank != self.context.rank and rank not in self.context.topology.children(self.context.rank):
             raise RpcError(errno.ENOENT, "requested rank is not this broker or its direct child")
         return self._below(rank)
 
     def _below(self, rank: int) -> dict[str, Any]:
-        children = [self._below(child) for child in self.context.tree_children(rank)]
+        children = [self._below(child) for child in self.context.topology.children(rank)]
         return {"rank": rank, "size": 1 + sum(child["size"] for child in children), "children": children}
 
     @method("disconnect-subtree")
     def disconnect_subtree(self, request: Request) -> None:
         """``{"rank"}``: sends a direct child and all below it away."""
         rank = request.field("rank", int)
-        status = {child["rank"]: child["status"] for child in self.context.child_health()}.get(rank)
+        status = {child["rank"]: child["status"] for child in self.context.tree.child_health()}.get(rank)
         if status is None:
             raise RpcError(errno.ENOENT, "requested rank is not this broker's direct child")
         if status in GONE:
             raise RpcError(errno.EINVAL, f"rank {rank} is already {status}")
-        errnum = self.context.disconnect_child(rank, "administrative disconnect")
+        errnum = self.context.tree.disconnect_child(rank, "administrative disconnect")
         if errnum:
             raise RpcError(errnum)
 
@@ -139,7 +139,7 @@ class Overlay(Service):
     def _watch(self) -> None:
         """Look on for as long as somebody wants to know."""
         watcher = self._passed if len(self._tracers) else None
-        self.context.watch_links(watcher, self._tracers.clients)
+        self.context.tracing.watch_links(watcher, self._tracers.clients)
 
     def _passed(self, passed: TracedMessage) -> None:
         link = passed.sender
@@ -159,13 +159,13 @@ class Overlay(Service):
 
     def stats(self) -> Mapping[str, Any]:
         """Children, parent, and the calls that are open with them."""
-        links = self.context.links()
+        links = self.context.figures.links()
         kinds = [link.get("kind") for link in links]
         owed = {
             kind: sum(link.get("pending", 0) for link in links if link.get("kind") == kind) for kind in kinds
         }
         return {
-            "child-count": len(self.context.tree_children(self.context.rank)),
+            "child-count": len(self.context.topology.children(self.context.rank)),
             "child-connected": kinds.count("child"),
             "parent-count": kinds.count("parent"),
             "parent-rpc": owed.get("parent", 0),

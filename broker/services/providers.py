@@ -46,7 +46,7 @@ class Providers(Service):
 
     def __init__(self, context: Context, services: Services) -> None:
         super().__init__(context, services)
-        self._where = ServiceLocations(context.rank, context.size, context.tree_parent)
+        self._where = ServiceLocations(context.rank, context.size, context.topology.parent)
         self._joined = False
         self._parent_refuses = False
         """The parent has refused an announcement."""
@@ -61,8 +61,8 @@ class Providers(Service):
         self.context.on_provided(self._provided)
         self.context.on_unregistered(self.find_elsewhere)
         self.context.on_tree_change(self._tree_changed)
-        self.context.on_state(self._entered)
-        self._entered(self.context.state()[0])
+        self.context.lifecycle.watchers.append(self._entered)
+        self._entered(self.context.lifecycle.state)
 
     @method("add", allow=Role.USER)
     def add(self, request: Request) -> Later:
@@ -183,7 +183,7 @@ class Providers(Service):
 
     def _tree_changed(self) -> None:
         """A child that is gone provides nothing."""
-        gone = [child["rank"] for child in self.context.child_health() if child["status"] in GONE]
+        gone = [child["rank"] for child in self.context.tree.child_health() if child["status"] in GONE]
         if sum(map(self._where.forget, gone)):
             self._changed()
 

@@ -30,7 +30,7 @@ class Shutdown(Service):
     def start(self) -> None:
         """Hear of log lines and of the end."""
         self.services.find(Log).watchers.append(self._logged)
-        self.context.on_state(self._entered)
+        self.context.lifecycle.watchers.append(self._entered)
 
     @method("start")
     def begin(self, request: Request) -> Later | None:
@@ -38,7 +38,7 @@ class Shutdown(Service):
         then ENODATA when the broker says goodbye; otherwise answered, empty, at once.
         """
         level = request.field("loglevel", int)
-        state = self.context.state()[0]
+        state = self.context.lifecycle.state
         if self._begun:
             raise RpcError(errno.EINVAL, "shutdown is already in progress")
         if state != "run":

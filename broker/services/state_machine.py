@@ -46,18 +46,18 @@ class StateMachine(Service):
 
     def start(self) -> None:
         """Have changes of state told."""
-        self.context.on_state(self._entered)
+        self.context.lifecycle.watchers.append(self._entered)
 
     @method("get", allow=Role.USER)
     def get(self, request: Request) -> Mapping[str, object]:
         """-> ``{"state", "duration"}``: its name, and seconds since it began."""
-        state, duration = self.context.state()
-        return {"state": state, "duration": duration}
+        lifecycle = self.context.lifecycle
+        return {"state": lifecycle.state, "duration": lifecycle.in_state_s()}
 
     @method("wait", allow=Role.USER)
     def wait(self, request: Request) -> Later | None:
         """Answered, empty, when the broker runs; EINVAL when it did and is on its way down."""
-        number = STATES.index(self.context.state()[0])
+        number = STATES.index(self.context.lifecycle.state)
         if number == RUN:
             return None
         if number > RUN:
@@ -72,7 +72,7 @@ class StateMachine(Service):
         The stream ends with ENODATA behind the state ``final``. A request that is no stream is answered once.
         """
         final = request.field("final", int, NO_FINAL) if request.message.payload_part else NO_FINAL
-        number = STATES.index(self.context.state()[0])
+        number = STATES.index(self.context.lifecycle.state)
         if request.streaming and not self._over(number, final):
             self._monitors.open(request, final)
         self._tell(request, number, final)

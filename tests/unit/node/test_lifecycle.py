@@ -50,7 +50,8 @@ class Tree:
     def __init__(self, rank, status="partial"):
         self.rank, self.status, self.calls, self.left = rank, status, [], []
         self.lifecycle, self.seen, _ = life()
-        self.state_follower = StateFollower(self, self, self.lifecycle)
+        self.tree = self
+        self.state_follower = StateFollower(self, self.lifecycle)
 
     def subtree_status(self):
         return self.status

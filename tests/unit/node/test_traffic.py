@@ -5,7 +5,7 @@ import time
 
 from broker.errors import LinkEnded
 from broker.exposition import render
-from broker.node.figures import calls, traffic
+from broker.node.figures import Figures
 from broker.node.metrics import event_samples
 from broker.wire.message import event
 from tests.unit.node.desk import Desk, Door, ask, run, until
@@ -17,7 +17,7 @@ def test_requests_answers_and_refusals():
         peer = desk.peer()
         peer.say(ask("probe.x", 1), ask("nobody.x", 2))
         assert sorted(peer.errnums) == [0, errno.ENOSYS]
-        seen = traffic(desk.broker)
+        seen = Figures(desk.broker.router).traffic()
         assert seen["rx"] == {"request": 2, "response": 1, "event": 0, "control": 0}
         assert seen["tx"] == {"request": 1, "response": 2, "event": 0, "control": 0}
         assert (seen["drops"], seen["pending"], seen["links"]) == ({}, 0, 1)
@@ -32,10 +32,10 @@ def test_what_was_queued_for_a_link_that_ended_is_counted():
         deaf.subscribe()
         deaf.link.full = True
         speaker.say(event("a"), event("b"), event("c"))
-        assert traffic(desk.broker)["outbox_bytes"] > 0
+        assert Figures(desk.broker.router).traffic()["outbox_bytes"] > 0
         deaf.link.finish(LinkEnded("gone"))
         await until(lambda: not deaf.port.live)
-        seen = traffic(desk.broker)
+        seen = Figures(desk.broker.router).traffic()
         assert seen["drops"] == {"queued for a link that ended": 3}
         assert seen["outbox_bytes"] == 0
 
@@ -48,7 +48,8 @@ def test_clients_are_counted_when_they_come(rundir):
         async with Door(desk, rundir / "s") as door:
             (await door.dial()).link.close()
             await door.dial()
-            await until(lambda: traffic(desk.broker)["links"] == 1 and traffic(desk.broker)["connects"] == 2)
+            figures = Figures(desk.broker.router)
+            await until(lambda: figures.traffic()["links"] == 1 and figures.traffic()["connects"] == 2)
 
     run(script())
 
@@ -58,12 +59,12 @@ def test_how_calls_fare():
         desk = Desk()
         peer = desk.peer()
         peer.say(ask("probe.x", 1), ask("nobody.x", 2))
-        seen = calls(desk.broker, errors=True)
+        seen = Figures(desk.broker.router).calls(errors=True)
         probe, nobody = seen["methods"]["probe.x"], seen["methods"]["nobody.x"]
         assert (probe["calls"], probe["open"], probe["errors"], sum(probe["buckets"])) == (1, 0, {}, 1)
         assert (nobody["errors"], nobody["last_error"]["errnum"]) == ({"38": 1}, errno.ENOSYS)
         assert abs(nobody["last_error"]["time"] - time.time()) < 5
-        assert "last_error" not in calls(desk.broker, errors=False)["methods"]["nobody.x"]
+        assert "last_error" not in Figures(desk.broker.router).calls(errors=False)["methods"]["nobody.x"]
         assert seen["services"]["probe"] == {"provider": "broker", "builtin": True}
 
     run(script())
@@ -74,9 +75,9 @@ def test_events_stand_beside_the_calls():
         desk = Desk()
         peer = desk.peer()
         peer.say(event("news"), event("news"))
-        seen = calls(desk.broker, errors=True)["others"]["event"]["news"]
+        seen = Figures(desk.broker.router).calls(errors=True)["others"]["event"]["news"]
         assert (seen["calls"], seen["errors"], seen["buckets"], seen["last_error"]) == (2, {}, [], None)
-        assert calls(desk.broker, errors=False)["others"] == {}, (
+        assert Figures(desk.broker.router).calls(errors=False)["others"] == {}, (
             "topics of private events are nobody else's business"
         )
         page = render(event_samples(desk.broker.router.events.stats))

@@ -19,6 +19,7 @@ from broker.node.attributes import initial
 from broker.node.broker import Broker
 from broker.node.context import NodeContext
 from broker.node.lifecycle import Lifecycle
+from broker.node.metrics import Metrics
 from broker.routing.port import CHILD, CLIENT, PARENT
 from broker.routing.topology import Topology
 from broker.services.dispatch import Dispatcher
@@ -121,7 +122,7 @@ class PaperTree:
         self.health: list[dict[str, Any]] = [
             {"rank": child, "status": "full", "duration": 3.5, "torpid": False} for child in children
         ]
-        self.refuses = 0
+        self.refuses = self.event_gaps = self.events_missed = 0
         self.torpid_s: list[float] = []
 
     def subtree_status(self) -> str:
@@ -149,20 +150,27 @@ class PaperTree:
     set_torpid_max = set_torpid_min
 
 
-class DeskContext(NodeContext):
-    """The real one; who looks on, and what the journal is told, is noted."""
+class PaperTracing:
+    """Notes who looks on."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self) -> None:
         self.watchers: dict[str, Any] = {"links": None, "services": None}
         self.watches_clients = False
-        self.refusals: list[tuple[str | None, int]] = []
 
     def watch_links(self, watcher: Any, clients: bool) -> None:
         self.watchers["links"], self.watches_clients = watcher, clients
 
     def watch_services(self, watcher: Any) -> None:
         self.watchers["services"] = watcher
+
+
+class DeskContext(NodeContext):
+    """The real one; what the journal is told of refusals is noted."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.tracing = PaperTracing()
+        self.refusals: list[tuple[str | None, int]] = []
 
     def record_refusal(self, request: Message, errnum: int) -> None:
         self.refusals.append((request.topic, errnum))
@@ -325,9 +333,9 @@ class Desk:
             self.broker,
             self.tree,
             self.lifecycle,
+            Metrics(self.broker.router, self.tree, self.lifecycle, None),
             settings=self.settings,
             attributes=initial(self.settings, topology, lambda: self.broker.router.uuid, 0, lambda: None),
-            metrics=lambda: "headgate_requests_total 6\n",
             **{"journal": None} | context,
         )
 

@@ -35,7 +35,7 @@ ASK = request("broker.ping", b'{"seq":1}\0')
 
 
 def pass_by(desk, message, prefix="rx", sender=CHILD, where="links"):
-    watcher = desk.context.watchers[where]
+    watcher = desk.context.tracing.watchers[where]
     desk.run(watcher, TracedMessage(prefix, sender, message, 1795193573.5, 12.25))
 
 
@@ -158,20 +158,20 @@ def test_an_event_for_all_children_is_told_once_to_whoever_looks_at_any():
 def test_links_of_clients_are_shown_to_who_asks_for_them():
     desk = Desk()
     plain = desk.client().stream("overlay.trace", ALL)
-    assert desk.context.watches_clients is False
+    assert desk.context.tracing.watches_clients is False
     me = desk.client()
     more = me.stream("overlay.trace", ALL | {"clients": True})
-    assert desk.context.watches_clients is True
+    assert desk.context.tracing.watches_clients is True
     pass_by(desk, ASK, "rx", CLIENT)
     assert told(more, "rank", "name") == [(-1, CLIENT.name)]
     assert plain.news() == []
     me.silent("overlay.disconnect")
-    assert desk.context.watches_clients is False
+    assert desk.context.tracing.watches_clients is False
 
 
 def test_nobody_looks_on_when_the_last_has_gone():
     desk = Desk()
-    watchers = desk.context.watchers
+    watchers = desk.context.tracing.watchers
     assert watchers == {"links": None, "services": None}
     for topic, wanted, where in (("overlay", ALL, "links"), ("module", EACH, "services")):
         me, other = desk.client(), desk.client()
@@ -221,7 +221,7 @@ def test_who_may_trace_and_what_must_be_said():
             assert me.refused(topic, short, flags=STREAMING) == (71, "")
             assert me.refused(topic, wanted | {key: None}, flags=STREAMING) == (71, "")
         assert me.refused(topic, wanted | {"topic_glob": "x" * 2000}, flags=STREAMING) == (71, "")
-    assert desk.context.watchers == {"links": None, "services": None}
+    assert desk.context.tracing.watchers == {"links": None, "services": None}
 
 
 def test_there_are_not_more_tracers_than_may_be(monkeypatch):
