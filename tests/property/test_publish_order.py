@@ -4,6 +4,7 @@ order: who has the answer is behind the event everywhere.
 
 import errno
 from collections import deque
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +13,12 @@ from broker.identity import Role
 from broker.routing.topology import Topology
 from broker.services.dispatch import Dispatcher
 from broker.services.event import Event
+from broker.services.service import Services
 from broker.wire.message import EVENT, REQUEST, response
 from broker.wire.payload import decode_json, encode_json
 from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, OWNER, Tree
+from tests.unit.services.desk import HandLoop
 
 SIZE_MAX = 7
 
@@ -25,9 +28,6 @@ class Publishing:
 
     def __init__(self, rank):
         self.rank, self.at = rank.rank, rank
-
-    def now(self):
-        return 0.0
 
     def publish(self, message):
         return self.at.router.events.publish(message)
@@ -45,9 +45,9 @@ class Lanes(Tree):
         self.lanes = {}
         self.draw = draw
         super().__init__(len(parents), parents=parents)
-        dispatcher = Dispatcher(Publishing(self[0]))
-        dispatcher.add([Event(Publishing(self[0]))])
-        self[0].own.send = dispatcher.deliver
+        context = Publishing(self[0])
+        dispatcher = Dispatcher(context, Services(context, [Event]))
+        self[0].own.send = partial(HandLoop().run, dispatcher.deliver)
         self[0].router.services.add(b"event", self[0].own)
 
     def _cross(self, source, target, message, port_there):
