@@ -264,8 +264,9 @@ class Link(ABC):
         if self.ended is None:
             self.ended = error
             self.outbox.discard()
-            if self.receiver is not None:
-                self.receiver.link_ended(self, error)
+            receiver, self.receiver = self.receiver, None  # which has this link: a cycle else
+            if receiver is not None:
+                receiver.link_ended(self, error)
 
 
 Accept = Callable[[Link], None]

@@ -290,7 +290,7 @@ class _Up:
         try:
             async with leaving:
                 if await leaving.unless_left(self._start(node, gateway)):
-                    memory.settle()
+                    memory.settle(memory.OLD_OF_TRANSPORTS)
                     self._say_where(gateway)
                     watching = asyncio.get_running_loop().create_task(self._watch(), name="watch ranks")
                     await leaving.wait()

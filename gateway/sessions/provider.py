@@ -40,10 +40,9 @@ class Provider:
         forged: responses that belonged to no request of this session, dropped.
     """
 
-    __slots__ = ("_heads", "_owed", "_session", "count", "forged", "names")
+    __slots__ = ("_heads", "_owed", "count", "forged", "names")
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self) -> None:
         self._owed: dict[bytes, dict[bytes, list[Owed]]] = {}  # route stack -> matchtag -> requests
         self._heads: dict[bytes, tuple[bytes, bool]] = {}
         self.names: set[str] = set()
@@ -52,20 +51,25 @@ class Provider:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def requested(self, message: Message) -> None:
+    def requested(self, session: Session, message: Message) -> None:
         """Deliver a request to the client, or answer it in its place."""
-        session = self._session
         topic_part = message.topic_part
         if topic_part.endswith(DISCONNECT):
             self._left(message.front, bytes(part_data(topic_part) or b""))
         elif session.busy:
             self._decline(
-                message, errno.EAGAIN, "the provider does not keep up with its requests: retry in 1 s"
+                session,
+                message,
+                errno.EAGAIN,
+                "the provider does not keep up with its requests: retry in 1 s",
             )
             return
         elif self.count >= OWED_MAX:
             self._decline(
-                message, errno.EAGAIN, f"the provider left {self.count} requests unanswered: retry in 1 s"
+                session,
+                message,
+                errno.EAGAIN,
+                f"the provider left {self.count} requests unanswered: retry in 1 s",
             )
             return
         if not message.head[4] & NORESPONSE:
@@ -92,32 +96,34 @@ class Provider:
             for owed in [one for one in row if path_of(bytes(part_data(one[0]) or b"")) == path]:
                 self._remove(front, tag, owed)
 
-    def _decline(self, message: Message, errnum: int, text: str) -> None:
+    def _decline(self, session: Session, message: Message, errnum: int, text: str) -> None:
         """Answer a request that was not delivered."""
         if not message.head[4] & NORESPONSE:
             self._answer(
-                Message(message.front, message.topic_part, b"", message.head, message.tag), errnum, text
+                session,
+                Message(message.front, message.topic_part, b"", message.head, message.tag),
+                errnum,
+                text,
             )
 
-    def _answer(self, request: Message, errnum: int, text: str) -> None:
-        session = self._session
+    def _answer(self, session: Session, request: Message, errnum: int, text: str) -> None:
         answer = response(request, encode_reason(text), errnum=errnum)
         answer.head = answer.head[:5] + session.stamp + answer.head[13:]
         session.hub.upstream.send(answer)
 
     # -- responses -----------------------------------------------------------------------------
 
-    def responded(self, message: Message) -> None:
+    def responded(self, session: Session, message: Message) -> None:
         """Send a response of the client upstream, or drop and count it."""
         head = message.head
         known = self._heads.get(head)
         if known is None:
-            known = self._learn(head)
+            known = self._learn(session, head)
         tags = self._owed.get(message.front)
         row = None if tags is None else tags.get(message.tag)
         if row is None:
             self.forged += 1
-            self._session.hub.counters.forged += 1
+            session.hub.counters.forged += 1
             return
         owed = row[0]
         if len(row) > 1:
@@ -126,14 +132,14 @@ class Provider:
         message.topic_part = owed[0]
         if failed or not owed[1][4] & STREAMING:
             self._remove(message.front, message.tag, owed)
-        self._session.hub.upstream.send(message)
+        session.hub.upstream.send(message)
 
-    def _learn(self, head: bytes) -> tuple[bytes, bool]:
+    def _learn(self, session: Session, head: bytes) -> tuple[bytes, bool]:
         """(stamped header, is it an error) for the header of a response, remembered."""
         if len(self._heads) >= HEADS_MAX:
             self._heads = {}
         flags = head[4] | ROUTE | TOPIC
-        stamped = b"".join((head[:4], bytes((flags,)), self._session.stamp, head[13:]))
+        stamped = b"".join((head[:4], bytes((flags,)), session.stamp, head[13:]))
         known = self._heads[head] = (stamped, head[13:] != NO_ERROR)
         return known
 
@@ -159,7 +165,7 @@ class Provider:
         self._owed = {}
         self.count = 0
 
-    def answer_all(self, reason: str) -> None:
+    def answer_all(self, session: Session, reason: str) -> None:
         """The provider is gone: answer what it owes with EHOSTUNREACH."""
         owed, self._owed = self._owed, {}
         self.count = 0
@@ -167,4 +173,6 @@ class Provider:
             for tag, row in tags.items():
                 for topic_part, asked in row:
                     head = asked[:4] + bytes((asked[4] & ~PAYLOAD,)) + asked[5:]
-                    self._answer(Message(front, topic_part, b"", head, tag), errno.EHOSTUNREACH, reason)
+                    self._answer(
+                        session, Message(front, topic_part, b"", head, tag), errno.EHOSTUNREACH, reason
+                    )

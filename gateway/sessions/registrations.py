@@ -69,7 +69,7 @@ class Registrations:
         found = self._topics.get(message.topic_part) or self._find(message.topic_part)
         if found is None:
             return False
-        found.session.provider.requested(message)
+        found.session.provider.requested(found.session, message)
         return True
 
     def _find(self, topic_part: bytes) -> Registration | None:

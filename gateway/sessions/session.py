@@ -109,7 +109,7 @@ class Session:
         self.calls = Calls(hub.settings.limits.in_flight)
         self.delivery_filter = None if hub.hook is None else DeliveryFilter(self, hub.hook)
         self.send_run: SendRun = sender(link) if self.delivery_filter is None else self.delivery_filter.send
-        self.provider = Provider(self)
+        self.provider = Provider()
         self.resumption: Resumption | None = None
         self.busy = False
         self.ended = False
@@ -177,7 +177,7 @@ class Session:
                 break
             kind = message.head[3]
             if kind == RESPONSE:  # somebody waits for it: no rate applies
-                self.provider.responded(message)
+                self.provider.responded(self, message)
             elif not left:
                 self._limited(message)
             elif kind == REQUEST:
@@ -423,11 +423,12 @@ class Session:
         if self.delivery_filter is not None:
             self.delivery_filter.clear()
         hub.registrations.remove_session(self)
-        self.provider.answer_all("the provider is gone")
+        self.provider.answer_all(self, "the provider is gone")
         for notice in self.calls.notices(self.front):
             hub.upstream.send(notice)
         hub.upstream.forget(self.front)
         self.calls.clear()
+        self._decisions.clear()
         log.debug("session %s of %s ended: %s", self.id, self.principal.name, reason)
 
     def upstream_lost(self, text: str) -> None:

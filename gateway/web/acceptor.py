@@ -55,6 +55,10 @@ ProtocolFactory = Callable[[Slot, float], asyncio.BaseProtocol]
 """Makes the protocol of a connection: its slot, and until when (loop time) its first request has to be there."""
 
 
+def _nothing() -> None:
+    """What ends a connection that has ended."""
+
+
 class Accepted(socket.socket):
     """An accepted socket, counted until it is closed; its peer is, for those who ask, the client and not the proxy."""
 
@@ -84,6 +88,7 @@ class Accepted(socket.socket):
             self._admission.sockets -= 1
             self._admission = None
             self.slot.release()
+            self.slot.abort = _nothing  # whose method it was would else be in a cycle with this
 
 
 class Turns:
