@@ -141,6 +141,8 @@ TARGETS = {
     "web_rtt": _web(
         "RPC of a WebSocket client, one at a time, p50 / p99, vs nats-server", "x", 1.2, 1.0, "less"
     ),
+    "web_http_vs_ws": _web("a call over HTTP vs one over WebSocket: CPU, both ends", "x", 3, None, "less"),
+    "web_http_vs_aiohttp": _web("the same vs an aiohttp handler alone, pure Python", better="less"),
     "web_pace": _web("500 subscribers at 10 events/s: p50 / p99, the figure is p99", "ms", 20, None, "less"),
     "web_stalled": _web("one of 500 stopped reading: what the others get, vs none did", "x", 0.9),
     "web_idle_connection": _web("idle WebSocket connection: resident memory", "KiB", 20, None, "less"),

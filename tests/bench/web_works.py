@@ -20,6 +20,7 @@ from tests.bench.loadgen import LoadError, Result
 from tests.bench.targets import Row
 from tests.bench.web_contenders import Apart, Crossbar, Gateway, Nats, PureGateway, WebContender
 from tests.bench.web_deflate import web_deflate
+from tests.bench.web_http import web_http
 from tests.bench.web_storm import web_storm
 from tests.bench.works import (
     DESCRIPTORS_SPARE,
@@ -274,6 +275,7 @@ WORKS: dict[str, Callable[[Bench], list[Row]]] = {
     "web-fanout": web_fanout,
     "web-rpc": web_rpc,
     "web-rtt": web_rtt,
+    "web-http": web_http,
     "web-pace": web_pace,
     "web-stalled": web_stalled,
     "web-idle": web_idle,
