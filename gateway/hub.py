@@ -42,7 +42,7 @@ from gateway.sessions.refusals import Refusals
 from gateway.sessions.registrations import Registrations
 from gateway.sessions.replays import Replays
 from gateway.sessions.reports import Reports
-from gateway.sessions.session import Session
+from gateway.sessions.session import CALLING, Session
 
 if TYPE_CHECKING:
     from broker.client import Handler
@@ -87,7 +87,8 @@ class Hub:
     Attributes:
         access, fanout, history, registrations, deadlines, replays, publishers, refusals, reports, counters: what they
             say. latest: None, where no topics are kept.
-        sessions: by id. order: the same by age. fronts: by route stack.
+        sessions: by id. order: the same by age. fronts: by route stack. resting: those of HTTP connections on which no
+            call is under way: they count for no limit, for `admission` of the web bounds these connections.
         waiting_bytes: of messages that wait for ``hook``, apart from ``options.budget``, whose half bounds it.
         cred: on answers of the gateway itself.
         accepting: False once the gateway leaves.
@@ -130,6 +131,7 @@ class Hub:
         self.counters = Counters()
         self.sessions: dict[str, Session] = {}
         self.order = Order()
+        self.resting: set[Session] = set()
         self.fronts: dict[bytes, Session | Registrations] = {self.registrations.front: self.registrations}
         self.refusals = Refusals(self)
         self.reports = Reports(self)
@@ -147,7 +149,15 @@ class Hub:
 
     # -- sessions ------------------------------------------------------------------------------
 
-    def open(self, principal: Principal, link: Link, *, kind: str, address: str) -> Session:
+    def open(
+        self,
+        principal: Principal,
+        link: Link,
+        *,
+        kind: str,
+        address: str,
+        epoch: tuple[object, ...] | None = None,
+    ) -> Session:
         """A session for a client that has proved who it is; the caller starts ``link`` with it.
 
         Args:
@@ -155,24 +165,17 @@ class Hub:
             link: its connection, not started yet.
             kind: the subprotocol, ``http``, ``ndjson`` or ``sse``.
             address: where the client is, for people.
+            epoch: ``Authenticator.epoch`` of before ``principal`` was checked; None: it is judged again.
 
         Raises:
             Denied: the gateway leaves, too many connections, or too many of this user; or ``principal``, who may have
                 been checked a while ago, counts no more.
         """
-        if not self.accepting:
-            raise self._refused(kind, "the gateway leaves", status=503, close=SHUTDOWN)
-        if len(self.sessions) >= self.settings.limits.connections:
-            raise self._refused(kind, "too many connections (limits.connections)", status=503, close=BUSY)
-        principal = self._present(principal, kind)
+        principal = self._admitted(principal, kind, epoch)
         session = Session(self, principal, link, kind, address)
         while session.id in self.sessions:
             session = Session(self, principal, link, kind, address)
-        places = self._places(session)
-        if not places.acquire(principal.name, self.settings.limits.connections_per_user):
-            close = BUSY if places.uncertain(principal.name) else TOO_MANY  # BUSY: come back and see
-            text = f"too many connections of {principal.name} (limits.connections_per_user)"
-            raise self._refused(kind, text, status=429, close=close)
+        self._take_place(self._places(kind), principal.name, kind)
         link.outbox.charge_to(principal.name, 0)
         self.sessions[session.id] = session
         self.order.add(session)
@@ -180,6 +183,24 @@ class Hub:
         self.counters.opened[kind] += 1
         self.deadlines.watch(session)
         return session
+
+    def rest(self, session: Session) -> None:
+        """The call of a session of kind ``http`` was answered, and its connection stays."""
+        self.resting.add(session)
+        self._exchanges.release(session.principal.name)
+
+    def wake(self, session: Session, principal: Principal, epoch: tuple[object, ...]) -> bool:
+        """The connection of a session that rests has its next call; False: it needs another session, for this one has
+        ended, or is not of who ``principal`` is now.
+
+        Raises:
+            Denied: as `open`.
+        """
+        if self._admitted(principal, session.kind, epoch) != session.principal or session.ended:
+            return False
+        self._take_place(self._exchanges, principal.name, session.kind)
+        self.resting.remove(session)
+        return True
 
     def forget(self, session: Session) -> None:
         """For Session: it is gone."""
@@ -192,15 +213,28 @@ class Hub:
         self.deadlines.forget(session)
         if self.elsewhere is not None:
             self.elsewhere.forget(session.front)
-        self._places(session).release(session.principal.name)
+        if session in self.resting:
+            self.resting.remove(session)
+        else:
+            self._places(session.kind).release(session.principal.name)
 
-    def _places(self, session: Session) -> Connections:
-        """Where its connection is counted: plain calls are short and many, the shared file is not for them."""
-        return self._exchanges if session.kind == "http" else self.places
+    def _places(self, kind: str) -> Connections:
+        """Where connections are counted: plain calls are short and many, the shared file is not for them."""
+        return self._exchanges if kind == "http" else self.places
 
-    def _present(self, mine: Principal, kind: str) -> Principal:
+    def _take_place(self, places: Connections, user: str, kind: str) -> None:
+        if not places.acquire(user, self.settings.limits.connections_per_user):
+            close = BUSY if places.uncertain(user) else TOO_MANY  # BUSY: come back and see
+            text = f"too many connections of {user} (limits.connections_per_user)"
+            raise self._refused(kind, text, status=429, close=close)
+
+    def _admitted(self, mine: Principal, kind: str, epoch: tuple[object, ...] | None) -> Principal:
         """Who that is now: users may have been read again, and credentials revoked, since its body began to come."""
-        if self.identity is None:
+        if not self.accepting:
+            raise self._refused(kind, "the gateway leaves", status=503, close=SHUTDOWN)
+        if len(self.sessions) - len(self.resting) >= self.settings.limits.connections:
+            raise self._refused(kind, "too many connections (limits.connections)", status=503, close=BUSY)
+        if self.identity is None or (epoch is not None and self.identity.holds(mine, epoch)):
             return mine
         now = None if self.identity.revoked(mine) else self.identity.again(mine)
         if now is None:
@@ -397,13 +431,15 @@ class Hub:
     async def drain(self, over_s: float | None = None) -> None:
         """Leave: accept no more, tell every client, spread the closes over ``over_s`` seconds (default: settings).
 
-        Calls over HTTP are left alone: each ends its session itself when it is answered.
+        Calls over HTTP are left alone until they are answered.
         """
         self.accepting = False
+        for session in list(self.resting):
+            session.close(SHUTDOWN, "the gateway leaves or restarts")
         seconds = self.settings.gateway.drain_s if over_s is None else over_s
         for session in list(self.sessions.values()):
             session.tell({"type": "shutdown", "in_s": seconds})
-        waiting = [session for session in self.sessions.values() if session.kind not in ("http", "ndjson")]
+        waiting = [session for session in self.sessions.values() if session.kind not in CALLING]
         began = self.clock()
         for index, session in enumerate(waiting):
             pause = began + seconds * index / len(waiting) - self.clock()

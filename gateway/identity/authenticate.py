@@ -283,6 +283,22 @@ class Authenticator:
             return True
         return principal.kind == "cookie" and not self.logins.open(principal.credential)
 
+    @property
+    def epoch(self) -> tuple[object, ...]:
+        """What users and credentials are known, without a look at files: ask before a check, and give it to `holds`."""
+        return (self.users, self._revocations.epoch)
+
+    def holds(self, principal: Principal, epoch: tuple[object, ...]) -> bool:
+        """Whether a check of ``principal`` that began at ``epoch`` would end the same now: it has not expired, and
+        nobody has changed users, tokens, revocations or logins since, in whichever process.
+
+        Raises:
+            Denied: the store cannot be read.
+        """
+        self._revocations.take_up()
+        in_time = principal.expires is None or self._store.wall() < principal.expires
+        return in_time and self.epoch == epoch
+
     def poll(self) -> bool:
         """Whether credentials changed since this was asked last; `run` asks, and calls ``changed``.
 

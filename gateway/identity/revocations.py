@@ -23,7 +23,7 @@ class Revocations:
         store: has what was revoked, in whichever process.
 
     Attributes:
-        tokens: those that count. lists: of client certificates.
+        tokens: those that count. lists: of client certificates. epoch: changes with whatever `take_up` finds.
     """
 
     def __init__(self, settings: GatewaySettings, store: Store) -> None:
@@ -33,7 +33,7 @@ class Revocations:
         self.lists = RevocationLists(settings.access.client_crls, authorities)
         self._reading = asyncio.Lock()
         self._revoked: dict[str, float] = store.revocations(logins=False)
-        self._seen = self._told = self._numbers()
+        self.epoch = self._told = self._numbers()
 
     @property
     def problem(self) -> str:
@@ -51,9 +51,9 @@ class Revocations:
         """Read revocations and tokens if they are others than before."""
         self.tokens.refresh()
         seen = self._numbers()
-        if seen != self._seen:
+        if seen != self.epoch:
             self._revoked = self._store.revocations(logins=False)
-            self._seen = seen
+            self.epoch = seen
 
     def poll(self) -> bool:
         """Whether credentials changed since this was asked last.
@@ -62,8 +62,8 @@ class Revocations:
             Denied: the store cannot be read.
         """
         self.take_up()
-        changed = self._told != self._seen
-        self._told = self._seen
+        changed = self._told != self.epoch
+        self._told = self.epoch
         return changed
 
     def untold(self) -> None:

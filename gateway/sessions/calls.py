@@ -6,7 +6,8 @@ discarded), so the matchtag names the call; calls that share a matchtag, as thos
 apart by topic.
 
 Each distinct (service path, nodeid, upstream flag) that was asked gets one ``X.disconnect`` when the session ends,
-unless the client said so itself.
+unless the client said so itself. A session of calls over HTTP tells only those of calls that are open then: to what
+was answered nothing more belongs.
 """
 
 # compiled: mypyc
@@ -134,6 +135,13 @@ class Calls:
         if key not in self._notices and len(self._notices) < NOTICES_MAX:
             self._notices[key] = (head, tag, encode_part(path_of(topic) + DISCONNECT))
             self._services.add(service_of(topic))
+
+    def arm_open(self) -> None:
+        """The providers of open calls learn of the session's end, and where none is open nobody does."""
+        if not self.count:
+            self._notices = {}
+        for tag, call in self.all():
+            self.arm(bytes(part_data(call.topic_part) or b""), call.head, tag)
 
     def disarm(self, topic: bytes, head: bytes) -> None:
         """The client's own ``X.disconnect`` passes: X owes it nothing more, and it owes X no notice."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.rates import Bucket
 from broker.wire.message import DELIMITER, EVENT, REQUEST, RESPONSE, Message
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from gateway.sessions.resume import Done
 
 log = logging.getLogger("headgate")
+
+CALLING: Final = ("http", "ndjson")
+"""Kinds of sessions that make calls over HTTP, one at a time. ``http``: of a connection, with one answer each;
+``ndjson``: one call, of which any number come."""
 
 
 class Session:
@@ -262,7 +266,7 @@ class Session:
             hub.elsewhere.sending(self, message, decision)
         if hub.upstream.send(message):
             hub.counters.requests += 1
-            if decision.notice_pending:
+            if decision.notice_pending and self.kind not in CALLING:  # these owe notices for open calls only
                 decision.notice_pending = False
                 self.calls.arm(bytes(part_data(decision.topic_part) or b""), decision.head, tag)
             return
@@ -424,6 +428,8 @@ class Session:
             self.delivery_filter.clear()
         hub.registrations.remove_session(self)
         self.provider.answer_all(self, "the provider is gone")
+        if self.kind in CALLING:
+            self.calls.arm_open()
         for notice in self.calls.notices(self.front):
             hub.upstream.send(notice)
         hub.upstream.forget(self.front)

@@ -12,7 +12,7 @@
 ``publish``     ``POST /v1/events/{topic}``
 ``stream``      ``GET /v1/events``: server-sent events that resume
 ``sse``         their link and their text
-``exchange``    an HTTP exchange as a Link: each has a session of its own
+``exchange``    HTTP calls as a Link: those of a connection are one session, a stream has its own
 ``bodies``      payloads as HTTP bodies and back
 ``allowance``   how fast one user may call
 ``errors``      problem bodies, and which error number is which status

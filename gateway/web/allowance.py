@@ -1,4 +1,4 @@
-"""How fast one user may call over HTTP, where each call is a session of its own and has no rate to itself."""
+"""How fast one user may call over HTTP, where a session costs no more than a connection: its rate would bound nobody."""
 
 from __future__ import annotations
 
@@ -36,4 +36,5 @@ class Allowance:
         if wait_s > 0:
             text = f"more than {self._rate:g} calls a second (limits.msgs_per_s)"
             raise Refusal(429, text, errno.EAGAIN, topic=topic, retry_s=wait_s)
-        bucket.charge(calls - 1)
+        if calls > 1:
+            bucket.charge(calls - 1)

@@ -19,8 +19,8 @@ from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.proxies import UNIX
 from gateway.principal import Denied
 from gateway.web import health, metrics
-from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
-from gateway.web.connections import Connection
+from gateway.web.app_context import ADDRESS, EPOCH, FRONT, PRINCIPAL, AppContext
+from gateway.web.connections import Caller, Connection
 from gateway.web.errors import Refusal, of_denied, of_http, problem
 from gateway.web.headers import secure
 from gateway.web.routes import ROUTES, Handler, Route
@@ -31,6 +31,11 @@ log = logging.getLogger("headgate")
 CORS_METHODS: Final = "GET, POST"
 CORS_HEADERS: Final = "Authorization, Content-Type, Last-Event-ID"
 CORS_AGE_S: Final = 600
+OF_BODY: Final = (b"content-length", b"content-type", b"transfer-encoding")
+"""Headers that no check of a credential looks at, and that differ from call to call."""
+REMEMBERED: Final = ("token", "cookie")
+"""Kinds of principals (``Principal.kind``) of which ``Authenticator.holds`` knows all that they depend on: behind a JWT
+are the keys of others, behind a certificate lists that get too old."""
 
 
 def build(front: AppContext, dashboard: Dashboard | None) -> web.Application:
@@ -68,9 +73,7 @@ def build_inner(front: AppContext) -> web.Application:
 
 
 def _empty(front: AppContext) -> web.Application:
-    app = web.Application(
-        middlewares=[_arrived, _errors], client_max_size=front.settings.limits.message_bytes
-    )
+    app = web.Application(middlewares=[_errors], client_max_size=front.settings.limits.message_bytes)
     app[FRONT] = front
     app.on_response_prepare.append(_headers)
     return app
@@ -91,13 +94,23 @@ def _handler(route: Route) -> Handler:
 
 
 async def _identify(request: web.Request, front: AppContext) -> None:
-    principal = await front.identity.authenticate_request(request)
-    if principal is None:
-        raise Denied("no credential", public="a credential is needed", status=401, close=BAD_CREDENTIAL)
-    if isinstance(request.protocol, Connection):
-        request.protocol.belongs_to(principal.name)
-    request[PRINCIPAL] = principal
-    request[ADDRESS] = front.identity.listeners.client(request).address
+    """Who sends it: who sent the last one over this connection, if that said the same of itself and nothing has changed
+    since.
+    """
+    identity = front.identity
+    connection = request.protocol if isinstance(request.protocol, Connection) else None
+    head = (request.method, *(each for each in request.raw_headers if each[0].lower() not in OF_BODY))
+    caller = None if connection is None else connection.caller
+    if caller is None or caller.head != head or not identity.holds(caller.principal, caller.epoch):
+        epoch = identity.epoch
+        principal = await identity.authenticate_request(request)
+        if principal is None:
+            raise Denied("no credential", public="a credential is needed", status=401, close=BAD_CREDENTIAL)
+        caller = Caller(head, epoch, principal, identity.listeners.client(request).address)
+        if connection is not None:
+            connection.belongs_to(principal.name)
+            connection.caller = caller if principal.kind in REMEMBERED else None
+    request[PRINCIPAL], request[ADDRESS], request[EPOCH] = caller.principal, caller.address, caller.epoch
 
 
 # ---------------------------------------------------------------- around every handler
@@ -106,18 +119,14 @@ Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
-async def _arrived(request: web.Request, handler: Next) -> web.StreamResponse:
-    """Tell the connection that the head is there; answer preflights of allowed origins."""
+async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
+    """Tell the connection that the head is there, and answer preflights of allowed origins. Whatever goes wrong is a
+    problem body; what is our fault is logged, and the client learns no more than that.
+    """
     if isinstance(request.protocol, Connection):
         request.protocol.arrived()
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return _preflight(request)
-    return await handler(request)
-
-
-@web.middleware
-async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
-    """Whatever goes wrong is a problem body; what is our fault is logged, and the client learns no more than that."""
     try:
         return await handler(request)
     except Refusal as refusal:

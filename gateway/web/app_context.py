@@ -54,3 +54,5 @@ PRINCIPAL = web.RequestKey("principal", Principal)
 """Who sent a request; missing on routes that need no credential."""
 ADDRESS = web.RequestKey("address", str)
 """Where the client is, beside its principal."""
+EPOCH = web.RequestKey("epoch", tuple)
+"""What was known (``Authenticator.epoch``) before its principal was checked."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, InvalidURLError
@@ -26,7 +26,9 @@ from gateway.web.headers import secure
 if TYPE_CHECKING:
     from aiohttp.streams import StreamReader
 
+    from gateway.principal import Principal
     from gateway.web.admission import Admission, Slot
+    from gateway.web.exchange import ExchangeLink
 
 log = logging.getLogger("headgate")
 
@@ -34,6 +36,17 @@ LINGER_S = 5.0
 """How long a client may take to read the end of a stream whose session has ended."""
 REASON_CHARS = 120
 """How much of a parser's reason is told."""
+
+
+class Caller(NamedTuple):
+    """Who sent a request."""
+
+    head: tuple[object, ...]
+    """All that it said which may tell: method and headers."""
+    epoch: tuple[object, ...]
+    """``Authenticator.epoch`` of before it was checked."""
+    principal: Principal
+    address: str
 
 
 class Connection(web.RequestHandler):
@@ -45,9 +58,23 @@ class Connection(web.RequestHandler):
         slot: its slot among the strangers.
         deadline: loop time at which the first request head has to be there.
         head_s: how long a further one may take, from its first byte.
+
+    Attributes:
+        caller: who sent the last request, where that can be said of a further one that says the same of itself.
+        exchange: the session in which its calls are made, one after the other; None before the first.
     """
 
-    __slots__ = ("_admission", "_body", "_deadline", "_first_head_by", "_head_s", "_slot", "_wire")
+    __slots__ = (
+        "_admission",
+        "_body",
+        "_deadline",
+        "_first_head_by",
+        "_head_s",
+        "_slot",
+        "_wire",
+        "caller",
+        "exchange",
+    )
 
     def __init__(
         self,
@@ -68,6 +95,8 @@ class Connection(web.RequestHandler):
             None  # of the request that was answered last; None while one is under way
         )
         self._wire: asyncio.Transport | None = None
+        self.caller: Caller | None = None
+        self.exchange: ExchangeLink | None = None
 
     def arrived(self) -> None:
         """A request head is there."""
@@ -85,6 +114,11 @@ class Connection(web.RequestHandler):
         if not self._slot.move(users, user):
             text = f"{users.of(user)} HTTP connections of {user} are at work (limits.connections_per_user)"
             raise Refusal(429, text, errno.EAGAIN)
+
+    def keep(self, exchange: ExchangeLink) -> None:
+        """Have further calls made in this session, which ends with the connection; if that is still there."""
+        if self._wire is not None:
+            self.exchange = exchange
 
     def lingers(self) -> None:
         """The session of its request has ended: the client has a while to read the last of it, and may lose that to a
@@ -107,6 +141,9 @@ class Connection(web.RequestHandler):
         self._wire = None
         self._expect_nothing()
         self._slot.release()
+        if self.exchange is not None:
+            self.exchange.close("the connection ended")
+            self.exchange = None
 
     def _expect_head(self) -> None:
         self._expect_head_by(self._loop.time() + self._head_s)
@@ -135,10 +172,11 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes behind the end of a request begin the next head."""
-        if data and self._body is not None and self._deadline is None and self._body.is_eof():
-            self._expect_head()
+        """Bytes behind the end of a request begin the next head, which may be there in one piece."""
+        begins = bool(data) and self._body is not None and self._deadline is None and self._body.is_eof()
         super().data_received(data)
+        if begins and not self._messages:
+            self._expect_head()
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

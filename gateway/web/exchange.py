@@ -1,16 +1,16 @@
-"""An HTTP exchange as a Link: what a session sends waits here until the handler writes it into the response.
+"""HTTP calls as a Link: what a session sends waits here until the handler writes it into the response.
 
-The handler takes messages as fast as its client reads; what waits is counted in the outbox like at any other link of
-a web client (``websocket.outbox``): over high water the session is told (``choked``), over its cap, or over the
-budget of all clients, the link ends and the client gets an error instead of a silent hole. Nothing here writes to a
-socket.
+Of a plain call the handler waits for its one answer, which needs no queue. What follows the first answer of a stream
+the handler takes as fast as its client reads; what waits is counted in the outbox like at any other link of a web
+client (``websocket.outbox``): over high water the session is told (``choked``), over its cap, or over the budget of all
+clients, the link ends and the client gets an error instead of a silent hole. Nothing here writes to a socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import LinkClosed, LinkError
 from broker.identity import PeerInfo
@@ -18,36 +18,52 @@ from broker.transport.link import Link, Options
 from broker.wire.message import Message
 from gateway.websocket.outbox import WebOutbox
 
+if TYPE_CHECKING:
+    from gateway.sessions.session import Session
+
+TAGS: Final = 2**31
+"""Calls of one link before their matchtags begin anew; 0 tells no responses."""
+
 
 class ExchangeLink(Link):
-    """The link of one HTTP request.
+    """The link of one session over HTTP.
 
     Attributes:
+        session: whose it is, once it is open.
         over: called when it ends.
         code: the close code with which the session ended the exchange; 0 while it lives or when nobody said one.
     """
 
-    __slots__ = ("_news", "_reading", "code", "over")
+    __slots__ = ("_answer", "_calls", "_news", "_reading", "_tag", "code", "over", "session")
 
     outbox: WebOutbox
+    session: Session
 
     def __init__(self, peer: PeerInfo, options: Options) -> None:
         super().__init__(peer, options)
         self.outbox = WebOutbox(self, options.limits, options.budget)
         self._news = asyncio.Event()
         self._reading = asyncio.Event()
+        self._calls = 0
+        self._tag = b""
+        self._answer: asyncio.Future[Message | None] | None = None
         self.code = 0
         self.over: Callable[[], None] | None = None
 
     # -- from the session ----------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
-        """Keep ``message`` for the handler; see ``Link.send``."""
-        if self.ended is not None:
-            self.outbox.discarded += 1
-            return
-        self.outbox.enqueue(message, message.size)
-        self._news.set()
+        """Answer the handler, or keep what follows for it; see ``Link.send``."""
+        answer = self._answer
+        if self.ended is not None or answer is None or message.tag != self._tag:
+            self.outbox.discarded += 1  # what says no to a notice may come behind the end of its request
+        elif not answer.done():
+            self.outbox.sent += 1
+            self.outbox.progress += 1
+            answer.set_result(message)
+        else:
+            self.outbox.enqueue(message, message.size)
+            self._news.set()
 
     def flush(self) -> None:
         """Nothing: the handler takes what is there."""
@@ -73,22 +89,44 @@ class ExchangeLink(Link):
         self.abort(LinkClosed(reason or "closed"))
 
     def abort(self, error: LinkError) -> None:
-        """End with ``error``; whoever waits in ``take`` hears of it."""
+        """End with ``error``; whoever waits for an answer, or in ``take``, hears of it."""
         if self.ended is None and self.over is not None:
             self.over()
         self.finish(error)
         self._news.set()
         self._reading.set()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(None)
 
     # -- from the handler ----------------------------------------------------------------------
 
-    async def writable(self) -> None:
-        """Wait until a request may be sent."""
+    async def put(self, message: Message) -> asyncio.Future[Message | None]:
+        """Send a request, as soon as one may be sent; the one before was answered, or had no answer.
+
+        Returns what will be its response, or the first one of a stream: None when the link ends before.
+        """
         await self._reading.wait()
+        self._calls = self._calls % (TAGS - 1) + 1
+        self._tag = message.tag = self._calls.to_bytes(4, "big")
+        self._answer = answer = asyncio.get_running_loop().create_future()
+        if self.receiver is not None and self.ended is None:
+            self.receiver.received(self, [message])
+        elif not answer.done():
+            answer.set_result(None)
+        return answer
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the response to the last request has come, or the first one of a stream."""
+        answer = self._answer
+        return answer is not None and answer.done() and not answer.cancelled() and answer.result() is not None
 
     async def take(self) -> Message | None:
         """The oldest message that waits; None once the link has ended."""
-        if not await self._something():
+        while not self.outbox.queue and self.ended is None:
+            self._news.clear()
+            await self._news.wait()
+        if self.ended is not None:
             return None
         message: Message = self.outbox.dequeue()
         self._took(1)
@@ -99,13 +137,6 @@ class ExchangeLink(Link):
         messages: list[Message] = [self.outbox.dequeue() for _ in range(len(self.outbox.queue or ()))]
         self._took(len(messages))
         return messages
-
-    async def _something(self) -> bool:
-        """Wait until something waits; False once the link has ended."""
-        while not self.outbox.queue and self.ended is None:
-            self._news.clear()
-            await self._news.wait()
-        return self.ended is None
 
     def _took(self, count: int) -> None:
         self.outbox.sent += count

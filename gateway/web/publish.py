@@ -17,7 +17,7 @@ from broker.wire.payload import decode_json, encode_json
 from gateway.web import bodies
 from gateway.web.app_context import FRONT, PRINCIPAL
 from gateway.web.errors import Refusal
-from gateway.web.rpc import MATCHTAG, answer_to, exchange, flag, topic_of
+from gateway.web.rpc import ask, flag, topic_of
 
 
 async def publish(request: web.Request) -> web.StreamResponse:
@@ -29,9 +29,8 @@ async def publish(request: web.Request) -> web.StreamResponse:
     payload = await bodies.payload_of(request, front.settings.limits.message_bytes)
     if payload is not None:
         content["payload"] = base64.b64encode(payload).decode()
-    message = wire.request("event.publish", encode_json(content), matchtag=MATCHTAG, nodeid=0)
-    async with exchange(request) as link:
-        answer = await answer_to(link, message, front.settings.limits.call_s or None)
+    message = wire.request("event.publish", encode_json(content), nodeid=0)
+    answer = await ask(request, message, front.settings.limits.call_s or None)
     try:
         number = int(decode_json(answer.payload)["seq"])
     except (ProtocolError, KeyError, TypeError, ValueError):

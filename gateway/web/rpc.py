@@ -1,9 +1,12 @@
 """``POST /v1/rpc/{topic}``: one call, its body the payload, its answer the response's payload.
 
 With ``stream=1`` the answers come as NDJSON, one ``{"payload": ...}`` (or ``text``, ``data``) a line; the last line is
-``{"end": true}`` or says the error. An error before the first answer is a status, as for a plain call. A client that
-goes away ends the session, and the service gets its disconnect notice. So does silence of ``timeout_s``: services that
-have one answer give it to a streaming call, too, and then say nothing more.
+``{"end": true}`` or says the error. An error before the first answer is a status, as for a plain call.
+
+Plain calls over one connection are made in one session, as long as they are one principal's and are answered. A client
+that goes away before that ends the session, and the service gets its disconnect notice. So does silence of
+``timeout_s``: services that have one answer give it to a streaming call, too, and then say nothing more. A streaming
+call has a session of its own.
 
 ``SERVICE.cancel`` and ``SERVICE.disconnect`` are never answered (RFC 6): they are sent, and that is 202.
 """
@@ -11,10 +14,8 @@ have one answer give it to a streaming call, too, and then say nothing more.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import errno
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -25,13 +26,13 @@ from broker.identity import PeerInfo
 from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message
-from gateway.principal import Denied, Principal
+from gateway.principal import Principal
 from gateway.sessions.calls import unanswered
 from gateway.sessions.service import LINK_TOPICS
 from gateway.web import bodies
-from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
+from gateway.web.app_context import ADDRESS, EPOCH, FRONT, PRINCIPAL, AppContext
 from gateway.web.connections import Connection
-from gateway.web.errors import Refusal, described, of_denied, of_response
+from gateway.web.errors import Refusal, described, of_response
 from gateway.web.exchange import ExchangeLink
 from gateway.web.headers import STREAMED
 from gateway.web.sse import ONE_LINE
@@ -42,10 +43,8 @@ if TYPE_CHECKING:
 NDJSON: Final = "application/x-ndjson"
 TOPIC_BYTES: Final = 255
 """Longest topic: what deployed brokers have room for."""
-MATCHTAG: Final = 1
-"""An exchange has one call: any number but 0 tells its responses."""
 LASTING: Final = LINK_TOPICS - {"event.publish"}
-"""Requests about the connection they come over, which this one does not outlive."""
+"""Requests about the connection they come over: over HTTP there are no events, and nobody who answers requests."""
 
 
 async def call(request: web.Request) -> web.StreamResponse:
@@ -61,56 +60,87 @@ async def call(request: web.Request) -> web.StreamResponse:
     timeout_s = _timeout(request, front.settings.limits.call_s)
     payload = await bodies.payload_of(request, front.settings.limits.message_bytes)
     flags = wire.STREAMING if streaming else 0
-    message = wire.request(topic, payload, nodeid=_nodeid(request), matchtag=MATCHTAG, flags=flags)
+    message = wire.request(topic, payload, nodeid=_nodeid(request), flags=flags)
     if unanswered(topic.encode("utf-8", "surrogatepass")):
         return await _notify(request, message, timeout_s)
-    async with exchange(request, "ndjson" if streaming else "http") as link:
-        first = await answer_to(link, message, timeout_s)
-        if not streaming:
-            return bodies.answer(first.payload)
-        return await _stream(request, link, first, timeout_s)
+    if streaming:
+        return await _stream(request, message, timeout_s)
+    return bodies.answer((await ask(request, message, timeout_s)).payload)
+
+
+async def ask(request: web.Request, message: Message, timeout_s: float | None) -> Message:
+    """Make a call in the session of the connection, and wait for its answer.
+
+    Raises:
+        Refusal: an error came, or nothing within ``timeout_s`` (None: no limit).
+        Denied: there may be no session, or no call.
+    """
+    link = exchange_of(request)
+    try:
+        return await _answer_to(link, message, timeout_s)
+    finally:
+        _leave(request, link)
 
 
 async def _notify(request: web.Request, message: Message, timeout_s: float | None) -> web.Response:
     """Send what has no answer; what the gateway itself refuses is told."""
-    async with exchange(request) as link:
-        async with _deadline(message, timeout_s):
-            await _send(link, message)
-        if link.ended is not None or link.outbox.queue:
-            await _one(link)
+    link = exchange_of(request)
+    try:
+        async with asyncio.timeout(timeout_s):
+            refused = await link.put(message)
+        if refused.done():
+            _checked(link, refused.result())
+    except TimeoutError:
+        raise _late(message, timeout_s) from None
+    finally:
+        _leave(request, link)
     return web.Response(status=202)
 
 
-@contextlib.asynccontextmanager
-async def exchange(request: web.Request, kind: str = "http") -> AsyncIterator[ExchangeLink]:
-    """A session of its own for this request; ends with the block. A stream is of the kind ``ndjson``.
+def exchange_of(request: web.Request) -> ExchangeLink:
+    """The link of the session in which a request is made: its connection's, or where that has none of this principal,
+    a fresh one.
 
     Raises:
-        Refusal: 429 or 503, too many connections.
+        Denied: it must not be; too many connections.
     """
+    connection = request.protocol if isinstance(request.protocol, Connection) else None
+    link = None if connection is None else connection.exchange
+    if link is not None:
+        woken = request.app[FRONT].hub.wake(link.session, request[PRINCIPAL], request[EPOCH])
+        if woken and link.peer.address == request[ADDRESS]:
+            return link
+        link.close("another user calls over this connection")
     link = ExchangeLink(PeerInfo(request[ADDRESS]), options_of(request.app[FRONT]))
-    open_session(request, link, kind)
-    try:
-        yield link
-    finally:
+    open_session(request, link, "http")
+    if connection is not None:
+        connection.keep(link)
+    return link
+
+
+def _leave(request: web.Request, link: ExchangeLink) -> None:
+    """Let the session of a call that was answered rest; another one ends, and the service hears of it."""
+    connection = request.protocol
+    if not (link.has_answer and isinstance(connection, Connection) and connection.exchange is link):
         link.close("the exchange is over")
+    elif link.ended is None:
+        request.app[FRONT].hub.rest(link.session)
 
 
 def open_session(request: web.Request, link: ExchangeLink, kind: str) -> Session:
     """Open a session at the hub for this request and start its link.
 
     Raises:
-        Refusal: it must not be.
+        Denied: it must not be; too many connections.
     """
-    try:
-        hub = request.app[FRONT].hub
-        session = hub.open(request[PRINCIPAL], link, kind=kind, address=request[ADDRESS])
-    except Denied as denied:
-        raise of_denied(denied) from None
-    if isinstance(request.protocol, Connection):
+    hub = request.app[FRONT].hub
+    link.session = hub.open(
+        request[PRINCIPAL], link, kind=kind, address=request[ADDRESS], epoch=request[EPOCH]
+    )
+    if kind != "http" and isinstance(request.protocol, Connection):
         link.over = request.protocol.lingers
-    link.start(hub.receiver(session))
-    return session
+    link.start(hub.receiver(link.session))
+    return link.session
 
 
 def options_of(front: AppContext, policy: str | None = None) -> Options:
@@ -121,35 +151,25 @@ def options_of(front: AppContext, policy: str | None = None) -> Options:
     return dataclasses.replace(options, limits=dataclasses.replace(options.limits, event_policy=policy))
 
 
-async def answer_to(link: ExchangeLink, message: Message, timeout_s: float | None) -> Message:
+async def _answer_to(link: ExchangeLink, message: Message, timeout_s: float | None) -> Message:
     """Send a request and wait for its first response.
 
     Raises:
         Refusal: an error came, or nothing within ``timeout_s`` (None: no limit).
     """
-    async with _deadline(message, timeout_s):
-        await _send(link, message)
-        return await _one(link)
-
-
-@contextlib.asynccontextmanager
-async def _deadline(message: Message, timeout_s: float | None) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(timeout_s):
-            yield
+            first = await (await link.put(message))
     except TimeoutError:
-        topic = message.topic or ""
-        raise Refusal(504, f"no answer within {timeout_s:g} s", errno.ETIMEDOUT, topic=topic) from None
+        raise _late(message, timeout_s) from None
+    return _checked(link, first)
 
 
-async def _send(link: ExchangeLink, message: Message) -> None:
-    await link.writable()
-    if link.receiver is not None and link.ended is None:
-        link.receiver.received(link, [message])
+def _late(message: Message, timeout_s: float | None) -> Refusal:
+    return Refusal(504, f"no answer within {timeout_s:g} s", errno.ETIMEDOUT, topic=message.topic or "")
 
 
-async def _one(link: ExchangeLink) -> Message:
-    first = await link.take()
+def _checked(link: ExchangeLink, first: Message | None) -> Message:
     if first is None:
         raise _ended(link)
     if first.errnum and first.errnum != errno.ENODATA:
@@ -167,7 +187,17 @@ def _ended(link: ExchangeLink) -> Refusal:
 # ---------------------------------------------------------------- streams
 
 
-async def _stream(
+async def _stream(request: web.Request, message: Message, silence_s: float | None) -> web.StreamResponse:
+    """Make a streaming call in a session of its own, and write what comes."""
+    link = ExchangeLink(PeerInfo(request[ADDRESS]), options_of(request.app[FRONT]))
+    open_session(request, link, "ndjson")
+    try:
+        return await _write(request, link, await _answer_to(link, message, silence_s), silence_s)
+    finally:
+        link.close("the exchange is over")
+
+
+async def _write(
     request: web.Request, link: ExchangeLink, first: Message, silence_s: float | None
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": NDJSON, **STREAMED})

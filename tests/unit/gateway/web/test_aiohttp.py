@@ -50,6 +50,7 @@ def test_a_method_is_there_and_takes_what_it_took(file, owner, name, parameters)
         (BaseProtocol, "transport"),
         (BaseProtocol, "_loop"),
         (web.RequestHandler, "peername"),
+        (web.RequestHandler, "_messages"),
     ],
 )
 def test_an_attribute_is_there(owner, name):
