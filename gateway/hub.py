@@ -185,7 +185,12 @@ class Hub:
         return session
 
     def rest(self, session: Session) -> None:
-        """The call of a session of kind ``http`` was answered, and its connection stays."""
+        """The call of a session of kind ``http`` was answered, and its connection stays. While the gateway leaves, it
+        ends: nothing follows, and a drain waits for all sessions.
+        """
+        if not self.accepting:
+            session.close(SHUTDOWN, "the gateway leaves or restarts")
+            return
         self.resting.add(session)
         self._exchanges.release(session.principal.name)
 
