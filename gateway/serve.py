@@ -33,6 +33,7 @@ from gateway.identity.authenticate import Authenticator
 from gateway.identity.hook import AuthorizationHook
 from gateway.identity.login import link_url
 from gateway.identity.store import Store
+from broker.rates import Buckets
 from gateway.sessions import service
 from gateway.sessions.any_rank_retry import AnyRankRetry
 from gateway.settings.reading import renewed, unrenewed
@@ -43,7 +44,6 @@ from gateway.upstream.keys import keys_of, options_for
 from gateway.upstream.supervisor import Upstream
 from gateway.web import app as pages
 from gateway.web.admission import Admission, fitted
-from gateway.web.allowance import Allowance
 from gateway.web.app_context import AppContext
 from gateway.web.listener import Listener
 from gateway.web.samples import Snapshot
@@ -157,7 +157,7 @@ class Gateway:
             self.hub,
             self.identity,
             self.upstream,
-            Allowance(settings.limits.msgs_per_s, settings.limits.msgs_burst, self.hub.clock),
+            Buckets(settings.limits.msgs_per_s, settings.limits.msgs_burst),
             self.endpoint.handle,
             self._snapshots,
             self.history,

@@ -14,7 +14,6 @@
 ``sse``         their link and their text
 ``exchange``    HTTP calls as a Link: those of a connection are one session, a stream has its own
 ``bodies``      payloads as HTTP bodies and back
-``allowance``   how fast one user may call
 ``errors``      problem bodies, and which error number is which status
 ``login``       one-time link or token to cookie, logout, who am I
 ``oidc``        to an identity provider and back

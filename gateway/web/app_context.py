@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from gateway.history.reader import History
     from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
+    from broker.rates import Buckets
     from gateway.settings.schema import GatewaySettings
     from gateway.upstream.supervisor import Upstream
-    from gateway.web.allowance import Allowance
     from gateway.web.samples import Snapshot
 
 
@@ -29,7 +29,7 @@ class AppContext:
         hub: sessions are opened here.
         identity: who is it, for every request.
         upstream: whether the broker is there.
-        allowance: how many HTTP calls a user may make in a second.
+        rates: how many HTTP calls a user may make in a second, over whatever connections.
         websocket: the handler of ``GET /v1/ws``.
         snapshots: the counts of all worker processes, this one among them.
         history: what the pipeline made of the journal.
@@ -41,7 +41,7 @@ class AppContext:
     hub: Hub
     identity: Authenticator
     upstream: Upstream
-    allowance: Allowance
+    rates: Buckets
     websocket: Callable[[web.Request], Awaitable[web.StreamResponse]]
     snapshots: Callable[[], Awaitable[list[Snapshot]]]
     history: History

@@ -19,6 +19,7 @@ from gateway.history.traffic import BYS
 from gateway.web import bodies
 from gateway.web.app_context import FRONT, PRINCIPAL
 from gateway.web.errors import Refusal
+from gateway.web.rpc import take_rate
 
 LIMIT_MAX: Final = 500
 """Rows of a table that one answer holds."""
@@ -28,7 +29,7 @@ RANK_MAX: Final = 2**32 - 3
 async def about(request: web.Request) -> web.Response:
     """Whether there is a history, for whom, and what to do where there is none."""
     front = request.app[FRONT]
-    front.allowance.take(request[PRINCIPAL])
+    take_rate(request)
     section = front.settings.history
     allowed = _allowed(request)
     said: dict[str, Any] = {"allowed": allowed, "roles": section.roles, "max_days": section.max_days}
@@ -46,7 +47,7 @@ def asked(name: str, *more: str) -> Callable[[web.Request], Awaitable[web.Respon
 
     async def handle(request: web.Request) -> web.Response:
         front = request.app[FRONT]
-        front.allowance.take(request[PRINCIPAL])
+        take_rate(request)
         if not _allowed(request):
             roles = " or ".join(front.settings.history.roles)
             raise Refusal(403, f"reading the history needs the role {roles}", errno.EPERM)

@@ -15,16 +15,16 @@ from broker.errors import ProtocolError
 from broker.wire import message as wire
 from broker.wire.payload import decode_json, encode_json
 from gateway.web import bodies
-from gateway.web.app_context import FRONT, PRINCIPAL
+from gateway.web.app_context import FRONT
 from gateway.web.errors import Refusal
-from gateway.web.rpc import ask, flag, topic_of
+from gateway.web.rpc import ask, flag, take_rate, topic_of
 
 
 async def publish(request: web.Request) -> web.StreamResponse:
     """Handle one event."""
     front = request.app[FRONT]
     topic = topic_of(request)
-    front.allowance.take(request[PRINCIPAL], topic)
+    take_rate(request, topic)
     content: dict[str, object] = {"topic": topic, "flags": wire.PRIVATE if flag(request, "private") else 0}
     payload = await bodies.payload_of(request, front.settings.limits.message_bytes)
     if payload is not None:

@@ -26,7 +26,6 @@ from broker.identity import PeerInfo
 from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message
-from gateway.principal import Principal
 from gateway.sessions.calls import unanswered
 from gateway.sessions.service import LINK_TOPICS
 from gateway.web import bodies
@@ -50,12 +49,11 @@ LASTING: Final = LINK_TOPICS - {"event.publish"}
 async def call(request: web.Request) -> web.StreamResponse:
     """Handle one call."""
     front = request.app[FRONT]
-    principal: Principal = request[PRINCIPAL]
     topic = topic_of(request)
     if topic in LASTING:
         text = f"{topic} needs a connection that stays: GET /v1/events, or the WebSocket /v1/ws"
         raise Refusal(400, text, errno.EPROTO, topic=topic)
-    front.allowance.take(principal, topic)
+    take_rate(request, topic)
     streaming = flag(request, "stream")
     timeout_s = _timeout(request, front.settings.limits.call_s)
     payload = await bodies.payload_of(request, front.settings.limits.message_bytes)
@@ -66,6 +64,26 @@ async def call(request: web.Request) -> web.StreamResponse:
     if streaming:
         return await _stream(request, message, timeout_s)
     return bodies.answer((await ask(request, message, timeout_s)).payload)
+
+
+def take_rate(request: web.Request, topic: str = "", *, calls: int = 1) -> None:
+    """Count a call, or what is worth so many, of the user: a session costs no more than a connection, so that its own
+    rate would bound nobody. Owners have no limit.
+
+    Raises:
+        Refusal: 429, with the time after which the next call fits.
+    """
+    front = request.app[FRONT]
+    mine, rate, now = request[PRINCIPAL], front.settings.limits.msgs_per_s, front.hub.clock()
+    if not rate or mine.owner:
+        return
+    bucket = front.rates.of(mine.name, now)
+    wait_s = bucket.take(now)
+    if wait_s > 0:
+        text = f"more than {rate:g} calls a second (limits.msgs_per_s)"
+        raise Refusal(429, text, errno.EAGAIN, topic=topic, retry_s=wait_s)
+    if calls > 1:
+        bucket.charge(calls - 1)
 
 
 async def ask(request: web.Request, message: Message, timeout_s: float | None) -> Message:

@@ -22,7 +22,7 @@ from gateway.codecs import control
 from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
 from gateway.web.errors import STATUS, Refusal, of_response
 from gateway.web.headers import STREAMED
-from gateway.web.rpc import open_session, options_of
+from gateway.web.rpc import open_session, options_of, take_rate
 from gateway.web.sse import COMMENT, StreamLink, control_text
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def events(request: web.Request) -> web.StreamResponse:
     prefixes = list(dict.fromkeys(request.query.getall("prefix", [""])))
     position = _position(request)
     options = options_of(front, _policy(request))
-    front.allowance.take(principal, calls=1 + len(prefixes) // PREFIXES_A_CALL)
+    take_rate(request, calls=1 + len(prefixes) // PREFIXES_A_CALL)
     if position is not None:
         _charge_replay(front, principal)
     link = StreamLink(PeerInfo(request[ADDRESS]), options, lambda: front.hub.history.epoch)
