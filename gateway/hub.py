@@ -21,6 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.holdings import Holdings
 from broker.identity import USERID_UNKNOWN, Credentials, Role
 from broker.tasks import Tasks
 from broker.transport.link import Options
@@ -138,7 +139,7 @@ class Hub:
         self.cred = Credentials(os.getuid(), Role.OWNER)
         self.accepting = True
         self.started_at = wall()
-        self._exchanges = Connections(None)
+        self._calling: Holdings[str] = Holdings()
         self._paused: set[Session] = set()
         self._tasks = Tasks()
 
@@ -175,7 +176,7 @@ class Hub:
         session = Session(self, principal, link, kind, address)
         while session.id in self.sessions:
             session = Session(self, principal, link, kind, address)
-        self._take_place(self._places(kind), principal.name, kind)
+        self._take_place(principal.name, kind)
         link.outbox.charge_to(principal.name, 0)
         self.sessions[session.id] = session
         self.order.add(session)
@@ -192,7 +193,7 @@ class Hub:
             session.close(SHUTDOWN, "the gateway leaves or restarts")
             return
         self.resting.add(session)
-        self._exchanges.release(session.principal.name)
+        self._calling.add(session.principal.name, -1)
 
     def wake(self, session: Session, principal: Principal, epoch: tuple[object, ...]) -> bool:
         """The connection of a session that rests has its next call; False: it needs another session, for this one has
@@ -203,7 +204,7 @@ class Hub:
         """
         if self._admitted(principal, session.kind, epoch) != session.principal or session.ended:
             return False
-        self._take_place(self._exchanges, principal.name, session.kind)
+        self._take_place(principal.name, session.kind)
         self.resting.remove(session)
         return True
 
@@ -220,16 +221,21 @@ class Hub:
             self.elsewhere.forget(session.front)
         if session in self.resting:
             self.resting.remove(session)
+        elif session.kind == "http":
+            self._calling.add(session.principal.name, -1)
         else:
-            self._places(session.kind).release(session.principal.name)
+            self.places.release(session.principal.name)
 
-    def _places(self, kind: str) -> Connections:
-        """Where connections are counted: plain calls are short and many, the shared file is not for them."""
-        return self._exchanges if kind == "http" else self.places
-
-    def _take_place(self, places: Connections, user: str, kind: str) -> None:
-        if not places.acquire(user, self.settings.limits.connections_per_user):
-            close = BUSY if places.uncertain(user) else TOO_MANY  # BUSY: come back and see
+    def _take_place(self, user: str, kind: str) -> None:
+        limit = self.settings.limits.connections_per_user
+        if kind == "http":  # these are short and many: the file of all workers is not for them
+            granted, uncertain = self._calling.of(user) < limit, False
+            self._calling.add(user, int(granted))
+        else:
+            granted = self.places.acquire(user, limit)
+            uncertain = not granted and self.places.uncertain(user)
+        if not granted:
+            close = BUSY if uncertain else TOO_MANY  # BUSY: come back and see
             text = f"too many connections of {user} (limits.connections_per_user)"
             raise self._refused(kind, text, status=429, close=close)
 

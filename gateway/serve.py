@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from broker.client.dialing import default_uri
 from broker.errors import ConfigError
+from broker.rates import Buckets
 from broker.tasks import Tasks
 from broker.transport.budget import Budget
 from broker.transport.link import Flusher, Options
@@ -33,7 +34,6 @@ from gateway.identity.authenticate import Authenticator
 from gateway.identity.hook import AuthorizationHook
 from gateway.identity.login import link_url
 from gateway.identity.store import Store
-from broker.rates import Buckets
 from gateway.sessions import service
 from gateway.sessions.any_rank_retry import AnyRankRetry
 from gateway.settings.reading import renewed, unrenewed

@@ -12,10 +12,10 @@ from gateway.principal import Principal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from broker.rates import Buckets
     from gateway.history.reader import History
     from gateway.hub import Hub
     from gateway.identity.authenticate import Authenticator
-    from broker.rates import Buckets
     from gateway.settings.schema import GatewaySettings
     from gateway.upstream.supervisor import Upstream
     from gateway.web.samples import Snapshot
