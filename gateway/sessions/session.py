@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from broker.errors import LinkError
     from broker.transport.link import Link
-    from gateway.events.run import SendRun
+    from gateway.events.run import Run, SendRun
     from gateway.hub import Hub
     from gateway.principal import Principal
     from gateway.sessions.decisions import Decision
@@ -50,6 +50,10 @@ log = logging.getLogger("headgate")
 CALLING: Final = ("http", "ndjson")
 """Kinds of sessions that make calls over HTTP, one at a time. ``http``: of a connection, with one answer each;
 ``ndjson``: one call, of which any number come."""
+
+
+def _to_nobody(_run: Run) -> None:
+    """Where events of a session go that has ended."""
 
 
 class Session:
@@ -435,6 +439,7 @@ class Session:
         hub.upstream.forget(self.front)
         self.calls.clear()
         self._decisions.clear()
+        self.send_run = _to_nobody  # it was the link's, which would be in a cycle with this
         log.debug("session %s of %s ended: %s", self.id, self.principal.name, reason)
 
     def upstream_lost(self, text: str) -> None:

@@ -29,7 +29,7 @@ class ExchangeLink(Link):
     """The link of one session over HTTP.
 
     Attributes:
-        session: whose it is, once it is open.
+        session: whose it is, while it is open.
         over: called when it ends.
         code: the close code with which the session ended the exchange; 0 while it lives or when nobody said one.
     """
@@ -37,7 +37,6 @@ class ExchangeLink(Link):
     __slots__ = ("_answer", "_calls", "_news", "_reading", "_tag", "code", "over", "session")
 
     outbox: WebOutbox
-    session: Session
 
     def __init__(self, peer: PeerInfo, options: Options) -> None:
         super().__init__(peer, options)
@@ -49,6 +48,7 @@ class ExchangeLink(Link):
         self._answer: asyncio.Future[Message | None] | None = None
         self.code = 0
         self.over: Callable[[], None] | None = None
+        self.session: Session | None = None
 
     # -- from the session ----------------------------------------------------------------------
 
@@ -90,9 +90,11 @@ class ExchangeLink(Link):
 
     def abort(self, error: LinkError) -> None:
         """End with ``error``; whoever waits for an answer, or in ``take``, hears of it."""
-        if self.ended is None and self.over is not None:
-            self.over()
+        over, self.over = self.over, None
+        if over is not None:
+            over()
         self.finish(error)
+        self.session = None  # which has this link: a cycle else
         self._news.set()
         self._reading.set()
         if self._answer is not None and not self._answer.done():

@@ -125,7 +125,10 @@ def exchange_of(request: web.Request) -> ExchangeLink:
     connection = request.protocol if isinstance(request.protocol, Connection) else None
     link = None if connection is None else connection.exchange
     if link is not None:
-        woken = request.app[FRONT].hub.wake(link.session, request[PRINCIPAL], request[EPOCH])
+        session = link.session
+        woken = session is not None and request.app[FRONT].hub.wake(
+            session, request[PRINCIPAL], request[EPOCH]
+        )
         if woken and link.peer.address == request[ADDRESS]:
             return link
         link.close("another user calls over this connection")
@@ -141,7 +144,7 @@ def _leave(request: web.Request, link: ExchangeLink) -> None:
     connection = request.protocol
     if not (link.has_answer and isinstance(connection, Connection) and connection.exchange is link):
         link.close("the exchange is over")
-    elif link.ended is None:
+    elif link.session is not None:
         request.app[FRONT].hub.rest(link.session)
 
 
@@ -152,13 +155,13 @@ def open_session(request: web.Request, link: ExchangeLink, kind: str) -> Session
         Denied: it must not be; too many connections.
     """
     hub = request.app[FRONT].hub
-    link.session = hub.open(
+    session = link.session = hub.open(
         request[PRINCIPAL], link, kind=kind, address=request[ADDRESS], epoch=request[EPOCH]
     )
     if kind != "http" and isinstance(request.protocol, Connection):
         link.over = request.protocol.lingers
-    link.start(hub.receiver(link.session))
-    return link.session
+    link.start(hub.receiver(session))
+    return session
 
 
 def options_of(front: AppContext, policy: str | None = None) -> Options:

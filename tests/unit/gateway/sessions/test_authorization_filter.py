@@ -441,9 +441,10 @@ def test_who_floods_while_it_waits_is_closed_and_nothing_of_it_stays(monkeypatch
 
     async def script(desk, hook):
         web = desk.client()
+        receiver = web.near.receiver
         hook.open.clear()
         for _ in range(reads):
-            web.near.receiver.received(web.near, [*map(request, range(1, 5000))])
+            receiver.received(web.near, [*map(request, range(1, 5000))])
         assert web.code == FLOOD
         hook.open.set()
         await desk.settled()

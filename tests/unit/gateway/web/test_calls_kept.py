@@ -4,11 +4,13 @@ of calls that were answered.
 
 import asyncio
 import contextlib
+import gc
 import json
 import sys
 import time
 from pathlib import Path
 
+import aiohttp
 from msgspec.structs import replace
 
 import broker
@@ -332,3 +334,38 @@ async def reloaded(live, **changes):
     settings = replace(live.gateway.settings, **{key: tuple(value) for key, value in changes.items()})
     live.gateway._reread = lambda: settings
     assert await live.gateway.reload() == []
+
+
+async def test_who_has_ended_waits_for_no_collection_of_garbage(rundir, live):
+    """Over HTTP, as an event stream and as a WebSocket: crowds that come and go would else add up for hours."""
+    async with staged(rundir, live) as stage:
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            door = await stage.door()
+            assert (await door.call())[0] == 200
+            door.close()
+            async with aiohttp.ClientSession(headers=live.bearer("bob")) as client:
+                async with client.get(f"{live.url}/v1/events?topic=lab") as stream:
+                    assert stream.status == 200
+                async with client.ws_connect(f"{live.url}/v1/ws", protocols=["flux.v1.json"]) as web:
+                    await web.receive()
+            await stage.sessions(0)
+            await asyncio.sleep(0.05)
+            gc.collect()
+            ours = (
+                "gateway.sessions",
+                "gateway.websocket",
+                "gateway.web.exchange",
+                "gateway.web.sse",
+                "broker.transport",
+            )
+            left = {type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith(ours)}
+            assert left == set()
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+            gc.unfreeze()
