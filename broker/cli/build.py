@@ -19,7 +19,7 @@ SAMPLES: Final = (
     "broker.oslo.client.call_sender",
     "broker.routing.router",
     "broker.transport.batching",
-    "broker.transport.zeromq.forms",
+    "broker.transport.zeromq.codec",
     "broker.transport.zeromq.connection",
     "broker.wire.decoding",
     "broker.wire.message",

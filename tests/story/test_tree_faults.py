@@ -62,7 +62,7 @@ def test_between_brokers_of_ours_messages_travel_in_batches():
             port.link for rank in tree.ranks for port in rank.broker.router.ports if port.link is not None
         ]
         assert len(links) == 6
-        assert all(link._codec._forms.batch for link in links)
+        assert all(link._codec.batch for link in links)
 
     walk(tell)
 

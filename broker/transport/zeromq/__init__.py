@@ -7,8 +7,7 @@
     boxes       what CURVE seals and opens with (libsodium)
     mechanisms  the handshakes of NULL and CURVE, either side
     connection  one connection, sans I/O: greeting, handshake, messages
-    forms       dialect and batches of one link
-    codec       a connection as the codec of a ``stream.StreamLink``
+    codec       a connection as the codec of a ``stream.StreamLink``: dialect, batches, records
     link        that link
     pipe        a connection and its socket, for who keeps what waits in an outbox of its own (NFP)
     listening   listeners: who may come

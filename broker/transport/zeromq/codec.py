@@ -1,4 +1,7 @@
-"""An open connection of ZMTP as the codec of a stream link."""
+"""An open connection of ZMTP as the codec of a stream link.
+
+How messages travel in its ZeroMQ messages is the link's dialect, and batches where both sides agreed on them.
+"""
 
 # compiled: mypyc
 
@@ -7,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.errors import LinkError, ProtocolError, Untranslatable
-from broker.transport.batching import Form, Part
+from broker.errors import DecodeError, LinkError, MessageTooLarge, ProtocolError, Untranslatable
+from broker.transport.batching import Form, Part, is_framed, plain
 from broker.transport.link import Options
 from broker.transport.zeromq.connection import Connection
-from broker.transport.zeromq.forms import MessageForms
+from broker.wire.decoding import from_parts
+from broker.wire.dialects import Dialect, dialect
+from broker.wire.framing import Splitter
 from broker.wire.message import Message
 
 RECORD_BYTES: Final = 64 << 10
@@ -23,17 +28,26 @@ class ZmtpCodec:
 
     Args:
         connection: one that is open.
+        options: the dialect, and ``extra["batch"]``.
         max_bytes: the largest message of the peer.
+
+    Attributes:
+        batch: True while messages to the peer are sent in batches.
     """
 
     def __init__(self, connection: Connection, options: Options, max_bytes: int) -> None:
         connection.limit(max_bytes)
+        spoken = dialect(options.dialect, options.strict_rfc3)
         self._connection = connection
-        self._forms = MessageForms(options, max_bytes)
+        self._max_bytes = max_bytes
+        self._splitter = Splitter(max_bytes)
+        self._batch_allowed = bool(options.extra.get("batch", False)) and spoken.native
+        self._decode: Callable[[list[Part]], Message] = from_parts if spoken.native else _decoder(spoken)
+        self.batch = False
         self.early = True
         self.says_goodbye = False
         self.failure: ProtocolError | LinkError | None = None
-        self.form: Callable[[Message], Any] = self._forms.form
+        self.form: Callable[[Message], Any] = plain if spoken.native else spoken.encode
         self.untranslatable: Callable[[Untranslatable], object] = lambda _error: None
 
     @property
@@ -42,29 +56,53 @@ class ZmtpCodec:
         return self._connection.owed
 
     def enable_batch(self) -> None:
-        """See ``MessageForms``."""
-        self._forms.enable_batch()
-        self.form = self._forms.form
+        """Send batches from now on. No effect where ``extra["batch"]`` is not set."""
+        if self._batch_allowed and not self.batch:
+            self.batch = True
+            self.form = Message.framed  # a large one, too: it need not be sealed whole
 
     def feed(self, data: bytes) -> list[Message]:
         """See ``Codec.feed``."""
         out: list[Message] = []
-        connection, decode_into = self._connection, self._forms.decode_into
+        connection = self._connection
         for parts in connection.feed(data):
             try:
-                decode_into(out, parts)
+                self._decode_into(out, parts)
             except Untranslatable as error:
                 self.untranslatable(error)
             except ProtocolError as failure:
-                self.failure = failure
+                self.failure = failure.with_traceback(None)  # which would make a cycle with this codec
                 return out
         self.failure = connection.failure
         return out
 
+    def _decode_into(self, out: list[Message], parts: list[Part]) -> None:
+        """Append what one ZeroMQ message says to ``out``.
+
+        Raises:
+            Untranslatable: it has no form in our dialect; the next one may.
+            ProtocolError: it is no message, larger than agreed, or a batch that was not agreed on. What stands in front
+                of that is in ``out``.
+        """
+        splitter = self._splitter
+        if len(parts) == 1 and (splitter.pending_bytes or is_framed(parts[0])):
+            if not self._batch_allowed:
+                raise DecodeError("a batch, which was not agreed on")
+            out += splitter.feed(bytes(parts[0]))
+            if splitter.failure is not None:
+                raise splitter.failure
+            return
+        if splitter.pending_bytes:
+            raise DecodeError("a message in parts, while the rest of a framed one is due")
+        size = sum(map(len, parts))
+        if size > self._max_bytes:
+            raise MessageTooLarge(f"message of {size} bytes, the cap for this peer is {self._max_bytes}")
+        out.append(self._decode(parts))
+
     def forget(self) -> None:
         """See ``Codec.forget``."""
         self._connection.forget()
-        self._forms.forget()
+        self._splitter.forget()
 
     def encode(self, forms: Sequence[Form | memoryview]) -> bytes | bytearray:
         """See ``Codec.encode``: framed messages next to each other become records."""
@@ -102,3 +140,10 @@ class ZmtpCodec:
                 start, size = at + 1, 0
         if start < len(framed):
             frame(0, framed[start:] if start else framed, out)
+
+
+def _decoder(spoken: Dialect) -> Callable[[list[Part]], Message]:
+    def translate(parts: Sequence[Part]) -> Message:
+        return spoken.decode([bytes(part) for part in parts])
+
+    return translate

@@ -19,8 +19,8 @@ from broker.services import idset, ring
 from broker.transport.batching import is_framed
 from broker.transport.link import Options
 from broker.transport.zeromq import frames
+from broker.transport.zeromq.codec import ZmtpCodec
 from broker.transport.zeromq.connection import Connection, State
-from broker.transport.zeromq.forms import MessageForms
 from broker.transport.zeromq.mechanisms import Null
 from broker.wire import payload, topic
 from broker.wire.decoding import decode, decode_large, from_parts
@@ -33,6 +33,7 @@ from tests.fuzz.reference import BadError
 from tests.fuzz.test_framing import CAP_BYTES, DIALECTS, check_stream, corpus, fields
 from tests.unit.node.overlay.downward import Parent, say
 from tests.unit.services.desk import GUEST, NOBODY, OWNER, REMOTE_OWNER, Desk, assert_no_lines
+from tests.unit.transport.zmtp import encoded, opened
 from tests.vectors import local, malformed, tbon
 
 SETTLED_TURNS = 4
@@ -105,19 +106,18 @@ def dialects_seeds() -> list[bytes]:
 def batch(data: bytes) -> bool:
     """ZeroMQ messages of one part: pieces of a stream of frames, or not."""
     pieces = unpack(data)
-    forms = MessageForms(Options(extra={"batch": True}), CAP_BYTES)
+    client, server = opened("null")
+    codec = ZmtpCodec(server, Options(extra={"batch": True}), CAP_BYTES)
     splitter, out, expected = Splitter(CAP_BYTES), list[Message](), list[Message]()
     for piece in pieces:
         if not splitter.pending_bytes and not is_framed(piece):
             return False
         expected += splitter.feed(piece)
-        try:
-            forms.decode_into(out, [piece])
-        except ProtocolError:
-            assert splitter.failure is not None
-            assert out == expected
-            return False
+        out += codec.feed(encoded(client, [piece]))
+        assert (codec.failure is None) is (splitter.failure is None)
         assert out == expected
+        if codec.failure is not None:
+            return False
     return bool(out)
 
 

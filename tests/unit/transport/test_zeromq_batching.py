@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from broker.errors import ProtocolError
 from broker.transport.batching import ALONE_BYTES, form_size, form_type, is_framed, plain
 from broker.transport.link import Options
-from broker.transport.zeromq.forms import MessageForms
+from broker.transport.zeromq.codec import ZmtpCodec
 from broker.wire.message import CONTROL, EVENT, MAGIC_TEXT, Message, control, event, request
 from tests.tables import for_each
+from tests.unit.transport.zmtp import encoded, opened
 
 
 def test_a_large_payload_is_a_part_without_a_copy():
@@ -27,13 +28,10 @@ def test_forms_know_size_and_type(message):
 
 def read(*messages: list[bytes], batch: bool = True) -> tuple[list[Message], ProtocolError | None]:
     """What these ZeroMQ messages say, and what ended them."""
-    forms, out = MessageForms(Options(extra={"batch": batch}), 1 << 20), list[Message]()
-    try:
-        for parts in messages:
-            forms.decode_into(out, parts)
-    except ProtocolError as failure:
-        return out, failure
-    return out, None
+    client, server = opened("null")
+    codec = ZmtpCodec(server, Options(extra={"batch": batch}), 1 << 20)
+    out = codec.feed(b"".join(encoded(client, parts) for parts in messages))
+    return out, codec.failure
 
 
 def test_only_a_frame_in_one_part_is_a_batch():
