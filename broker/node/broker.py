@@ -6,7 +6,7 @@ after that message and before the next: no recursion. An exception costs its mes
 
 A request from one socket to another, function by function::
 
-    StreamLink._readable      one read, up to 128 KiB
+    ByteStream._readable      one read, up to 128 KiB
     FluxCodec.feed            bytes -> messages; decode() walks every part, once
     Broker.received           a batch; what exceeds it waits in the Backlog
     Broker.run                one message after the other, by its type:

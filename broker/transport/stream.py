@@ -7,20 +7,17 @@ made (and sealed) once cannot be made again. Their forms stay in the outbox, and
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import errno
 import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
-from broker.errors import LinkBroken, LinkClosed, LinkEnded, LinkError, ProtocolError, Untranslatable
+from broker.errors import LinkBroken, LinkClosed, LinkError, Untranslatable
 from broker.identity import PeerInfo
 from broker.transport.batching import Form, form_size, form_type
+from broker.transport.byte_stream import ByteStream
 from broker.transport.codec import Codec
 from broker.transport.leaving import Leaving
 from broker.transport.link import Link, Options
@@ -28,62 +25,32 @@ from broker.wire.message import Message
 
 log = logging.getLogger("headgate")
 
-READ_BYTES: Final = 128 << 10
-"""One read at most; half of what a batch may hold, so that one greedy peer costs the others one batch."""
 WRITE_BYTES: Final = 256 << 10
 """What is made at a time, but of a form in parts, which is made whole."""
-_HUNG_UP: Final = (errno.EPIPE, errno.ECONNRESET)
-
-_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
-
-
-def _buffer() -> memoryview:
-    """The receive buffer that all links of this loop share: codecs keep only what is not complete."""
-    loop = asyncio.get_running_loop()
-    buffer = _buffers.get(loop)
-    if buffer is None:
-        buffer = _buffers[loop] = memoryview(bytearray(READ_BYTES))
-    return buffer
 
 
 def _nobody(_error: Untranslatable) -> None:
     """Whoever ended is told of nothing any more."""
 
 
-class StreamLink(Link):
-    """Messages over one connected socket, which does not block.
+class StreamLink(ByteStream[Message], Link):
+    """Messages over one connected socket.
 
     Args:
-        sock: is the link's from here on.
+        sock: as of ``ByteStream``.
 
-    ``_rest`` are bytes that were made and not taken, ``_plain`` the bytes of forms that they stand for.
+    ``_plain`` are the bytes of forms that the rest stands for.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_codec",
-        "_early",
-        "_loop",
-        "_lost",
-        "_plain",
-        "_reading",
-        "_rest",
-        "_sock",
-        "_writing",
-    )
+    __slots__ = ("_plain",)
+
+    _codec: Codec
 
     def __init__(self, sock: socket.socket, peer: PeerInfo, options: Options, codec: Codec) -> None:
-        super().__init__(peer, options)
-        self._loop = asyncio.get_running_loop()
-        self._sock = sock
-        self._buffer = _buffer()
-        self._codec = codec
+        Link.__init__(self, peer, options)
+        ByteStream.__init__(self, sock, peer.address, codec)
         codec.untranslatable = self.dropped
-        self._rest: bytes | memoryview = b""
         self._plain = 0
-        self._writing = self._reading = False
-        self._early = codec.early
-        self._lost: LinkError | None = None
 
     def form(self, message: Message) -> Form:
         """What waits in the outbox for ``message``. Raises Untranslatable."""
@@ -96,83 +63,18 @@ class StreamLink(Link):
 
     # -- reading -------------------------------------------------------------------------------
 
-    def resume(self) -> None:
-        """Read again."""
-        self._reading = True
-        if self.ended is None:
-            if self._early:
-                self._loop.call_soon(self._feed_early)
-            self._loop.add_reader(self._sock.fileno(), self._readable)
-
-    def _feed_early(self) -> None:
-        """What came before there was a link comes first."""
-        if self._early and self._reading and self.ended is None:
-            self._early = False
-            self._deliver(b"")
-
-    def pause(self) -> None:
-        """Stop reading; the kernel's buffer fills and the peer blocks.
-
-        Over TCP its system gives a connection up on which it could send nothing for ``sockets.Probing``.
-        """
-        if self.ended is None and self._lost is None:
-            self._reading = False
-            self._loop.remove_reader(self._sock.fileno())
-
-    def _readable(self) -> None:
-        buffer = self._buffer
-        try:
-            count = self._sock.recv_into(buffer, self._read_bytes())
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            text = f"reading from {self.peer.address}: {error.strerror}"
-            hung_up = error.errno == errno.ECONNRESET
-            self._shut(self._hung_up(text, error.errno) if hung_up else LinkBroken(text, error.errno))
-            return
-        if count == 0:
-            self._shut(self._hung_up(f"{self.peer.address} closed the connection"))
-            return
-        self._deliver(bytes(buffer[:count]))
-
     def _read_bytes(self) -> int:
-        """What one read may take; 0: what the buffer holds."""
         return self.flusher.read_bytes
 
     def _hung_up(self, text: str, number: int | None = None) -> LinkError:
-        """What it means that nothing more comes."""
-        error = self._lost or LinkEnded(text, number)
+        """See ``ByteStream``; who leaves without the goodbye that is due was cut off."""
+        error = super()._hung_up(text, number)
         return LinkBroken(f"{error}, without a goodbye", error.errno) if self._codec.says_goodbye else error
 
-    def _deliver(self, data: bytes) -> None:
-        codec = self._codec
-        try:
-            messages = codec.feed(data)
-            if messages:
-                self.hand_over(messages)
-        except Exception:  # costs this link, no other
-            log.exception("%s: its messages broke their receiver", self.peer.address)
-            self._fail()
-        if self.ended is None:
-            if codec.owed:
-                self._pay()
-            if codec.failure is not None:
-                self._refuse(codec.failure)
-
     def hand_over(self, messages: list[Message]) -> None:
-        """What came goes to the receiver."""
+        """See ``ByteStream``: to the receiver."""
         if self.receiver is not None:
             self.receiver.received(self, messages)
-
-    def _fail(self) -> None:
-        """End for a fault of our own."""
-        self._shut(LinkBroken(f"{self.peer.address}: its messages broke their receiver"))
-
-    def _refuse(self, failure: ProtocolError | LinkError) -> None:
-        """What the peer sent is no message: nothing after it can be trusted, so the link ends; or it is the end."""
-        self.flush()
-        kind = type(failure) if isinstance(failure, LinkError) else LinkBroken
-        self.abort(kind(f"{self.peer.address}: {failure}", failure.errno))
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -301,27 +203,6 @@ class StreamLink(Link):
             self._write_pieces((), 0)
             self._want_write(bool(self._rest))
 
-    def _write(self, data: bytes | bytearray | memoryview) -> int:
-        """Bytes the kernel took. All, where the peer has hung up: it misses nothing, and what it sent comes first."""
-        try:
-            return self._sock.send(data)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except OSError as error:
-            text = f"writing to {self.peer.address}: {error.strerror}"
-            if error.errno not in _HUNG_UP:
-                self._shut(LinkBroken(text, error.errno))
-            else:
-                self.lose(LinkEnded(text, error.errno))
-            return len(data)
-
-    def _writable(self) -> None:
-        try:
-            self._drain()
-        except Exception as error:  # else it would be called again and again
-            log.exception("%s: cannot send", self.peer.address)
-            self._shut(LinkBroken(f"{self.peer.address}: cannot send: {error!r}"))
-
     def _drain(self) -> None:
         """The kernel takes more: of the rest, or of the queue."""
         outbox, rest = self.outbox, self._rest
@@ -345,28 +226,7 @@ class StreamLink(Link):
             self._want_write(False)
             self._pay()
 
-    def _want_write(self, wanted: bool) -> None:
-        if self.ended is not None:
-            return
-        if wanted and not self._writing:
-            self._loop.add_writer(self._sock.fileno(), self._writable)
-        elif self._writing and not wanted:
-            self._loop.remove_writer(self._sock.fileno())
-        self._writing = wanted
-
     # -- the end -------------------------------------------------------------------------------
-
-    def lose(self, error: LinkError) -> None:
-        """The connection is over: what came by it is handed over, paused or not, then the link ends with ``error``."""
-        if self.ended is None and self._lost is None:
-            self._want_write(False)
-            self._lost = error
-            if self._sock.family == socket.AF_UNIX:
-                # a peer that shut down reading alone could write on and on, past every pause
-                with contextlib.suppress(OSError):
-                    self._sock.shutdown(socket.SHUT_RD)
-            if self.receiver is not None:
-                self.resume()
 
     def close(self, reason: str = "") -> None:
         """End with LinkClosed. What is queued follows as far as the peer takes it, and the codec's goodbye."""
@@ -408,9 +268,6 @@ class StreamLink(Link):
                 self._plain = 0
         return left
 
-    def _is_open(self) -> bool:
-        return self.ended is None and self._lost is None
-
     def _encode_some(self, reason: str, forms: deque[Form | memoryview]) -> bytes | bytearray:
         """The next bytes of a connection that leaves for this reason."""
         if not forms:
@@ -426,21 +283,15 @@ class StreamLink(Link):
             pieces.append(forms.popleft())
         return self._codec.encode(pieces)
 
-    def abort(self, error: LinkError) -> None:
-        """End at once with ``error``."""
-        self._shut(error)
+    @property
+    def _is_heard(self) -> bool:
+        return self.receiver is not None
 
-    def _shut(self, error: LinkError) -> None:
-        if self.ended is None:
-            self._release()
-            self._codec.forget()
-            self._sock.close()
-            self._rest = b""
-            self.finish(error)
+    def finish(self, error: LinkError) -> None:
+        """See ``Link.finish``."""
+        Link.finish(self, error)
 
     def _release(self) -> None:
-        """Watch the socket no more. Who ended is no part of a cycle: for a collection of garbage it could wait long."""
+        """See ``ByteStream``. Who ended is no part of a cycle: for a collection of garbage it could wait long."""
+        super()._release()
         self._codec.untranslatable = _nobody
-        fd = self._sock.fileno()
-        self._loop.remove_reader(fd)
-        self._loop.remove_writer(fd)

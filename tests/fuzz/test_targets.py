@@ -39,6 +39,7 @@ ENTRIES = {
     "broker/transport/tls/layer.py": "tls",
     "broker/transport/websocket/codec.py": "websocket-dialer",
     "broker/transport/zeromq/codec.py": "batch",
+    "broker/transport/byte_stream.py": "framing",
     "broker/transport/codec.py": "framing",
     "broker/transport/zeromq/connection.py": "zmtp",
     "broker/transport/zeromq/frames.py": "zmtp",

@@ -50,7 +50,7 @@ class Connection:
         self._outbox: BoundedQueue[Sequence[Body]] = BoundedQueue(OUT_MSGS, OUT_BYTES)
         self._flushing = self._over = False
         self._pipe = Pipe(sock, opened, address, self)
-        self._pipe.start()
+        self._pipe.resume()
 
     @property
     def waiting(self) -> int:

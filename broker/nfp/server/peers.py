@@ -61,7 +61,10 @@ class Newcomer:
 
     def received(self, messages: list[list[Part]]) -> None:
         """See ``pipe.Owner``."""
-        self._router.introduce(self, messages)
+        if self.held:  # it was paused, and lost: then all that it has said comes
+            self.held += messages
+        else:
+            self._router.introduce(self, messages)
 
     def room(self) -> None:
         """See ``pipe.Owner``: nothing waits."""

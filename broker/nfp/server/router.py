@@ -187,7 +187,7 @@ class NfpRouter(ConnectionListener):
         newcomer = Newcomer(self, identity, key, stranger.address, lockstep)
         newcomer.pipe = Pipe(stranger.sock, connection, stranger.address, newcomer, self._turns)
         self._newcomers[newcomer] = None
-        newcomer.pipe.start()
+        newcomer.pipe.resume()
         self._ingress.arrived(name_of(identity), newcomer.send)
 
     def _warn(self, text: str, *about: object) -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final
@@ -69,7 +70,8 @@ class Connection:
         self.identity = b""
         self.opens_beside = False
         self._owed = bytearray(greeting(mechanism.name, as_server=mechanism.as_server))
-        self._pongs: list[bytes] = []  # sealed when they are sent: boxes have an order
+        # commands, which are sealed when they are sent: boxes have an order. Another thread may send meanwhile
+        self._commands: deque[bytes] = deque(maxlen=PONGS_MAX)
         self._seals = mechanism.seals
         self._early = b""
         self._frames = FrameReader(HANDSHAKE_BYTES)
@@ -85,7 +87,12 @@ class Connection:
     @property
     def owed(self) -> bool:
         """Whether there is something to send that nobody asked for; it goes before anything that is sealed later."""
-        return bool(self._owed or self._pongs)
+        return bool(self._owed or self._commands)
+
+    @property
+    def early(self) -> bool:
+        """Whether something came with the end of the handshake, which ``feed(b"")`` gives."""
+        return bool(self._early)
 
     @property
     def seals(self) -> bool:
@@ -270,9 +277,7 @@ class Connection:
         if name == b"PING":
             if not 2 <= len(data) <= 2 + PING_CONTEXT_MAX:
                 raise DecodeError(f"a PING of {len(data)} bytes, expected 2 to {2 + PING_CONTEXT_MAX}")
-            if len(self._pongs) >= PONGS_MAX:
-                del self._pongs[0]
-            self._pongs.append(b"\x04PONG" + data[2:])
+            self._commands.append(b"\x04PONG" + data[2:])
         elif name == b"ERROR":
             raise DecodeError("an ERROR behind the handshake")
 
@@ -292,10 +297,14 @@ class Connection:
         for at, part in enumerate(parts):
             self.frame(MORE if at < last else 0, (part,), out)
 
+    def ping(self) -> None:
+        """Owe the peer a ping. Without time to live: nothing ends for want of another one."""
+        self._commands.append(b"\x04PING" + bytes(2))
+
     def take_owed(self) -> bytes:
         """What has to be sent now, which is forgotten here."""
         out: list[Part | bytearray] = [self._owed]
-        pongs, self._owed, self._pongs = self._pongs, bytearray(), []
-        for pong in pongs:
-            self.frame(COMMAND, (pong,), out)
+        self._owed = bytearray()
+        while self._commands:
+            self.frame(COMMAND, (self._commands.popleft(),), out)
         return b"".join(out)

@@ -7,8 +7,6 @@ connection is ``codec`` with a ``stream.StreamLink``, which carries messages of 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import logging
 import socket
 import threading
@@ -16,25 +14,24 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from broker.errors import LinkBroken, LinkEnded, LinkError
+from broker.errors import LinkClosed, LinkError
+from broker.transport import byte_stream
 from broker.transport.batching import Part
+from broker.transport.byte_stream import ByteStream
 from broker.transport.leaving import Leaving
 from broker.transport.zeromq.connection import Connection
-from broker.transport.zeromq.frames import COMMAND
 
 log = logging.getLogger("headgate")
 READ_BYTES: Final = 16 << 10
 """One read of a pipe that takes no turns: some dozens of messages."""
 SHARE_BYTES: Final = 1 << 10
-"""One read of a pipe that takes turns with others: two or three messages."""
-LARGE_BYTES: Final = 128 << 10
-"""One read at most: the rest of a large part is read, anyway, since nobody has to act on it yet."""
+"""One read of a pipe that takes turns with others: two or three messages. The rest of a large part is read at once,
+since nobody has to act on it yet.
+"""
 READS: Final = 2
 """Reads of those who wait, in a turn of the loop. Boxes are opened as they come, which takes longer than reading."""
 WRITE_BYTES: Final = 256 << 10
 """What is made before it is written, but of a larger message, which is made whole."""
-_PING: Final = b"\x04PING" + bytes(2)
-"""Without time to live: nothing ends for want of another one."""
 
 
 class Owner(Protocol):
@@ -81,14 +78,14 @@ class Turns:
             self._loop.call_soon(self._take)
 
 
-class Pipe:
+class Pipe(ByteStream[list[Part]]):
     """One connection.
 
     ``add`` and ``write`` may be called by another thread, too, while that of the loop is blocked; in the loop ``flush``
     follows then.
 
     Args:
-        sock: is the pipe's from here on; it does not block.
+        sock: as of ``ByteStream``.
         connection: one that is open; ``limit`` was called.
         address: for people.
         owner: is told.
@@ -97,31 +94,10 @@ class Pipe:
     Attributes:
         lock: is held while something is made and written, since boxes have numbers; whoever has more to keep in order
             holds it, too.
-        lost: None, or why nothing can be sent any more, though what came before is still handed over.
         reads: how often something came. taken: bytes that the kernel took.
     """
 
-    __slots__ = (
-        "_connection",
-        "_loop",
-        "_out",
-        "_over",
-        "_reading",
-        "_rest",
-        "_share",
-        "_size",
-        "_sock",
-        "_turns",
-        "_waits",
-        "_wanted",
-        "_writing",
-        "address",
-        "lock",
-        "lost",
-        "owner",
-        "reads",
-        "taken",
-    )
+    _codec: Connection
 
     def __init__(
         self,
@@ -131,117 +107,71 @@ class Pipe:
         owner: Owner,
         turns: Turns | None = None,
     ) -> None:
+        super().__init__(sock, address, connection)
         self.owner = owner
-        self.address = address
-        self.lost: LinkError | None = None
+        self.ended: LinkError | None = None
         self.reads = self.taken = 0
-        self._sock = sock
-        self._connection = connection
-        self._loop = asyncio.get_running_loop()
         self.lock = threading.RLock()
-        self._out: list[Part | bytearray] = []
+        self._fresh: list[Sequence[Part]] = []
         self._size = 0
-        self._rest: Part = b""
         self._turns = turns
         self._share = SHARE_BYTES if turns is not None else READ_BYTES
-        self._wanted = self._reading = self._waits = self._writing = self._over = False
+        self._waits = False
+
+    @property
+    def lost(self) -> LinkError | None:
+        """None, or why nothing can be sent any more, though what came before is still handed over."""
+        return self._lost
 
     # -- reading -------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Read; what came with the end of the handshake comes first."""
-        self._loop.call_soon(self._feed, b"")
-        self.resume()
-
     def resume(self) -> None:
-        """Read again; harmless twice, as is ``pause``."""
-        self._wanted = True
-        self._watch()
-
-    def pause(self) -> None:
-        """Read no more for now: the kernel's buffers fill, and the peer has to wait. Its end is not seen, either."""
-        self._wanted = False
-        self._watch()
-
-    def _watch(self) -> None:
-        wanted = self._wanted and not self._waits
-        if self._over or wanted is self._reading:
-            return
-        self._reading = wanted
-        if wanted:
-            self._loop.add_reader(self._sock.fileno(), self._readable)
-        else:
-            self._loop.remove_reader(self._sock.fileno())
+        """See ``ByteStream``; one that waits for its turn has it later."""
+        self._reading = True
+        if not self._waits:
+            super().resume()
 
     def read_on(self) -> None:
         """Its turn has come (``Turns``)."""
         self._waits = False
-        if self._wanted and not self._over:
+        if self._reading and self.ended is None:
             self._readable()
-        self._watch()
+            if self._reading:
+                self.resume()
 
-    def _readable(self) -> None:
-        size = max(self._share, min(self._connection.missing_bytes, LARGE_BYTES))
-        try:
-            data = self._sock.recv(size)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._end(self.lost or _broken(f"reading from {self.address}", error))
-            return
-        if not data:
-            self._end(self.lost or LinkEnded(f"{self.address} ended the connection"))
-            return
+    def _read_bytes(self) -> int:
+        return max(self._share, min(self._codec.missing_bytes, byte_stream.READ_BYTES))
+
+    def _deliver(self, data: bytes) -> None:
         self.reads += 1
-        self._feed(data)
-        if self._turns is not None and len(data) == size and not self._over:
+        more = self._turns is not None and len(data) == self._read_bytes()
+        super()._deliver(data)
+        if self._turns is not None and more and self.ended is None:
             self._waits = True
-            self._watch()
+            self._loop.remove_reader(self._sock.fileno())
             self._turns.wait(self)
 
-    def _feed(self, data: bytes) -> None:
-        if self._over:
-            return
-        connection = self._connection
-        with self.lock:  # an answer to a ping is sealed here
-            messages = connection.feed(data)
-        if messages:
-            try:
-                self.owner.received(messages)
-            except Exception:  # costs this connection, no other
-                log.exception("%s: its messages broke their receiver", self.address)
-                self._end(LinkBroken(f"{self.address}: its messages broke their receiver"))
-        if connection.owed:
-            self.flush()
-        if connection.failure is not None:
-            self._end(LinkBroken(f"{self.address}: {connection.failure}", connection.failure.errno))
+    def hand_over(self, messages: list[list[Part]]) -> None:
+        """See ``ByteStream``: to the owner."""
+        self.owner.received(messages)
 
     # -- writing -------------------------------------------------------------------------------
 
     @property
     def free(self) -> bool:
         """Whether ``add`` takes a message."""
-        return not (self._rest or self._over or self.lost)
+        return not self._rest and self._is_open()
 
     def add(self, parts: Sequence[Part]) -> bool:
-        """Make a message, to be written with the next ones. False: no room (``Owner.room`` tells of it), or no peer."""
+        """Take a message, to be written with the next ones. False: no room (``Owner.room`` tells of it), or no peer."""
         with self.lock:
             if not self.free:
                 return False
-            self._seal(0, parts)
+            self._fresh.append(parts)
             self._size += sum(map(len, parts))
             if self._size >= WRITE_BYTES:
                 self.write()
             return True
-
-    def _seal(self, flags: int, parts: Sequence[Part]) -> None:
-        connection, out = self._connection, self._out
-        if connection.owed:  # was made before, and comes before
-            out.append(connection.take_owed())
-        if flags:
-            connection.frame(flags, parts, out)
-        else:
-            connection.encode(parts, out)
 
     @property
     def life(self) -> tuple[int, int]:
@@ -250,64 +180,49 @@ class Pipe:
 
     def ping(self) -> None:
         """Ask the peer for a sign of life: ``life`` will tell."""
-        with self.lock:
-            if self.free:
-                self._seal(COMMAND, (_PING,))
+        if self.free:
+            self._codec.ping()
         self.flush()
 
     def write(self) -> None:
-        """Give the kernel what was made, as far as it takes it."""
+        """Make what was added, and give it to the kernel as far as that takes it.
+
+        What cannot be written is the rest, whatever the reason: the loop finds that when it tries again.
+        """
         with self.lock:
-            if self._rest or self._over:
+            codec = self._codec
+            if not self.free or not (self._fresh or codec.owed):
                 return
-            out = self._out
-            if self._connection.owed:
-                out.append(self._connection.take_owed())
-            if out:
-                data = b"".join(out) if len(out) != 1 or isinstance(out[0], memoryview) else out[0]
-                out.clear()
-                self._size = 0
-                self._send(data)
+            out: list[Part | bytearray] = [codec.take_owed()] if codec.owed else []
+            for parts in self._fresh:
+                codec.encode(parts, out)
+            self._fresh, self._size = [], 0
+            data = b"".join(out) if len(out) != 1 or isinstance(out[0], memoryview) else out[0]
+            self._rest = memoryview(data)
+            try:
+                sent = self._sock.send(data)
+            except OSError:
+                return
+            self.taken += sent
+            self._rest = self._rest[sent:]
 
     def flush(self) -> None:
         """``write``, and the rest of it when the kernel takes more."""
         self.write()
-        self._await_room(bool(self._rest))
+        self._want_write(bool(self._rest))
 
-    def _send(self, data: Part | bytearray) -> None:
-        """What the kernel does not take becomes the rest; nothing does where the peer has gone: it misses nothing."""
-        sent = len(data)
-        if self.lost is None:
-            try:
-                sent = self._sock.send(data)
-                self.taken += sent
-            except (BlockingIOError, InterruptedError):
-                sent = 0
-            except OSError as error:
-                self.lost = _broken(f"writing to {self.address}", error)
-                with contextlib.suppress(OSError):  # what it sent comes first, and then its end
-                    self._sock.shutdown(socket.SHUT_RD)
-        self._rest = memoryview(data)[sent:] if sent < len(data) else b""
+    def _pay(self) -> None:
+        self.flush()
 
-    def _writable(self) -> None:
+    def _drain(self) -> None:
         with self.lock:
-            self._send(self._rest)
-        if not self._rest:
-            try:
+            sent = self._write(self._rest)
+            self._rest = self._rest[sent:]
+        if self._is_open():
+            self.taken += sent
+            if not self._rest:
                 self.owner.room()
-            except Exception:  # else it would be called again and again
-                log.exception("%s: cannot send", self.address)
-                self._end(LinkBroken(f"{self.address}: cannot send"))
-            self.flush()
-
-    def _await_room(self, wanted: bool) -> None:
-        if self._over or wanted is self._writing:
-            return
-        self._writing = wanted
-        if wanted:
-            self._loop.add_writer(self._sock.fileno(), self._writable)
-        else:
-            self._loop.remove_writer(self._sock.fileno())
+                self.flush()
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -315,34 +230,28 @@ class Pipe:
         """End it. What was added follows, as far as the peer takes it; harmless twice."""
         with self.lock:
             self.write()
-            if not self._over:
-                rest = self._rest
+            if self._is_open():
                 self._release()
-                Leaving(self._loop, self._sock, rest, deque(), _nothing)
+                self._codec.forget()
+                Leaving(self._loop, self._sock, self._rest, deque(), _nothing)
+                self.finish(LinkClosed("closed"))
+            else:
+                self.abort()
 
-    def abort(self) -> None:
+    def abort(self, error: LinkError | None = None) -> None:
         """End it at once; harmless twice."""
+        self._shut(error or LinkClosed("closed"))
+
+    def _shut(self, error: LinkError) -> None:
         with self.lock:
-            if not self._over:
-                self._release()
-                self._sock.close()
+            super()._shut(error)
 
-    def _end(self, error: LinkError) -> None:
-        if not self._over:
-            self.abort()
+    def finish(self, error: LinkError) -> None:
+        """See ``ByteStream``."""
+        self.ended = error
+        self._fresh, self._rest = [], b""
+        if not isinstance(error, LinkClosed):
             self.owner.ended(error)
-
-    def _release(self) -> None:
-        self._over = True
-        self._connection.forget()
-        self._out, self._rest = [], b""
-        self._loop.remove_reader(self._sock.fileno())
-        self._loop.remove_writer(self._sock.fileno())
-
-
-def _broken(what: str, error: OSError) -> LinkError:
-    kind = LinkEnded if error.errno in (errno.ECONNRESET, errno.EPIPE) else LinkBroken
-    return kind(f"{what}: {error.strerror}", error.errno)
 
 
 def _nothing(_forms: deque[bytes]) -> bytes:

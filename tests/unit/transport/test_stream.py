@@ -10,11 +10,12 @@ import pytest
 from broker.errors import LinkBroken, LinkClosed, LinkEnded
 from broker.identity import PeerInfo
 from broker.testing.harness import PATIENCE_S, Recorder, send_all, topics
+from broker.transport.byte_stream import READ_BYTES
 from broker.transport.codec import FluxCodec
 from broker.transport.leaving import Leaving
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
-from broker.transport.stream import READ_BYTES, StreamLink
+from broker.transport.stream import StreamLink
 from broker.transport.zeromq.codec import ZmtpCodec
 from broker.wire.framing import Splitter
 from broker.wire.message import event, request, response

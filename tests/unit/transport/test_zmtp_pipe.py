@@ -49,7 +49,7 @@ async def pair(kind="curve", family=socket.AF_UNIX, turns=None):
         sock.setblocking(False)
         connection.limit(4 * CAP, CAP)
         pipes.append(Pipe(sock, connection, "tcp://peer", Owner(), turns))
-        pipes[-1].start()
+        pipes[-1].resume()
     try:
         yield pipes
     finally:
@@ -199,7 +199,7 @@ async def test_what_the_peer_sent_before_it_left_is_heard_though_writing_fails()
         send(other, b"a last word")
         other.abort()
         one.ping()
-        assert one.lost is not None
+        await until(lambda: one.lost is not None)
         assert not one.add((b"nor this",))
         one.resume()
         await until(lambda: one.owner.ends)
@@ -262,8 +262,8 @@ async def test_who_fails_in_its_turn_costs_nobody_else_theirs(caplog):
         other.owner.ended = fails
         for _ in range(40):
             assert one.add([bytes(900)])
-        one._out.append(b"\xff" * 1200)  # no frame: the connection ends in one of its turns
         one.flush()
+        one._sock.send(b"\xff" * 1200)  # no frame: the connection ends in one of its turns
         for _ in range(40):
             assert third.add([bytes(900)])
         third.flush()
