@@ -199,6 +199,13 @@ class ByteStream(ABC, Generic[Came]):
                 self.lose(LinkEnded(text, error.errno))
             return len(data)
 
+    def _write_rest(self) -> int:
+        """Bytes of the rest that the kernel took; nothing is held of one that has left."""
+        rest = self._rest
+        sent = self._write(rest)
+        self._rest = memoryview(rest)[sent:] if sent < len(rest) else b""
+        return sent
+
     def _writable(self) -> None:
         try:
             self._drain()

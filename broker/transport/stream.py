@@ -205,12 +205,10 @@ class StreamLink(ByteStream[Message], Link):
 
     def _drain(self) -> None:
         """The kernel takes more: of the rest, or of the queue."""
-        outbox, rest = self.outbox, self._rest
+        outbox, waited = self.outbox, len(self._rest)
         taken = 0
-        if rest:
-            sent = self._write(rest)
-            taken = self._plain * sent // len(rest)
-            self._rest = memoryview(rest)[sent:]
+        if waited:
+            taken = self._plain * self._write_rest() // waited
             self._plain -= taken
         elif outbox.queue:
             form, size, _marks = outbox.queue[0]

@@ -198,13 +198,12 @@ class Pipe(ByteStream[list[Part]]):
                 codec.encode(parts, out)
             self._fresh, self._size = [], 0
             data = b"".join(out) if len(out) != 1 or isinstance(out[0], memoryview) else out[0]
-            self._rest = memoryview(data)
             try:
                 sent = self._sock.send(data)
             except OSError:
-                return
+                sent = 0
             self.taken += sent
-            self._rest = self._rest[sent:]
+            self._rest = memoryview(data)[sent:] if sent < len(data) else b""
 
     def flush(self) -> None:
         """``write``, and the rest of it when the kernel takes more."""
@@ -216,8 +215,7 @@ class Pipe(ByteStream[list[Part]]):
 
     def _drain(self) -> None:
         with self.lock:
-            sent = self._write(self._rest)
-            self._rest = self._rest[sent:]
+            sent = self._write_rest()
         if self._is_open():
             self.taken += sent
             if not self._rest:

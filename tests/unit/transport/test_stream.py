@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+import tracemalloc
 from collections import deque
 
 import pytest
@@ -180,6 +181,24 @@ async def test_a_peer_that_shut_down_reading_alone_is_not_heard_for_ever():
             far.send(event("more").framed())
     assert isinstance(await hears.end(), LinkEnded)
     assert topics(hears.messages) == ["before"]
+    far.close()
+
+
+async def test_nothing_is_held_of_what_has_left():
+    """A link that had to wait once, and is idle since, kept the last large message that it sent."""
+    link, far, hears = made()
+    link.start(hears)
+    tracemalloc.start()
+    try:
+        send_all(link, [event("large", bytes(8 * MIB))])
+        size = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while link.outbox.queue is not None or size < 8 * MIB:
+                size += len(await asyncio.get_running_loop().sock_recv(far, MIB))
+        assert tracemalloc.get_traced_memory()[0] < 2 * MIB
+    finally:
+        tracemalloc.stop()
+    link.close()
     far.close()
 
 

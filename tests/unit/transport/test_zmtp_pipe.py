@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -149,6 +150,18 @@ async def test_a_large_part_leaves_whole_and_nothing_is_made_behind_it():
         one.flush()
         await until(lambda: other.owner.came and one.free)
         assert other.owner.came == [[b"", bytes(CAP)]]
+
+
+async def test_nothing_is_held_of_what_has_left():
+    async with pair() as (one, other):
+        held = bytearray(CAP)
+        users = sys.getrefcount(held)
+        assert one.add((b"", memoryview(held)))
+        one.flush()
+        await until(lambda: other.owner.came and one.free)
+        assert sys.getrefcount(held) == users
+        assert len(one._rest) == 0
+        assert not isinstance(one._rest, memoryview), "which keeps all that it is a part of"
 
 
 async def test_a_ping_is_answered_whatever_waits():
