@@ -108,7 +108,7 @@ class Pipe(ByteStream[list[Part]]):
         turns: Turns | None = None,
     ) -> None:
         super().__init__(sock, address, connection)
-        self.owner = owner
+        self.owner: Owner | None = owner
         self.ended: LinkError | None = None
         self.reads = self.taken = 0
         self.lock = threading.RLock()
@@ -153,7 +153,8 @@ class Pipe(ByteStream[list[Part]]):
 
     def hand_over(self, messages: list[list[Part]]) -> None:
         """See ``ByteStream``: to the owner."""
-        self.owner.received(messages)
+        if self.owner is not None:
+            self.owner.received(messages)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -218,7 +219,7 @@ class Pipe(ByteStream[list[Part]]):
             sent = self._write_rest()
         if self._is_open():
             self.taken += sent
-            if not self._rest:
+            if not self._rest and self.owner is not None:
                 self.owner.room()
                 self.flush()
 
@@ -248,8 +249,9 @@ class Pipe(ByteStream[list[Part]]):
         """See ``ByteStream``."""
         self.ended = error
         self._fresh, self._rest = [], b""
-        if not isinstance(error, LinkClosed):
-            self.owner.ended(error)
+        owner, self.owner = self.owner, None  # which has this pipe: a cycle else
+        if owner is not None and not isinstance(error, LinkClosed):
+            owner.ended(error)
 
 
 def _nothing(_forms: deque[bytes]) -> bytes:
