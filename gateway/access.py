@@ -55,14 +55,16 @@ PRESETS: Final = {
 class _Table:
     """The rules of one role and kind: prefix -> verdict, longest prefixes first."""
 
-    __slots__ = ("_lengths", "_verdicts")
+    __slots__ = ("_lengths", "_ruled", "_verdicts")
 
     def __init__(self, default: bool) -> None:
         self._verdicts: dict[bytes, bool] = {b"": default}
+        self._ruled: set[bytes] = set()
         self._lengths: list[int] = [0]
 
     def add(self, verdicts: dict[bytes, bool]) -> None:
         self._verdicts.update(verdicts)
+        self._ruled.update(verdicts)
         self._lengths = sorted({len(prefix) for prefix in self._verdicts}, reverse=True)
 
     def verdict(self, topic: bytes) -> bool:
@@ -73,6 +75,14 @@ class _Table:
                 if found is not None:
                     return found
         return False
+
+    def decisive(self, topic: bytes) -> bytes | None:
+        """The prefix of the rule that decides about ``topic``; None: no rule does, the default counts."""
+        for length in self._lengths:
+            prefix = topic[:length]
+            if length <= len(topic) and prefix in self._ruled:
+                return prefix
+        return None
 
 
 class Access:
@@ -120,6 +130,22 @@ class Access:
         """Names of the roles that may do ``kind`` with ``topic``, so that a refusal can say which one is needed."""
         name = topic if isinstance(topic, bytes) else _encoded(topic)
         return [role for role in ROLE_NAMES if self._verdict(role, kind, name)]
+
+    def explain_denial(self, roles: int, kind: str, topic: bytes) -> str:
+        """Say what denies a user with the role bits ``roles`` to do ``kind`` with ``topic``, of each of its roles.
+
+        >>> Access().explain_denial(2, "subscribe", b"job.end")
+        'no rule lets user subscribe'
+        """
+        said = []
+        for role in _names(roles):
+            prefix = self._tables[role, kind].decisive(topic)
+            if prefix is None:
+                said.append(f"no rule lets {role} {kind}")
+            else:
+                shown = prefix.decode("utf-8", "replace")
+                said.append(f'deny rule: roles = ["{role}"], kinds = ["{kind}"], prefixes = ["{shown}"]')
+        return "; ".join(said) or "it has no role"
 
     def _verdict(self, role: str, kind: str, name: bytes) -> bool:
         if kind == "publish" and is_reserved(name, ROLE_NAMES[role]):

@@ -37,6 +37,7 @@ from gateway.sessions.any_rank_retry import AnyRankRetry
 from gateway.sessions.authorization_filter import AuthorizationFilter
 from gateway.sessions.counters import Counters
 from gateway.sessions.deadlines import Deadlines
+from gateway.sessions.event_traces import EventTraces
 from gateway.sessions.listing import Order
 from gateway.sessions.publishers import Publishers
 from gateway.sessions.refusals import Refusals
@@ -86,8 +87,8 @@ class Hub:
             none. fleet: what is known of other gateways; None: nothing.
 
     Attributes:
-        access, fanout, history, registrations, deadlines, replays, publishers, refusals, reports, counters: what they
-            say. latest: None, where no topics are kept.
+        access, fanout, history, registrations, deadlines, replays, publishers, refusals, reports, event_traces,
+            counters: what they say. latest: None, where no topics are kept.
         sessions: by id. order: the same by age. fronts: by route stack. resting: those of HTTP connections on which no
             call is under way: they count for no limit, for `admission` of the web bounds these connections.
         waiting_bytes: of messages that wait for ``hook``, apart from ``options.budget``, whose half bounds it.
@@ -136,6 +137,7 @@ class Hub:
         self.fronts: dict[bytes, Session | Registrations] = {self.registrations.front: self.registrations}
         self.refusals = Refusals(self)
         self.reports = Reports(self)
+        self.event_traces = EventTraces(self)
         self.cred = Credentials(os.getuid(), Role.OWNER)
         self.accepting = True
         self.started_at = wall()
@@ -287,7 +289,10 @@ class Hub:
         """Events in order, numbered without a hole since the last ``upstream_joined``; the history has them already."""
         if self.latest is not None:
             self.latest.update(messages)
-        self.fanout.publish(messages)
+        if self.event_traces.watchers:
+            self.event_traces.publish(messages)
+        else:
+            self.fanout.publish(messages)
         if self.deadlines.resumptions:
             self.deadlines.arrived(messages)
 
@@ -343,6 +348,11 @@ class Hub:
     def service(self) -> Mapping[str, Handler | tuple[Handler, int]]:
         """The methods of ``gateway`` for callers behind the upstream."""
         return service.handlers(self)
+
+    @property
+    def process_service(self) -> Mapping[str, tuple[Handler, int]]:
+        """The methods of the service that has the name of this process at the upstream; for owners only."""
+        return {"trace": (self.event_traces.follow, int(Role.OWNER))}
 
     @property
     def unreachable(self) -> str:

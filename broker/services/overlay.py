@@ -128,7 +128,8 @@ class Overlay(Service):
         """``{"typemask", "topic_glob", "nodeid"[, "full", "clients", "calls"]}`` -> for each message that passes a link
         of the tree ``{"timestamp", "prefix", "rank", "name", "type", "topic", "payload_size", "payload", "errnum",
         "errstr", "monotonic"[, "dropped"]}``. ``clients``: those of clients, too; their rank is -1, and ``name`` is
-        theirs. ``calls``: with ``"flags", "userid", "matchtag"`` of each message, and errors with their text.
+        theirs. ``calls``: with ``"flags", "userid", "matchtag"`` of each message, of events ``"sequence"``, and errors
+        with their text.
         """
         tracer = Tracer(request)
         tracer.nodeid = request.field("nodeid", int)

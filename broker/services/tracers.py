@@ -19,7 +19,7 @@ from broker.errors import ProtocolError, RpcError
 from broker.services.context import Context, TracedMessage
 from broker.services.streams import Streams
 from broker.serving.request import Request
-from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, RESPONSE, Message
+from broker.wire.message import CONTROL, EVENT, HANDLED, MARK, MARKED, RESPONSE, Message
 from broker.wire.parts import part_data
 from broker.wire.payload import any_text, is_json_object
 
@@ -176,6 +176,8 @@ def record(passed: TracedMessage, topic: str, rank: int, name: str | None, trace
     }
     if tracer.calls:
         told |= {"flags": message.flags, "userid": message.userid, "matchtag": message.aux2}
+        if message.type == EVENT:
+            told["sequence"] = message.sequence
     return told
 
 

@@ -8,6 +8,9 @@ which each receiver's link gets with one call and encodes at most once for all o
 
 A private event is for owners and for the sessions of its sender's userid (RFC 12, "Event Privacy"): these are looked up
 and held against their present principal at each delivery. That is never remembered.
+
+What the rules keep from somebody whose prefix asks for it is counted by topic, for operators: subscribers are not told,
+for that would name the topics. Topics of which nothing is kept from anybody cost one look whether there are others.
 """
 
 # compiled: mypyc
@@ -19,8 +22,9 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from broker.errors import LinkBroken
+from broker.figures import NameStats, StatsTable, name_of
 from broker.identity import Role
-from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefixes
+from broker.wire.audience import PREFIX_MAX_BYTES, TOPICS_MAX, Audiences, Confidants, Prefixes
 from broker.wire.message import PRIVATE
 from broker.wire.parts import part_data
 from gateway.events.run import Run, SendRun
@@ -92,6 +96,8 @@ class Fanout:
     Attributes:
         events: events that came in.
         deliveries: events handed to links: one event for three receivers counts three.
+        withheld: by topic, ids left out: deliveries that the access rules kept from subscribers of a wider prefix
+            (``calls``); private events are not counted.
     """
 
     __slots__ = (
@@ -100,8 +106,10 @@ class Fanout:
         "_prefixes_max",
         "_receivers",
         "_subscribers",
+        "_withheld",
         "deliveries",
         "events",
+        "withheld",
     )
 
     def __init__(self, prefixes_max: int = PREFIXES_MAX) -> None:
@@ -110,8 +118,10 @@ class Fanout:
         self._confidants: Confidants[Receiver] = Confidants()
         self._subscribers: Prefixes[dict[int, dict[Receiver, None]]] = Prefixes()  # by prefix, by roles
         self._matches: Audiences[Receiver] = Audiences()
+        self._withheld: dict[bytes, tuple[NameStats, int]] = {}  # encoded topic, as long as it is in _matches
         self.events = 0
         self.deliveries = 0
+        self.withheld = StatsTable()
 
     # -- subscriptions -------------------------------------------------------------------------
 
@@ -159,6 +169,7 @@ class Fanout:
     def invalidate(self) -> None:
         """Forget who receives what: access rules changed."""
         self._matches.clear()
+        self._withheld = {}
 
     def prefixes(self) -> dict[bytes, int]:
         """Prefix -> number of sessions subscribed to it."""
@@ -167,6 +178,17 @@ class Fanout:
     def listeners(self, topic: bytes) -> set[Subscriber]:
         """Who receives an event of ``topic`` that is not private."""
         return {one.subscriber for alike in self._asking(topic) for one in alike}
+
+    def explain(self, message: Message) -> dict[Subscriber, str]:
+        """Everybody whose prefixes ask for ``message``, and what keeps it away: "rule", "private"; "" where nothing."""
+        topic = bytes(part_data(message.topic_part) or b"")
+        found: dict[Subscriber, str] = {}
+        for alike in self._groups(topic):
+            seen = _sees(alike, topic)
+            for one in alike:
+                private = seen and not may_see(one.subscriber.principal, message)
+                found[one.subscriber] = "private" if private else "" if seen else "rule"
+        return found
 
     def _remove(self, subscriber: Subscriber, prefix: bytes) -> None:
         self._take_out(self._receivers[subscriber], prefix)
@@ -215,6 +237,8 @@ class Fanout:
             else:
                 known = self._matches.found.get(message.topic_part)
                 found = self._match(message.topic_part) if known is None else known
+                if self._withheld:
+                    self._count_withheld(message.topic_part)
             if not found:
                 continue
             if found is not receivers and together:
@@ -239,9 +263,22 @@ class Fanout:
     def _match(self, topic_part: bytes) -> Receivers:
         topic = bytes(part_data(topic_part) or b"")
         found: dict[Receiver, None] = {}
-        for alike in self._asking(topic):
-            found.update(alike)
+        denied: dict[Receiver, None] = {}
+        for alike in self._groups(topic):
+            (found if _sees(alike, topic) else denied).update(alike)
+        if (
+            len(self._withheld) >= TOPICS_MAX
+        ):  # both, or topics that are remembered would no longer be counted
+            self.invalidate()
+        self._withheld.pop(topic_part, None)
+        if denied:
+            self._withheld[topic_part] = (self.withheld.of(name_of(topic)), len(denied))
         return self._matches.keep(topic, topic_part, tuple(found))
+
+    def _count_withheld(self, topic_part: bytes) -> None:
+        entry = self._withheld.get(topic_part)
+        if entry is not None:
+            entry[0].calls += entry[1]
 
     def _allowed(self, message: Message) -> Receivers:
         """Who receives a private event at this moment."""
@@ -254,12 +291,16 @@ class Fanout:
 
     def _asking(self, topic: bytes) -> list[dict[Receiver, None]]:
         """Those who subscribed to a topic and may see it, in groups that may overlap."""
-        return [
-            alike
-            for members in self._subscribers.matching(topic)
-            for alike in members.values()
-            if next(iter(alike)).subscriber.sees_topic(topic)
-        ]
+        return [alike for alike in self._groups(topic) if _sees(alike, topic)]
+
+    def _groups(self, topic: bytes) -> list[dict[Receiver, None]]:
+        """Those who subscribed to a topic, by prefix and roles; who has several prefixes of it is in several."""
+        return [alike for members in self._subscribers.matching(topic) for alike in members.values()]
+
+
+def _sees(alike: dict[Receiver, None], topic: bytes) -> bool:
+    """Whether those of one group, whose roles are the same, may see a topic."""
+    return next(iter(alike)).subscriber.sees_topic(topic)
 
 
 def may_see(principal: Principal, message: Message) -> bool:

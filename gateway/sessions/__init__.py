@@ -23,4 +23,5 @@
 ``counters``             what was done, in numbers
 ``refusals``             who tried what without the right
 ``reports``              the same, told to the broker's journal
+``event_traces``         each event at each subscriber, for owners who look on
 """

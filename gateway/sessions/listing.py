@@ -124,7 +124,11 @@ def stats(hub: Hub) -> dict[str, Any]:
         "services": sorted(hub.registrations.names()),
         "prefixes": len(hub.fanout.prefixes()),
         "counters": hub.counters.plain(),
-        "events": {"received": hub.fanout.events, "delivered": hub.fanout.deliveries},
+        "events": {
+            "received": hub.fanout.events,
+            "delivered": hub.fanout.deliveries,
+            "withheld": withheld(hub),
+        },
         "history": {
             "epoch": history.epoch,
             "last": history.last,
@@ -135,6 +139,11 @@ def stats(hub: Hub) -> dict[str, Any]:
         "queued_bytes": hub.options.budget.used_bytes,
         "choked": upstream.choked,
     }
+
+
+def withheld(hub: Hub) -> dict[str, int]:
+    """Topic, ids left out -> deliveries that the access rules kept from subscribers of a wider prefix."""
+    return {name: stats.calls for name, stats in sorted(hub.fanout.withheld.by_name.items()) if stats.calls}
 
 
 SUMMED: Final = ("sessions", "by_kind", "counters", "events", "queued_bytes")

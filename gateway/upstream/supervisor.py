@@ -263,7 +263,7 @@ class Upstream:
             async with asyncio.timeout(JOIN_S):
                 await self._introduce(trunk)
                 await self._ask(trunk, "event.subscribe", {"topic": ""})
-                await trunk.serve(self.name, {})
+                await trunk.serve(self.name, self._hub.process_service)
                 epoch, sequence = await self._agree(trunk)
                 await self._offer(trunk)
         except TimeoutError:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.closes import MEANINGS
+from gateway.sessions import listing
 from gateway.sessions.counters import PLAIN
 from gateway.web.samples import COUNTER, GAUGE, LEAST, Snapshot
 
@@ -119,6 +120,13 @@ def _events(hub: Hub) -> Snapshot:
             "Events that slow clients missed instead of being ended.",
             hub.counters.events_dropped
             + sum(each.link.outbox.dropped_events for each in hub.sessions.values()),
+        ),
+        _labelled(
+            "events_withheld",
+            COUNTER,
+            "Deliveries that rules kept from subscribers of a wider prefix; ids in topics are *.",
+            "topic",
+            listing.withheld(hub),
         ),
         _plain("queued_bytes", GAUGE, "Bytes that wait for slow clients.", hub.options.budget.used_bytes),
         _plain("history_events", GAUGE, "Events kept for clients that come back.", len(hub.history)),

@@ -230,3 +230,55 @@ def test_topics_of_any_form(topic):
     one = subscribed(fanout, topic.encode()[:PREFIX_MAX_BYTES])
     assert fanout.publish([event(1, topic)]) == 1
     assert one.link.sequences() == [1]
+
+
+def counted(fanout):
+    return {name: stats.calls for name, stats in fanout.withheld.by_name.items() if stats.calls}
+
+
+def test_what_a_deny_keeps_from_a_wide_prefix_is_counted_by_topic():
+    fanout = Fanout()
+    one = subscribed(fanout, b"", b"secret", denied=(b"secret.",))
+    subscribed(fanout, b"", userid=2, denied=(b"secret.",))
+    subscribed(fanout, b"", userid=3)
+    fanout.publish(
+        [event(1, "a"), event(2, "secret.x"), event(3, "secret.12345678.end"), event(4, "secret.x")]
+    )
+    assert counted(fanout) == {"secret.x": 4, "secret.*.end": 2}
+    fanout.forget(one)
+    fanout.publish([event(5, "secret.x")])
+    assert counted(fanout)["secret.x"] == 5
+    assert one.link.sequences() == [1]
+
+
+def test_what_is_withheld_is_counted_anew_when_rights_change():
+    fanout = Fanout()
+    one = subscribed(fanout, b"", denied=(b"secret.",))
+    fanout.publish([event(1, "secret.x")])
+    one.denied = ()
+    fanout.invalidate()
+    fanout.publish([event(2, "secret.x")])
+    assert (counted(fanout), one.link.sequences()) == ({"secret.x": 1}, [2])
+
+
+def test_topics_that_are_withheld_are_bounded(monkeypatch):
+    monkeypatch.setattr("gateway.events.fanout.TOPICS_MAX", 8)
+    fanout = Fanout()
+    subscribed(fanout, b"", denied=(b"secret.",))
+    for n in range(200):
+        fanout.publish([event(2 * n + 1, f"secret.t{n}"), event(2 * n + 2, f"secret.t{n}")])
+    assert sum(counted(fanout).values()) == 400
+    assert counted(fanout)["other"] > 200
+    assert len(counted(fanout)) == 65
+    assert len(fanout._withheld) <= 8
+
+
+def test_why_somebody_does_not_get_an_event():
+    fanout = Fanout()
+    denied = subscribed(fanout, b"", denied=(b"secret.",))
+    mine = subscribed(fanout, b"secret", b"", userid=7)
+    other = subscribed(fanout, b"", userid=8)
+    subscribed(fanout, b"b")
+    said = fanout.explain(event(1, "secret.x", private=True, userid=7))
+    assert said == {denied: "rule", mine: "", other: "private"}
+    assert fanout.explain(event(2, "a")) == {denied: "", mine: "", other: ""}

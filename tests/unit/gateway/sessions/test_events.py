@@ -3,6 +3,9 @@
 import asyncio
 import errno
 
+import pytest
+
+from broker.errors import ProtocolError, RpcError
 from broker.identity import NOBODY
 from broker.wire import message as wire
 from gateway.access import Access
@@ -185,3 +188,77 @@ def test_other_rules_take_subscriptions_away_and_say_so():
             assert web.topics == ["news.a"]
 
     run(script, rules=[NEWS])
+
+
+class Request:
+    """What asks for a trace."""
+
+    def __init__(self, payload=b""):
+        self.payload = payload
+
+
+async def watching(desk, payload=b""):
+    trace = desk.hub.event_traces.follow(Request(payload))
+    assert await anext(trace) == {}
+    return trace
+
+
+def outcomes(record):
+    return {row["userid"]: (row["outcome"], row["why"]) for row in record["subscribers"]}
+
+
+def test_a_trace_says_what_becomes_of_an_event_at_each_subscriber():
+    async def script(desk):
+        async with desk.direct() as far:
+            web, owner, idle = desk.client(), desk.owner(), desk.client(principal("eve", 1003))
+            await web.rpc("event.subscribe", {"topic": "news."})
+            await owner.rpc("event.subscribe", {"topic": ""})
+            trace = await watching(desk, b'{"topics":["news."]}\0')
+            await published(desk, far, "other", "news.secret.a", "news.b")
+            kept, seen = await anext(trace), await anext(trace)
+            rule_said = 'deny rule: roles = ["user"], kinds = ["subscribe"], prefixes = ["news.secret."]'
+            assert outcomes(kept)[1001] == ("withheld", rule_said)
+            assert [row["outcome"] for row in kept["subscribers"]] == ["withheld", "delivered"]
+            assert {said for said, _why in outcomes(seen).values()} == {"delivered"}
+            assert (kept["topic"], kept["sequence"] + 1) == ("news.secret.a", seen["sequence"])
+            assert (kept["unsubscribed"], kept["more"], idle.topics) == (1, 0, [])
+            await published(desk, far, "news.c", private=True)
+            assert outcomes(await anext(trace))[1001] == (
+                "withheld",
+                "private: for owners and its sender's userid",
+            )
+            assert web.topics == ["news.b"]
+            await trace.aclose()
+            assert not desk.hub.event_traces.watchers
+            stats = await owner.rpc("gateway.stats")
+            assert stats["events"]["withheld"] == {"news.secret.a": 1}
+
+    run(script, rules=[NEWS, SECRET])
+
+
+def test_a_trace_that_is_not_read_misses_records_and_says_how_many(monkeypatch):
+    async def script(desk):
+        async with desk.direct() as far:
+            trace = await watching(desk)
+            await published(desk, far, "a", "b", "c", "d")
+            assert [(await anext(trace))["topic"] for _ in range(2)] == ["a", "b"]
+            await published(desk, far, "e")
+            told = await anext(trace)
+            assert (told["topic"], told["dropped"], told["subscribers"]) == ("e", 2, [])
+            await trace.aclose()
+
+    monkeypatch.setattr("gateway.sessions.event_traces.WAITING_MAX", 2)
+    run(script, rules=[NEWS])
+
+
+def test_traces_are_bounded_and_topics_are_texts(monkeypatch):
+    async def script(desk):
+        trace = await watching(desk)
+        with pytest.raises(RpcError):
+            await watching(desk)
+        with pytest.raises(ProtocolError):
+            await watching(desk, b'{"topics":"news."}\0')
+        await trace.aclose()
+
+    monkeypatch.setattr("gateway.sessions.event_traces.WATCHERS_MAX", 1)
+    run(script)

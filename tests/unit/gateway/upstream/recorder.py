@@ -13,6 +13,7 @@ class Recorder:
     def __init__(self, history_msgs=1000):
         self.history = History(history_msgs, 1 << 20)
         self.service = {}
+        self.process_service = {}
         self.provides = set()
         self.told = []
         self.answers = []
