@@ -16,6 +16,7 @@
     diagnosis      the steps that ``doctor`` tries; ``greeting`` a parent's version, ``reach`` where we listen
     probing        what ``health`` asks brokers, gateways and wings
     tracedcalls    calls from what brokers tell of messages, for ``trace``
+    tracedevents   the same of events and their subscribers
     callrates      how calls fare, for ``stats --services``
     hops           where the time of a ``ping --trace`` goes
     settings_text  the settings as text

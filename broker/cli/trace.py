@@ -1,4 +1,5 @@
-"""``headgate trace``: calls as they pass the brokers where they enter: who, where, how long, how they ended.
+"""``headgate trace``: calls as they pass the brokers where they enter: who, where, how long, how they ended; with
+``--events`` events, at every broker and at every subscriber of a gateway.
 
 Every broker is asked to tell of what passes its clients' links (``overlay.trace`` with ``clients`` and ``calls``),
 so that a call is seen once, at the broker its caller is connected to, and timed by that broker's clock alone::
@@ -15,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Final, Self
+from glob import escape
+from typing import Annotated, Any, Final, Generic, Self, TypeVar
 
 import typer
 
@@ -27,10 +29,11 @@ from broker.cli.exits import UsageError
 from broker.cli.screen import Screen, compact
 from broker.cli.session import Session
 from broker.cli.tracedcalls import OPEN_MAX, TracedCall, TracedCalls, glob_of
+from broker.cli.tracedevents import TracedEvents
 from broker.cli.tree import SILENT_S
 from broker.client import Handle
 from broker.errors import Overrun, RpcError
-from broker.wire.message import NODEID_ANY, REQUEST, RESPONSE
+from broker.wire.message import EVENT, NODEID_ANY, REQUEST, RESPONSE
 
 EXAMPLES = (
     "headgate trace                        calls of everybody at all brokers, but those of built-in services",
@@ -38,13 +41,153 @@ EXAMPLES = (
     "headgate trace --errors --count 1     until one fails",
     "headgate trace --slower 100 --rank 2  those that take longer than 100 ms, entered at rank 2",
     "headgate trace --json attr.get | jq .ms",
+    "headgate trace --events job.          where events go whose topic begins so: hop by hop, subscriber by subscriber",
 )
 RETRY_S: Final = 1.0
 """Between two attempts to have a broker tell of its calls that cannot be reached."""
 
 
-class CallTrace:
-    """The traces of some brokers, told into one queue, for the time of a block.
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Generic[T]):
+    """Who is asked to tell.
+
+    Attributes:
+        name: for people. topic, asked, nodeid: the request of the stream.
+        ping: what is answered once it looks on; "": an empty record says so.
+        take: makes of a record what there is to print. lost: what it told before ends here.
+    """
+
+    name: str
+    topic: str
+    asked: Mapping[str, Any]
+    nodeid: int
+    ping: str
+    take: Callable[[dict[str, Any]], Sequence[T]]
+    lost: Callable[[], None]
+
+
+class Traces(Generic[T]):
+    """The traces of brokers and gateways, told into one queue, for the time of a block.
+
+    Args:
+        handle: asks them. sources: whom. note: is told what is missing.
+    """
+
+    def __init__(self, handle: Handle, sources: Sequence[Source[T]], note: Callable[[str], None]) -> None:
+        self._handle = handle
+        self._note = note
+        self._sources = sources
+        self._told: asyncio.Queue[T | Exception] = asyncio.Queue(OPEN_MAX)
+        self._silent: dict[str, str] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waited_for = {source.name for source in sources}
+        self._all_look_on = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._follow(source), name=f"trace of {source.name}") for source in self._sources
+        ]
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def begun(self) -> int:
+        """Wait until all look on, or are known not to; returns how many do."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SILENT_S):
+                await self._all_look_on.wait()
+        for name in self._waited_for:
+            self._say(name, "does not answer")
+        return len(self._sources) - len(self._silent)
+
+    def _heard_of(self, name: str) -> None:
+        self._waited_for.discard(name)
+        if not self._waited_for:
+            self._all_look_on.set()
+
+    async def next(self) -> T:
+        """What is to be printed next.
+
+        Raises:
+            RpcError: one of them refuses. LinkError: the link has ended.
+        """
+        told = await self._told.get()
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    async def _follow(self, source: Source[T]) -> None:
+        while True:
+            try:
+                await self._read(source)
+            except Overrun:
+                self._say(source.name, "says more than can be printed: some was missed")
+            except Exception as error:  # whoever waits for more has to hear of it
+                if not (isinstance(error, RpcError) and error.errno == errno.EHOSTUNREACH):
+                    await self._told.put(error)
+                    return
+                self._say(source.name, "cannot be reached")
+            finally:
+                self._heard_of(source.name)
+            source.lost()
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self, source: Source[T]) -> None:
+        async with self._handle.stream(source.topic, source.asked, nodeid=source.nodeid) as stream:
+            if source.ping:  # answered behind the request of the trace
+                await self._handle.rpc(source.ping, {}, nodeid=source.nodeid)
+                self._looks_on(source.name)
+            async for response in stream:
+                told = response.json()
+                if not told:
+                    self._looks_on(source.name)
+                    continue
+                if told.get("dropped"):
+                    self._note(f"{source.name} missed {told['dropped']} messages: too many pass")
+                for each in source.take(told):
+                    await self._told.put(each)
+
+    def _looks_on(self, name: str) -> None:
+        self._heard_of(name)
+        self._silent.pop(name, None)
+
+    def _say(self, name: str, what: str) -> None:
+        if self._silent.get(name) != what:
+            self._silent[name] = what
+            self._note(f"{name} {what}")
+
+
+def of_brokers(
+    ranks: Sequence[int],
+    asked: Mapping[str, Any],
+    take: Callable[[int, dict[str, Any]], Sequence[T]],
+    lost: Callable[[int], None],
+) -> list[Source[T]]:
+    """The brokers at ``ranks``, each of which is asked for what passes its links."""
+    asked = {"nodeid": -1, "clients": True, "calls": True, **asked}
+    return [
+        Source(
+            f"rank {rank}",
+            "overlay.trace",
+            asked,
+            rank,
+            "overlay.ping",
+            partial(take, rank),
+            partial(lost, rank),
+        )
+        for rank in ranks
+    ]
+
+
+class CallTrace(Traces[TracedCall]):
+    """The calls that enter at some brokers.
 
     Args:
         handle: asks them. ranks: whom. topics, own: see ``TracedCalls``. full: with payloads.
@@ -63,93 +206,14 @@ class CallTrace:
         full: bool,
         note: Callable[[str], None],
     ) -> None:
-        self._handle = handle
-        self._note = note
-        self._ranks = ranks
-        self._wanted = {
-            "typemask": REQUEST | RESPONSE,
-            "topic_glob": topics[0] if len(topics) == 1 else "*",
-            "nodeid": -1,
-            "clients": True,
-            "calls": True,
-            "full": full,
-        }
-        self._told: asyncio.Queue[TracedCall | Exception] = asyncio.Queue(OPEN_MAX)
-        self._silent: dict[int, str] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._waited_for = set(ranks)
-        self._all_look_on = asyncio.Event()
         self.seen = TracedCalls(topics, own)
+        glob = topics[0] if len(topics) == 1 else "*"
+        asked = {"typemask": REQUEST | RESPONSE, "topic_glob": glob, "full": full}
+        super().__init__(handle, of_brokers(ranks, asked, self._take, self.seen.lost), note)
 
-    async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._follow(rank), name=f"trace of {rank}") for rank in self._ranks]
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def begun(self) -> int:
-        """Wait until every broker looks on, or is known not to; returns how many do."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SILENT_S):
-                await self._all_look_on.wait()
-        for rank in self._waited_for:
-            self._say(rank, "does not answer")
-        return len(self._ranks) - len(self._silent)
-
-    def _heard_of(self, rank: int) -> None:
-        self._waited_for.discard(rank)
-        if not self._waited_for:
-            self._all_look_on.set()
-
-    async def next(self) -> TracedCall:
-        """The next call that ends.
-
-        Raises:
-            RpcError: a broker refuses. LinkError: the link has ended.
-        """
-        told = await self._told.get()
-        if isinstance(told, Exception):
-            raise told
-        return told
-
-    async def _follow(self, rank: int) -> None:
-        while True:
-            try:
-                await self._read(rank)
-            except Overrun:
-                self._say(rank, "says more than can be printed: some calls were missed")
-            except Exception as error:  # whoever waits for calls has to hear of it
-                if not (isinstance(error, RpcError) and error.errno == errno.EHOSTUNREACH):
-                    await self._told.put(error)
-                    return
-                self._say(rank, "cannot be reached")
-            finally:
-                self._heard_of(rank)
-            self.seen.lost(rank)
-            await asyncio.sleep(RETRY_S)
-
-    async def _read(self, rank: int) -> None:
-        async with self._handle.stream("overlay.trace", self._wanted, nodeid=rank) as stream:
-            await self._handle.rpc(
-                "overlay.ping", {}, nodeid=rank
-            )  # answered behind the request of the trace
-            self._heard_of(rank)
-            self._silent.pop(rank, None)
-            async for response in stream:
-                told = response.json()
-                if told.get("dropped"):
-                    self._note(f"rank {rank} missed {told['dropped']} messages: too many pass")
-                if told["name"] is not None and (call := self.seen.take(rank, told)) is not None:
-                    await self._told.put(call)
-
-    def _say(self, rank: int, what: str) -> None:
-        if self._silent.get(rank) != what:
-            self._silent[rank] = what
-            self._note(f"rank {rank} {what}")
+    def _take(self, rank: int, told: dict[str, Any]) -> Sequence[TracedCall]:
+        call = None if told["name"] is None else self.seen.take(rank, told)
+        return [] if call is None else [call]
 
 
 async def builtin_services(handle: Handle) -> frozenset[str]:
@@ -211,12 +275,58 @@ async def watch(trace: CallTrace, screen: Screen, shown: TraceFilter) -> None:
             screen.note("trace", trace.seen.summary())
 
 
+async def watch_events(
+    handle: Handle, screen: Screen, ranks: Sequence[int], prefixes: Sequence[str], count: int
+) -> None:
+    """Print what brokers and gateways do with events, until as many lines were printed as are wanted."""
+    seen = TracedEvents(tuple(prefixes) or ("",))
+    glob = f"{escape(prefixes[0])}*" if len(prefixes) == 1 else "*"
+    asked = {"typemask": EVENT, "topic_glob": glob}
+    gateways = await gateway_processes(handle)
+    sources = of_brokers(ranks, asked, seen.take, lambda _rank: None)
+    sources += [
+        Source(
+            name, f"{name}.trace", {"topics": list(prefixes)}, rank, "", seen.take_subscribers, lambda: None
+        )
+        for name, rank in gateways
+    ]
+    note = partial(screen.note, "trace")
+    traces = Traces(handle, sources, note)
+    async with traces:
+        note(f"{await traces.begun()} brokers and gateways look on, {len(gateways)} of them gateways")
+        try:
+            left = count
+            while left or not count:
+                hop = await traces.next()
+                screen.record(hop.value(), hop.text(), "red" if hop.lost else "")
+                left -= 1
+        finally:
+            note(seen.summary())
+
+
+async def gateway_processes(handle: Handle) -> list[tuple[str, int]]:
+    """The names of the processes of gateways, and where each is; none, where rank 0 does not know."""
+    try:
+        services = (await handle.rpc("service.providers", nodeid=0)).json()["services"]
+    except RpcError as error:
+        if error.errno not in (errno.ENOSYS, errno.EHOSTUNREACH):
+            raise
+        return []
+    return [
+        (name, rank)
+        for name, ranks in sorted(services.items())
+        if name.startswith("gateway-")
+        for rank in ranks
+    ]
+
+
 def trace(
     topic: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC]...",
-            help="A service, a method, or a pattern like 'calc.a*'; none: all but the broker's own services.",
+            help="A service, a method, or a pattern like 'calc.a*'; none: all but the broker's own services. "
+            "With --events the beginnings of topics.",
         ),
     ] = None,
     rank: Annotated[
@@ -235,6 +345,10 @@ def trace(
     payload: Annotated[
         bool, typer.Option("--payload", "-p", help="With what they ask, if it is JSON.")
     ] = False,
+    events: Annotated[
+        bool,
+        typer.Option("--events", "-E", help="Events instead: hop by hop, delivered or withheld, and why."),
+    ] = False,
     count: Annotated[int, typer.Option("--count", "-c", min=0, help="Leave after this many; 0: never.")] = 0,
     uri: options.Uri = None,
     as_json: options.AsJson = False,
@@ -243,17 +357,25 @@ def trace(
 
     Brokers look on for as long as this runs, and only then. What is more than a broker can send is counted.
     For the owner.
+
+    With --events: each broker that an event passes, and at each gateway every subscriber: delivered, withheld by a rule
+    or because it is private, dropped because its client reads too slowly.
     """
+    if events and (errors or slower or payload):
+        raise UsageError("--errors, --slower and --payload are about calls, not --events")
     session = Session(uri, as_json, options.ANSWER_S)
     shown = TraceFilter(errors, slower, payload, count)
     topics = [glob_of(each) for each in topic or []]
 
     async def work(handle: Handle) -> None:
-        own = await builtin_services(handle)
         size = await handle.size()
         if rank is not None and rank >= size:
             raise UsageError(f"--rank: saw {rank}, expected a rank from 0 to {size - 1}")
         ranks = range(size) if rank is None else [rank]
+        if events:
+            await watch_events(handle, session.screen, ranks, topic or [], count)
+            return
+        own = await builtin_services(handle)
         note = partial(session.screen.note, "trace")
         await watch(CallTrace(handle, ranks, topics, own, payload, note), session.screen, shown)
 

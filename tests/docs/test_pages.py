@@ -83,3 +83,10 @@ def test_the_page_of_the_built_in_services_has_every_method_and_who_may_call_it(
 
 def test_the_example_of_the_hook():
     assert doctest.testmod(pages).failed == 0
+
+
+def test_counters_that_the_page_of_lost_things_names_are_there():
+    there = re.findall(r"^\| `(headgate_\w+)` \|", (ROOT / "deploy/OPERATIONS.md").read_text(), re.MULTILINE)
+    named = set(re.findall(r"`(headgate_\w+)`", (ROOT / "docs/guides/why.md").read_text()))
+    assert len(named) > 10
+    assert named <= set(there)
