@@ -49,7 +49,8 @@ async def pair(kind="curve", family=socket.AF_UNIX, turns=None):
     for sock, connection in zip(socks, ends, strict=True):
         sock.setblocking(False)
         connection.limit(4 * CAP, CAP)
-        pipes.append(Pipe(sock, connection, "tcp://peer", Owner(), turns))
+        pipes.append(Pipe(sock, connection, "tcp://peer", owner := Owner(), turns))
+        pipes[-1].told = owner  # a pipe that has ended has none
         pipes[-1].resume()
     try:
         yield pipes
@@ -76,9 +77,9 @@ async def test_messages_go_both_ways_in_order(kind):
             assert one.add((b"", b"%d" % number))
         one.flush()
         send(other, bytes(CAP))
-        await until(lambda: len(other.owner.came) == 100 and one.owner.came)
-        assert other.owner.came == [[b"", b"%d" % number] for number in range(100)]
-        assert one.owner.came == [[bytes(CAP)]]
+        await until(lambda: len(other.told.came) == 100 and one.told.came)
+        assert other.told.came == [[b"", b"%d" % number] for number in range(100)]
+        assert one.told.came == [[bytes(CAP)]]
         assert one.taken > 0
         assert other.reads >= 1
 
@@ -88,8 +89,8 @@ async def test_one_read_is_a_part_of_what_a_greedy_peer_sends():
         for _ in range(1000):
             assert one.add((bytes(100),))
         one.flush()
-        await until(lambda: len(other.owner.came) == 1000)
-        assert max(other.owner.batches) <= READ_BYTES // 100
+        await until(lambda: len(other.told.came) == 1000)
+        assert max(other.told.batches) <= READ_BYTES // 100
 
 
 async def test_those_who_send_without_end_take_turns_and_who_sends_little_does_not_wait():
@@ -101,36 +102,36 @@ async def test_those_who_send_without_end_take_turns_and_who_sends_little_does_n
             for _ in range(1000):
                 assert sender.add((bytes(100),))
             sender.flush()
-        await until(lambda: all(other.owner.came for _, other in greedy))
+        await until(lambda: all(other.told.came for _, other in greedy))
 
         def read():
-            return [len(other.owner.came) for _, other in greedy]
+            return [len(other.told.came) for _, other in greedy]
 
         before, heard = sum(read()), []
-        small.owner.on_message = lambda parts: heard.append(read())  # then, and not when we look
+        small.told.on_message = lambda parts: heard.append(read())  # then, and not when we look
         send(one, b"please")
         await until(lambda: heard)
         (counts,) = heard
         assert sum(counts) - before < 10 * 20
         assert max(counts) - min(counts) <= 2 * SHARE_BYTES // 100
-        await until(lambda: all(len(other.owner.came) == 1000 for _, other in greedy))
+        await until(lambda: all(len(other.told.came) == 1000 for _, other in greedy))
         greedy[0][0].close()
-        await until(lambda: greedy[0][1].owner.ends)
+        await until(lambda: greedy[0][1].told.ends)
 
 
 async def test_who_is_paused_in_its_turn_is_not_read():
     turns = Turns(asyncio.get_running_loop())
     async with pair("null", turns=turns) as (one, other):
-        other.owner.on_message = lambda parts: other.pause()
+        other.told.on_message = lambda parts: other.pause()
         for _ in range(1000):
             assert one.add((bytes(100),))
         one.flush()
-        await until(lambda: other.owner.came)
+        await until(lambda: other.told.came)
         await asyncio.sleep(0.02)
-        assert len(other.owner.batches) == 1
-        other.owner.on_message = lambda parts: None
+        assert len(other.told.batches) == 1
+        other.told.on_message = lambda parts: None
         other.resume()
-        await until(lambda: len(other.owner.came) == 1000)
+        await until(lambda: len(other.told.came) == 1000)
 
 
 async def test_who_does_not_read_leaves_no_room_and_room_is_told():
@@ -140,10 +141,10 @@ async def test_who_does_not_read_leaves_no_room_and_room_is_told():
         while one.add((bytes(50_000),)):
             count += 1
         assert not one.free
-        assert one.owner.rooms == 0
+        assert one.told.rooms == 0
         one.flush()
         other.resume()
-        await until(lambda: len(other.owner.came) == count and one.owner.rooms)
+        await until(lambda: len(other.told.came) == count and one.told.rooms)
         assert one.free
 
 
@@ -153,8 +154,8 @@ async def test_a_large_part_leaves_whole_and_nothing_is_made_behind_it():
         assert one.add((b"", bytes(CAP)))
         assert not one.add((b"behind",))
         one.flush()
-        await until(lambda: other.owner.came and one.free)
-        assert other.owner.came == [[b"", bytes(CAP)]]
+        await until(lambda: other.told.came and one.free)
+        assert other.told.came == [[b"", bytes(CAP)]]
 
 
 async def test_nothing_is_held_of_what_has_left():
@@ -163,7 +164,7 @@ async def test_nothing_is_held_of_what_has_left():
         users = sys.getrefcount(held)
         assert one.add((b"", memoryview(held)))
         one.flush()
-        await until(lambda: other.owner.came and one.free)
+        await until(lambda: other.told.came and one.free)
         assert sys.getrefcount(held) == users
         assert len(one._rest) == 0
         assert not isinstance(one._rest, memoryview), "which keeps all that it is a part of"
@@ -175,8 +176,8 @@ async def test_a_ping_is_answered_whatever_waits():
         before = one.reads
         one.ping()
         await until(lambda: one.reads > before)
-        assert other.owner.came == [[b"in front"]]
-        assert one.owner.came == []
+        assert other.told.came == [[b"in front"]]
+        assert one.told.came == []
 
 
 async def test_another_thread_writes_while_the_loop_is_blocked():
@@ -192,8 +193,8 @@ async def test_another_thread_writes_while_the_loop_is_blocked():
         thread.start()
         thread.join()
         send(one, b"last")
-        await until(lambda: len(other.owner.came) == 3)
-        assert other.owner.came == [[b"first"], [b"beat"], [b"last"]]
+        await until(lambda: len(other.told.came) == 3)
+        assert other.told.came == [[b"first"], [b"beat"], [b"last"]]
 
 
 @pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
@@ -204,10 +205,10 @@ async def test_what_was_added_follows_a_close_and_then_the_end_is_seen(family):
         one.close()
         one.close()
         assert not one.add((b"too late",))
-        await until(lambda: other.owner.ends)
-        assert [parts[0] for parts in other.owner.came] == [b"0", b"1", b"2"]
-        assert isinstance(other.owner.ends[0], LinkEnded)
-        assert one.owner.ends == []
+        await until(lambda: other.told.ends)
+        assert [parts[0] for parts in other.told.came] == [b"0", b"1", b"2"]
+        assert isinstance(other.told.ends[0], LinkEnded)
+        assert one.told.ends == []
         await all_left(PATIENCE_S)
 
 
@@ -220,9 +221,9 @@ async def test_what_the_peer_sent_before_it_left_is_heard_though_writing_fails()
         await until(lambda: one.lost is not None)
         assert not one.add((b"nor this",))
         one.resume()
-        await until(lambda: one.owner.ends)
-        assert one.owner.came == [[b"a last word"]]
-        assert one.owner.ends == [one.lost]
+        await until(lambda: one.told.ends)
+        assert one.told.came == [[b"a last word"]]
+        assert one.told.ends == [one.lost]
 
 
 @pytest.mark.parametrize(
@@ -239,10 +240,10 @@ async def test_too_much_costs_the_sender_its_connection(parts, why):
         send(one, b"before")
         one.add(parts)
         one.flush()
-        await until(lambda: other.owner.ends)
-        assert other.owner.came == [[b"before"]]
-        assert isinstance(other.owner.ends[0], LinkBroken)
-        assert why in str(other.owner.ends[0])
+        await until(lambda: other.told.ends)
+        assert other.told.came == [[b"before"]]
+        assert isinstance(other.told.ends[0], LinkBroken)
+        assert why in str(other.told.ends[0])
 
 
 async def test_a_message_that_breaks_its_receiver_costs_this_connection_alone(caplog):
@@ -250,10 +251,10 @@ async def test_a_message_that_breaks_its_receiver_costs_this_connection_alone(ca
         raise ValueError("broken")
 
     async with pair() as (one, other):
-        other.owner.on_message = broken
+        other.told.on_message = broken
         send(one, b"poison")
-        await until(lambda: other.owner.ends)
-        await until(lambda: one.owner.ends)
+        await until(lambda: other.told.ends)
+        await until(lambda: one.told.ends)
     assert "broke their receiver" in caplog.text
 
 
@@ -277,7 +278,7 @@ async def test_who_fails_in_its_turn_costs_nobody_else_theirs(caplog):
         def fails(_error):
             raise MemoryError
 
-        other.owner.ended = fails
+        other.told.ended = fails
         for _ in range(40):
             assert one.add([bytes(900)])
         one.flush()
@@ -285,5 +286,5 @@ async def test_who_fails_in_its_turn_costs_nobody_else_theirs(caplog):
         for _ in range(40):
             assert third.add([bytes(900)])
         third.flush()
-        await until(lambda: len(fourth.owner.came) == 40)
+        await until(lambda: len(fourth.told.came) == 40)
     assert "reading failed" in caplog.text
