@@ -74,7 +74,7 @@ def test_a_broker_of_the_list_that_is_away_may_still_come(live):
     async def work(client):
         with pytest.raises(LinkBroken, match="not connected within"):
             await client.wait_connected(0.2)
-        with pytest.raises(JobTimeout, match=r"no broker has confirmed that it has it: tcp://127\.0\.0\.1"):
+        with pytest.raises(JobTimeout, match=r"no broker has confirmed that it has it: .*tcp://127\.0\.0\.1"):
             await client.run("filesharing", "list_files", timeout_s=0.3)
 
     brokers = [live.endpoint, "tcp://127.0.0.1:1"]
