@@ -12,6 +12,7 @@ from broker.cli import settings_text
 from broker.errors import ConfigError
 from broker.settings import ListenEntry, Settings, check, load, loads, sample
 from broker.settings.schema import default_rundir
+from broker.settings.showing import secrets, shown
 from tests.tables import for_each
 from tests.unit.configuration import KEY, OTHER_KEY, host, refusal
 
@@ -264,3 +265,15 @@ def test_rundir_follows_the_environment(monkeypatch):
     assert default_rundir() == "/run/user/7/headgate"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert re.fullmatch(r"/tmp/headgate-\d+", default_rundir())
+
+
+def test_a_public_key_that_looks_like_a_login_is_no_secret():
+    key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+    settings = loads(
+        f'[tree]\ncurve_cert = "c"\n[[hosts]]\nrank = 0\naddress = "tcp://a:1"\npublic_key = "{key}"\n'
+    )
+    assert [*secrets(settings)] == []
+    assert shown(settings)["hosts"][0]["public_key"] == key
+    assert shown(key, "public_key") == key
+    assert shown("user:password@host", "upstream_key") == "***"
+    assert shown(key, "address") == "***"
