@@ -80,8 +80,9 @@ class NfpSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[nfp]`: a broker of NFP."""
 
     endpoint: Text = "tcp://127.0.0.1:5555"
-    """Where workers and clients connect: `tcp://HOST:PORT` (port `*`: any) or `ipc://PATH`. A name other than
-    `localhost` listens on all interfaces. Default: the port of deployed NorFab, on this machine only."""
+    """Where workers and clients connect: `tcp://HOST:PORT` (port `*`: any) or `ipc://PATH`. A number or the name of an
+    interface listens there alone, any other name but `localhost` on all interfaces. Default: the port of deployed
+    NorFab, on this machine only."""
 
     worker_endpoint: Text | None = None
     """A second address, for workers and what they ask for themselves; `endpoint` then takes requests only. Default

@@ -121,7 +121,8 @@ class OsloSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Name of this node, unlike those of all others. Default: this machine's host name."""
 
     host: str = "127.0.0.1"
-    """Address that the ports are bound to; `*`, `0.0.0.0`, `::` or a name is all of them, "" opens none. Default: this
+    """Address that the ports are bound to; `*`, `0.0.0.0`, `::` or a name is all of them, that of an interface
+    its own, "" opens none. Default: this
     machine only, since plaintext goes no further."""
 
     advertise: Text | None = None

@@ -12,7 +12,8 @@ Headgate broker: every setting, with its default. As it stands this file starts 
   headgate broker --config broker.toml  starts this machine's broker
 
 A line that begins with "#name =" is a setting at its default, or an example where it says so; remove the "#" to change
-it, and that of the section above it. All hosts of a tree may share one file. Unknown keys are errors."""
+it, and that of the section above it. A section in double brackets may stand there again, for a further one. All hosts
+of a tree may share one file. Unknown keys are errors."""
 
 _KEY: Final = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 

@@ -124,9 +124,9 @@ class TreeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Allow plaintext tree links off loopback. Default false: whoever reaches such a port owns the tree."""
 
     options: dict[str, Any] = field(default_factory=dict)
-    """What the transport of the hosts' addresses is to know, for transports that other packages bring: its package
-    says which keys there are. `{rank}` and `{hostname}` in a text are filled in as in `curve_cert`, and files are taken
-    from the directory of this one. Default none: the built-in transports take none."""
+    """What the transport of the hosts' addresses is to know, such as `cert` and `ca` of `tls://`; the package of
+    another one says which keys there are. `{rank}` and `{hostname}` in a text are filled in as in `curve_cert`, and
+    files are taken from the directory of this one. Default none: `tcp` and `ipc` take none."""
 
     batch: bool = True
     """Put many messages into one ZeroMQ message between Headgate brokers that both offer it. Default true:
@@ -140,8 +140,8 @@ class HostEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rank this entry is about."""
 
     address: Text
-    """Where its children dial it: `tcp://HOST:PORT`, `ipc://PATH`, or an address of any other transport that can join
-    brokers. A name is resolved at each connect."""
+    """Where its children dial it: `tcp://HOST:PORT`, `ipc://PATH`, `tls://HOST:PORT`, or an address of any other
+    transport that can join brokers. A name is resolved at each connect."""
 
     bind: Text | None = None
     """Where it listens, if that is not its address. Default: its address, with a name its port on all interfaces: what
@@ -149,9 +149,9 @@ class HostEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `tcp://eth0:PORT`, listens there alone."""
 
     public_key: Text | None = None
-    """The key that its handshake proves. With `tree.curve_cert` that is its CURVE public key, 40 characters of Z85;
-    needed then, and with each other transport that proves keys. Ranks may share a key, as deployed Flux does; the key
-    then proves only that the peer is one of them."""
+    """The key that its handshake proves. With `tree.curve_cert` that is its CURVE public key, 40 characters of Z85, and
+    with `tls://` a name of its certificate; needed with each transport that proves keys. Ranks may share a key, as
+    deployed Flux does; the key then proves only that the peer is one of them."""
 
     next_key: Text | None = None
     """The public key it is about to change to: until that has become `public_key`, both are taken for this
@@ -168,8 +168,8 @@ class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """`[[listen]]`: one more place where clients connect."""
 
     uri: Text
-    """`local://PATH`, `ipc://PATH`, `tcp://HOST:PORT` or a scheme that another package registers. A name other than
-    `localhost` listens on all interfaces."""
+    """`local://PATH`, `ipc://PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT` or a scheme that another package registers. A
+    number or the name of an interface listens there alone, any other name but `localhost` on all interfaces."""
 
     dialect: Literal["flux1", "cmb1", "cmb1rev"] = "flux1"
     """How peers encode messages: RFC 3 (`flux1`), the first CMB1, or its revision. Default flux1. Bytes
@@ -185,15 +185,15 @@ class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     could be read and forged."""
 
     options: dict[str, Any] = field(default_factory=dict)
-    """What the transport of `uri` is to know, for transports that other packages bring: as `tree.options`."""
+    """What the transport of `uri` is to know: as `tree.options`, with `{rank}` and `{hostname}` as they stand."""
 
 
 class ClientEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[clients]]`: a key that may connect as a client, and as whom."""
 
     public_key: Text
-    """The key that the client's handshake proves, its CURVE public key (40 characters of Z85) or what another transport
-    calls a key; one principal per key."""
+    """The key that the client's handshake proves, its CURVE public key (40 characters of Z85), a name of its
+    certificate (`tls://`) or what another transport calls a key; one principal per key."""
 
     userid: Userid
     """The userid its messages are stamped with."""
@@ -249,7 +249,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[listen]]`: further listeners. Default none: the local socket only."""
 
     clients: tuple[ClientEntry, ...] = ()
-    """`[[clients]]`: CURVE keys of clients. Default none: no client gets in by CURVE."""
+    """`[[clients]]`: keys of clients. Default none: no client gets in by a key."""
 
     access: AccessSection = field(default_factory=AccessSection)
     """`[access]`: RFC 12 policy."""

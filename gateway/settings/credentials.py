@@ -105,7 +105,8 @@ class OidcEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The claim that holds the groups. Default `groups`. It may be a path, like `realm_access.roles`."""
 
     groups: tuple[OidcGroup, ...] = ()
-    """`[[oidc.groups]]`: what groups give. A user that `users` names is who it is there instead."""
+    """`[[oidc.groups]]`: what groups give. A user that `users` names is who it is there instead. Default none: no
+    group gives a role."""
 
     roles: tuple[RoleName, ...] = ()
     """Roles of everybody whom the provider lets in. Default none: who is in no group of `groups` and not in `users`

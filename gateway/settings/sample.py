@@ -14,7 +14,8 @@ broker of this user.
   headgate token add NAME --config gateway.toml makes a bearer token for a user of [[users]]
 
 A line that begins with "#name =" is a setting at its default, or an example where it says so; remove the "#" to change
-it, and that of the section above it. Unknown keys are errors. Files are taken from this directory.
+it, and that of the section above it. A section in double brackets may stand there again, for a further one. Unknown
+keys are errors. Files are taken from this directory.
 SIGHUP and the method gateway.reload read [[users]], [[rules]], access.allow_owner and allow_admin, certificates, tokens
 and keys again, and ask again what open sessions may; the rest is read at start."""
 

@@ -33,8 +33,9 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`[gateway]`: this process and its upstream."""
 
     upstream: Text | None = None
-    """The broker behind the gateway, ours or a real flux-core: `local:///PATH`, or `tcp://HOST:PORT` of one of ours
-    that knows our key as an owner's. Default: `$HEADGATE_URI`, `$FLUX_URI`, or the local socket of this user."""
+    """The broker behind the gateway, ours or a real flux-core: `local:///PATH`, or `tcp://HOST:PORT` or
+    `tls://HOST:PORT` of one of ours that knows our key as an owner's. Default: `$HEADGATE_URI`, `$FLUX_URI`, or the
+    local socket of this user."""
 
     upstream_cert: Text | None = None
     """CURVE certificate (`headgate keygen`) to show to an upstream over `tcp://` or `ipc://`; read again at each
@@ -45,8 +46,8 @@ class GatewaySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     which is read again likewise. Default: `$HEADGATE_SERVER_KEY`. Needed with `upstream_cert`."""
 
     upstream_options: dict[str, Any] = field(default_factory=dict)
-    """What the transport of `upstream` is to know, where it is one that another package brings: its package says which
-    keys there are. Default: `$HEADGATE_OPTIONS` (`KEY=VALUE ...`)."""
+    """What the transport of `upstream` is to know, such as `cert` and `ca` of `tls://`; the package of another one says
+    which keys there are. Default: `$HEADGATE_OPTIONS` (`KEY=VALUE ...`)."""
 
     statedir: Text = field(default_factory=default_statedir)
     """Directory (0700) for the token file, the cookie key and the store that worker processes share. Default:
@@ -130,8 +131,8 @@ class ListenEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """`[[listen]]`: one place where web clients connect."""
 
     url: Text = "http://127.0.0.1:8280"
-    """`http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; port 0 takes a free one. A name other than `localhost`
-    listens on all interfaces. Default loopback."""
+    """`http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`; port 0 takes a free one. A number or the name of an
+    interface listens there alone, any other name but `localhost` on all interfaces. Default loopback."""
 
     cert: Text | None = None
     """PEM file of the certificate chain; needed with https. Reloaded on SIGHUP and by `gateway.reload`."""
@@ -228,8 +229,8 @@ class HistorySection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     warehouse: SecretPlace | None = None
-    """Directory that `headgate pipeline` writes its tables into, or the URL of one in a store (`s3://bucket/warehouse`).
-    Default none: there is no history."""
+    """Directory that `headgate pipeline` writes its tables into, or the URL of one in a store
+    (`s3://bucket/warehouse`). Default none: there is no history."""
 
     roles: tuple[RoleName, ...] = ("owner", "admin")
     """Roles that may read it. Default owner and admin: it names users, topics and sizes of everybody. Empty: nobody."""

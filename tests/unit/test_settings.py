@@ -1,6 +1,7 @@
 """The configuration: defaults, types, files, and errors that name the line."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,8 @@ def test_public_names_exist():
 def test_sample_is_made_of_the_schema():
     """`headgate config sample broker > deploy/broker.toml` makes it."""
     made = list(settings_text.sample(Settings))
+    heads = [line for line, following in pairwise(made) if following.startswith("#[")]
+    assert not [line for line in heads if line.endswith(" Default")], "a section without its default"
     assert SAMPLE.read_text() == "\n".join(made).rstrip() + "\n"
     assert not [line for line in made if line.endswith("= null")], "a field without an example"
 

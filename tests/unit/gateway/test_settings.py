@@ -1,6 +1,7 @@
 """The gateway's configuration: defaults, rules between fields, ``--set``, the sample file."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -347,6 +348,8 @@ def test_places_that_stay_on_this_machine(url, loopback):
 def test_sample_is_made_of_the_schema():
     """`headgate config sample gateway > deploy/gateway.toml` makes it."""
     made = list(settings_text.sample(GatewaySettings))
+    heads = [line for line, following in pairwise(made) if following.startswith("#[")]
+    assert not [line for line in heads if line.endswith(" Default")], "a section without its default"
     assert SAMPLE.read_text() == "\n".join(made).rstrip() + "\n"
     assert not [line for line in made if line.endswith("= null")], "a field without an example"
 
