@@ -59,7 +59,13 @@ def samples(
             | counters.ended,  # each from 0 on: a rate needs to see where it begins
         ),
         _labelled("dropped", COUNTER, "Messages dropped.", "reason", counters.dropped),
-        _labelled("sessions", GAUGE, "Open sessions.", "kind", Counter(each.kind for each in sessions)),
+        _labelled(
+            "sessions",
+            GAUGE,
+            "Open sessions; over HTTP one for each kept connection and user.",
+            "kind",
+            Counter(each.kind for each in sessions),
+        ),
         *_connections(admission),
         _plain(
             "calls_in_flight",

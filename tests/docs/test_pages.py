@@ -90,3 +90,14 @@ def test_counters_that_the_page_of_lost_things_names_are_there():
     named = set(re.findall(r"`(headgate_\w+)`", (ROOT / "docs/guides/why.md").read_text()))
     assert len(named) > 10
     assert named <= set(there)
+
+
+def test_lines_of_the_log_that_the_page_of_lost_things_names_are_the_programs():
+    sources = [path.read_text() for room in ("broker", "gateway") for path in (ROOT / room).rglob("*.py")]
+    joined = re.sub(
+        r'"\s*\n?\s*f?"', "", "\n".join(sources)
+    )  # texts that stand in several pieces put together
+    said = re.findall(r"\blog\b[^:;|`]*: ((?:`[^`]+`(?:, )?)+)", (ROOT / "docs/guides/why.md").read_text())
+    lines = {line for each in said for line in re.findall(r"`([^`]+)`", each)}
+    assert len(lines) > 12
+    assert [line for line in sorted(lines) if line not in joined] == []
