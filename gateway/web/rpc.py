@@ -97,21 +97,23 @@ async def ask(request: web.Request, message: Message, timeout_s: float | None) -
     try:
         return await _answer_to(link, message, timeout_s)
     finally:
-        _leave(request, link)
+        _leave(request, link, is_over=link.has_answer)
 
 
 async def _notify(request: web.Request, message: Message, timeout_s: float | None) -> web.Response:
     """Send what has no answer; what the gateway itself refuses is told."""
     link = exchange_of(request)
+    is_sent = False
     try:
         async with asyncio.timeout(timeout_s):
             refused = await link.put(message)
+        is_sent = True
         if refused.done():
             _checked(link, refused.result())
     except TimeoutError:
         raise _late(message, timeout_s) from None
     finally:
-        _leave(request, link)
+        _leave(request, link, is_over=is_sent)  # other services know its sender, too
     return web.Response(status=202)
 
 
@@ -139,10 +141,12 @@ def exchange_of(request: web.Request) -> ExchangeLink:
     return link
 
 
-def _leave(request: web.Request, link: ExchangeLink) -> None:
-    """Let the session of a call that was answered rest; another one ends, and the service hears of it."""
+def _leave(request: web.Request, link: ExchangeLink, *, is_over: bool) -> None:
+    """Let the session rest whose call is over: answered, or sent where no answer comes. Another one ends, and the
+    service hears of it.
+    """
     connection = request.protocol
-    if not (link.has_answer and isinstance(connection, Connection) and connection.exchange is link):
+    if not (is_over and isinstance(connection, Connection) and connection.exchange is link):
         link.close("the exchange is over")
     elif link.session is not None:
         request.app[FRONT].hub.rest(link.session)

@@ -190,6 +190,24 @@ async def test_calls_in_a_pipeline_are_answered_in_order(rundir, live):
         assert stage.hub.counters.opened["http"] == 1
 
 
+async def test_each_service_hears_of_the_caller_that_it_knows(rundir, live):
+    """What a service keeps for a caller it keeps until it is told: so is the next one, and calls go on."""
+    async with staged(rundir, live) as stage, connect(f"inproc://{rundir}") as handle:
+        left = []
+        async with handle.service("shed") as shed:
+            shed.add("sender", lambda request: {"sender": repr(request.sender)}, allow=EVERYBODY)
+            shed.add("disconnect", lambda request: left.append(repr(request.sender)), allow=EVERYBODY)
+            door = await stage.door()
+            assert (await door.call("lab.sender"))[0] == 200
+            mine = json.loads((await door.call("shed.sender"))[1])["sender"]
+            for topic in ("lab.cancel", "lab.disconnect", "shed.disconnect"):
+                assert (await door.call(topic))[0] == 202
+            assert json.loads((await door.call("shed.sender"))[1])["sender"] == mine
+            assert left == [mine]
+            assert stage.hub.counters.opened["http"] == 1
+            assert len(stage.hub.resting) == 1
+
+
 async def test_another_user_over_the_same_connection_has_another_session(rundir, live):
     async with staged(rundir, live) as stage:
         door = await stage.door()
