@@ -99,7 +99,8 @@ class Endpoint:
             request.headers.getall("Sec-WebSocket-Extensions", [])
         )
         policy = self._policy(request, codec)
-        if len(self.hub.sessions) >= self.hub.settings.limits.connections:
+        hub = self.hub
+        if len(hub.sessions) - len(hub.resting) >= hub.settings.limits.connections:
             raise Refusal(503, "too many connections (limits.connections)")
         principal: Principal | None = None
         refused: Denied | None = None

@@ -232,6 +232,18 @@ async def test_sessions_that_rest_count_for_no_limit(rundir, open_live):
         assert (await doors[1].call())[0] == 200
 
 
+async def test_sessions_that_rest_keep_no_websocket_out(rundir, open_live):
+    live = await open_live("[limits]\nconnections = 2\nconnections_per_user = 2\n")
+    async with staged(rundir, live) as stage:
+        for _ in range(2):
+            assert (await (await stage.door()).call())[0] == 200
+        async with (
+            aiohttp.ClientSession(headers=live.bearer("bob")) as client,
+            client.ws_connect(f"{live.url}/v1/ws", protocols=["flux.v1.json"]) as web,
+        ):
+            assert (await web.receive_json())["type"] == "welcome"
+
+
 # ---------------------------------------------------------------- what changes between two calls
 
 

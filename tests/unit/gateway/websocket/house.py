@@ -104,6 +104,7 @@ class HubStub:
         self.settings = GatewaySettings(limits=limits, gateway=GatewaySection(deflate=deflates))
         self.options = Options(flusher=Flusher(), budget=Budget(limits.budget_bytes))
         self.sessions = {}
+        self.resting = set()
         self.opened: list[SessionStub] = []
         self.refusal: Denied | None = None
         self.changed = asyncio.Event()
