@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from glob import escape
 from typing import Annotated, Any, Final, Generic, Self, TypeVar
@@ -45,6 +45,13 @@ EXAMPLES = (
 )
 RETRY_S: Final = 1.0
 """Between two attempts to have a broker tell of its calls that cannot be reached."""
+_UNREACHABLE: Final = {errno.EHOSTUNREACH: "cannot be reached"}
+_NO_GATEWAY: Final = {
+    **_UNREACHABLE,
+    errno.ECANCELED: "leaves",
+    errno.ENOSYS: "is not there, or knows of no traces",
+}
+"""Gateways come and go while others are looked at: as soon as one begins to leave, and once it has."""
 
 
 T = TypeVar("T")
@@ -58,6 +65,7 @@ class Source(Generic[T]):
         name: for people. topic, asked, nodeid: the request of the stream.
         ping: what is answered once it looks on; "": an empty record says so.
         take: makes of a record what there is to print. lost: what it told before ends here.
+        absent: errno -> what is told of one that may come back; any other ends the trace.
     """
 
     name: str
@@ -67,6 +75,7 @@ class Source(Generic[T]):
     ping: str
     take: Callable[[dict[str, Any]], Sequence[T]]
     lost: Callable[[], None]
+    absent: Mapping[int, str] = field(default_factory=lambda: _UNREACHABLE)
 
 
 class Traces(Generic[T]):
@@ -130,10 +139,10 @@ class Traces(Generic[T]):
             except Overrun:
                 self._say(source.name, "says more than can be printed: some was missed")
             except Exception as error:  # whoever waits for more has to hear of it
-                if not (isinstance(error, RpcError) and error.errno == errno.EHOSTUNREACH):
+                if not (isinstance(error, RpcError) and error.errno in source.absent):
                     await self._told.put(error)
                     return
-                self._say(source.name, "cannot be reached")
+                self._say(source.name, source.absent[error.errno])
             finally:
                 self._heard_of(source.name)
             source.lost()
@@ -286,7 +295,14 @@ async def watch_events(
     sources = of_brokers(ranks, asked, seen.take, lambda _rank: None)
     sources += [
         Source(
-            name, f"{name}.trace", {"topics": list(prefixes)}, rank, "", seen.take_subscribers, lambda: None
+            name,
+            f"{name}.trace",
+            {"topics": list(prefixes)},
+            rank,
+            "",
+            seen.take_subscribers,
+            lambda: None,
+            _NO_GATEWAY,
         )
         for name, rank in gateways
     ]
