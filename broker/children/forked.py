@@ -150,8 +150,9 @@ def _become(who: str, work: Work, pipe: int, parent: int) -> NoReturn:
     except BaseException as error:
         print_error(f"{who}: {type(error).__name__}: {error}")
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # nobody reads it: else this would go on as the parent does
+                stream.flush()
         os._exit(code)  # its parent's own exit handlers are not its to run
 
 

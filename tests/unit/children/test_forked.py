@@ -76,6 +76,22 @@ first.send_signal(signal.SIGKILL)
         time.sleep(0.01)
 
 
+def test_one_whose_words_nobody_reads_ends_all_the_same():
+    """And does not go on with what its parent has to do, such as ending the other children."""
+    code = """
+def prints(ready):
+    end, broken = os.pipe()
+    os.close(end)
+    sys.stdout = open(broken, "w")
+    print("a word")
+    return 3
+child = Forked("a", prints)
+child.reap(0)
+print(child.code)
+"""
+    assert told(code) == (["3"], "")
+
+
 def alive(pid):
     """Whether a process runs; one that waits to be reaped does not."""
     try:
