@@ -101,7 +101,11 @@ async def _identify(request: web.Request, front: AppContext) -> None:
     connection = request.protocol if isinstance(request.protocol, Connection) else None
     head = (request.method, *(each for each in request.raw_headers if each[0].lower() not in OF_BODY))
     caller = None if connection is None else connection.caller
-    if caller is None or caller.head != head or not identity.holds(caller.principal, caller.epoch):
+    try:
+        known = caller is not None and caller.head == head and identity.holds(caller.principal, caller.epoch)
+    except Denied:
+        known = False  # the whole check says why, and has it logged
+    if caller is None or not known:
         epoch = identity.epoch
         principal = await identity.authenticate_request(request)
         if principal is None:

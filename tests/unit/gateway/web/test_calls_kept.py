@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 import broker
 from broker.client import connect
+from gateway.closes import BUSY
 from gateway.identity.store import Store
 from gateway.identity.tokens import TokenFile, token_path
+from gateway.principal import Denied
 from tests.unit.gateway.web.site import EVERYBODY, methods
 
 ROOT = f"{Path(broker.__file__).parent.parent}/"
@@ -358,6 +360,20 @@ async def test_a_gateway_that_leaves_waits_for_no_session_that_rests(rundir, liv
         assert (await other.answer())[0] == 200
         assert not stage.hub.sessions
         assert (await door.call())[0] == 503
+
+
+async def test_a_store_that_cannot_be_read_is_told_and_logged(rundir, live, monkeypatch, caplog):
+    def away(*_query):
+        raise Denied("the store is away", public="come back later", status=503, close=BUSY)
+
+    async with staged(rundir, live) as stage:
+        door = await stage.door()
+        assert (await door.call())[0] == 200
+        with monkeypatch.context() as changed:
+            changed.setattr(live.gateway.identity._store, "reading", away)
+            assert (await door.call())[0] == 503
+        assert [each.getMessage() for each in caplog.records if "the store is away" in each.getMessage()]
+        assert (await door.call())[0] == 200
 
 
 async def reloaded(live, **changes):
