@@ -25,6 +25,8 @@ from broker.signals import take
 
 HURRY_S: Final = 3.0
 """How long it may take to leave at once, before a child is killed."""
+APART_S: Final = 0.1
+"""Between two signals to a child at least: of one that still waits for the child the kernel makes no second."""
 _AGAIN: Final = frozenset((signal.SIGINT, signal.SIGTERM))
 _READY: Final = b"r"
 _DEFAULT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
@@ -126,7 +128,7 @@ def until_ended(
 
 def end(children: Sequence[Forked], seconds: float, meanwhile: Callable[[], object] = lambda: None) -> None:
     """Have all leave: they have ``seconds``, are told to leave at once, and killed at last; see ``until_ended``."""
-    for patience_s in (seconds, HURRY_S):
+    for patience_s in (max(seconds, APART_S), HURRY_S):
         for child in children:
             child.send_signal(signal.SIGTERM)
         until_ended(children, patience_s, meanwhile)

@@ -99,3 +99,22 @@ def alive(pid):
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_who_is_to_leave_at_once_hears_both_signals():
+    code = """
+from broker.children.forked import end
+def slow(ready):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    ready()
+    for _ in range(2):
+        while signal.SIGTERM not in signal.sigpending():
+            time.sleep(0.02)
+        signal.sigwait({signal.SIGTERM})
+    return 7
+child = Forked("a", slow)
+print(until_ready([child], 20))
+end([child], 0.0)
+print(child.why)
+"""
+    assert told(code)[0] == ["True", "ended with code 7"]
