@@ -309,7 +309,11 @@ async def watch_events(
     note = partial(screen.note, "trace")
     traces = Traces(handle, sources, note)
     async with traces:
-        note(f"{await traces.begun()} brokers and gateways look on, {len(gateways)} of them gateways")
+        many, all_of_them = await traces.begun(), len(sources)
+        if many == all_of_them:
+            note(f"{many - len(gateways)} broker(s) and {len(gateways)} gateway process(es) look on")
+        else:
+            note(f"{many} of {all_of_them} brokers and gateway processes look on")
         try:
             left = count
             while left or not count:

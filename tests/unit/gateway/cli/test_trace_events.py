@@ -33,7 +33,7 @@ async def test_a_gateway_that_leaves_ends_no_trace(rundir, live, monkeypatch):
     ):
         watching = group.create_task(watch_events(handle, screen, [0], ["news."], 0))
         await screen.until(lambda: screen.notes)
-        assert screen.notes == ["2 brokers and gateways look on, 1 of them gateways"]
+        assert screen.notes == ["1 broker(s) and 1 gateway process(es) look on"]
         await handle.publish("news.a")
         await screen.until(lambda: any(hop["outcome"] == "nobody" for hop in screen.hops))
         await live.gateway.stop()
