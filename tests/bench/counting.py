@@ -22,7 +22,7 @@ CODE = """
 import signal, sys
 from broker.cli.main import main
 from broker.node import assembly, broker
-from broker.routing.call_stats import UNCOUNTED
+from broker.routing.port import UNCOUNTED
 
 class Uncounted(dict):
     def get(self, name, default=None):
@@ -30,8 +30,8 @@ class Uncounted(dict):
 
 begin = assembly.Node.__init__
 
-def switched(node, settings):
-    begin(node, settings)
+def switched(node, *args, **options):
+    begin(node, *args, **options)
     table = node.broker.router.call_stats._table
     ways = [(table.by_name, broker.monotonic_ns), (Uncounted(), int)]
 

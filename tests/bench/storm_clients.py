@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from urllib.parse import urlsplit
 
+from broker.backoff import Backoff
 from broker.client.reconnecting import Reconnect
 
 AT_ONCE = 128
@@ -34,6 +35,7 @@ PREFIX = "bench."
 READ_BYTES = 16384
 TEXT, CLOSE, PING, PONG = 0x81, 0x88, 0x89, 0x8A
 PAUSES = Reconnect()
+"""Those of the Python client and of ``client.js``."""
 
 
 def frame(first: int, data: bytes) -> bytes:
@@ -48,7 +50,7 @@ class Client:
     def __init__(self, crowd: Crowd, number: int) -> None:
         self._crowd = crowd
         self._source = f"127.0.{1 + number // ADDRESSES}.{1 + number % ADDRESSES}"
-        self._attempt = 0
+        self._backoff = Backoff(PAUSES.min_s, PAUSES.max_s)
         self._live = False
         self._position: dict[str, object] | None = None
         self._socket: socket.socket | None = None
@@ -110,7 +112,8 @@ class Client:
             resume = {"type": "resume", **self._position, "subscriptions": [PREFIX]}
             sock.send(frame(TEXT, json.dumps(resume).encode()))
         elif first == TEXT and data.startswith(b'{"type":"resumed"'):
-            self._attempt, self._live = 0, True
+            self._live = True
+            self._backoff.reset()
             self._crowd.came()
 
     def _give_up(self, sock: socket.socket) -> None:
@@ -125,8 +128,7 @@ class Client:
             self._live = False
             self._crowd.lost()
         self._crowd.attempts += 1
-        self._crowd.later(PAUSES.pause_s(self._attempt), self.connect)
-        self._attempt += 1
+        self._crowd.later(self._backoff.after(), self.connect)
 
 
 class Crowd:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,12 +17,23 @@ from tests.proof.layout import Call, Party, beside
 from tests.proof.parties.party import Load, Place, run
 
 HELLO_S = 5.0
+UNCONFIRMED_MS = 20_000
+"""TCP_USER_TIMEOUT, as our own clients have it. Behind a partition TCP sends again after pauses that double: the end
+of a connection would be noticed later than anybody waits here."""
 END_ERRNO = 61
 LOST = (OSError, aiohttp.ClientError, asyncio.CancelledError)
 
 
 def main(party: Party, place: Place) -> int:
     return run(lambda: Http(party, place))
+
+
+def _socket(address: Any) -> socket.socket:
+    """A socket for ``address`` (as of getaddrinfo) that is lost where what it sent stays unconfirmed."""
+    family, kind, protocol, *_ = address
+    sock = socket.socket(family, kind, protocol)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNCONFIRMED_MS)
+    return sock
 
 
 class Http(Load):
@@ -36,7 +48,10 @@ class Http(Load):
         headers = {"Authorization": f"Bearer {self.place.token}"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=HELLO_S)
         async with aiohttp.ClientSession(
-            self.place.uri, headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(ssl=context)
+            self.place.uri,
+            headers=headers,
+            timeout=timeout,
+            connector=aiohttp.TCPConnector(ssl=context, socket_factory=_socket),
         ) as http:
             work = [self._series(http), self._listen(http)]
             loop = asyncio.get_running_loop()
