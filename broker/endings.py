@@ -12,7 +12,6 @@ from typing import Final
 from broker import supervision
 from broker.backoff import Backoff
 from broker.errors import ConfigError, HeadgateError, NotReady, print_error
-from broker.signals import take
 
 log = logging.getLogger("headgate")
 
@@ -110,6 +109,8 @@ def _extended(seconds: float) -> str:
 
 
 def _wait(seconds: float) -> bool:
+    from broker.signals import take  # with ctypes, half a MiB: only a process that waits needs it
+
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _LEAVE)
     try:
         return take(_LEAVE, seconds) is None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from typing import Final
@@ -71,6 +70,8 @@ def install(extra: str) -> str:
     extra asks for, whether or not an index has Headgate; the environment of pipx has no pip that is on the path, and in
     one that is not activated ``pip`` would be the pip of another.
     """
+    import shutil  # with three compressors behind it, which who lacks nothing does not need
+
     if os.path.isfile(os.path.join(_ROOT, "pyproject.toml")):
         return f"pip install '{'.' if os.path.samefile(_ROOT, os.curdir) else _ROOT}[{extra}]'"
     own = os.path.join(sys.prefix, "bin", "pip")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import textwrap
 from typing import Final
 
@@ -16,7 +16,13 @@ _BELOW: Final = " " * 6
 
 def width() -> int:
     """Of a page that is printed now."""
-    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+    # As shutil.get_terminal_size, which would bring three compressors into every broker: argparse makes a formatter,
+    # and asks for its width, with each option that is added.
+    try:
+        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
+    except (ValueError, OSError):  # no number; no terminal, or no standard output at all
+        columns = WIDTH
+    return min(WIDTH, columns)
 
 
 def fit(text: str, columns: int) -> str:
