@@ -20,7 +20,7 @@
 ``nearby``         which ranks have a service, and which of them is next
 ``subscriptions``  events by prefix                   (RFC 3, "Event Message Type")
 ``service``        methods that others call           (RFC 6), by what ``broker.serving`` has in common
-``service_link``   a service over a link of its own, made again whenever it ends
+``bridge``         a wing as a service, over a link that is made again whenever it ends
 ``registered``     the services of a handle, and their names over another link
 ``received``       what came in: Response, Event
 ``limits``         how much a Handle may hold

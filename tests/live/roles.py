@@ -30,7 +30,7 @@ WINGS = {
             "services.list", "workers.list",
         ),
         USERS_OR_ADMINS,
-    ),
+    ) | {"calls": ADMIN},
     "oslo": {"send": USERS_OR_ADMINS, "topics.list": USERS_OR_ADMINS, "status": ADMIN, "calls": ADMIN},
 }  # fmt: skip
 GATEWAY = {

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.nfp.service.handlers import Handlers as NfpHandlers
+from broker.client.bridge import OTHERWISE
+from broker.nfp.service import FluxService
 from broker.oslo.service.config import FluxBridgeConfig
 from broker.oslo.service.handlers import Handlers as OsloHandlers
 from broker.services.dispatch import BuiltIn
@@ -54,10 +55,12 @@ def test_every_method_of_the_product_stands_in_the_table():
     assert {word: method.allow for word, method in common.items()} == with_owner(COMMON)
     everybody = USER | ADMIN | OWNER
     nobody = SimpleNamespace()
-    nfp = NfpHandlers(nobody, nobody, nobody).table()
-    assert dict.fromkeys(nfp, everybody & ~OWNER) == WINGS["nfp"]
+    nfp = FluxService(SimpleNamespace(event_bus=SimpleNamespace(epoch="")), "").table()
     oslo = OsloHandlers(FluxBridgeConfig(client=nobody), nobody, dict).table()
-    assert {word: allow & ~OWNER for word, (_, allow) in oslo.items()} == WINGS["oslo"]
+    for wing, methods in (("nfp", nfp), ("oslo", oslo)):
+        assert methods[OTHERWISE][1] == everybody
+        named = {word: int(allow) & ~OWNER for word, (_, allow) in methods.items() if word != OTHERWISE}
+        assert named == WINGS[wing]
     web = {word: mask & ~OWNER for word, (_, mask) in gateway_service.METHODS.items()}
     assert web == GATEWAY
 

@@ -236,6 +236,10 @@ class Job:
         """Hand the chunks of the stream to ``take`` as they come; ``stream`` gets none then."""
         self._on_chunk = take
 
+    def note(self, event: Event, size: int = 0) -> None:
+        """Give readers an event that no packet has brought; ``size``: bytes that it carries."""
+        self._buffer.put(event, size)
+
     # -- from the tracker ----------------------------------------------------------------------------
 
     def received(self, packet: Packet) -> None:

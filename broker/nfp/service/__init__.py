@@ -2,11 +2,10 @@
 
 ::
 
-    flux_service  FluxService: the link to the Flux broker, made again when it is lost; the service ``nfp`` on it
+    flux_service  FluxService: the service ``nfp`` on the Flux broker, one handler for each kind of request
     payloads      what a request asks for, and what it is answered (no input or output)
-    handlers      one handler for each kind of request
-    callers       who asks: a peer of the NFP broker for each, packets to whoever waits for the job
-    job_stream    one job as one request sees it: records as they come, the end, bounded
+    callers       who asks: a peer of the NFP broker for each, with the jobs that its requests follow (client.job)
+    job_records   one job as one request with STREAMING is told it
     publisher     job events published on the Flux broker, private to owners and to whose job it is
 
 Topics, payloads JSON objects; who calls is what the broker stamped (``principal.of_flux``)::

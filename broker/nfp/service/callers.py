@@ -1,4 +1,4 @@
-"""Who asks: a peer of the NFP broker for each caller, and its packets to whoever follows the job.
+"""Who asks: a peer of the NFP broker for each caller, which looks after the jobs that its requests follow.
 
 All sessions of a userid with the same standing are one caller, so that a job belongs to the person and not to a
 connection; who shares a userid with others is another one with each request. A caller nobody waits for is forgotten
@@ -7,78 +7,139 @@ when ``IDLE_MAX`` others came after it.
 
 from __future__ import annotations
 
+import errno
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from broker.errors import HeadgateError
+from broker.nfp.client.errors import JobCancelled
+from broker.nfp.client.events import Event
+from broker.nfp.client.job import Job, JobOwner, Submission
+from broker.nfp.client.limits import Limits
 from broker.nfp.frames import Packet
-from broker.nfp.names import Command, Sender
+from broker.nfp.names import ASKED_BY_MMI, Code, Command, Sender
+from broker.nfp.opening import read_any, read_object
+from broker.nfp.outcome import Failure, error_text
 from broker.nfp.principal import Principal
 from broker.nfp.server.broker import NfpBroker
-from broker.nfp.service.job_stream import JobStream
 from broker.nfp.targets import ALL, Target
 
 FEATURES: Final = frozenset({"push"})
 IDLE_MAX: Final = 256
 """Callers kept although nobody of them waits: a dashboard's user comes back every few seconds."""
+LIMITS: Final = Limits(events_msgs=1024, events_bytes=4 << 20)
+"""What one request keeps for its reader; older events make room, and the reader is told how many."""
 
 
-class Caller:
+class Caller(JobOwner):
     """One caller.
 
     Attributes:
         principal: who it is.
         name: its identity at the NFP broker. peer: how it is connected there.
-        streams: by uuid.
-        bodies: what was submitted under each of these: service, target, body.
+        jobs: by uuid, one for each request that follows it.
     """
+
+    limits = LIMITS
 
     def __init__(self, broker: NfpBroker, principal: Principal, number: int) -> None:
         self.principal = principal
-        self.streams: dict[str, list[JobStream]] = {}
-        self.bodies: dict[str, tuple[str, Target, bytes]] = {}
+        self.jobs: dict[str, list[Job]] = {}
+        self._expected: dict[Job, int] = {}
         self.name = f"flux:{principal.userid}:{principal.standing}{f':{number}' if number else ''}"
         self.peer = broker.local_peer(principal, self.name, self._received, FEATURES)
         self.peer.on_lost = self._lost
 
-    def send(
-        self, command: Command, stream: JobStream, target: Target, body: bytes = b"", service: str = ""
-    ) -> None:
-        """A request about the stream's job."""
+    @contextmanager
+    def following(
+        self, uuid: str, service: str, task: str, target: Target, body: bytes = b""
+    ) -> Iterator[Job]:
+        """The job as one request sees it, in the block; ``body`` b"": somebody else submitted it."""
+        job = Job(Submission(uuid, service, task, target, body, math.inf, math.inf), self)
+        job.divert_stream(lambda chunk: job.note(Event("stream", body=chunk), len(chunk)))
+        mine = self.jobs.setdefault(uuid, [])
+        mine.append(job)
+        try:
+            yield job
+        finally:
+            mine.remove(job)
+            self._expected.pop(job, None)
+            if not mine:
+                del self.jobs[uuid]
+
+    def expect(self, job: Job, results: int) -> None:
+        """The request waits for so many results and no more: there are no others yet, or ``job`` is over."""
+        self._expected[job] = results
+        self.progressed(job)
+
+    def delete(self, job: Job) -> None:
+        """Have the broker end ``job``."""
+        self.send(job, Command.DELETE, target=ALL)
+
+    # -- JobOwner ---------------------------------------------------------------------------------
+
+    def send(self, job: Job, command: Command, body: bytes = b"", target: Target | None = None) -> bool:
+        """See ``JobOwner.send``."""
         packet = Packet(
             Sender.CLIENT,
             command,
-            service=service or stream.service,
-            target=target,
-            uuid=stream.uuid,
+            service=job.service,
+            target=target or job.target,
+            uuid=job.uuid,
             body=body,
         )
         self.peer.submit(packet)
+        return self.peer.alive
 
-    def cancel(self, stream: JobStream) -> None:
-        """DELETE its job."""
-        self.send(Command.DELETE, stream, ALL)
+    def progressed(self, job: Job) -> None:
+        """See ``JobOwner.progressed``."""
+        settled = len(job.outcome.results) + len(job.outcome.failures)
+        if settled >= self._expected.get(job, math.inf):
+            job.finish(None)
 
-    @contextmanager
-    def receiving(self, stream: JobStream) -> Iterator[JobStream]:
-        """What comes for its job goes to ``stream`` in the block, too."""
-        mine = self.streams.setdefault(stream.uuid, [])
-        mine.append(stream)
-        try:
-            yield stream
-        finally:
-            mine.remove(stream)
-            if not mine:
-                self.streams.pop(stream.uuid, None)
-                self.bodies.pop(stream.uuid, None)
+    async def cancel(self, job: Job) -> bool:
+        """See ``Job.cancel``; it waits for the answer."""
+        self.delete(job)
+        await job.wait()
+        return isinstance(job.error, JobCancelled)
+
+    def abandon(self, job: Job, error: Exception | None = None) -> None:
+        """See ``Job.give_up``; it is not told to the broker."""
+        job.finish(error or JobCancelled(f"job {job.uuid} was cancelled", job.uuid))
+
+    def ended(self, job: Job) -> None:
+        """See ``JobOwner.ended``."""
+
+    # -- from the broker --------------------------------------------------------------------------
 
     def _received(self, packet: Packet) -> None:
-        for stream in list(self.streams.get(packet.uuid, ())):
-            stream.received(packet)
+        for job in list(self.jobs.get(packet.uuid, ())):
+            if job.service in ASKED_BY_MMI:
+                _take_answer(job, packet)
+                continue
+            fresh = not job.outcome.acknowledged
+            job.received(packet)
+            if fresh and packet.status == Code.ACCEPTED and not job.workers:
+                job.note(
+                    Event("dispatched", body={})
+                )  # nobody was chosen yet, but the caller has to know the uuid
 
     def _lost(self, why: str) -> None:
-        for stream in [each for mine in self.streams.values() for each in mine]:
-            stream.failed(f"the NFP broker has left: {why}")
+        for job in [each for mine in self.jobs.values() for each in mine]:
+            job.give_up(HeadgateError(f"the NFP broker has left: {why}", errno.EIO))
+
+
+def _take_answer(job: Job, packet: Packet) -> None:
+    """A service of the broker's own: its first answer is the result, whatever it looks like."""
+    if packet.command not in (Command.RESPONSE, Command.MMI) or job.done:
+        return
+    if packet.status == Code.OK:
+        job.outcome.results[""] = read_any(packet.data)
+    else:
+        job.outcome.error = Failure(packet.status, error_text(packet.status, read_object(packet.data)))
+    job.finish(None)
 
 
 class Callers:
@@ -88,9 +149,6 @@ class Callers:
         self._broker = broker
         self._callers: dict[tuple[Principal, int], Caller] = {}
         self._strangers = 0
-
-    def __len__(self) -> int:
-        return len(self._callers)
 
     def caller(self, principal: Principal) -> Caller:
         """The one of ``principal``."""
@@ -105,7 +163,7 @@ class Callers:
         return known
 
     def _trim(self) -> None:
-        idle = [who for who, caller in self._callers.items() if not caller.streams]
+        idle = [who for who, caller in self._callers.items() if not caller.jobs]
         for who in idle[: max(0, len(idle) - IDLE_MAX)]:
             self._callers.pop(who).peer.close()
 

@@ -1,32 +1,71 @@
-"""The service ``nfp`` on a Flux broker, and job events through its link.
+"""The service ``nfp`` on a Flux broker: one handler for each kind of request, and job events through its link.
 
-Concurrency: one event loop, that of the NFP broker. Jobs do not depend on the link: while it is gone they go on, and
-callers find them again by uuid.
+Each handler runs as a task of the service until it has answered. Concurrency: one event loop, that of the NFP broker.
+Jobs do not depend on the link: while it is gone they go on, and callers find them again by uuid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import asyncio
+import errno
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, TypeVar
+from uuid import uuid4
 
-from broker.client import Handle, Limits, Service
-from broker.client.service_link import ServiceLink
-from broker.identity import Role
+import msgspec
+
+from broker.client import Request
+from broker.client.bridge import EVERYBODY, OTHERWISE, TRUSTED, Bridge, Methods
+from broker.errors import HeadgateError, RpcError
+from broker.nfp import bodies
+from broker.nfp.client.events import Event
+from broker.nfp.client.job import Job
 from broker.nfp.contract import JobEvent
+from broker.nfp.dispatch.search import JobSearch
+from broker.nfp.dispatch.views import FoundJob, JobView, ResultView
+from broker.nfp.frames import Packet
+from broker.nfp.management.jobs import explained_slots, listed
+from broker.nfp.names import ASKED_BY_MMI, EVENTS, Command, Sender
+from broker.nfp.principal import Principal, of_flux
 from broker.nfp.server.broker import NfpBroker
-from broker.nfp.service.handlers import Handlers
-from broker.nfp.service.payloads import SERVICE
+from broker.nfp.service.callers import Caller, Callers
+from broker.nfp.service.job_records import records_of
+from broker.nfp.service.payloads import (
+    SERVICE,
+    Asked,
+    JobAnswer,
+    OneJob,
+    WhichJobs,
+    WhichWorkers,
+    asked,
+    counted,
+    error_of,
+    job_row,
+    service_row,
+    summary,
+    worker_row,
+)
 from broker.nfp.service.publisher import EventPublisher
+from broker.nfp.store.writer import NotStored
+from broker.nfp.targets import Target
 from broker.transport.link import Options
+from broker.wire.payload import read_request
 
-EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
-"""Who may call: rules of NFP decide what they may have done."""
-TRUSTED: Final = Role.OWNER | Role.ADMIN
-"""Who may see what errors of others say."""
-TASKS_MAX: Final = 8192
-"""Requests under way: each waits for its job."""
-WAITING_MAX: Final = 1024
-"""Requests that wait behind those; beyond it EAGAIN."""
+T = TypeVar("T")
+ANSWER_S: Final = 30.0
+"""How long the NFP broker may take to answer what it answers itself: long enough for a slow disk."""
+_ENDS: Final = frozenset({"finished", "closed", "expired", "cancelled"})
+_SAID: Final = {
+    "progress": Command.EVENT,
+    "input_request": Command.EVENT,
+    "input_response": Command.EVENT,
+    "result_ready": Command.EVENT,
+    "stream": Command.STREAM,
+}
+"""What a worker says on the way, as it said it."""
 
 
 class FluxService:
@@ -40,19 +79,18 @@ class FluxService:
 
     Attributes:
         publisher: counts of events.
-        link: to the Flux broker.
+        bridge: to the Flux broker.
     """
 
     def __init__(
         self, broker: NfpBroker, uri: str, *, announce: bool = True, options: Options | None = None
     ) -> None:
         self.publisher = EventPublisher(broker.event_bus.epoch)
-        limits = Limits(service_tasks=TASKS_MAX, service_waiting=WAITING_MAX)
-        self.link = ServiceLink("NFP", SERVICE, uri, options, limits, self._add_methods, self._linked)
+        self.bridge = Bridge("NFP", SERVICE, uri, options, self.publisher if announce else None)
         self._broker = broker
         self._announce = announce
-        self._handlers = Handlers(broker, self._writable, self._is_leaving)
-        self._stopping = False
+        self._callers = Callers(broker)
+        self._attached: dict[str, list[tuple[Caller, Job]]] = {}
         self._end_listening: Callable[[], None] | None = None
 
     async def start(self) -> None:
@@ -62,35 +100,270 @@ class FluxService:
             LinkError: nobody is there, or it refuses. RpcError: EEXIST, another NFP broker is there; EPERM,
             we are a guest there.
         """
-        await self.link.start()
-        self._end_listening = self._broker.event_bus.listen(self._happened)
+        await self.bridge.start(self.table())
+        self._end_listening = self._broker.event_bus.listen(self.happened)
 
     async def stop(self) -> None:
         """Answer what waits with ECANCELED, leave; jobs go on. Harmless twice."""
-        self._stopping = True
         if self._end_listening is not None:
             self._end_listening()
-        await self.link.stop()
-        self._handlers.close()
+        await self.bridge.stop()
+        self._callers.close()
 
-    def _add_methods(self, service: Service) -> None:
-        for name, handler in self._handlers.table().items():
-            service.add(name, handler, allow=EVERYBODY)
-        service.add("calls", self._handlers.calls, allow=TRUSTED)
-        service.otherwise(self._handlers.run, allow=EVERYBODY)
+    def table(self) -> Methods:
+        """What is called by which name; rules of NFP decide what a caller may have done."""
+        everybody = {
+            OTHERWISE: self.run,  # nfp.SERVICE.TASK
+            "run": self.run,
+            "jobs.list": self.jobs_list,
+            "jobs.show": self.jobs_show,
+            "jobs.count": self.jobs_count,
+            "jobs.result": self.jobs_result,
+            "jobs.attach": self.jobs_attach,
+            "jobs.cancel": self.jobs_cancel,
+            "jobs.answer": self.jobs_answer,
+            "services.list": self.services_list,
+            "workers.list": self.workers_list,
+        }
+        return {name: (handler, EVERYBODY) for name, handler in everybody.items()} | {
+            "calls": (self.calls, TRUSTED)
+        }
 
-    def _linked(self, handle: Handle | None) -> None:
-        if self._announce:
-            self.publisher.handle = handle
+    # -- jobs ----------------------------------------------------------------------------------
 
-    async def _writable(self) -> None:
-        if self.link.handle is not None:
-            await self.link.handle.writable()
+    async def run(self, request: Request) -> dict[str, Any] | None:
+        """``nfp.SERVICE.TASK`` and ``nfp.run``."""
+        what = asked(request.topic, request.payload)
+        if what.service == EVENTS and what.task == "subscribe":
+            raise RpcError(errno.EINVAL, "subscribe to the events nfp.job.UUID.KIND of this broker instead")
+        caller = self._callers.caller(_principal(request))
+        uuid = what.job.uuid or uuid4().hex
+        body = bodies.request(what.task, what.job.args, what.job.kwargs, what.job.timeout)
+        if _is_awaited(caller, uuid, what, body) and (found := await self._find(uuid)) is not None:
+            return await self._attach(request, caller, found.view)
+        with caller.following(uuid, what.service, what.task, what.target, body) as job:
+            caller.send(job, Command.MMI if what.service in ASKED_BY_MMI else Command.POST, body)
+            return await self._tell(request, caller, job, cancel=what.job.cancel_with_caller)
 
-    def _is_leaving(self) -> bool:
-        return self._stopping or self.link.handle is None or self.link.handle.ended is not None
+    async def _tell(
+        self, request: Request, caller: Caller, job: Job, *, cancel: bool = False
+    ) -> dict[str, Any] | None:
+        """Answer ``request`` with what comes of ``job``."""
+        try:
+            async for record in records_of(job):
+                if request.streaming:
+                    request.respond(record)
+                    await self.bridge.writable()
+        except asyncio.CancelledError:
+            if cancel and not self.bridge.leaving and not job.done:
+                caller.delete(job)
+            raise
+        if (error := error_of(job)) is not None:
+            raise error
+        return None if request.streaming else summary(job)
 
-    def _happened(self, event: JobEvent, sequence: int) -> None:
-        self._handlers.happened(event)
+    async def jobs_attach(self, request: Request) -> dict[str, Any] | None:
+        """``nfp.jobs.attach``."""
+        caller, view, _ = await self._job_of(request)
+        return await self._attach(request, caller, view)
+
+    async def _attach(self, request: Request, caller: Caller, view: JobView) -> dict[str, Any] | None:
+        pushed = view.client == caller.name  # its packets come here anyway
+        with _followed(caller, view) as job:
+            job.note(Event("dispatched", body={"workers": job.workers}))
+            if not pushed:
+                self._attached.setdefault(view.uuid, []).append((caller, job))
+            try:
+                self._look(caller, job)
+                return await self._tell(request, caller, job)
+            finally:
+                if not pushed:
+                    self._detach(caller, job)
+
+    def _detach(self, caller: Caller, job: Job) -> None:
+        mine = self._attached[job.uuid]
+        mine.remove((caller, job))
+        if not mine:
+            del self._attached[job.uuid]
+
+    def happened(self, event: JobEvent, sequence: int) -> None:
+        """Publish it, and pass on what happens to jobs of other peers; results are asked for as they are recorded."""
+        for caller, job in self._attached.get(event.uuid, ()):
+            if (command := _SAID.get(event.kind)) is not None:
+                job.received(Packet(Sender.BROKER, command, uuid=event.uuid, body=event.body))
+            elif event.kind in _ENDS:  # later: the dispatcher is in the middle of it
+                asyncio.get_running_loop().call_soon(self._look, caller, job)
         if self._announce:
             self.publisher.happened(event, sequence)
+
+    async def jobs_result(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.result``."""
+        caller, view, _ = await self._job_of(request, results=True)
+        with _followed(caller, view) as job:
+            self._ask_results(caller, job, view, over=True)
+            await _within(job.wait(), job, "results")
+        return {"state": view.state, **summary(job)}
+
+    async def jobs_cancel(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.cancel``."""
+        caller, view, _ = await self._job_of(request)
+        if view.state != "open":
+            return {"uuid": view.uuid, "state": view.state}
+        with _followed(caller, view) as job:
+            if not await _within(caller.cancel(job), job, "cancellation") and (error := error_of(job)):
+                raise error
+        after = await self._find(view.uuid)
+        return {"uuid": view.uuid, "state": after.view.state if after is not None else "cancelled"}
+
+    async def jobs_answer(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.answer``; the task's next event says that it came."""
+        said = read_request(JobAnswer, request.payload)
+        caller, view, _ = await self._job_of(request, said)
+        workers = (said.worker,) if said.worker else view.asked
+        if not workers or view.state != "open":
+            raise RpcError(errno.EINVAL, f"job {view.uuid} waits for no input")
+        answer = {"input_id": said.input_id, "value": said.value, "cancel": said.cancel, "metadata": {}}
+        with _followed(caller, view) as job:
+            target = Target("list", tuple(workers))
+            caller.send(job, Command.PUT, msgspec.json.encode(answer), target)
+        return {"uuid": view.uuid, "workers": list(workers)}
+
+    async def _job_of(
+        self, request: Request, said: OneJob | None = None, *, results: bool = False
+    ) -> tuple[Caller, JobView, list[ResultView]]:
+        """Who asks, and the job; ``results``: its results are all that is asked for.
+
+        Raises:
+            RpcError: ENOENT, there is none that the caller may see; EIO, it cannot be read.
+        """
+        uuid = (said or read_request(OneJob, request.payload)).uuid
+        principal = _principal(request)
+        found = await self._find(uuid)
+        allowed = self._broker.dispatcher.may_read if results else Principal.may_see
+        if found is None or not allowed(principal, found.view.holder):
+            raise RpcError(errno.ENOENT, f"no job {uuid[:64]!r} that you may see")
+        return self._callers.caller(principal), found.view, found.results
+
+    def _look(self, caller: Caller, job: Job) -> None:
+        """Ask for the results that are there; the request then waits for no more, if the job is over."""
+        self._broker.dispatcher.find(job.uuid, _now(), partial(self._looked, caller, job))
+
+    def _looked(self, caller: Caller, job: Job, found: FoundJob | str | None) -> None:
+        if isinstance(found, str):
+            job.give_up(HeadgateError(found, errno.EIO))
+        elif found is None:
+            caller.expect(job, 0)
+        else:
+            self._ask_results(caller, job, found.view, over=found.view.state != "open")
+
+    def _ask_results(self, caller: Caller, job: Job, view: JobView, *, over: bool) -> None:
+        """Ask for the results that are recorded; ``over``: the request waits for no more than these."""
+        recorded = sum(slot.state == "final" for slot in view.slots)
+        if over:
+            caller.expect(job, recorded)
+        if recorded and not job.done:
+            caller.send(job, Command.GET, target=_whole(view))
+
+    async def _find(self, uuid: str) -> FoundJob | None:
+        """The job, which may have to be read from the store; None when it is not known.
+
+        Raises:
+            RpcError: EIO, it cannot be read.
+        """
+        found: FoundJob | str | None = await _answer(partial(self._broker.dispatcher.find, uuid, _now()))
+        if isinstance(found, str):
+            raise RpcError(errno.EIO, found)
+        return found
+
+    # -- views ---------------------------------------------------------------------------------
+
+    async def calls(self, _request: Request) -> dict[str, Any]:
+        """``nfp.calls``."""
+        return {"figures": self._broker.dispatcher.tasks.told(self._broker.clock.now(), time.time())}
+
+    async def jobs_list(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.list``."""
+        which = read_request(WhichJobs, request.payload)
+        return listed(await self._search(request, which, which.limit))
+
+    async def jobs_show(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.show``."""
+        _, view, results = await self._job_of(request, results=True)
+        return {**job_row(view, results), "slots": explained_slots(view, results)}
+
+    async def jobs_count(self, request: Request) -> dict[str, Any]:
+        """``nfp.jobs.count``."""
+        return counted(await self._search(request, read_request(WhichJobs, request.payload), 0))
+
+    async def _search(self, request: Request, which: WhichJobs, limit: int) -> JobSearch:
+        principal = _principal(request)
+        dispatcher = self._broker.dispatcher
+        search = dispatcher.search(which.filter(principal), principal.may_see, limit, _now(), job_row)
+        outcome = await _answer(partial(self._broker.job_reader.finish, search))
+        if isinstance(outcome, NotStored):
+            raise RpcError(errno.EIO, str(outcome))
+        return search
+
+    async def services_list(self, _request: Request) -> dict[str, Any]:
+        """``nfp.services.list``."""
+        return {"services": [service_row(view) for view in self._broker.dispatcher.services()]}
+
+    async def workers_list(self, request: Request) -> dict[str, Any]:
+        """``nfp.workers.list``."""
+        which, principal = read_request(WhichWorkers, request.payload), _principal(request)
+        views = self._broker.dispatcher.workers(_now())
+        rows = [worker_row(view, principal) for view in views if which.service in ("", view.service)]
+        return {"workers": rows}
+
+
+async def _answer(ask: Callable[[Callable[[T], None]], None]) -> T:
+    """What ``ask`` calls the function with that it is given."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    ask(lambda said: None if answer.done() else answer.set_result(said))
+    return await answer
+
+
+async def _within(waiting: Awaitable[T], job: Job, what: str) -> T:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await waiting
+    except TimeoutError as error:
+        text = f"job {job.uuid}: no {what} within {ANSWER_S:g} s"
+        raise RpcError(errno.ETIMEDOUT, text) from error
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _principal(request: Request) -> Principal:
+    return of_flux(request.userid, request.rolemask)
+
+
+def _is_awaited(caller: Caller, uuid: str, what: Asked, body: bytes) -> bool:
+    """Whether somebody waits for the same job here already: its answers go to both, and are not to be mixed up.
+
+    Raises:
+        RpcError: EEXIST, it is another job.
+    """
+    for job in caller.jobs.get(uuid, ()):
+        submission = job.submission
+        if submission.body:
+            if (job.service, job.target, submission.body) != (what.service, what.target, body):
+                raise RpcError(errno.EEXIST, f"uuid {uuid[:64]} is in use for another job")
+            return True
+    return False
+
+
+def _whole(view: JobView) -> Target:
+    """Every worker of a job, as a GET wants it."""
+    return view.target if view.target.kind != "name" else Target("list", view.target.names)
+
+
+@contextmanager
+def _followed(caller: Caller, view: JobView) -> Iterator[Job]:
+    """A job that was submitted elsewhere, followed in the block: it is known whom to wait for."""
+    with caller.following(view.uuid, view.service, view.task, view.target) as job:
+        job.outcome.workers = tuple(slot.slot for slot in view.slots if slot.slot)
+        job.outcome.status = "dispatched"
+        yield job

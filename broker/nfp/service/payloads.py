@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
 from broker.errors import RpcError
+from broker.nfp.client.job import Job
 from broker.nfp.dispatch.search import JobFilter, JobSearch
 from broker.nfp.dispatch.views import JobView, ResultView, ServiceView, WorkerView
 from broker.nfp.management.jobs import STATES, chosen_states, described, job_filter, told_everywhere
@@ -164,6 +164,19 @@ def errnum_of(status: int, text: str) -> int:
     return _ERRNO.get(Code(status) if status in list(Code) else Code.ERROR, errno.EIO)
 
 
+def error_of(job: Job) -> RpcError | None:
+    """How a job without any result ended; None when there is one."""
+    outcome = job.outcome
+    if outcome.results:
+        return None
+    failure = outcome.error or next(iter(outcome.failures.values()), None)
+    if failure is not None:
+        return RpcError(errnum_of(failure.status, failure.text), failure.text)
+    if job.error is not None:
+        return RpcError(errno.EIO, str(job.error))
+    return RpcError(errno.ENODATA, f"job {job.uuid} has no result")
+
+
 # ---------------------------------------------------------------- views
 
 
@@ -211,12 +224,13 @@ def worker_row(view: WorkerView, principal: Principal) -> dict[str, Any]:
     return row
 
 
-def summary(uuid: str, results: Mapping[str, Any], failures: Mapping[str, Any]) -> dict[str, Any]:
+def summary(job: Job) -> dict[str, Any]:
     """The one answer to a job without STREAMING."""
+    failures = job.outcome.failures.items()
     return {
-        "uuid": uuid,
-        "results": dict(results),
+        "uuid": job.uuid,
+        "results": dict(job.outcome.results),
         "failures": {
-            worker: {"status": failure.status, "error": failure.text} for worker, failure in failures.items()
+            worker: {"status": failure.status, "error": failure.text} for worker, failure in failures
         },
     }

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from broker.client import Handle, Limits, Service
-from broker.client.service_link import ServiceLink
+from broker.client.bridge import Bridge
 from broker.oslo.contract import Settings
 from broker.oslo.service.announce import EventAnnouncer
 from broker.oslo.service.config import FluxBridgeConfig
-from broker.oslo.service.handlers import EVERYBODY, Handlers
+from broker.oslo.service.handlers import Handlers
 from broker.oslo.service.listening import NotificationListening
-from broker.oslo.service.sending import CALLS_MAX, RequestSender
+from broker.oslo.service.sending import RequestSender
 from broker.oslo.service.topics import SERVICE
 from broker.transport.link import Options
 
 if TYPE_CHECKING:
     from broker.oslo.client.session import ClientSession
-
-WAITING_MAX: Final = 1024
-"""Requests that wait behind those under way; beyond it EAGAIN."""
 
 OpenSession = Callable[[Settings], "ClientSession"]
 
@@ -59,14 +55,12 @@ class FluxBridge:
         open_session: OpenSession = open_client,
     ) -> None:
         self.announcer = EventAnnouncer(public=config.notify_public)
-        limits = Limits(service_tasks=CALLS_MAX, service_waiting=WAITING_MAX)
-        self._link = ServiceLink("oslo", SERVICE, uri, options, limits, self._add_methods, self._linked)
+        self._bridge = Bridge("oslo", SERVICE, uri, options, self.announcer)
         self._config = config
         self._open_session = open_session
         self._session: ClientSession | None = None
         self._sender: RequestSender | None = None
         self._listening: NotificationListening | None = None
-        self._handlers: Handlers | None = None
 
     async def start(self) -> None:
         """Open the pipelines, connect and register.
@@ -78,8 +72,7 @@ class FluxBridge:
         try:
             self._session = await asyncio.to_thread(self._open_session, self._config.client)
             self._sender = RequestSender(self._session)
-            self._handlers = Handlers(self._config, self._sender, self.status)
-            await self._link.start()
+            await self._bridge.start(Handlers(self._config, self._sender, self.status).table())
         except BaseException:
             await self.stop()
             raise
@@ -92,7 +85,7 @@ class FluxBridge:
 
     async def stop(self) -> None:
         """Answer what waits with ECANCELED, leave, close the port. Harmless twice."""
-        await self._link.stop()
+        await self._bridge.stop()
         if self._listening is not None:
             await self._listening.stop()
             self._listening = None
@@ -107,7 +100,7 @@ class FluxBridge:
         """What the bridge counts."""
         sender, listening = self._sender, self._listening
         return {
-            "connections": self._link.connections,
+            "connections": self._bridge.connections,
             "calls": sender.calls if sender is not None else 0,
             "casts": sender.casts if sender is not None else 0,
             "sent": sender.sent if sender is not None else 0,
@@ -118,12 +111,3 @@ class FluxBridge:
             "events_dropped": self.announcer.dropped,
             "events_unreadable": self.announcer.unreadable,
         }
-
-    def _add_methods(self, service: Service) -> None:
-        assert self._handlers is not None
-        for name, (handler, allow) in self._handlers.table().items():
-            service.add(name, handler, allow=allow)
-        service.otherwise(self._handlers.send, allow=EVERYBODY)
-
-    def _linked(self, handle: Handle | None) -> None:
-        self.announcer.handle = handle

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.client import Request
+from broker.client.bridge import EVERYBODY, OTHERWISE, TRUSTED, Methods
 from broker.errors import RpcError
-from broker.identity import Credentials, Role
+from broker.identity import Credentials
 from broker.oslo.contract import OsloFailure
 from broker.oslo.service import asking, policy
 from broker.oslo.service.config import CALL, CAST, FluxBridgeConfig
@@ -27,15 +28,10 @@ from broker.wire.payload import read_request
 if TYPE_CHECKING:
     from broker.oslo.service.sending import RequestSender
 
-EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
-"""Who may ask at all: ``policy`` decides what they may have called."""
-STATUS: Final = Role.OWNER | Role.ADMIN
 FIGURES_S: Final = 0.3
 """How long rooms may take that are asked for figures: whoever asks us waits a little longer."""
 TOPICS_MAX: Final = 1000
 """Topics in one answer."""
-
-Handler = Callable[[Request], Awaitable[dict[str, Any]]]
 
 
 class Handlers:
@@ -55,13 +51,14 @@ class Handlers:
         self._figures = figures
         self._asking: dict[str, asyncio.Task[Any]] = {}
 
-    def table(self) -> dict[str, tuple[Handler, int]]:
-        """Method -> handler and roles, but for ``oslo.EXCHANGE.TOPIC.METHOD``: that is ``send``."""
+    def table(self) -> Methods:
+        """What is called by which name."""
         return {
-            "send": (self.send, int(EVERYBODY)),
-            "status": (self.status, int(STATUS)),
-            "calls": (self.calls, int(STATUS)),
-            "topics.list": (self.topics_list, int(EVERYBODY)),
+            OTHERWISE: (self.send, EVERYBODY),  # oslo.EXCHANGE.TOPIC.METHOD: ``policy`` decides who may
+            "send": (self.send, EVERYBODY),
+            "status": (self.status, TRUSTED),
+            "calls": (self.calls, TRUSTED),
+            "topics.list": (self.topics_list, EVERYBODY),
         }
 
     async def send(self, request: Request) -> dict[str, Any]:

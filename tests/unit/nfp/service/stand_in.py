@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 
 from broker.client import Limits
+from broker.client.bridge import offer
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
 from broker.nfp.contract import JobEvent
@@ -13,8 +14,7 @@ from broker.nfp.dispatch.views import FoundJob, JobView, SlotView
 from broker.nfp.frames import Packet
 from broker.nfp.management.event_bus import EventBus
 from broker.nfp.names import Command, Dialect, Sender
-from broker.nfp.service.flux_service import EVERYBODY
-from broker.nfp.service.handlers import Handlers
+from broker.nfp.service import FluxService
 from broker.nfp.targets import ALL
 from tests.unit.client.peer import talk
 from tests.unit.nfp.found import Found, no_store
@@ -118,16 +118,16 @@ def with_face(script):
 
     async def served(h, peer):
         broker = FakeBroker()
-        handlers = Handlers(broker, h.writable, lambda: False)
-        end = broker.event_bus.listen(lambda event, _number: handlers.happened(event))
+        face = FluxService(broker, "local://nowhere", announce=False)
+        face.bridge.handle = h
+        end = broker.event_bus.listen(face.happened)
         service = h.service("nfp")
-        for name, handler in handlers.table().items():
-            service.add(name, handler, allow=EVERYBODY)
-        service.otherwise(handlers.run, allow=EVERYBODY)
+        offer(service, face.table())
         async with service:
             await script(peer, broker)
         end()
-        handlers.close()
+        face.bridge.handle = None
+        await face.stop()
         assert not any(peer.alive for peer in broker.peers)
 
     talk(served, Limits())

@@ -106,7 +106,7 @@ def test_a_lost_link_is_made_again_and_cancels_no_job(tmp_path):
             lost = soon(h.rpc("nfp.lab.go", {"cancel_with_caller": True}))
             await nfp.next()
             flux.services["nfp"].close("cut by the test")
-            await until(lambda: service.link.connections == 2)
+            await until(lambda: service.bridge.connections == 2)
             nfp.event_bus.happened(happening("closed", "u"))
             again = soon(h.rpc("nfp.lab.go", {"target": "w1"}))
             caller, packet = await nfp.next()
@@ -145,7 +145,7 @@ def test_nothing_that_goes_wrong_while_it_connects_ends_the_attempts(tmp_path, c
         flux, listener = await start(f"local://{tmp_path}/s")
         service = FluxService(FakeBroker(), f"local://{tmp_path}/s")
         await service.start()
-        link = service.link
+        link = service.bridge
         real, failures = link._connect, [ValueError("one"), KeyError("two")]
 
         async def failing():
@@ -155,7 +155,7 @@ def test_nothing_that_goes_wrong_while_it_connects_ends_the_attempts(tmp_path, c
 
         link._connect = failing
         flux.services["nfp"].close("cut by the test")
-        await until(lambda: service.link.connections == 2)
+        await until(lambda: service.bridge.connections == 2)
         assert caplog.text.count("could not be made") == 2
         await service.stop()
         await until(lambda: not flux.links)

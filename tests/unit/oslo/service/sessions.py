@@ -7,9 +7,10 @@ import threading
 import msgspec
 
 from broker.client import Limits
+from broker.client.bridge import offer
 from broker.oslo.contract import Address, Settings
 from broker.oslo.service.config import FluxBridgeConfig
-from broker.oslo.service.handlers import EVERYBODY, Handlers
+from broker.oslo.service.handlers import Handlers
 from broker.oslo.service.sending import RequestSender
 from tests.unit.client.peer import talk
 
@@ -104,9 +105,7 @@ def with_service(script, session=None, **rules):
         sender = RequestSender(session)
         handlers = Handlers(config(**rules), sender, lambda: {"calls": sender.calls})
         service = h.service("oslo")
-        for name, (handler, allow) in handlers.table().items():
-            service.add(name, handler, allow=allow)
-        service.otherwise(handlers.send, allow=EVERYBODY)
+        offer(service, handlers.table())
         async with service:
             await script(peer, session)
             await until(lambda: not sender.casts)

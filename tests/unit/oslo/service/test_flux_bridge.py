@@ -119,7 +119,7 @@ def test_a_lost_link_is_made_again(tmp_path):
 
 
 def test_notifications_of_the_time_between_are_told_as_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr("broker.client.service_link.FIRST_PAUSE_S", 0.3)
+    monkeypatch.setattr("broker.client.bridge.FIRST_PAUSE_S", 0.3)
 
     async def script():
         async with (

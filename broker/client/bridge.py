@@ -1,4 +1,4 @@
-"""A service over a link of its own, which is made again, with the service on it, whenever it ends.
+"""A wing as a service of a Flux broker: one table of handlers, over a link that is made again whenever it ends.
 
 For what goes on without the broker: over ``local://`` and ZeroMQ a Handle's link is its last one.
 """
@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final
 
 from broker.backoff import Backoff
 from broker.client.dialing import connect
 from broker.client.handle import Handle
 from broker.client.limits import Limits
+from broker.client.publisher import Publisher
 from broker.client.service import Service
 from broker.errors import HeadgateError
+from broker.identity import Role
+from broker.serving.request import Handler
 from broker.transport.link import Options
 
 log = logging.getLogger("headgate")
@@ -23,34 +26,47 @@ log = logging.getLogger("headgate")
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 """Between two attempts to reach a broker that is gone: twice as long each time, up to this."""
+TASKS_MAX: Final = 8192
+"""Requests under way: each waits for what the wing does."""
+WAITING_MAX: Final = 1024
+"""Requests that wait behind those; beyond it EAGAIN."""
+EVERYBODY: Final = Role.OWNER | Role.USER | Role.ADMIN
+"""Who may call what rules of the wing decide about."""
+TRUSTED: Final = Role.OWNER | Role.ADMIN
+"""Who may see what tells of everybody."""
+OTHERWISE: Final = ""
+"""In place of a method's name: the handler of topics that no method has."""
+
+Methods = Mapping[str, tuple[Handler, int]]
+"""By name: handler, and the roles that may call it."""
 
 
-class ServiceLink:
-    """One service on one broker, until ``stop``.
+def offer(service: Service, methods: Methods) -> None:
+    """Give ``service`` all of ``methods``."""
+    for name, (handler, allow) in methods.items():
+        if name == OTHERWISE:
+            service.otherwise(handler, allow=allow)
+        else:
+            service.add(name, handler, allow=allow)
+
+
+class Bridge:
+    """The service of one wing on one broker, from ``start`` to ``stop``.
 
     Args:
         who: has it, for the log.
         name: of the service.
-        uri: the broker.
+        uri: the broker; the connection has to be its owner's.
         options: what the transport should know; None: its defaults.
-        limits: of the Handle.
-        add_methods: gives the service its methods, over each link anew.
-        changed: told of each Handle, and None when that has ended.
+        publisher: publishes over each link; None: nobody does.
 
     Attributes:
-        handle: None while there is none.
+        handle: None while there is no link.
         connections: how often a link was made.
     """
 
     def __init__(
-        self,
-        who: str,
-        name: str,
-        uri: str,
-        options: Options | None,
-        limits: Limits,
-        add_methods: Callable[[Service], None],
-        changed: Callable[[Handle | None], None],
+        self, who: str, name: str, uri: str, options: Options | None, publisher: Publisher | None
     ) -> None:
         self.handle: Handle | None = None
         self.connections = 0
@@ -58,45 +74,62 @@ class ServiceLink:
         self._name = name
         self._uri = uri
         self._options = options
-        self._limits = limits
-        self._add_methods = add_methods
-        self._changed = changed
+        self._publisher = publisher
+        self._methods: Methods = {}
         self._keeping: asyncio.Task[None] | None = None
+        self._stopping = False
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
-    async def start(self) -> None:
-        """Connect and register.
+    async def start(self, methods: Methods) -> None:
+        """Connect and register the service with ``methods``.
 
         Raises:
             LinkError: nobody is there, or it refuses. RpcError: EEXIST, the name is taken; EPERM, we are a guest there.
         """
+        self._methods = methods
         await self._connect()
         self._keeping = asyncio.get_running_loop().create_task(self._keep(), name=f"service {self._name}")
 
     async def stop(self) -> None:
         """Answer what waits with ECANCELED, leave. Harmless twice."""
+        self._stopping = True
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
             self._keeping = None
         await self._leave()
 
+    @property
+    def leaving(self) -> bool:
+        """True once the service goes, or its link has: callers that end now have not left by themselves."""
+        return self._stopping or self.handle is None or self.handle.ended is not None
+
+    async def writable(self) -> None:
+        """Return when the link takes more; at once while there is none."""
+        if self.handle is not None:
+            await self.handle.writable()
+
     async def _connect(self) -> None:
-        handle = await connect(self._uri, options=self._options, limits=self._limits, retries=0)
+        limits = Limits(service_tasks=TASKS_MAX, service_waiting=WAITING_MAX)
+        handle = await connect(self._uri, options=self._options, limits=limits, retries=0)
         try:
             service = handle.service(self._name)
-            self._add_methods(service)
+            offer(service, self._methods)
             await service.open()
-            self._changed(handle)
         except BaseException:
             await handle.close()  # or the name would stay taken
             raise
-        self.handle = handle
+        self._use(handle)
         self.connections += 1
 
+    def _use(self, handle: Handle | None) -> None:
+        self.handle = handle
+        if self._publisher is not None:
+            self._publisher.handle = handle
+
     async def _leave(self) -> None:
-        handle, self.handle = self.handle, None
-        self._changed(None)
+        handle = self.handle
+        self._use(None)
         if handle is not None:
             await handle.close()
 
