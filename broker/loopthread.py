@@ -10,15 +10,21 @@ import asyncio
 import concurrent.futures
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from broker.errors import LinkClosed
+from broker.tasks import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from types import TracebackType
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
+_FETCH: Final = 256
+"""Items taken over per visit to the loop's thread."""
 _numbers = itertools.count(1)
 _JOIN_S: Final = 5.0
 """How long ``stop`` waits for the thread; it is a daemon, so a stuck one does not keep the process."""
@@ -94,3 +100,88 @@ class LoopThread:
         if loop is not None and leave is not None and not loop.is_closed():
             loop.call_soon_threadsafe(leave.set)
         self._thread.join(_JOIN_S)
+
+
+class Source(Protocol[T_co]):
+    """What an asynchronous client gives items from."""
+
+    @property
+    def ready(self) -> int:
+        """Items that can be had without waiting."""
+
+    async def __anext__(self) -> T_co: ...
+
+
+class OpenSource(Source[T_co], Protocol[T_co]):
+    """One that gives them for the time of a block."""
+
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Items(Generic[T_co]):
+    """What comes from ``source``, which lives in ``loop``: ``for item in items``."""
+
+    def __init__(self, source: Source[T_co], loop: LoopThread) -> None:
+        self._source = source
+        self._loop = loop
+        self._fetched: deque[T_co] = deque()
+        self._error: Exception | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T_co:
+        return self.next()
+
+    def next(self, timeout_s: float | None = None) -> T_co:
+        """The next item; waits ``timeout_s`` seconds for it, None: until the end.
+
+        Raises:
+            StopIteration: the normal end. TimeoutError: nothing came; call again to wait on. Else as the asynchronous
+            iteration.
+        """
+        if not self._fetched:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            try:
+                self._fetched, self._error = self._loop.run(_fetch(self._source, timeout_s))
+            except StopAsyncIteration:
+                raise StopIteration from None
+        return self._fetched.popleft()
+
+
+class OpenItems(Items[T_co]):
+    """The same for the time of a block: ``with ... as items: for item in items``."""
+
+    def __init__(self, source: OpenSource[T_co], loop: LoopThread) -> None:
+        super().__init__(source, loop)
+        self._open = source
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._open.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._open.__aexit__(kind, error, trace))
+
+
+async def _fetch(source: Source[T_co], timeout_s: float | None) -> tuple[deque[T_co], Exception | None]:
+    """Wait for one item, take along what is there already; an error behind those is returned with them."""
+    items: deque[T_co] = deque()
+    try:
+        async with within(timeout_s):
+            items.append(await source.__anext__())
+    except TimeoutError as error:
+        raise TimeoutError(f"nothing came within {timeout_s:g} s") from error
+    try:
+        while source.ready and len(items) < _FETCH:
+            items.append(await source.__anext__())
+    except Exception as error:
+        return items, error
+    return items, None

@@ -17,15 +17,13 @@ cancels the call; the ``with`` blocks around it leave cleanly. Errors are those 
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from broker.client.blocking_service import THREADS, Service, ThreadHandler
 from broker.client.dialing import connect as connect_async
 from broker.client.received import Event, Response
-from broker.loopthread import LoopThread
-from broker.tasks import within
+from broker.loopthread import LoopThread, OpenItems
 from broker.transport.link import Flusher, Options
 from broker.wire.message import NODEID_ANY, Message
 
@@ -43,84 +41,8 @@ if TYPE_CHECKING:
     from broker.errors import LinkError
     from broker.wire.payload import Payload
 
-T_co = TypeVar("T_co", covariant=True)
-_FETCH = 256
-"""Items taken over per visit to the loop's thread."""
 
-
-class Source(Protocol[T_co]):
-    """Stream or Subscription of ``broker.client``."""
-
-    @property
-    def ready(self) -> int:
-        """Items that can be had without waiting."""
-
-    async def __aenter__(self) -> Any: ...
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    async def __anext__(self) -> T_co: ...
-
-
-class Items(Generic[T_co]):
-    """What comes from a stream or subscription: ``with ... as items: for item in items``."""
-
-    def __init__(self, source: Source[T_co], loop: LoopThread) -> None:
-        self._source = source
-        self._loop = loop
-        self._fetched: deque[T_co] = deque()
-        self._error: Exception | None = None
-
-    def __enter__(self) -> Self:
-        self._loop.run(self._source.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.run(self._source.__aexit__(kind, error, trace))
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> T_co:
-        return self.next()
-
-    def next(self, timeout_s: float | None = None) -> T_co:
-        """The next item; waits ``timeout_s`` seconds for it, None: until the end.
-
-        Raises:
-            StopIteration: the normal end. TimeoutError: nothing came; call again to wait on.
-            RpcError, Overrun, LinkError: as the asynchronous iteration.
-        """
-        if not self._fetched:
-            error, self._error = self._error, None
-            if error is not None:
-                raise error
-            try:
-                self._fetched, self._error = self._loop.run(_fetch(self._source, timeout_s))
-            except StopAsyncIteration:
-                raise StopIteration from None
-        return self._fetched.popleft()
-
-
-async def _fetch(source: Source[T_co], timeout_s: float | None) -> tuple[deque[T_co], Exception | None]:
-    """Wait for one item, take along what is there already; an error behind those is returned with them."""
-    items: deque[T_co] = deque()
-    try:
-        async with within(timeout_s):
-            items.append(await source.__anext__())
-    except TimeoutError as error:
-        raise TimeoutError(f"nothing came within {timeout_s:g} s") from error
-    try:
-        while source.ready and len(items) < _FETCH:
-            items.append(await source.__anext__())
-    except Exception as error:
-        return items, error
-    return items, None
-
-
-class Stream(Items[Response]):
+class Stream(OpenItems[Response]):
     """A streaming call: ``with h.stream(...) as s: for response in s``; see
     ``broker.client.calls.Stream``.
     """
@@ -134,7 +56,7 @@ class Stream(Items[Response]):
         self._loop.run(self._stream.cancel())
 
 
-class Subscription(Items[Event]):
+class Subscription(OpenItems[Event]):
     """Events: ``with h.subscribe("job.") as events: for event in events``; see
     ``broker.client.subscriptions``.
     """

@@ -95,6 +95,10 @@ class RecentEvents:
         """Return a reader of what is kept and of what comes; ``from_start`` False: only of what comes."""
         return EventReader(self, self._first if from_start else self._first + len(self._events))
 
+    def ready(self, number: int) -> int:
+        """Return how many from ``number`` on can be had at once."""
+        return self._first + len(self._events) - max(number, self._first)
+
     def at(self, number: int) -> tuple[int, Event] | None:
         """Return the event ``number``, or the oldest behind it, with its number; None while there is none.
 
@@ -122,6 +126,11 @@ class EventReader:
         self._buffer = buffer
         self._next = start
         self.lost = 0
+
+    @property
+    def ready(self) -> int:
+        """Events that can be had without waiting."""
+        return self._buffer.ready(self._next)
 
     def __aiter__(self) -> Self:
         return self
@@ -154,6 +163,11 @@ class ByteStream:
             self.dropped += 1
             waits = f"{self._inbox.bytes} bytes of a stream wait for a reader that does not read"
             self.finish(Overrun(waits, lost=1))
+
+    @property
+    def ready(self) -> int:
+        """Chunks that can be had without waiting."""
+        return len(self._inbox)
 
     def finish(self, end: Exception | None = None) -> None:
         """End it: the reader ends behind what is kept, with ``end`` where it is an error. The first end counts."""

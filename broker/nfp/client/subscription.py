@@ -59,6 +59,11 @@ class Subscription:
         return await anext(self._reader)
 
     @property
+    def ready(self) -> int:
+        """Events that can be had without waiting."""
+        return self._reader.ready
+
+    @property
     def lost(self) -> int:
         """See the class."""
         return self._reader.lost
