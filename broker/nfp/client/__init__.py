@@ -24,12 +24,11 @@ A client with a name keeps the jobs that it submits in ``store_path`` and finds 
 ::
 
     client         NfpClient: connect, submit, ask
-    receiver       the client's side of a session: who gets what the broker sends
+    session        the session with the broker: who gets what it sends; questions and their answers
     liveness       a broker that says nothing when it should: asked for a sign of life, then given up
     job            one job: its result, events, stream; cancel, answer
     tracker        all unfinished jobs: send, send again, poll, deadlines, another broker
     events         events of jobs and subscriptions, bounded, for any number of readers
-    mmi            management, inventory, jobs of the broker: one question, one answer
     subscription   events of the broker by sequence, gaps told
     fetching       files by ``nf://``: who has it, what is here already
     transfer       one file on its way: credits, order, digest

@@ -16,14 +16,12 @@ from uuid import uuid4
 
 from broker.errors import ConfigError, LinkClosed
 from broker.nfp import bodies
-from broker.nfp.client.errors import RequestFailed
 from broker.nfp.client.fetching import Fetched, Fetching, Place
 from broker.nfp.client.job import Job, Submission
 from broker.nfp.client.limits import JOB_TIMEOUT_S, Limits
-from broker.nfp.client.mmi import MmiJobs, MmiRequests
-from broker.nfp.client.receiver import ClientReceiver
+from broker.nfp.client.session import ClientSession
 from broker.nfp.client.store import ClientStore
-from broker.nfp.client.subscription import Subscription, Subscriptions
+from broker.nfp.client.subscription import Subscription
 from broker.nfp.client.tracker import JobTracker
 from broker.nfp.client.transfer import CHUNK_BYTES, Details, Progress
 from broker.nfp.contract import EventFilter
@@ -105,18 +103,15 @@ class NfpClient:
                 failover_s=failover_s,
                 open_timeout_s=open_timeout_s,
                 insecure=insecure,
-                refused=lambda error: self._receiver.refused(error),  # noqa: PLW0108 - it is made below
+                refused=lambda error: self._session.refused(error),  # noqa: PLW0108 - it is made below
             )
         self.store_path = self._store_file() if name and store else None
         self._store: ClientStore | None = None
-        self._requests = MmiRequests(self._channel)
-        self._mmi_jobs = MmiJobs(self._requests, self.limits)
-        self._subscriptions = Subscriptions(self._ask_events, self.limits)
+        self._session = ClientSession(self._channel, self.limits)
         self._fetching = Fetching(
             self, self.state_dir / FETCHED if self.state_dir is not None else Path.cwd()
         )
         self._tracker: JobTracker | None = None
-        self._receiver = ClientReceiver(self._channel, self._requests, self._subscriptions)
 
     def _store_file(self) -> Path:
         try:
@@ -134,7 +129,7 @@ class NfpClient:
             await self._store.open()
             log.info("%s: jobs are kept in %s", self.name, self.store_path)
         self._tracker = JobTracker(self._channel, self.limits, self._store)
-        self._receiver.start(self._tracker)
+        self._session.start(self._tracker)
         return self
 
     async def __aexit__(
@@ -144,13 +139,9 @@ class NfpClient:
 
     async def close(self) -> None:
         """Leave: what waits raises LinkClosed, and jobs go on at the broker. Harmless twice."""
-        closed = LinkClosed("the client was closed")
         if self._tracker is not None:
             self._tracker.close()
-        await self._mmi_jobs.close()
-        self._requests.close()
-        self._subscriptions.close(closed)
-        await self._receiver.close()
+        await self._session.close(LinkClosed("the client was closed"))
         if self._store is not None:
             await self._store.close()
 
@@ -168,17 +159,17 @@ class NfpClient:
     @property
     def is_connected(self) -> bool:
         """True while there is a session with a broker."""
-        return self._receiver.is_connected
+        return self._session.is_connected
 
     @property
     def broker(self) -> str:
         """The address of the broker that we have a session with, or had one last; "" before the first."""
-        return self._receiver.broker
+        return self._session.broker
 
     @property
     def opened(self) -> dict[str, Any] | None:
         """What the broker said in its OPEN; None for deployed NorFab's, and while we are not connected yet."""
-        return self._receiver.opened
+        return self._session.opened
 
     @property
     def trouble(self) -> str:
@@ -192,7 +183,7 @@ class NfpClient:
             LinkBroken: there was none within ``timeout_s`` (None: wait for ever); the text says why. LinkRefused: keys
             do not fit, ours or the broker's.
         """
-        return await self._receiver.wait_connected(timeout_s)
+        return await self._session.wait_connected(timeout_s)
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -225,14 +216,14 @@ class NfpClient:
         uuid = uuid or uuid4().hex
         check_name(service, "service")
         check_name(uuid, "uuid")
-        known = self.tracker.jobs.get(uuid) or self._mmi_jobs.jobs.get(uuid)
+        known = self.tracker.jobs.get(uuid) or self._session.jobs.get(uuid)
         if known is not None:
             return known
         body = bodies.request(task, args, kwargs or {}, timeout_s)
         deadline = asyncio.get_running_loop().time() + checked_seconds(timeout_s)
         submission = Submission(uuid, service, task, chosen, body, timeout_s, deadline)
         if service in ASKED_BY_MMI:
-            return self._mmi_jobs.add(submission, args, kwargs or {})
+            return self._session.add(submission, args, kwargs or {})
         if keep and self._store is not None:
             await self._store.add(submission)
         return self.tracker.add(submission)
@@ -316,15 +307,9 @@ class NfpClient:
             ``Limits.answer_s``).
         """
         patience_s = self.limits.answer_s if timeout_s is None else timeout_s
-        return await self._requests.ask(
+        return await self._session.ask(
             service, task, args, kwargs, target=target_of(target), timeout_s=patience_s
         )
-
-    async def _ask_events(self, service: str, task: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        answer = await self.mmi(task, service=service, kwargs=kwargs)
-        if not isinstance(answer, dict):
-            raise RequestFailed(f"{service}: {str(answer)[:200]}", 400)
-        return answer
 
     async def inventory(self, name: str = "") -> Any:
         """Return what the broker's inventory has for the worker ``name`` ("": for us); None when it has nothing."""
@@ -345,7 +330,7 @@ class NfpClient:
         told = await self.mmi("show_workers", kwargs=kwargs)
         return [worker for worker in told if isinstance(worker, dict) and worker.get("name")]
 
-    async def jobs(self, **wanted: Any) -> list[dict[str, Any]]:
+    async def jobs(self, /, **wanted: Any) -> list[dict[str, Any]]:
         """Return jobs of the broker's store, the newest first: our own; for an owner everybody's.
 
         Args:
@@ -362,7 +347,7 @@ class NfpClient:
         ``uuid``, ``service`` and ``kinds`` leave out other events. With ``since`` the events behind that sequence
         number that the broker still has come first (0: all of them).
         """
-        return Subscription(self._subscriptions, EventFilter(uuid, service, frozenset(kinds)), since)
+        return Subscription(self._session.subscriptions, EventFilter(uuid, service, frozenset(kinds)), since)
 
     # -- files ------------------------------------------------------------------------------------
 
