@@ -4,7 +4,7 @@
 
     channel      the seam: Receiver, Channel
     dealer       DealerChannel: across the network, with reconnection, OPEN and failover
-    connection   one connection and the session over it, from OPEN to its loss
+    session      what is said over one connection, from OPEN to its loss
     brokers      which broker is tried next, and when; why one cannot be reached, said once
     keys         our own CURVE key pair, the broker's public key, where a peer keeps what is its own
 """

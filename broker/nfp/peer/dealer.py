@@ -26,8 +26,8 @@ from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.peer.brokers import Brokers, ConnectFailures
 from broker.nfp.peer.channel import Receiver, Traffic
-from broker.nfp.peer.connection import BrokerSession, Connection
 from broker.nfp.peer.keys import check_name
+from broker.nfp.peer.session import BrokerSession
 from broker.transport.curve import Certificate, CurveClient
 from broker.transport.leaving import all_left
 from broker.transport.zeromq.dialing import open_connection
@@ -176,17 +176,13 @@ class DealerChannel:
         loop = asyncio.get_running_loop()
         while not self._closed:  # an error of the session's end may have taken the place of the cancellation
             try:
-                await self._once(receiver, open_body)
+                await self._run_session(await self._dial(receiver), open_body)
             except (LinkError, ConfigError) as error:
                 self._failed(error, loop.time())
             except Exception as error:  # such as no descriptor left; giving up here would be for good
                 log.exception("%s: the broker %s could not be talked to", self.name, self.broker)
                 self._failed(LinkBroken(f"{self.broker}: {error}"), loop.time())
             await asyncio.sleep(self._brokers.pause_s())
-
-    async def _once(self, receiver: Receiver, open_body: Callable[[], dict[str, Any]]) -> None:
-        session = await self._dial(receiver)
-        await self._run_session(session, open_body)
 
     async def _dial(self, receiver: Receiver) -> BrokerSession:
         """A connection whose handshake is over.
@@ -197,9 +193,7 @@ class DealerChannel:
         broker = self._brokers.current
         about = parse(broker, *SCHEMES), broker, self._curves[broker], self.name.encode()
         sock, opened = await open_connection(*about, self._insecure, ATTEMPT_S)
-        session = BrokerSession(self, receiver, broker)
-        session.connection = Connection(sock, opened, broker, session)
-        return session
+        return BrokerSession(self, receiver, broker, sock, opened)
 
     def _failed(self, error: LinkError | ConfigError, now: float) -> None:
         broker = self.broker

@@ -13,7 +13,7 @@ import pytest
 from broker.errors import ConfigError, LinkClosed
 from broker.nfp.frames import Packet, decode
 from broker.nfp.names import Command, Sender
-from broker.nfp.peer import connection, dealer
+from broker.nfp.peer import dealer, session
 from broker.nfp.peer.dealer import DealerChannel
 from broker.nfp.targets import ANY
 from broker.transport.curve import generate
@@ -245,7 +245,7 @@ def test_messages_that_are_none_and_receivers_that_fail_do_not_end_the_conversat
 
 
 def test_the_outbox_is_bounded_and_says_when_it_has_room(monkeypatch):
-    monkeypatch.setattr(connection, "OUT_MSGS", 1000)
+    monkeypatch.setattr(session, "OUT_MSGS", 1000)
 
     async def main():
         story = Story()

@@ -1,4 +1,4 @@
-"""One connection to a broker, and the session that is spoken over it, from OPEN to its loss.
+"""A session with a broker, over a connection of its own, from OPEN to its loss.
 
 A peer that comes back has to begin with OPEN, and must know that what was under way is lost. So every session has a
 socket of its own, as the text asks (NFP, "Opening and Closing a Connection").
@@ -34,118 +34,27 @@ MESSAGE_BYTES: Final = 256 << 20
 """Largest body that is taken from a broker."""
 
 
-class Connection:
-    """An open connection and what waits to be written to it (``pipe.Owner``).
+class BrokerSession:
+    """What is said over one connection (``pipe.Owner``), from OPEN to its loss.
 
     Args:
-        sock: is this object's from here on. opened: the connection over it.
-        address: for people. session: is handed what comes.
-    """
-
-    def __init__(self, sock: socket.socket, opened: Opened, address: str, session: BrokerSession) -> None:
-        opened.limit(MESSAGE_BYTES + HEADS_BYTES_MAX, MESSAGE_BYTES)
-        self._loop = asyncio.get_running_loop()
-        self._session = session
-        self._address = address
-        self._outbox: BoundedQueue[Sequence[Body]] = BoundedQueue(OUT_MSGS, OUT_BYTES)
-        self._flushing = self._over = False
-        self._pipe = Pipe(sock, opened, address, self)
-        self._pipe.resume()
-
-    @property
-    def waiting(self) -> int:
-        """Messages in the outbox."""
-        return len(self._outbox)
-
-    @property
-    def full(self) -> bool:
-        """True when ``send`` takes nothing."""
-        return self._outbox.full
-
-    def send(self, frames: Sequence[Body]) -> bool:
-        """Queue one message for the end of this turn of the loop; False when the outbox is full."""
-        if self.full or self._over:
-            return False
-        self._put(frames)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self.flush)
-        return True
-
-    def _put(self, frames: Sequence[Body]) -> None:
-        with self._pipe.lock:
-            self._outbox.add(frames, sum(map(len, frames)))
-
-    def flush(self) -> None:
-        """Write what the kernel takes; the rest follows when it has room."""
-        self._flushing = False
-        if not self._over:
-            self._make()
-            self._pipe.flush()
-            self._session.room()
-
-    def _make(self) -> None:
-        outbox, pipe = self._outbox, self._pipe
-        with pipe.lock:
-            while outbox and pipe.add(outbox[0]):
-                outbox.pop()
-
-    def send_from_thread(self, frames: Sequence[Body]) -> bool:
-        """Send one message at once, behind what waits; for another thread while that of the loop is blocked."""
-        with self._pipe.lock:
-            if self.full or self._over:
-                return False
-            self._put(frames)
-            self._make()
-            self._pipe.write()
-        self._loop.call_soon_threadsafe(self.flush)  # once the loop goes on
-        return True
-
-    def close(self, *, at_once: bool = False) -> None:
-        """Give the socket back; what was written to it follows, unless ``at_once``. Harmless twice."""
-        with self._pipe.lock:
-            self._over = True
-            self._outbox.clear()
-            if at_once:
-                self._pipe.abort()
-            else:
-                self._pipe.close()
-
-    # -- from the connection (``pipe.Owner``) -----------------------------------------------------
-
-    def received(self, messages: list[list[Part]]) -> None:
-        """See ``pipe.Owner``."""
-        for frames in messages:
-            try:
-                self._session.took(frames)
-            except Exception:
-                log.exception("%s: a message could not be handled", self._address)
-
-    def room(self) -> None:
-        """See ``pipe.Owner``."""
-        self.flush()
-
-    def ended(self, error: LinkError) -> None:
-        """See ``pipe.Owner``."""
-        self._over = True
-        self._session.end(str(error))
-
-
-class BrokerSession:
-    """What is said over one connection, from OPEN to its loss.
+        sock, opened: the connection; the socket is this object's from here on.
+        broker: its address.
 
     Attributes:
-        connection: set once it is made. begun: the receiver knows of it. why: it ended, "" before. refused: why the
-            broker does not serve us, as it said in its OPEN; "" when it does.
+        begun: the receiver knows of it. why: it ended, "" before. refused: why the broker does not serve us, as it said
+            in its OPEN; "" when it does.
         over: resolves at the end.
     """
 
-    def __init__(self, channel: DealerChannel, receiver: Receiver, broker: str) -> None:
+    def __init__(
+        self, channel: DealerChannel, receiver: Receiver, broker: str, sock: socket.socket, opened: Opened
+    ) -> None:
         self.broker = broker
-        self.connection: Connection
         self.begun = False
         self.why = self.refused = ""
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[None] = self._loop.create_future()
         self._channel = channel
         self._receiver = receiver
         self._traffic = channel.traffic
@@ -153,11 +62,16 @@ class BrokerSession:
         self._opened: dict[str, Any] | None = None
         self._message_bytes = 0
         self._early: list[Packet] = []
+        self._outbox: BoundedQueue[Sequence[Body]] = BoundedQueue(OUT_MSGS, OUT_BYTES)
+        self._flushing = self._closed = False
+        opened.limit(MESSAGE_BYTES + HEADS_BYTES_MAX, MESSAGE_BYTES)
+        self._pipe = Pipe(sock, opened, broker, self)
+        self._pipe.resume()
 
     @property
     def waiting(self) -> int:
         """Messages that were not written yet."""
-        return self.connection.waiting
+        return len(self._outbox)
 
     @property
     def trouble(self) -> str:
@@ -167,25 +81,26 @@ class BrokerSession:
         name = self._channel.name
         return f"{self.broker} has said nothing yet; perhaps another peer is connected as {name!r}"
 
+    # -- what is sent -----------------------------------------------------------------------------
+
     @property
     def writable(self) -> bool:
         """Whether ``send`` would take a packet."""
-        return self.begun and not self.over.done() and not self.connection.full
+        return self.begun and not self.over.done() and not self._outbox.full
 
     def send(self, packet: Packet) -> bool:
         """See ``Channel.send``."""
         return self.begun and not self.over.done() and self.send_now(packet)
 
     def send_now(self, packet: Packet) -> bool:
-        """Send even before the session has begun.
+        """Send at the end of this turn of the loop, even before the session has begun; False: the outbox is full.
 
         What the broker would end the connection for is dropped, and nobody tries it again: who knows what to do about a
         large body looks at ``BrokerOpen.message_bytes`` before.
         """
         if self._message_bytes and packet.body is not None and len(packet.body) > self._message_bytes:
-            text = "%s: dropped a %s of %d bytes, %s takes %d (nfp.message_bytes_max)"
             log.error(
-                text,
+                "%s: dropped a %s of %d bytes, %s takes %d (nfp.message_bytes_max)",
                 self._channel.name,
                 packet.command.name,
                 len(packet.body),
@@ -193,14 +108,45 @@ class BrokerSession:
                 self._message_bytes,
             )
             return True
-        frames = encode(packet)
-        sent = self.connection.send(frames)
-        self._traffic.sent += sent
-        return sent
+        if not self._queue(packet):
+            return False
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+        self._traffic.sent += 1
+        return True
 
     def send_from_thread(self, packet: Packet) -> bool:
         """See ``DealerChannel.send_from_thread``."""
-        return self.begun and not self.over.done() and self.connection.send_from_thread(encode(packet))
+        with self._pipe.lock:
+            if not self.writable or not self._queue(packet):
+                return False
+            self._make()
+            self._pipe.write()
+        self._loop.call_soon_threadsafe(self._flush)  # once the loop goes on
+        return True
+
+    def _queue(self, packet: Packet) -> bool:
+        if self._outbox.full or self._closed:
+            return False
+        frames = encode(packet)
+        with self._pipe.lock:
+            self._outbox.add(frames, sum(map(len, frames)))
+        return True
+
+    def _flush(self) -> None:
+        """Write what the kernel takes; the rest follows when it has room."""
+        self._flushing = False
+        if not self._closed:
+            self._make()
+            self._pipe.flush()
+            self._channel.roomy()
+
+    def _make(self) -> None:
+        outbox, pipe = self._outbox, self._pipe
+        with pipe.lock:
+            while outbox and pipe.add(outbox[0]):
+                outbox.pop()
 
     # -- beginning and end ------------------------------------------------------------------------
 
@@ -222,8 +168,14 @@ class BrokerSession:
             self.over.set_result(None)
 
     def close(self) -> None:
-        """Give the socket back; what was written follows, unless the session is over."""
-        self.connection.close(at_once=self.over.done() and not self.over.cancelled())
+        """Give the socket back; what was written follows, unless the session is over. Harmless twice."""
+        with self._pipe.lock:
+            self._closed = True
+            self._outbox.clear()
+            if self.over.done() and not self.over.cancelled():
+                self._pipe.abort()
+            else:
+                self._pipe.close()
 
     def tell_lost(self) -> None:
         """The receiver learns of the end."""
@@ -235,10 +187,26 @@ class BrokerSession:
         except Exception:
             log.exception("%s: what the broker %s said could not be handled", self._channel.name, self.broker)
 
-    # -- from the connection ----------------------------------------------------------------------
+    # -- from the connection (pipe.Owner) ---------------------------------------------------------
 
-    def took(self, frames: Sequence[Body]) -> None:
-        """A message came."""
+    def received(self, messages: list[list[Part]]) -> None:
+        """See ``pipe.Owner``."""
+        for frames in messages:
+            try:
+                self._take(frames)
+            except Exception:
+                log.exception("%s: a message could not be handled", self.broker)
+
+    def room(self) -> None:
+        """See ``pipe.Owner``."""
+        self._flush()
+
+    def ended(self, error: LinkError) -> None:
+        """See ``pipe.Owner``."""
+        self._closed = True
+        self.end(str(error))
+
+    def _take(self, frames: Sequence[Body]) -> None:
         if self.over.done():
             return
         self._traffic.received += 1
@@ -279,7 +247,3 @@ class BrokerSession:
             self.end("it was started anew")
         elif known is None:
             self.begin(opened)
-
-    def room(self) -> None:
-        """The outbox has become shorter."""
-        self._channel.roomy()
