@@ -149,6 +149,14 @@ class Used(NamedTuple):
     cancelled: int = 0
 
 
+class Unused(NamedTuple):
+    """Accounting: the sums of this account are forgotten; they were added to those of ``OTHERS``."""
+
+    holder: str
+    key: str
+    service: str
+
+
 Op = (
     JobAdded
     | PartAdded
@@ -163,6 +171,7 @@ Op = (
     | WorkerLeft
     | Pinned
     | Used
+    | Unused
 )
 
 

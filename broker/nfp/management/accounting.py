@@ -15,7 +15,7 @@ import msgspec
 
 from broker.nfp.contract import JobEvent, Journal
 from broker.nfp.outcome import CANCELLED, EXPIRED, FAILED
-from broker.nfp.records import ACCOUNTS_MAX, OTHERS, Used
+from broker.nfp.records import ACCOUNTS_MAX, OTHERS, Unused, Used
 
 FLUSH_S: Final = 10.0
 """How much activity a killed broker may forget."""
@@ -167,14 +167,17 @@ class Accounting:
         return tally
 
     def _fold(self) -> None:
-        """Add up the smallest accounts under ``OTHERS``, as the store does with its own."""
+        """Add up the smallest accounts under ``OTHERS``, here and in the store."""
         self.flush()
         others = Account(OTHERS, "", OTHERS)
-        rest = self._totals.setdefault(others, Tally())
+        rest = Tally()
         found = sorted(self._totals, key=lambda each: (self._totals[each].busy_s, self._totals[each].jobs))
         for account in found[: len(found) - ACCOUNTS_MAX // 2]:
             if account != others:
                 rest.add(self._totals.pop(account))
+                self._journal.put(Unused(*account))
+        self._totals.setdefault(others, Tally()).add(rest)
+        self._journal.put(rest.used(others))
 
     def flush(self) -> None:
         """Write down what is new; call it before the end."""

@@ -8,7 +8,6 @@
     schema      the broker's tables
     writing     operations -> rows
     snapshot    rows -> what a broker starts from
-    listing     accounting, and names of former workers
     peers       PeerStore: jobs of a worker or a client, rows with a state, bodies, retention
 
 The stores of the worker and of the client (``worker.store``, ``client.store``) are built on ``peers``.

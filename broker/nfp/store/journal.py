@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from broker.nfp.records import JobRow, Op, Snapshot, Used
-from broker.nfp.store import listing, snapshot, writing
+from broker.nfp.records import KNOWN_MAX, JobRow, Op, Snapshot, Used
+from broker.nfp.store import snapshot, writing
 from broker.nfp.store.clock import Clock, StoreClock
 from broker.nfp.store.database import Sync, give_back, open_database
 from broker.nfp.store.schema import SCHEMA
@@ -88,7 +88,7 @@ class Store(StoreThread[Op]):
         Raises:
             NotStored: the file cannot be read.
         """
-        return await self.ask(listing.usage)
+        return await self.ask(_usage)
 
     # -- in the thread -------------------------------------------------------------------------
 
@@ -100,9 +100,25 @@ class Store(StoreThread[Op]):
         return snapshot.named(connection, self._clock.now(), uuids)
 
     def _clean_up(self, connection: sqlite3.Connection) -> bool:
-        listing.fold_usage(connection)
-        listing.forget_workers(connection)
+        _forget_workers(connection)
         return give_back(connection)
+
+
+def _usage(connection: sqlite3.Connection) -> list[Used]:
+    columns = ", ".join(Used._fields)
+    rows = connection.execute(f"SELECT {columns} FROM usage ORDER BY busy_s DESC, holder, key, service")  # noqa: S608
+    return [Used(*row) for row in rows]
+
+
+def _forget_workers(connection: sqlite3.Connection, known_max: int = KNOWN_MAX) -> None:
+    """Delete the names of workers that left first when there are too many."""
+    count = connection.execute("SELECT count(*) FROM workers WHERE gone IS NOT NULL").fetchone()[0]
+    if count > known_max:
+        connection.execute(
+            "DELETE FROM workers WHERE name IN"
+            " (SELECT name FROM workers WHERE gone IS NOT NULL ORDER BY gone LIMIT ?)",
+            (count - known_max,),
+        )
 
 
 class NoStore:

@@ -74,6 +74,7 @@ ON CONFLICT (holder, key, service) DO UPDATE SET
     bytes_out = bytes_out + excluded.bytes_out, busy_s = busy_s + excluded.busy_s,
     expired = expired + excluded.expired, cancelled = cancelled + excluded.cancelled
 """
+_UNUSED: Final = "DELETE FROM usage WHERE holder = :holder AND key = :key AND service = :service"
 
 _encode: Final = msgspec.json.Encoder().encode
 _Execute = Callable[[str, Sequence[Any] | dict[str, Any]], sqlite3.Cursor]
@@ -145,6 +146,7 @@ _PLAIN: Final[dict[type, str]] = {
     records.Accepted: _ACCEPTED,
     records.Returned: _RETURNED,
     records.Owned: _OWNED,
+    records.Unused: _UNUSED,
 }
 """What takes the fields of an operation by their names."""
 _WRITE: Final[dict[type, Callable[[_Execute, Any, Moment], None]]] = {

@@ -2,7 +2,7 @@
 
 from broker.nfp.management import accounting as accounts
 from broker.nfp.management.accounting import FLUSH_S, Accounting
-from broker.nfp.records import OTHERS, Used
+from broker.nfp.records import OTHERS, Unused, Used
 from tests.tables import for_each
 from tests.unit.nfp.management.fakes import BERT, FakeJournal, event
 
@@ -131,7 +131,8 @@ def test_what_a_former_broker_wrote_is_added_to_and_not_written_again():
 def test_made_up_holders_cost_no_memory(monkeypatch):
     monkeypatch.setattr(accounts, "ACCOUNTS_MAX", 200)
     clock = Clock()
-    accounting = Accounting(FakeJournal(), clock=clock)
+    journal = FakeJournal()
+    accounting = Accounting(journal, clock=clock)
     run(accounting, clock, "j", holder="key:busy", seconds=9)
     for number in range(299):
         run(accounting, clock, "j", holder=f"key:{number}", service=f"s{number}", seconds=0)
@@ -143,6 +144,14 @@ def test_made_up_holders_cost_no_memory(monkeypatch):
     assert [one.jobs for one in used if one.holder == "key:298"] == [
         1
     ]  # newcomers get an account of their own
+    accounting.flush()
+    stored = {}
+    for op in journal.ops:
+        if isinstance(op, Unused):
+            del stored[op]
+        else:
+            stored[op[:3]] = stored.get(op[:3], 0) + op.jobs
+    assert stored == {one[:3]: one.jobs for one in used}, "the store has what memory has"
 
 
 def test_events_of_jobs_from_before_a_restart_are_added_up():

@@ -22,14 +22,13 @@ from broker.nfp.records import (
     Pinned,
     Returned,
     Snapshot,
+    Unused,
     Used,
     WorkerLeft,
     WorkerLost,
     WorkerSeen,
 )
-from broker.nfp.store import NoStore, Store, listing, snapshot
-from broker.nfp.store.database import open_database
-from broker.nfp.store.schema import SCHEMA
+from broker.nfp.store import NoStore, Store, journal, snapshot
 from broker.nfp.targets import ALL, Target
 from tests.tables import for_each
 from tests.unit.nfp.store.samples import Clocks, job, opened, read, run, until, write
@@ -275,9 +274,9 @@ def test_names_of_workers_that_left_first_are_forgotten_first(path):
                 clocks.passes(1)
                 store.put(WorkerLeft(name))
                 await store.durable()
-            await store.ask(lambda base: listing.forget_workers(base, 3))
+            await store.ask(lambda base: journal._forget_workers(base, 3))
             assert (await store.ask(lambda base: snapshot.read(base, 0.0))).known == ("w3", "w1", "w2")
-            await store.ask(lambda base: listing.forget_workers(base, 2))
+            await store.ask(lambda base: journal._forget_workers(base, 2))
         found = await read(path)
         assert found.known == ("w1", "w2")
         assert [worker.name for worker in found.workers] == ["there"]
@@ -321,22 +320,21 @@ def uuids(connection):
     return [row[0] for row in connection.execute("SELECT uuid FROM jobs ORDER BY id")]
 
 
-def test_accounting_of_endless_keys_is_folded(path):
-    database = open_database(path, SCHEMA)
-    base = database.connection
-    rows = [(f"key:{number}", "k", f"s{number % 2}", 1, 0, 2, 3, float(number)) for number in range(30)]
-    base.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0)", rows)
-    listing.fold_usage(base, rows_max=40)
-    assert len(listing.usage(base)) == 30
-    for _ in range(2):
-        listing.fold_usage(base, rows_max=20)
-        found = listing.usage(base)
-        assert len(found) == 11
-        assert sum(one.jobs for one in found) == 30
-        assert sum(one.busy_s for one in found) == sum(range(30))
-        assert [one.key + one.service for one in found if one.holder == OTHERS] == [OTHERS]
-        assert {one.holder for one in found} >= {f"key:{number}" for number in range(20, 30)}
-    database.close()
+def test_an_account_that_was_added_to_others_is_forgotten(path):
+    async def story():
+        async with opened(path) as store:
+            for number in range(3):
+                store.put(Used(f"key:{number}", "k", "s", 1, 0, 2, 3, float(number)))
+            store.put(Unused("key:0", "k", "s"))
+            store.put(Unused("key:1", "k", "s"))
+            store.put(Unused("key:1", "k", "another"))
+            store.put(Used(OTHERS, "", OTHERS, 2, 0, 4, 6, 1.0))
+        async with opened(path) as store:
+            assert [(one.holder, one.jobs, one.busy_s) for one in await store.usage()] == [
+                ("key:2", 1, 2.0), (OTHERS, 2, 1.0),
+            ]  # fmt: skip
+
+    run(story())
 
 
 # -- time -----------------------------------------------------------------------------------------
