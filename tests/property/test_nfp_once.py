@@ -24,7 +24,7 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import BrokerOpen, read_worker
 from broker.nfp.peer.channel import Traffic
 from broker.nfp.worker import tasks
-from broker.nfp.worker.consumer import Consumer
+from broker.nfp.worker.jobs import Jobs
 from broker.nfp.worker.store import StoredAssignment
 from tests.unit.nfp.dispatch.bench import Bench, FakePeer
 
@@ -138,7 +138,7 @@ class Process:
         for name in ("once", "again"):
             offered[name] = tasks.make(self._body, name=name, idempotent=name == "again")
         self.tasks = offered
-        self.consumer = Consumer(
+        self.jobs = Jobs(
             self,
             "net",
             offered,
@@ -148,9 +148,8 @@ class Process:
             localise=self._localise,
             inventory={},
         )
-        self.consumer.start_control.accept_after_s = 0.0
-        self.executor = self.consumer.executor
-        self.consumer.restore(self.disk.unrecorded())
+        self.jobs.accept_after_s = 0.0
+        self.jobs.restore(self.disk.unrecorded())
 
     async def _localise(self, _task: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return args, kwargs
@@ -166,19 +165,19 @@ class Process:
 
     def kill(self) -> None:
         self.cut()
-        for job, _context in list(self.executor._running.values()):
+        for job, _context in list(self.jobs._running.values()):
             job.cancelled = False
             if job.running is not None:
                 job.running.cancel()
-        works = list(self.consumer.delivery._background)
+        works = list(self.jobs._background)
         for work in works:
             work.cancel()
-        for job in self.consumer.assignments:
+        for job in self.jobs.table:
             job.stop_timer()
         self.disk.killed()  # nothing that ends now is written
         self.disk.jobs, kept = {}, self.disk.jobs
         self.alive = False
-        self.machine.step(self.consumer.heartbeat.stop)
+        self.machine.step(self.jobs.heartbeat.stop)
         self.disk.jobs = kept
         self.disk._written = dict(kept)
 
@@ -194,12 +193,12 @@ class Process:
             "features": ["recorded", "delete", "jobs"],
             "credits": SLOTS[self.name],
             "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks.values()},
-            "jobs": self.consumer.held(),
+            "jobs": self.jobs.listed(),
         }
         self.machine.bench.dispatcher.worker_opened(
             peer, read_worker(json.dumps(said).encode()), self.machine.bench.now
         )
-        self.machine.step(lambda: self.consumer.connected("b", OPENED))
+        self.machine.step(lambda: self.jobs.connected("b", OPENED))
 
     def cut(self) -> FakePeer | None:
         """The connection is gone, and the broker has not noticed."""
@@ -210,7 +209,7 @@ class Process:
     def lose(self) -> None:
         """The worker notices that the connection is gone."""
         self.cut()
-        self.machine.step(lambda: self.consumer.lost("gone"))
+        self.machine.step(lambda: self.jobs.lost("gone"))
 
     def take(self) -> bool:
         """The next packet of the broker; False when there is none."""
@@ -224,7 +223,7 @@ class Process:
         if packet.command is Command.DISCONNECT:
             self.lose()
         else:
-            self.machine.step(lambda: self.consumer.received(packet))
+            self.machine.step(lambda: self.jobs.received(packet))
         return True
 
     def give(self) -> bool:
@@ -247,9 +246,9 @@ class Process:
 
     def may_begin(self, uuid: str) -> bool:
         """Whether the job is on its way to its beginning here: the word that lets it is sent, or came."""
-        job = self.consumer.assignments.get(uuid)
+        job = self.jobs.table.get(uuid)
         if job is not None and not job.begun and (job.confirmed or job.idempotent):
-            return uuid not in self.consumer.start_control._held or self._on_its_way(uuid)
+            return uuid not in self.jobs._held or self._on_its_way(uuid)
         return self._on_its_way(uuid)
 
     def _on_its_way(self, uuid: str) -> bool:
@@ -427,7 +426,7 @@ class Once(RuleBasedStateMachine):
                     worker.peer is not None
                     and worker.alive
                     and not worker.frozen
-                    and worker.consumer.heartbeat.registered
+                    and worker.jobs.heartbeat.registered
                 ):
                     worker.out.append(Packet(Sender.WORKER, Command.KEEPALIVE, service="net"))
 
@@ -449,7 +448,7 @@ class Once(RuleBasedStateMachine):
 
     def _over(self) -> bool:
         open_jobs = [uuid for uuid in self.jobs if self._state(uuid) == "open"]
-        return not open_jobs and not any(worker.consumer.assignments.open for worker in self.workers.values())
+        return not open_jobs and not any(worker.jobs.table.open for worker in self.workers.values())
 
     def _heal(self) -> None:
         for worker in self.workers.values():
@@ -474,7 +473,7 @@ class Once(RuleBasedStateMachine):
             ends = {result.status for result in self.bench.find(uuid).results}
             assert 417 not in ends or uuid in self.cancelled, f"{uuid} ended as if it had been cancelled"
         for worker in self.workers.values():
-            assert worker.consumer.assignments.open == 0, worker.consumer.held()
+            assert worker.jobs.table.open == 0, worker.jobs.listed()
 
 
 TestOnce = Once.TestCase

@@ -35,11 +35,9 @@ How a job goes through the room::
 
     worker         Worker: settings, tasks, run and main; naming: what it is called when nobody says
     session        one life of a worker: store, inventory, connection, end; its watchdog
-    consumer       what is done with each message of the broker
-    start_control  when a task may be entered: the broker's word, the store, 201
-    executor       runs tasks, so many at a time, ordinary functions in threads
+    jobs           a job from its POST until its result is safe: when its task may be entered, its slot, its result
+    job_run        one of them, what is known of it; the table of those that go on
     containment    what a task starts in the loop may end that task alone
-    delivery       what goes to the broker; results until they are safe
     heartbeat      READY, KEEPALIVE, the broker's silence
     loop_watch     a task that blocks the loop: which, and the heartbeat meanwhile
 
@@ -48,9 +46,8 @@ How a job goes through the room::
     context        JobContext, ThreadContext: what a task sees of its job
     results        Result: what a task brings, in NorFab's form
     fetched_files  files that arguments name: one path for each content
-    assignments    the jobs that go on, in memory
     store          all jobs, in SQLite
-    builtin        tasks that every worker has; management: mmi.service.worker
+    builtin        tasks that every worker has, and mmi.service.worker
 """
 
 from broker.nfp.client.errors import JobCancelled

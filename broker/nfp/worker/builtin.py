@@ -1,6 +1,12 @@
-"""Tasks that clients of deployed NorFab expect of every worker; a worker's own of the same name replaces one.
+"""What every worker answers of itself: tasks, and ``mmi.service.worker``.
 
+Tasks are those that clients of deployed NorFab expect of every worker; a worker's own of the same name replaces one.
 There is none that runs commands of a shell.
+
+``mmi.service.worker`` is what may be asked of a worker itself (NFP, "Worker Management Interface"). The broker passes
+such requests on and asks its rules before: without any, show_* is for users and owners, restart, shutdown and
+disconnect are for owners, and guests get nothing. A resident worker, one that lives in its broker's process, leaves
+with the broker and not before.
 """
 
 from __future__ import annotations
@@ -10,18 +16,21 @@ import inspect
 import platform
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.nfp.bodies import read_request, token_client
+from broker.nfp.bodies import read_request, token_client, write
+from broker.nfp.frames import Packet
 from broker.nfp.logs import LAST_DEFAULT
 from broker.nfp.opening import read_any
 from broker.nfp.process_stats import versions
 from broker.nfp.rendering import render
-from broker.nfp.worker.assignments import ASKING, DONE, FAILED, RUNNING, TIMEOUT_S, WAITING
 from broker.nfp.worker.context import JobContext
 from broker.nfp.worker.fetched_files import delete
+from broker.nfp.worker.job_run import ASKING, DONE, FAILED, RUNNING, TIMEOUT_S, WAITING
 from broker.nfp.worker.results import clock_text
-from broker.nfp.worker.store import LISTED, StoredAssignment
+from broker.nfp.worker.store import FINISHED, LISTED, StoredAssignment
 from broker.nfp.worker.tasks import Task, make
 
 if TYPE_CHECKING:
@@ -34,6 +43,9 @@ OF_THE_PROCESS: Final = {
     "jinja2_render_templates",
 }
 NF_TEXT: Final = {"jinja2_render_templates": ["templates"]}
+_LEAVE_AFTER_S: Final = 0.1
+"""So that the answer leaves first."""
+_RESIDENT: Final = {"error": "this worker lives in its broker's process and leaves with the broker"}
 _PACKAGES: Final = ("headgate", "pyzmq", "msgspec")
 _STATES: Final = {"accepted": WAITING, "started": RUNNING, "done": DONE, "recorded": DONE}
 
@@ -141,7 +153,7 @@ class _Builtin:
     ) -> list[dict[str, Any]]:
         """This worker's jobs, newest first."""
         most = last if isinstance(last, int) and last > 0 else LISTED
-        asking = {job.uuid for job in self._session.consumer.assignments if job.state == ASKING}
+        asking = {job.uuid for job in self._session.jobs.table if job.state == ASKING}
         rows = [_row(job, ASKING if job.uuid in asking else "") for job in self._session.known_jobs()]
         found = [
             {**row, "worker": self._session.name, "service": self._session.service}
@@ -157,7 +169,7 @@ class _Builtin:
         self, uuid: str | None = None, result: bool = True, events: bool = True
     ) -> dict[str, Any]:
         """Everything about one job."""
-        running = self._session.consumer.assignments.get(uuid or "")
+        running = self._session.jobs.table.get(uuid or "")
         job = running.as_stored() if running is not None else await self._session.store.find(uuid or "")
         if job is None:
             raise LookupError(f"no job {(uuid or '')[:64]!r}")
@@ -184,3 +196,84 @@ def _row(job: StoredAssignment, state: str = "") -> dict[str, Any]:
         "started_timestamp": started,
         "completed_timestamp": ended,
     }
+
+
+# -- mmi.service.worker -----------------------------------------------------------------------------
+
+
+def answer_mmi(session: Session, packet: Packet) -> bytes:
+    """The JSON that answers ``packet``; an unknown function is answered with the list of known ones."""
+    request = read_request(packet.data)
+    function = _FUNCTIONS.get(request.task)
+    said: Any
+    if function is None:
+        said = {"error": f"no function {request.task[:64]!r}, expected one of {', '.join(_FUNCTIONS)}"}
+    else:
+        said = function(session)
+    return write(said)
+
+
+def show_broker(session: Session) -> dict[str, Any]:
+    """The broker as this worker sees it."""
+    heartbeat = session.jobs.heartbeat
+    return {
+        "endpoint": session.channel.broker,
+        "connected": heartbeat.registered,
+        "trouble": session.channel.trouble,
+        "opened": session.jobs.opened,
+        "keepalive_ms": round(heartbeat.interval_s * 1000),
+        "multiplier": heartbeat.multiplier,
+        "holdtime": heartbeat.hold_s,
+        "keepalives_sent": heartbeat.sent,
+        "keepalives_received": heartbeat.received,
+        "connections": session.channel.traffic.connections,
+    }
+
+
+def show_workers(session: Session) -> list[dict[str, Any]]:
+    """This worker: status and statistics."""
+    return [{**session.status(), "stats": session.stats(), "resources": list(session.worker.resources)}]
+
+
+def show_clients(session: Session) -> list[dict[str, Any]]:
+    """Clients whose jobs are known here, with their numbers."""
+    jobs = session.known_jobs()
+    every = Counter(token_client(job.client) for job in jobs)
+    unfinished = Counter(token_client(job.client) for job in jobs if job.state not in FINISHED)
+    return [{"name": name, "jobs": count, "unfinished": unfinished[name]} for name, count in every.items()]
+
+
+def restart(session: Session) -> dict[str, str]:
+    """Finish what runs, then start anew."""
+    return _leave(session, "restart")
+
+
+def shutdown(session: Session) -> dict[str, str]:
+    """Finish what runs, then end."""
+    return _leave(session, "shutdown")
+
+
+def disconnect(session: Session) -> dict[str, str]:
+    """Say goodbye to the broker and connect anew, once the answer has left."""
+    if session.worker.resident:
+        return _RESIDENT
+    session.loop.call_later(_LEAVE_AFTER_S, _reconnect, session)
+    return {"status": "disconnecting"}
+
+
+def _leave(session: Session, how: str) -> dict[str, str]:
+    if session.worker.resident:
+        return _RESIDENT
+    session.loop.call_later(_LEAVE_AFTER_S, session.stop, how)
+    return {"status": "restarting" if how == "restart" else "shutting down"}
+
+
+def _reconnect(session: Session) -> None:
+    session.jobs.heartbeat.disconnect()
+    session.loop.call_later(_LEAVE_AFTER_S, session.channel.reopen, "asked to by management")
+
+
+_FUNCTIONS: dict[str, Callable[[Session], Any]] = {
+    function.__name__: function
+    for function in (show_broker, show_workers, show_clients, restart, shutdown, disconnect)
+}

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -18,10 +18,12 @@ import msgspec
 from broker.nfp import bodies
 from broker.nfp.client.errors import JobCancelled
 from broker.nfp.names import Command, Dialect
-from broker.nfp.worker.assignments import ASKING, RUNNING, Assignment
-from broker.nfp.worker.delivery import Delivery
+from broker.nfp.worker.job_run import ASKING, RUNNING, JobRun
 from broker.safe_text import text, texts
 from broker.tasks import within
+
+if TYPE_CHECKING:
+    from broker.nfp.worker.jobs import Jobs
 
 log = logging.getLogger("headgate")
 T = TypeVar("T")
@@ -29,19 +31,19 @@ ASK_S: Final = 120.0
 """How long a question waits for its answer."""
 
 
-class _Context:
+class TaskContext:
     """What both have, and what happens in the loop's thread.
 
     Attributes:
         uuid, task: of the job. worker: the worker's name. timeout_s: how long the job may take in all.
     """
 
-    def __init__(self, job: Assignment, delivery: Delivery, inventory: dict[str, Any]) -> None:
+    def __init__(self, job: JobRun, jobs: Jobs, inventory: dict[str, Any]) -> None:
         self._job = job
-        self._delivery = delivery
+        self._jobs = jobs
         self.uuid = job.uuid
         self.task = job.task
-        self.worker = delivery.worker
+        self.worker = jobs.worker
         self.timeout_s = job.timeout_s
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._put_waiter: asyncio.Future[None] | None = None
@@ -96,14 +98,14 @@ class _Context:
     def _event(self, kind: str, message: str, status: str, *, severity: str = "INFO", **more: Any) -> None:
         """Write it down where it is said, in the thread of the task, and keep and send it in the loop's."""
         said = {"message": text(message), "status": text(status), "severity": text(severity)}
-        body = self._delivery.event(self._job, kind, **said, **more)
-        if why := self._delivery.too_large(len(body)):
+        body = self._jobs.event(self._job, kind, **said, **more)
+        if why := self._jobs.too_large(len(body)):
             raise ValueError(f"an event of {why}: say less, stream it, or share it as a file")
         self._in_loop(lambda: self._keep_and_send({"event_type": kind, **said}, body))
 
     def _keep_and_send(self, said: dict[str, Any], body: bytes) -> None:
         self._job.events.append(said)
-        if not self._delivery.send(self._job, Command.EVENT, 200, body):
+        if not self._jobs.send(self._job, Command.EVENT, 200, body):
             log.debug("job %s: an event was not sent, the broker is away", self._job.uuid)
 
     def progress(
@@ -155,7 +157,7 @@ class _Context:
         }
         asked = msgspec.json.decode(bodies.write(wanted))  # it is written again, to whoever asks for the job
         self._event_of_question(asked)
-        answer: asyncio.Future[dict[str, Any]] = self._delivery.loop.create_future()
+        answer: asyncio.Future[dict[str, Any]] = self._jobs.loop.create_future()
         self._answers[asked["id"]] = answer
         job.question, job.state = asked, ASKING
         said: dict[str, Any] = {"input_id": asked["id"]}
@@ -192,7 +194,7 @@ class _Context:
         job = self._job
         async with within(timeout_s):
             while not job.puts:
-                self._put_waiter = self._delivery.loop.create_future()
+                self._put_waiter = self._jobs.loop.create_future()
                 await self._put_waiter
         return job.puts.popleft()
 
@@ -210,13 +212,13 @@ class _Context:
     async def _stream(self, data: bytes) -> None:
         if self._job.dialect is Dialect.SEED:
             raise RuntimeError("the one-byte dialect has no STREAM: this broker cannot carry it")
-        if why := self._delivery.too_large(len(data)):
+        if why := self._jobs.too_large(len(data)):
             raise ValueError(f"a chunk of {why}: stream smaller ones")
-        while not self._delivery.send(self._job, Command.STREAM, 200, data):
-            await self._delivery.writable()
+        while not self._jobs.send(self._job, Command.STREAM, 200, data):
+            await self._jobs.writable()
 
 
-class JobContext(_Context):
+class JobContext(TaskContext):
     """The job, for an asynchronous task.
 
     Attributes:
@@ -251,7 +253,7 @@ class JobContext(_Context):
         return await self._next_offset(timeout_s)
 
 
-class ThreadContext(_Context):
+class ThreadContext(TaskContext):
     """The job, for an ordinary task, which runs in a thread; see ``JobContext``.
 
     When the function returns an awaitable, which runs in the loop, what may wait is awaited, as of ``JobContext``.
@@ -261,7 +263,7 @@ class ThreadContext(_Context):
     """What the task waits for."""
 
     def _in_loop(self, call: Callable[[], None]) -> None:
-        self._delivery.loop.call_soon_threadsafe(call)
+        self._jobs.loop.call_soon_threadsafe(call)
 
     def ask(self, question: str, *, default: Any = False, timeout_s: float = ASK_S, **metadata: Any) -> Any:
         """See ``JobContext.ask``. JobCancelled is also raised when the job is deleted meanwhile."""
@@ -281,9 +283,9 @@ class ThreadContext(_Context):
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` in the loop, and stop waiting when the job is deleted."""
-        if _runs_in(self._delivery.loop):
+        if _runs_in(self._jobs.loop):
             return self._unless_cancelled(work)  # type: ignore[return-value]
-        return asyncio.run_coroutine_threadsafe(self._unless_cancelled(work), self._delivery.loop).result()
+        return asyncio.run_coroutine_threadsafe(self._unless_cancelled(work), self._jobs.loop).result()
 
     async def _unless_cancelled(self, work: Coroutine[Any, Any, T]) -> T:
         before, self._waiting = self._waiting, asyncio.current_task()

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+import traceback
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from broker.nfp import bodies
+from broker.nfp.client.errors import FetchFailed
+from broker.nfp.worker.models import InvalidInput
 from broker.safe_text import about, text, texts
+
+if TYPE_CHECKING:
+    from broker.nfp.worker.context import TaskContext
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
+ERROR_TEXT_CHARS: Final = 16_000
+"""A traceback is cut to its last so many characters."""
 _TEXTS: Final = ("task", "juuid", "service", "status", "task_started", "task_completed")
 
 
@@ -76,6 +84,34 @@ def normalise(result: Result) -> Result:
         setattr(result, name, None if value is None else text(value))
     result.failed, result.dry_run = bool(result.failed), bool(result.dry_run)
     return result
+
+
+def with_context(result: Result, context: TaskContext) -> Result:
+    """``result`` with what the task left in its context."""
+    result.resources += texts(context.resources)
+    result.resources_failed += texts(context.resources_failed)
+    result.messages += texts(context.messages)
+    if errors := texts(context.errors):
+        result.failed = True
+        result.errors += errors
+    if result.diff is None:
+        result.diff = context.diff
+    result.dry_run = result.dry_run or bool(context.dry_run)
+    return result
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback, from the task's own function on; of a task that did not begin, what was missing."""
+    if isinstance(error, FetchFailed | InvalidInput):
+        return text(error)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+        trace = trace.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
+    except BaseException:  # it has been given attributes that no exception of its kind has
+        lines = [*traceback.format_tb(trace or error.__traceback__), about(error)]
+    return "".join(lines)[-ERROR_TEXT_CHARS:]
 
 
 def clock_text(seconds: float | None = None) -> str:

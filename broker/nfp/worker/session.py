@@ -15,10 +15,10 @@ from broker.nfp.opening import DIALECT
 from broker.nfp.peer.channel import Channel
 from broker.nfp.process_stats import ProcessStats
 from broker.nfp.store.peers import Retention
-from broker.nfp.worker import builtin, management
-from broker.nfp.worker.assignments import DONE, FAILED, RUNNING, WAITING
-from broker.nfp.worker.consumer import Consumer
+from broker.nfp.worker import builtin
 from broker.nfp.worker.fetched_files import fetch, localise
+from broker.nfp.worker.job_run import DONE, FAILED, RUNNING, WAITING
+from broker.nfp.worker.jobs import Jobs
 from broker.nfp.worker.loop_watch import LoopWatch
 from broker.nfp.worker.store import AssignmentStore, StoredAssignment
 from broker.nfp.worker.tasks import Task
@@ -65,26 +65,25 @@ class Session:
         self.files_folder = worker.folder / VERSIONS
         self.tasks = dict(worker.tasks)
         builtin.offer(self.tasks, self)
-        self.consumer = Consumer(
+        self.jobs = Jobs(
             channel,
             worker.service,
             self.tasks,
             self.store,
             slots=worker.slots,
-            manage=lambda packet: management.answer(self, packet),
+            manage=lambda packet: builtin.answer_mmi(self, packet),
             localise=self._localise,
             inventory=self.inventory,
         )
-        self.executor = self.consumer.executor
         self.drain_s = worker.drain_s
         self._make_client = make_client
         self._process = ProcessStats()
         self.watchdog = Watchdog(self.name, self._process, self.stop)
         self._loop_watch = LoopWatch(
             self.name,
-            self.consumer.heartbeat.beat_from_thread,
-            self.executor.told_as,
-            self.executor.remaining_s,
+            self.jobs.heartbeat.beat_from_thread,
+            self.jobs.told_as,
+            self.jobs.remaining_s,
         )
         self._leave = asyncio.Event()
         self._client: NfpClient | None = None
@@ -101,19 +100,19 @@ class Session:
         try:
             if not self.worker.resident:
                 _listen(self.log)
-            self.consumer.restore(unrecorded)
+            self.jobs.restore(unrecorded)
             if self.worker.ask_inventory and not await self._take_inventory():
                 return self.ending
             ready()
             if not self.worker.resident:  # else the broker itself is blocked
                 self.watchdog.start(self.inventory)
                 self._loop_watch.start()
-            self.channel.start(self.consumer, self._open_body)
+            self.channel.start(self.jobs, self._open_body)
             try:
                 await self._leave.wait()
                 log.info("%s: leaves (%s)", self.name, self.ending)
             finally:
-                await self.consumer.drain(self.drain_s if self.ending else 0.0)
+                await self.jobs.drain(self.drain_s if self.ending else 0.0)
                 await self.channel.close()
         finally:
             self.watchdog.stop()
@@ -132,7 +131,7 @@ class Session:
             "credits": self.worker.slots,
             "resources": list(self.worker.resources),
             "tasks": {task.name: {"idempotent": task.idempotent} for task in self.tasks.values()},
-            "jobs": self.consumer.held(),
+            "jobs": self.jobs.listed(),
         }
 
     # -- inventory and files ----------------------------------------------------------------------
@@ -185,7 +184,7 @@ class Session:
     def known_jobs(self) -> list[StoredAssignment]:
         """The jobs in the store, at most ``LISTED``, and those in memory, newest first."""
         known = {job.uuid: job for job in reversed(self.store.listing())}
-        known.update((job.uuid, job.as_stored()) for job in self.consumer.assignments)
+        known.update((job.uuid, job.as_stored()) for job in self.jobs.table)
         return list(reversed(known.values()))
 
     def status(self) -> dict[str, Any]:
@@ -196,13 +195,13 @@ class Session:
             "service": self.service,
             "status": "stopping" if self.ending else "active",
             "broker": self.channel.broker,
-            "connected": self.consumer.heartbeat.registered,
+            "connected": self.jobs.heartbeat.registered,
             "directories": {"base_dir": str(self.worker.folder) if self.job_file is not None else ""},
         }
 
     def stats(self) -> dict[str, Any]:
         """Counts of messages and jobs, and what the process takes; fields as deployed NorFab's."""
-        jobs, traffic, heartbeat = self.consumer.assignments, self.channel.traffic, self.consumer.heartbeat
+        table, traffic, heartbeat = self.jobs.table, self.channel.traffic, self.jobs.heartbeat
         return {
             "schema_version": "1.0",
             "name": self.name,
@@ -219,14 +218,14 @@ class Session:
             "service": self.service,
             "broker": self.channel.broker,
             "reconnects": max(0, traffic.connections - 1),
-            "running_jobs": self.executor.running,
+            "running_jobs": self.jobs.running,
             "jobs": {
-                "total_jobs": jobs.open + jobs.done + jobs.failed,
+                "total_jobs": table.open + table.done + table.failed,
                 "jobs_by_status": {
-                    WAITING: jobs.open - self.executor.running,
-                    RUNNING: self.executor.running,
-                    DONE: jobs.done,
-                    FAILED: jobs.failed,
+                    WAITING: table.open - self.jobs.running,
+                    RUNNING: self.jobs.running,
+                    DONE: table.done,
+                    FAILED: table.failed,
                 },
             },
             "watchdog_runs": self.watchdog.runs,

@@ -231,7 +231,7 @@ class Worker:
     @property
     def connected(self) -> bool:
         """Whether it is registered with a broker."""
-        return self._session is not None and self._session.consumer.heartbeat.registered
+        return self._session is not None and self._session.jobs.heartbeat.registered
 
     @property
     def trouble(self) -> str:

@@ -8,7 +8,7 @@ from broker.cli.nfp.manage import BrokerPart, Function
 from broker.nfp.access import Access
 from broker.nfp.inventory import Datastore, InventoryService
 from broker.nfp.names import ASKED_BY_MMI, INTERNAL, MMI_WORKER
-from broker.nfp.worker import management
+from broker.nfp.worker import builtin
 from tests.tables import for_each
 from tests.unit.nfp.management.fakes import FakeBroker, internal_services
 
@@ -33,7 +33,7 @@ def test_the_tables_of_the_broker_are_complete(service):
 
 
 def test_the_table_of_workers_is_complete():
-    assert list(tasks(MMI_WORKER)) == list(management._FUNCTIONS) == [each.value for each in Function]
+    assert list(tasks(MMI_WORKER)) == list(builtin._FUNCTIONS) == [each.value for each in Function]
 
 
 def test_the_page_shows_everything_that_can_be_shown():

@@ -166,9 +166,7 @@ def test_what_stops_with_a_worker_stops_when_its_jobs_are_done_and_however_it_en
             running = asyncio.get_running_loop().create_task(worker.run())
             await broker.take_only(Command.READY)
             post(broker, "u1", "last")
-            await until(
-                lambda: worker._session.consumer.assignments.open or worker._session.consumer.assignments.done
-            )
+            await until(lambda: worker._session.jobs.table.open or worker._session.jobs.table.done)
             end(worker, running)
             if not running.cancelling():
                 await final(broker)

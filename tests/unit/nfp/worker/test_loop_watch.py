@@ -26,7 +26,7 @@ def test_a_task_that_blocks_is_named_while_the_heartbeat_goes_on(monkeypatch, ca
             async def blocks(job):
                 entered.append(job.uuid)
                 job.progress("before")
-                heartbeat = worker._session.consumer.heartbeat
+                heartbeat = worker._session.jobs.heartbeat
                 enough, end = heartbeat.sent + 3, time.monotonic() + PATIENCE_S
                 while heartbeat.sent < enough or "blocked" not in caplog.text:
                     assert time.monotonic() < end
@@ -84,13 +84,13 @@ def test_the_time_of_a_blocking_job_is_that_of_its_deadline():
 
             @worker.task
             async def looks(job):
-                executor = worker._session.executor
-                left.append((executor.remaining_s(asyncio.current_task()), executor.remaining_s(None)))
+                jobs = worker._session.jobs
+                left.append((jobs.remaining_s(asyncio.current_task()), jobs.remaining_s(None)))
 
             async with working(worker, broker):
                 post(broker, "u1", "looks", timeout=500)
                 await final(broker)
-                assert worker._session.executor.remaining_s(None) < 0
+                assert worker._session.jobs.remaining_s(None) < 0
             assert all(400 < each <= 500 for each in left[0])
 
     asyncio.run(main())

@@ -37,7 +37,7 @@ UNRECORDED_BYTES: Final = 256 << 20
 
 
 @dataclass(slots=True, eq=False)
-class Assignment:
+class JobRun:
     """One job on this worker.
 
     Attributes:
@@ -90,7 +90,7 @@ class Assignment:
         self.deadline = time.monotonic() + self.timeout_s
 
     @classmethod
-    def restored(cls, kept: StoredAssignment) -> Assignment:
+    def restored(cls, kept: StoredAssignment) -> JobRun:
         """The job that an earlier life of the worker has left in its store."""
         job = cls(kept.uuid, kept.client, kept.service, Dialect.NORFAB, kept.body, idempotent=kept.idempotent)
         job.stored = job.accepted = True
@@ -157,7 +157,7 @@ class Assignment:
             self.timer = None
 
 
-class Assignments:
+class JobTable:
     """The table of those without result, and of ended ones until their result is safe elsewhere.
 
     Attributes:
@@ -165,29 +165,29 @@ class Assignments:
     """
 
     def __init__(self) -> None:
-        self._by_uuid: dict[str, Assignment] = {}
-        self._unrecorded: dict[str, Assignment] = {}
+        self._by_uuid: dict[str, JobRun] = {}
+        self._unrecorded: dict[str, JobRun] = {}
         self._unrecorded_bytes = 0
         self.open = 0
         self.done = 0
         self.failed = 0
 
-    def __iter__(self) -> Iterator[Assignment]:
+    def __iter__(self) -> Iterator[JobRun]:
         return iter(self._by_uuid.values())
 
     def __len__(self) -> int:
         return len(self._by_uuid)
 
-    def get(self, uuid: str) -> Assignment | None:
+    def get(self, uuid: str) -> JobRun | None:
         """The job ``uuid``; None when it is not in the table (the store may still know it)."""
         return self._by_uuid.get(uuid)
 
-    def add(self, job: Assignment) -> None:
+    def add(self, job: JobRun) -> None:
         """Put ``job``, which has no result yet, into the table."""
         self._by_uuid[job.uuid] = job
         self.open += 1
 
-    def remove(self, job: Assignment) -> None:
+    def remove(self, job: JobRun) -> None:
         """Take ``job`` out: it was given back before it began, or its result is safe or of no use."""
         if self._by_uuid.pop(job.uuid, None) is None:
             return
@@ -196,7 +196,7 @@ class Assignments:
         elif self._unrecorded.pop(job.uuid, None) is not None:
             self._unrecorded_bytes -= job.size
 
-    def close(self, job: Assignment) -> None:
+    def close(self, job: JobRun) -> None:
         """``job`` has its result, which is offered until it is removed, or too many others are."""
         self.open -= 1
         if job.state == FAILED:
@@ -210,7 +210,7 @@ class Assignments:
         ):
             self.remove(next(iter(self._unrecorded.values())))
 
-    def replace_result(self, job: Assignment, result: bytes) -> None:
+    def replace_result(self, job: JobRun, result: bytes) -> None:
         """``job``, which has ended, has failed with this ``result`` instead."""
         before = job.size
         job.end(job.status, result, failed=True)
@@ -218,6 +218,6 @@ class Assignments:
             self._unrecorded_bytes += job.size - before
 
     @property
-    def unrecorded(self) -> list[Assignment]:
+    def unrecorded(self) -> list[JobRun]:
         """With a result of which nobody said that it is safe, oldest first."""
         return list(self._unrecorded.values())
