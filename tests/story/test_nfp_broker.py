@@ -12,7 +12,7 @@ import zmq
 
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet
-from broker.nfp.management.counters import counters
+from broker.nfp.management.mmi import counters
 from broker.nfp.names import MMI_BROKER, Command, Dialect, Sender
 from broker.transport import curve
 from tests.live.nfp import PATIENCE_S, keepalive, nfp_broker, nfp_process, ready, reply, request, workers_of

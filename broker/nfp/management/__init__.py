@@ -2,7 +2,7 @@
 
 ::
 
-    mmi               the text's management interface and deployed NorFab's; ``workers``, ``counters``: what it tells
+    mmi               the text's management interface and deployed NorFab's: counters, workers, log; restart, reload
     jobs              jobs, searched, filtered and shown
     events            subscriptions, over ``event_bus``, which delivers, and ``replay_buffer``, the latest events
     accounting        who used how much

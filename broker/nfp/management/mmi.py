@@ -9,6 +9,7 @@ Ours: unpin, reload (owners only), show_usage.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +18,6 @@ from broker import __version__
 from broker.nfp.contract import Call
 from broker.nfp.dispatch import WorkerView
 from broker.nfp.logs import LAST_DEFAULT, RECORDS_MAX
-from broker.nfp.management import workers as lines
-from broker.nfp.management.counters import counters, messaging
 from broker.nfp.management.internal_service import (
     Deferred,
     InternalService,
@@ -103,10 +102,10 @@ class MmiService(InternalService):
         }
 
     def _show_workers(self, call: Call) -> list[dict[str, Any]]:
-        found = lines.chosen(self._workers(), text(call, "service"), text(call, "status"))
+        found = _chosen(self._workers(), text(call, "service"), text(call, "status"))
         if not deployed(call):
-            return [lines.detailed(worker, owner=call.peer.principal.owner) for worker in found]
-        return [lines.record(worker) for worker in found] or [dict(lines.NOBODY)]
+            return [_detailed(worker, owner=call.peer.principal.owner) for worker in found]
+        return [_record(worker) for worker in found] or [dict(_NOBODY)]
 
     def _show_services(self, call: Call) -> list[dict[str, Any]]:
         wanted = text(call, "service")
@@ -137,7 +136,7 @@ class MmiService(InternalService):
 
     def _get_stats(self, call: Call) -> dict[str, Any]:
         broker = self._broker
-        workers = [lines.figures(worker) for worker in self._workers()]
+        workers = [_figures(worker) for worker in self._workers()]
         return {
             "schema_version": "1.0",
             "collected_at": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
@@ -145,7 +144,7 @@ class MmiService(InternalService):
             "role": "broker",
             "status": "stopping" if broker.stopping else "active",
             "process": self._process.read(broker.uptime_s),
-            "messaging": messaging(broker),
+            "messaging": _messaging(broker),
             "endpoint": broker.endpoints[0] if broker.endpoints else "",
             "worker_count": len(workers),
             "service_count": len(broker.dispatcher.services()),
@@ -214,3 +213,115 @@ def _versions() -> dict[str, str]:
     """Of what this broker runs on. Keys as deployed NorFab's, and ours."""
     of_python = {"python": sys.version.split(" ", 1)[0], "platform": sys.platform}
     return {"headgate": __version__} | versions(_PACKAGES) | of_python
+
+
+# -- counted ----------------------------------------------------------------------------------
+
+
+def counters(broker: NfpBroker) -> dict[str, int]:
+    """Tell everything that was counted since the start: messages, connections, invalid messages by class, jobs."""
+    routers, pins, invalid = broker.routers, broker.name_pins, broker.invalid_messages
+    counts = {
+        "received": sum(router.received for router in routers),
+        "sent": sum(router.sent for router in routers),
+        "peers": sum(1 for _ in broker.peers()),
+        "refused_keys": sum(router.denied for router in routers),
+        "failed_handshakes": sum(router.failed for router in routers),
+        "cut_as_dead": sum(router.cut_dead for router in routers),
+        "unsent": sum(router.dropped for router in routers) + broker.dropped,
+        "failures": invalid.failures,
+        "denied": broker.commands.denied,
+        "pins": len(pins),
+        "pins_in_memory": pins.passing,
+        "pin_violations": pins.violations,
+        "names_refused": pins.refused,
+        "workers_called": broker.disconnects.sent,
+        "invalid": invalid.total,
+        "cut": invalid.cut,
+        "unstored_ops": broker.store.lost,
+    }
+    counts.update((f"invalid_{kind}", count) for kind, count in invalid.by_kind.items())
+    counts.update((f"jobs_{name}", count) for name, count in broker.dispatcher.counts.as_dict().items())
+    return counts
+
+
+def _messaging(broker: NfpBroker) -> dict[str, int]:
+    """Tell the messages since the start, as deployed NorFab does; failures were dropped or could not be sent."""
+    return {
+        "sent": sum(router.sent for router in broker.routers),
+        "received": sum(router.received for router in broker.routers),
+        "events_received": broker.event_bus.buffer.last,
+        "send_failures": sum(router.dropped for router in broker.routers),
+        "receive_failures": broker.invalid_messages.total,
+    }
+
+
+# -- workers ----------------------------------------------------------------------------------
+
+_NOBODY: Final = {"name": "", "service": "", "status": ""}
+"""What deployed NorFab tells instead of an empty list."""
+
+
+def _status_of(worker: WorkerView) -> str:
+    """``alive`` or ``dead``: there are no others in deployed NorFab."""
+    return "alive" if worker.status == "alive" else "dead"
+
+
+def _chosen(workers: Iterable[WorkerView], service: str, status: str) -> list[WorkerView]:
+    """Those of ``service`` ("" or all: every one) that are ``status`` (alive or dead; anything else: both)."""
+    return [
+        worker
+        for worker in workers
+        if service in ("", "all", worker.service)
+        and (status not in ("alive", "dead") or _status_of(worker) == status)
+    ]
+
+
+def _record(worker: WorkerView) -> dict[str, str]:
+    """As deployed NorFab's clients print it, all texts; ``resources`` is an addition of ours."""
+    return {
+        "name": worker.name,
+        "service": worker.service,
+        "status": _status_of(worker),
+        "holdtime": str(round(max(0.0, worker.holdtime_s), 1)),
+        "keepalives tx/rx": f"{worker.keepalives_sent} / {worker.keepalives_received}",
+        "alive (s)": str(int(worker.alive_s)),
+        "resources": ", ".join(worker.resources),
+    }
+
+
+def _detailed(worker: WorkerView, *, owner: bool) -> dict[str, Any]:
+    """As our own clients get it: the record, with numbers and lists; keys and jobs are for owners."""
+    told: dict[str, Any] = {
+        "name": worker.name,
+        "service": worker.service,
+        "status": _status_of(worker),
+        "state": worker.status,
+        "holdtime": round(max(0.0, worker.holdtime_s), 1),
+        "alive_s": round(worker.alive_s, 1),
+        "keepalives": {"sent": worker.keepalives_sent, "received": worker.keepalives_received},
+        "dialect": worker.dialect.value,
+        "features": sorted(worker.features),
+        "credits": worker.credits,
+        "busy": worker.busy,
+        "waiting": worker.waiting,
+        **worker.ended,
+        "resources": list(worker.resources),
+        "tasks": list(worker.tasks),
+    }
+    if owner:
+        told |= {"key": worker.key, "holder": worker.holder, "jobs": list(worker.jobs)}
+    return told
+
+
+def _figures(worker: WorkerView) -> dict[str, Any]:
+    """As in deployed NorFab's ``get_stats``."""
+    return {
+        "name": worker.name,
+        "service": worker.service,
+        "status": _status_of(worker),
+        "holdtime_seconds": round(max(0.0, worker.holdtime_s), 1),
+        "uptime_seconds": int(worker.alive_s),
+        "keepalives_sent": worker.keepalives_sent,
+        "keepalives_received": worker.keepalives_received,
+    }

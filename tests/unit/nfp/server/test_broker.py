@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.nfp.frames import Packet
-from broker.nfp.management.counters import counters
+from broker.nfp.management.mmi import counters
 from broker.nfp.names import EVENTS, MMI_BROKER, Command, Sender
 from broker.nfp.server import name_pins
 from broker.nfp.store import thread as store_thread
