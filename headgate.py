@@ -10,6 +10,7 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
@@ -26,11 +27,17 @@ def main(module: str = "broker.cli.main") -> int:
     """Run one verb, which ``main`` of ``module`` finds in the words of the command, and return the exit code."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, end)
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell's "&" ignores it
+    if interruptible:
+        signal.signal(signal.SIGINT, end)  # no traceback of modules that load
     if said := intruder():
         print(f"headgate: {said}; {ADVICE}", file=sys.stderr)
         return CONFIG
-    code: int = import_module(module).main()
-    keep(code)
+    run = import_module(module).main
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    code: int = run()
+    keep(code, [signal.SIGTERM, *([signal.SIGINT] if interruptible else [])])
     return code
 
 
@@ -39,20 +46,23 @@ def zmq_proxy() -> int:
     return main("broker.cli.oslo.zmq_proxy")
 
 
-def keep(code: int) -> None:
-    """The verb has ended with ``code``: a SIGTERM that comes while threads and modules are left behind, too late to be
-    taken over by a loop, changes nothing about that. A supervisor would take 143 for a failure.
+def keep(code: int, numbers: Sequence[int]) -> None:
+    """The verb has ended with ``code``: one of the signals ``numbers`` that comes while threads and modules are left
+    behind, too late to be taken over by a loop, changes nothing about that. A supervisor would take 143 for a failure,
+    a person a traceback.
     """
-    signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(code))
-    # handlers in Python end before the process does
-    atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+    for number in numbers:
+        signal.signal(number, lambda _number, _frame: os._exit(code))
+        # handlers in Python end before the process does
+        atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 def end(number: int, _frame: object) -> None:
     """What SIGTERM does by default: end at once, with exit code 128 + ``number``.
 
     The first process of a container (PID 1) ignores a signal that it does not handle, so one that came while modules
-    load would be lost. A verb that has something to finish takes the signal over once it has begun.
+    load would be lost. A verb that has something to finish takes the signal over once it has begun. SIGINT, of which
+    Python makes a KeyboardInterrupt wherever it stands, ends every process so while modules load.
     """
     os._exit(128 + number)
 

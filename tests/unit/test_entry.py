@@ -37,14 +37,46 @@ sys.exit(headgate.main())
 """
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("left", ["thread", "modules"])
-def test_sigterm_when_the_verb_has_ended_does_not_change_the_exit_code(left):
+def test_a_signal_when_the_verb_has_ended_does_not_change_the_exit_code(left, number):
     command = [sys.executable, "-c", LEAVING, left]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout.readline().endswith("left\n")
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         process.stdin.close()
         assert process.wait(20) == 3
+        assert process.stderr.read() == ""
+
+
+LOADING = """
+import os, signal, sys
+import headgate
+
+_, loaded, how = sys.argv
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == loaded:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+if how == "ignored":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.argv = ["headgate", "--version"]
+sys.exit(headgate.main())
+"""
+
+
+@pytest.mark.parametrize("loaded", ["broker.cli.main", "broker.cli.exits"])
+@pytest.mark.parametrize(("how", "code"), [("heard", 130), ("ignored", 0)])
+def test_an_interrupt_while_modules_load_is_no_traceback(loaded, how, code):
+    """And what a shell has started in the background goes on."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, loaded, how], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 @pytest.fixture
