@@ -12,6 +12,7 @@ One message's journey, room by room::
     node/        puts the rooms together: the corridor, the tree, the lifecycle
     client/      the other end of a link: rpc, streams, subscriptions, services
     serving/     what its sender may do, and from a request to its handler: for services of brokers and of clients
+    local/       a tree of brokers on this machine, from its first process to its last
     cli/         one file a verb of the ``headgate`` command
     settings/    the configuration file, typed
     testing/     for authors of transports: the checks that every transport passes

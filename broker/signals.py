@@ -1,20 +1,24 @@
-"""Blocked signals, taken one by one within a time (sigtimedwait(2)). A leaf.
+"""Blocked signals, taken one by one, within a time or by an event loop: signalfd(2). A leaf.
 
 ``signal.sigtimedwait`` cannot be trusted: of a process that is stopped (SIGSTOP, a paused container, a machine that
-sleeps) until the time is over, CPython returns whatever lies in the memory of a ``siginfo`` that nobody wrote.
+sleeps) until the time is over, CPython returns whatever lies in the memory of a ``siginfo`` that nobody wrote. And
+handlers of an event loop are not told who has sent a signal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import errno
 import os
-import time
-from collections.abc import Iterable
+import select
+from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import Final, NamedTuple
 
 _SIGNAL_SET_BYTES: Final = 128
 """Size of ``sigset_t``, in glibc and in musl."""
+_TAKEN: Final = Struct("IiiI112x")
+"""``struct signalfd_siginfo``: number, errno, code, pid; what follows is not looked at."""
 
 
 class TakenSignal(NamedTuple):
@@ -31,24 +35,34 @@ class TakenSignal(NamedTuple):
     pid: int
 
 
-class _Sender(ctypes.Union):
-    _fields_ = [("pid", ctypes.c_int), ("aligned", ctypes.c_void_p), ("room", ctypes.c_byte * 128)]
-
-
-class _SignalInfo(ctypes.Structure):
-    _fields_ = [
-        ("number", ctypes.c_int),
-        ("errno", ctypes.c_int),
-        ("code", ctypes.c_int),
-        ("sender", _Sender),
-    ]
-
-
-class _TimeSpec(ctypes.Structure):
-    _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
-
-
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def opened(signals: Iterable[int]) -> Iterator[int]:
+    """A descriptor that is readable while one of ``signals``, which all threads of this process have blocked, is
+    pending; ``read`` takes it.
+
+    Raises:
+        OSError: a number is none of a signal.
+    """
+    wanted = (ctypes.c_byte * _SIGNAL_SET_BYTES)()
+    for number in signals:
+        _checked(_libc.sigaddset(wanted, number))
+    fd = _checked(_libc.signalfd(-1, wanted, os.O_NONBLOCK | os.O_CLOEXEC))  # SFD_NONBLOCK, SFD_CLOEXEC
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read(fd: int) -> TakenSignal | None:
+    """The next signal of a descriptor of ``opened``, which is pending no more; None when there is none."""
+    try:
+        number, _errno, code, pid = _TAKEN.unpack(os.read(fd, _TAKEN.size))
+    except BlockingIOError:
+        return None
+    return TakenSignal(number, code, pid)
 
 
 def take(signals: Iterable[int], seconds: float | None) -> TakenSignal | None:
@@ -64,27 +78,15 @@ def take(signals: Iterable[int], seconds: float | None) -> TakenSignal | None:
     Raises:
         OSError: a number is none of a signal.
     """
-    wanted = (ctypes.c_byte * _SIGNAL_SET_BYTES)()
-    for number in signals:
-        _checked(_libc.sigaddset(wanted, number))
-    info = _SignalInfo()
-    until = None if seconds is None else time.monotonic() + seconds
-    while True:
-        limit = None if until is None else ctypes.byref(_time_until(until))
-        if _libc.sigtimedwait(wanted, ctypes.byref(info), limit) != -1:
-            return TakenSignal(info.number, info.code, info.sender.pid)
-        if ctypes.get_errno() == errno.EAGAIN:
-            return None
-        if ctypes.get_errno() != errno.EINTR:
-            _checked(-1)
+    with opened(signals) as fd:
+        waiting = select.poll()
+        waiting.register(fd, select.POLLIN)
+        waiting.poll(None if seconds is None else max(0.0, seconds * 1000))
+        return read(fd)
 
 
-def _time_until(moment: float) -> _TimeSpec:
-    left_ns = max(0, int((moment - time.monotonic()) * 1e9))
-    return _TimeSpec(*divmod(left_ns, 1_000_000_000))
-
-
-def _checked(result: int) -> None:
+def _checked(result: int) -> int:
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+    return result

@@ -2,40 +2,36 @@
 
 Theory of operation. The supervisor binds each TCP port once, with SO_REUSEPORT and without listening: so port 0 becomes
 one port for all, and it stays ours while workers come and go. Each worker binds and listens for itself, and the kernel
-spreads connections over them; a UNIX socket is bound once and inherited. Workers are forked before any event loop,
-thread or database exists. One that ends by itself is started again, after a pause that doubles up to ``PAUSE_MAX_S``
-while it does not live for ``LASTED_S``; one whose exit code says that the configuration is wrong is not, before a
-reload. SIGHUP, SIGTERM and SIGINT are passed on; a second SIGTERM is, too, and a worker that is still there ``KILL_S``
-behind its drain is killed.
-
-Concurrency: one thread, no event loop; the signals are blocked and taken one by one by ``broker.signals``.
+spreads connections over them; a UNIX socket is bound once and inherited. Workers are forked (``broker.children``) from
+the supervisor, which has an event loop and neither a thread nor a database. One that ends by itself is started again,
+after a pause that doubles up to ``RESTARTS.longest_s`` while it does not last; one whose exit code says that the
+configuration is wrong is not, before a reload. SIGHUP, SIGTERM and SIGINT are passed on; a second SIGTERM is, too, and
+a worker that is still there ``KILL_S`` behind its drain is killed. A worker that is called ``gateway.reload`` or
+``gateway.drain`` says so to the supervisor, and all of them do it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
-import math
 import os
-import secrets
 import shutil
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from broker import supervision
-from broker.backoff import Backoff
-from broker.children import forked
-from broker.children.forked import Forked
-from broker.endings import CONFIG, FAILED, OK, in_words
+from broker.children import supervisor
+from broker.children.child import HAS_LEFT, Child, Program, Restarts
+from broker.children.supervisor import HURRY_S, Step, all_left
+from broker.endings import CONFIG, FAILED, OK
 from broker.endpoints import Endpoint
 from broker.errors import ConfigError, HeadgateError, print_error
-from broker.signals import take
+from broker.tasks import first_of
 from gateway import process
 from gateway.identity import leases
 from gateway.identity.store import Store
@@ -48,35 +44,58 @@ from gateway.web.worker_peers import fold
 
 log = logging.getLogger("headgate")
 
-SIGNALS: Final = frozenset({signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-PAUSE_S: Final = 0.1
-PAUSE_MAX_S: Final = 10.0
-READY_TRIES: Final = 50
-"""How often the service manager is told again that everything is up, while its queue is full."""
-LASTED_S: Final = 10.0
-"""A worker that lived so long was a good one: the next pause is the first again."""
+RESTARTS: Final = Restarts(first_s=0.1, longest_s=10.0, ends_max=1, final=frozenset((CONFIG,)))
+"""One that was never ready is left: the gateway does not start."""
 READY_S: Final = 30.0
 """How long workers may take to open their doors."""
 KILL_S: Final = 10.0
 """How long after the time for its drain a worker may live."""
+RELOAD: Final = "X_HEADGATE_RELOAD=1"
+"""What a worker says of a call of ``gateway.reload``."""
+LEAVE: Final = "X_HEADGATE_LEAVE=1"
+"""And of ``gateway.drain``."""
 
 
-@dataclass(slots=True)
-class Worker:
-    """One place for a worker process."""
+class Worker(Child):
+    """One place for a worker process.
 
-    index: int
-    name: str = ""
-    """Of the present incarnation."""
-    child: Forked | None = None
-    """None while none runs."""
-    born: float = 0.0
-    pauses: Backoff = field(default_factory=lambda: Backoff(PAUSE_S, PAUSE_MAX_S, LASTED_S, spread=False))
-    again_at: float = 0.0
-    """When the next incarnation may begin; inf: not before a reload."""
+    Args:
+        index: of the place. serve: what a worker of a name does; returns its exit code.
+        of: its supervisor. folder: for a socket.
+    """
+
+    def __init__(self, index: int, serve: Callable[[str], int], of: Supervisor, folder: str) -> None:
+        program = Program(f"worker {index}", work=lambda: serve(self.name), restarts=RESTARTS)
+        super().__init__(program, self._told_of, os.path.join(folder, f"ready-{index}"))
+        self._index = index
+        self._life = 0
+        self._of = of
+
+    @property
+    def name(self) -> str:
+        """Of its present process, which no other one has."""
+        return f"{self._index}-{self._life}"
+
+    def hear(self, line: str) -> None:
+        """Take in a line that it says, see ``Child``."""
+        if line == RELOAD:
+            self._of.reload()
+        elif line == LEAVE:
+            self._of.leaving.set()  # not the second word of a person, however many workers say so
+        super().hear(line)
+
+    def _told_of(self, _name: str, event: str, text: str) -> None:
+        if event not in ("ended", "left") or not self.was_ready:
+            return
+        self._of.forget(self.name)
+        self._life += 1
+        if event == "ended":
+            log.error("worker %d %s", self._index, text)
+        elif text != HAS_LEFT:
+            log.error("worker %d %s before a reload", self._index, text)
 
 
-class Supervisor:
+class Supervisor(supervisor.Supervisor):
     """The workers of one gateway.
 
     Args:
@@ -93,7 +112,6 @@ class Supervisor:
         self._settings = settings
         self._reread = reread
         self._upstream = upstream
-        self._workers = [Worker(index) for index in range(settings.gateway.workers)]
         urls = [entry.url for entry in settings.listen]
         if settings.gateway.metrics_listen is not None:
             urls.append(settings.gateway.metrics_listen)
@@ -106,135 +124,64 @@ class Supervisor:
             raise
         self.urls: list[str] = [place.text for _sock, place in self._reserved[: len(settings.listen)]]
         self._folder = tempfile.mkdtemp(prefix="headgate-workers-")
-        self._leaving_at: float | None = None
-        self._beat_at = math.inf
+        places = range(settings.gateway.workers)
+        self._workers = [Worker(index, self._serve, self, self._folder) for index in places]
+        super().__init__(self._workers)
 
     def run(self, ready: Callable[[], None]) -> int:
         """Run until told to leave; ``ready`` is called once every worker serves. Returns an exit code."""
         process.set_up_logging(self._settings.gateway.log_level, "gateway")
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        self._forget(None)  # those of a supervisor that was killed
+        self._drop_leases(None)  # those of a supervisor that was killed
         try:
-            code = self._start_all()
-            if code is not None:
-                return code
-            ready()
-            self._say_ready()
-            self._beat_at = 0.0
-            return self._look_after()
+            return asyncio.run(self._run(ready))
         finally:
-            self._end_all()
             self._release()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    # -- up ------------------------------------------------------------------------------------
+    async def _run(self, ready: Callable[[], None]) -> int:
+        loop = asyncio.get_running_loop()
+        self.on_signals()
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        supervision.watch(loop.call_later)
+        try:
+            for worker in self._workers:
+                worker.start()
+                await first_of(worker.settled.wait(), self.leaving.wait(), seconds=READY_S)
+                if self.leaving.is_set():
+                    return OK
+                if not worker.ready:
+                    print_error(f"headgate gateway: {worker.program.name} did not start")
+                    return worker.code if worker.code and worker.code > 0 else FAILED
+            ready()
+            supervision.announce(loop.call_later, "READY=1")
+            await first_of(all_left(self._workers), self.leaving.wait())
+            return OK if self.leaving.is_set() else CONFIG
+        finally:
+            self.leaving.set()
+            patience_s = self._settings.gateway.drain_s + KILL_S
+            supervision.leaving(patience_s + HURRY_S + process.END_S)
+            await self.end(self._workers, Step(self._workers, signal.SIGTERM, patience_s))
 
-    def _say_ready(self) -> None:
-        """To the service manager; again while its queue is full, as when a machine starts all of its services."""
-        for _ in range(READY_TRIES):
-            if supervision.notify("READY=1"):
-                return
-            time.sleep(supervision.RETRY_S)
-
-    def _start_all(self) -> int | None:
-        """Start the workers one by one; an exit code when one cannot serve."""
-        for worker in self._workers:
-            child = self._fork(worker)
-            if not forked.until_ready([child], READY_S):
-                print_error(f"headgate gateway: worker {worker.index} did not start")
-                if child.code is not None:
-                    worker.child = None
-                return child.code if child.code and child.code > 0 else FAILED
-        return None
-
-    def _fork(self, worker: Worker) -> Forked:
-        """Start an incarnation of ``worker``."""
-        worker.name = f"{worker.index}-{secrets.token_hex(4)}"
-        worker.born = time.monotonic()
-        supervisor = os.getpid()
-        work = functools.partial(self._serve, worker.name, supervisor)
-        worker.child = Forked(f"headgate gateway: worker {worker.index}", work)
-        return worker.child
-
-    def _serve(self, name: str, supervisor: int, tell: Callable[[], None]) -> int:
-        """Be the worker ``name``; returns its exit code."""
-        return process.run(
-            self._settings,
-            upstream=self._upstream,
-            sockets=self._sockets(),
-            worker=(name, self._folder),
-            ready=lambda _gateway: tell(),
-            reread=self._reread,
-            reload_all=functools.partial(_tell, supervisor, signal.SIGHUP),
-            leave_all=functools.partial(_tell, supervisor, signal.SIGTERM),
-        )
-
-    def _sockets(self) -> Sequence[socket.socket]:
-        """A worker's own sockets at the reserved places; it shares UNIX sockets with the others."""
-        return [sock if place.is_unix else bind(place, shared=True)[0] for sock, place in self._reserved]
-
-    # -- while they run ------------------------------------------------------------------------
-
-    def _look_after(self) -> int:
-        while True:
-            self._beat()
-            taken = take(SIGNALS, self._pause())
-            if taken and taken.number == signal.SIGHUP:
-                self._reload()
-            elif taken and taken.number in (signal.SIGTERM, signal.SIGINT):
-                return OK
-            self._reap()
-            self._revive()
-            if all(worker.again_at == math.inf for worker in self._workers):
-                return CONFIG
-
-    def _pause(self) -> float:
-        due = [worker.again_at for worker in self._workers if worker.child is None]
-        return min(3600.0, max(0.0, min([*due, self._beat_at]) - time.monotonic()))
-
-    def _beat(self) -> None:
-        """Tell a watchdog, if there is one, that this loop turns."""
-        now = time.monotonic()
-        if now < self._beat_at:
-            return
-        period_s = supervision.watchdog_s()
-        if period_s is None:
-            self._beat_at = math.inf
-            return
-        self._beat_at = now + period_s
-        supervision.notify("WATCHDOG=1")
-
-    def _reload(self) -> None:
+    def reload(self) -> None:
         """Workers read again what they can; one that is started later begins with the same users and rules."""
+        if self.leaving.is_set():
+            return
         if self._reread is not None:
             with contextlib.suppress(ConfigError):  # the workers say so
                 self._settings = renewed(self._settings, self._reread())
         for worker in self._workers:
-            if worker.again_at == math.inf:  # what was wrong may have been mended
-                worker.again_at = 0.0
-        self._pass_on(signal.SIGHUP)
+            worker.send_signal(signal.SIGHUP)
+            worker.start()  # of one that was left, what was wrong may have been mended
 
-    def _pass_on(self, number: signal.Signals) -> None:
-        for worker in self._workers:
-            if worker.child is not None:
-                worker.child.send_signal(number)
+    def forget(self, worker: str) -> None:
+        """Take in the end of a worker: keep what it counted, forget whom it had."""
+        try:
+            fold(self._folder, worker)
+        except OSError as error:  # a full disk costs counts, not the gateway
+            log.warning("the counts of worker %s are lost: %s", worker, error)
+        self._drop_leases(worker)
 
-    def _reap(self) -> None:
-        """Take in workers that have ended: keep what they counted, forget whom they had."""
-        for worker in self._workers:
-            child = worker.child
-            if child is None or not child.reap():
-                continue
-            worker.child = None
-            try:
-                fold(self._folder, worker.name)
-            except OSError as error:  # a full disk costs counts, not the gateway
-                log.warning("the counts of worker %d are lost: %s", worker.index, error)
-            self._forget(worker.name)
-            if self._leaving_at is None:
-                self._mourn(worker, child.code or OK)
-
-    def _forget(self, worker: str | None) -> None:
+    def _drop_leases(self, worker: str | None) -> None:
         """Let the connections of an ended worker, None is all, count no more for their users' limits.
 
         The store is opened for this alone: it must not be there at a fork.
@@ -248,37 +195,6 @@ class Supervisor:
         except HeadgateError as error:  # their lease ends them
             log.warning("connections of ended workers stay counted for %g s: %s", leases.LEASE_S, error)
 
-    def _mourn(self, worker: Worker, code: int) -> None:
-        if code == CONFIG:
-            worker.again_at = math.inf
-            log.error(
-                "worker %d ended with %s; none in its place before a reload", worker.index, in_words(code)
-            )
-            return
-        now = time.monotonic()
-        pause_s = worker.pauses.after(now - worker.born)
-        worker.again_at = now + pause_s
-        log.error("worker %d ended with %s; another one in %.1f s", worker.index, in_words(code), pause_s)
-
-    def _revive(self) -> None:
-        now = time.monotonic()
-        for worker in self._workers:
-            if worker.child is None and worker.again_at <= now:
-                self._fork(worker)
-
-    # -- down ----------------------------------------------------------------------------------
-
-    def _end_all(self) -> None:
-        """Let the workers drain; a second signal, or time, ends them at once. Those of workers do not count: each
-        may have been told ``gateway.drain``.
-        """
-        self._leaving_at = time.monotonic()
-        patience_s = self._settings.gateway.drain_s + KILL_S
-        supervision.leaving(patience_s + forked.HURRY_S + process.END_S)
-        children = [worker.child for worker in self._workers if worker.child is not None]
-        forked.end(children, patience_s, self._beat)
-        self._reap()
-
     def _release(self) -> None:
         for sock, place in self._reserved:
             sock.close()
@@ -286,8 +202,24 @@ class Supervisor:
                 with contextlib.suppress(OSError):
                     os.unlink(place.path)
 
+    # -- inside a worker -----------------------------------------------------------------------
 
-def _tell(supervisor: int, number: signal.Signals) -> None:
-    """From a worker: the supervisor reads its settings again, or ends, and passes that on to every worker."""
-    if os.getppid() == supervisor:  # else it is gone, and its number may be another process's
-        os.kill(supervisor, number)
+    def _serve(self, name: str) -> int:
+        """Be the worker ``name``; returns its exit code."""
+        return process.run(
+            self._settings,
+            upstream=self._upstream,
+            sockets=self._sockets(),
+            worker=(name, self._folder),
+            reread=self._reread,
+            reload_all=functools.partial(_say, RELOAD),
+            leave_all=functools.partial(_say, LEAVE),
+        )
+
+    def _sockets(self) -> Sequence[socket.socket]:
+        """A worker's own sockets at the reserved places; it shares UNIX sockets with the others."""
+        return [sock if place.is_unix else bind(place, shared=True)[0] for sock, place in self._reserved]
+
+
+def _say(line: str) -> None:
+    supervision.announce(asyncio.get_running_loop().call_later, line)

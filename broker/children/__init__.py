@@ -2,5 +2,5 @@
 
 ``child``       one program through its lives, on an event loop
 ``supervisor``  several of them: started in order, ended in order, at once when told twice
-``forked``      a child that goes on from here without exec, for processes without an event loop
+``forked``      the process of a child that goes on from here without exec
 """

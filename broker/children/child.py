@@ -1,9 +1,10 @@
 """One program as a child process, through its lives: started, heard, started again when it ends, told to leave.
 
-Theory of operation. A child says that it is ready, and whatever else it has to say, by sd_notify(3), as to any service
-manager. A life that ends by itself is followed by another after a pause that grows (``backoff``), unless the exit code
-says that it would end the same way. Children have sessions of their own, so that a Ctrl-C at the terminal is ours to
-deal with, and they end when this process does, however it ends (``PR_SET_PDEATHSIG``).
+Theory of operation. A child is another program, or goes on from here (``forked``). It says that it is ready, and
+whatever else it has to say, by sd_notify(3), as to any service manager. A life that ends by itself is followed by
+another after a pause that grows (``backoff``), unless the exit code says that it would end the same way. Children have
+sessions of their own, so that a Ctrl-C at the terminal is ours to deal with, and they end when this process does,
+however it ends (``PR_SET_PDEATHSIG``).
 
 Concurrency: one event loop. The end of a process is noticed through its pidfd: nobody else's SIGCHLD is in the way.
 """
@@ -23,6 +24,7 @@ from typing import Final
 
 from broker import supervision
 from broker.backoff import Backoff
+from broker.children.forked import Forked
 from broker.endings import AT_ONCE, CONFIG, FAILED, NOT_AGAIN, OK, in_words
 from broker.errors import NotReady
 from broker.obstacles import obstacle
@@ -80,6 +82,7 @@ class Program:
 
     Attributes:
         words: makes the command line, before each life.
+        work: what a child does that is forked from this process, instead: returns its exit code; prints to stderr.
         depends_on: names of programs that have to be ready before.
         environ: further variables.
         needed: the others are there for this one's sake: they begin once it is ready, and all end when it is left.
@@ -90,9 +93,10 @@ class Program:
     """
 
     name: str
-    words: Callable[[], Sequence[str]]
+    words: Callable[[], Sequence[str]] = tuple
     depends_on: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
+    work: Callable[[], int] | None = None
     needed: bool = False
     stdin: int = subprocess.DEVNULL
     output: Callable[[], int] | None = None
@@ -107,25 +111,29 @@ class Child:
         program: it. tell: see ``Tell``. place: path of a socket to be made, in a folder that nobody else may enter.
 
     Attributes:
-        pid: of its process; 0 while there is none.
+        pid: of its process; 0 while there is none. last_pid: of its last one.
         ready: its process has said so. was_ready: one of them has.
         settled: set while it is ready, and once it is left. left: set once it is not started again.
+        said: how it stands, as its process says (STATUS of sd_notify(3)); "" nothing.
         code: its last exit code, -N after signal N. why: how it ended or could not be started; "" while it runs.
         restarts: how often it was started again by itself.
+        changed: called after anything of this may have changed.
     """
 
     def __init__(self, program: Program, tell: Tell, place: str) -> None:
         self.program = program
-        self.pid = 0
+        self.pid = self.last_pid = 0
         self.ready = self.was_ready = False
         self.settled = asyncio.Event()
         self.left = asyncio.Event()
+        self.said = ""
         self.code: int | None = None
         self.why = ""
         self.restarts = 0
+        self.changed: Callable[[], object] = lambda: None
         self._told = tell
         self._place = place
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()
         self._wake = asyncio.Event()
@@ -181,10 +189,14 @@ class Child:
 
     def hear(self, line: str) -> None:
         """Take in a line that its process says, such as ``READY=1``."""
+        name, _, value = line.partition("=")
+        if name == "STATUS":
+            self.said = value
         if line == "READY=1" and not self.ready:
             self.ready = self.was_ready = True
             self.settled.set()
             self.tell("ready", "is ready")
+        self.changed()
 
     def tell(self, event: str, text: str) -> None:
         """Tell of what happens, see ``Tell``."""
@@ -211,6 +223,7 @@ class Child:
         finally:
             self.left.set()
             self.settled.set()
+            self.changed()
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -250,8 +263,9 @@ class Child:
                 passes = isinstance(obstacle(self.why, error, absent=self.was_ready), NotReady)
                 return FAILED if passes else CONFIG
             stack.callback(self._bury, process)
-            self._last_line = "" if self.program.output is None else None
-            self.pid, self.why = process.pid, ""
+            self._last_line = "" if self.program.output is None and self.program.work is None else None
+            self.pid = self.last_pid = process.pid
+            self.why = ""
             self.tell("starting", f"is started, process {process.pid}")
             try:
                 fd = os.pidfd_open(process.pid)
@@ -271,8 +285,11 @@ class Child:
         loop.add_reader(fd, came)
         stack.callback(loop.remove_reader, fd)
 
-    def _spawn(self, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
+    def _spawn(self, stack: contextlib.ExitStack) -> subprocess.Popen[bytes] | Forked:
         program = self.program
+        environ = {**ALWAYS, **program.environ, "NOTIFY_SOCKET": self._place}
+        if program.work is not None:
+            return Forked(program.name, program.work, environ, program.follow)
         output = self._pipe(stack) if program.output is None else program.output()
         try:
             return subprocess.Popen(
@@ -280,21 +297,19 @@ class Child:
                 stdin=program.stdin,
                 stdout=output,
                 stderr=output,
-                env=supervision.environ_of_child(
-                    **{**ALWAYS, **program.environ, "NOTIFY_SOCKET": self._place}
-                ),
+                env=supervision.environ_of_child(**environ),
                 start_new_session=True,
                 preexec_fn=supervision.following(os.getpid(), program.follow),  # noqa: PLW1509 - it imports nothing
             )
         finally:
             os.close(output)
 
-    def _bury(self, process: subprocess.Popen[bytes]) -> None:
+    def _bury(self, process: subprocess.Popen[bytes] | Forked) -> None:
         """Take in its end; who is not looked after any more is killed."""
         if process.poll() is None:
             process.kill()
             process.wait()
-        self.pid = 0
+        self.pid, self.said = 0, ""
         self.ready = False
         self.settled.clear()
 
@@ -305,6 +320,9 @@ class Child:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._place)
         sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
+        os.fchmod(
+            sock.fileno(), 0o600
+        )  # of the file, whatever the umask: a readiness is for its process to tell
         sock.bind(self._place)
 
         def came() -> None:

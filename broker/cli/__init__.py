@@ -24,7 +24,6 @@
     oslo           ``headgate oslo``: the transport zmq:// of oslo.messaging, likewise
     journal        ``headgate journal``: what was recorded, likewise
     wings          what of NFP and oslo runs beside rank 0
-    command        the child process of ``start``, ``rundir`` the directory of its instance
 
 A verb is ``main(argv: list[str]) -> int``. ``broker`` and ``start`` become brokers, so they load neither typer nor
 rich; the others may.

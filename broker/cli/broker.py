@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
 
     from broker.node import bootstrap
 
-    beside = wings.beside if wings.wanted(settings) else None
+    beside = wings.Beside if wings.wings_of(settings) else None
     reread = partial(settings_of, given) if given.config is not None else None
     return bootstrap.run(settings, beside=beside, reread=reread)
 

@@ -1,40 +1,40 @@
 """``headgate start``: a tree of brokers on this machine, for one command or until Ctrl-C.
 
-The launcher has neither threads nor an event loop: it blocks its signals and takes them one by one with
-``broker.signals``, which tells who sent them. A Ctrl-C at the terminal reaches the command by itself; a signal that
-another process sent to the launcher is passed on.
+The launcher blocks its signals and takes them one by one with ``broker.signals``, which tells who sent them. A Ctrl-C
+at the terminal reaches the command by itself; a signal that another process sent to the launcher is passed on.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from broker.children.supervisor import all_left
 from broker.cli import exits, wings
-from broker.cli.command import AWAITED, BLOCKED, Command, environment, own_directory, where
-from broker.cli.nfp import inside as nfp
 from broker.cli.parsing import Parser
-from broker.cli.rundir import Rundir
-from broker.endings import FAILED, OK, shell_code
+from broker.endings import OK
 from broker.errors import ConfigError, HeadgateError, print_error
-from broker.node.local_tree import LocalTree, plan
+from broker.local.command import AWAITED, BLOCKED, Command, environment, own_directory, where
+from broker.local.ranks import LocalTree, plan
+from broker.local.rundir import Rundir
+from broker.local.tree import named
 from broker.outlet import take_over
 from broker.settings import NfpSection, OsloSection, Settings, read
-from broker.signals import take
+from broker.signals import opened
+from broker.signals import read as read_signal
+from broker.tasks import first_of
 
-START_S: Final = 60.0
-"""How long the ranks may take to find together."""
 PATIENT_S: Final = 2.0
 """After this long a slow start says whom it waits for."""
-_STEP_S: Final = 0.1
 
 _EPILOG: Final = """\
 Examples:
@@ -119,14 +119,8 @@ def main(argv: list[str]) -> int:
     take_over("stderr")  # a terminal that stands still must not keep us from looking after the ranks
     rundir = Rundir(given.rundir, guests=base.access.allow_guest_user)
     try:
-        instance = LocalTree(
-            plan(base, given.size, base.tree.topology, rundir.path),
-            wings.beside if wings.wanted(base) else None,
-        )
-        try:
-            return _run(instance, words, rundir, wait=given.wait, said=_wings(base), more=_variables(base))
-        finally:
-            instance.stop()
+        ranks = plan(base, given.size, base.tree.topology, rundir.path)
+        return asyncio.run(Launcher(ranks, rundir).run(words, wait=given.wait))
     finally:
         rundir.remove()
 
@@ -174,137 +168,105 @@ def with_journal(settings: Settings, directory: str) -> Settings:
     return msgspec.structs.replace(settings, journal=settings.journal.at(directory))
 
 
-def _wings(settings: Settings) -> Callable[[], list[str]]:
-    """Lines that say how what runs beside rank 0 is found."""
+class Launcher:
+    """A tree, and a command in it.
 
-    def said() -> list[str]:
-        lines = nfp.where(settings.nfp) if settings.nfp is not None else []
-        if settings.oslo is not None:
-            from broker.cli.oslo import plan as oslo
+    Args:
+        ranks: settings of each. rundir: of the tree.
+    """
 
-            lines += oslo.where(settings.oslo, oslo.planned(settings.oslo))
-        return lines
+    def __init__(self, ranks: Sequence[Settings], rundir: Rundir) -> None:
+        self._wings = wings.wings_of(ranks[0])
+        self._tree = LocalTree(ranks, wings.Beside if self._wings else None)
+        self._uris = [rank.broker.local_uri or "" for rank in ranks]
+        self._rundir = rundir
+        self._variables = where(self._uris[0])
+        for wing in self._wings:
+            self._variables |= wing.variables()
+        self._command: Command | None = None
+        self._told = 0
+        """The first signal that was not for the command."""
 
-    return said
+    async def run(self, words: Sequence[str], *, wait: bool) -> int:
+        """Start the tree, run the command ``words``, by default a shell, or ``wait`` for a signal; end the tree.
 
+        Returns:
+            The exit code.
 
-def _variables(settings: Settings) -> dict[str, str]:
-    """What the environment has to say beside the broker's address, so that what runs beside rank 0 is found."""
-    found = nfp.variables(settings.nfp) if settings.nfp is not None else {}
-    if settings.oslo is not None:
-        from broker.cli.oslo import plan as oslo
+        Raises:
+            Failed: a rank ended before all had joined. HeadgateError: no broker is left to wait for. TimeoutError.
+        """
+        began, loop = time.monotonic(), asyncio.get_running_loop()
+        with opened(AWAITED) as signals:
+            loop.add_reader(signals, self._take, signals)
+            try:
+                self._tree.begin()
+                await first_of(self._tree.join(), self._say_for_whom_it_waits())
+                if self._tree.leaving.is_set():
+                    return 128 + self._told
+                if self._tree.missing():
+                    raise exits.Failed(*self._tree.failure())
+                if wait:
+                    return await self._until_told(time.monotonic() - began)
+                self._command = Command(words or self._shell(), environment(self._uris[0]) | self._variables)
+                return await self._command.run()
+            finally:
+                self._command = None
+                await self._tree.down()
+                loop.remove_reader(signals)
 
-        found |= oslo.variables(settings.oslo)
-    return found
+    def _take(self, signals: int) -> None:
+        """A signal is for the command while there is one, else it ends all; the second one at once."""
+        came = read_signal(signals)
+        if came is not None and self._command is not None:
+            self._command.hear(came)
+        elif came is not None:
+            self._told = self._told or came.number
+            self._tree.leave()
 
+    async def _say_for_whom_it_waits(self) -> None:
+        waited = PATIENT_S
+        await asyncio.sleep(waited)
+        while True:
+            print_error(f"headgate: waiting for {named(self._tree.missing())} ({waited:.0f} s)")
+            await asyncio.sleep(waited)
+            waited *= 2
 
-def _run(
-    instance: LocalTree,
-    words: Sequence[str],
-    rundir: Rundir,
-    *,
-    wait: bool,
-    said: Callable[[], list[str]],
-    more: Mapping[str, str],
-) -> int:
-    began = time.monotonic()
-    instance.start()
-    code = _until_ready(instance, began)
-    if code is not None:
-        return code
-    uri = instance.ranks[0].uri
-    if wait:
-        seconds, environ = (
-            time.monotonic() - began,
-            rundir.write_environment({**where(uri), **more}, own_directory()),
-        )
-        _say_where(instance, environ, seconds, said())
-        return _until_told(instance)
-    if not words:
-        words = _shell(rundir, {**where(uri), **more})
-        if sys.stdin.isatty():
-            print_error(f"headgate: {_brokers(instance)} up; leave the shell to end")
-    return Command(words, environment(uri) | dict(more)).run(lambda: report_dead(instance))
+    def _shell(self) -> list[str]:
+        """The words of the user's shell; bash takes up our variables behind its ``.bashrc``, which may set them."""
+        program = os.environ.get("SHELL", "/bin/sh")
+        if not sys.stdin.isatty():
+            return [program]
+        print_error(f"headgate: {brokers(len(self._uris))} up; leave the shell to end")
+        if os.path.basename(program) != "bash":
+            return [program]
+        environ = self._rundir.write_environment(self._variables, own_directory())
+        return [program, "--rcfile", self._rundir.write_bashrc(environ), "-i"]
 
-
-def _shell(rundir: Rundir, variables: Mapping[str, str]) -> list[str]:
-    """The words of the user's shell; bash takes up our variables behind its ``.bashrc``, which may set them, too."""
-    program = os.environ.get("SHELL", "/bin/sh")
-    if os.path.basename(program) != "bash" or not sys.stdin.isatty():
-        return [program]
-    environ = rundir.write_environment(variables, own_directory())
-    return [program, "--rcfile", rundir.write_bashrc(environ), "-i"]
-
-
-def _brokers(instance: LocalTree) -> str:
-    return f"{len(instance.ranks)} brokers are" if len(instance.ranks) > 1 else "one broker is"
-
-
-# ---------------------------------------------------------------- until all are there
-
-
-def _until_ready(instance: LocalTree, began: float) -> int | None:
-    """Wait for every rank; an exit code when that fails or somebody wants an end."""
-    said = PATIENT_S
-    while not instance.wait(_STEP_S):
-        if instance.dead:
-            return _failed_start(instance)
-        if (came := take(AWAITED, 0)) is not None and came.number != signal.SIGCHLD:
-            return 128 + came.number
-        waited = time.monotonic() - began
-        if waited > START_S:
-            raise TimeoutError(f"{_missing(instance)} not ready within {START_S:g} s")
-        if waited > said:
-            print_error(f"headgate: waiting for {_missing(instance)} ({waited:.0f} s)")
-            said *= 2
-    return None
-
-
-def _missing(instance: LocalTree) -> str:
-    numbers = [str(rank.number) for rank in instance.ranks if not rank.ready]
-    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:16])}{' ...' if len(numbers) > 16 else ''}"
-
-
-def _failed_start(instance: LocalTree) -> int:
-    """A rank died before all were ready; it has said why itself, and what the others say comes before our word."""
-    first = instance.dead[0]
-    instance.stop()
-    print_error(f"headgate start: rank {first.number} {first.why} before it was ready")
-    return shell_code(first.code or FAILED)
-
-
-# ---------------------------------------------------------------- --wait
+    async def _until_told(self, seconds: float) -> int:
+        """Say where the brokers are, stay until a signal asks for the end, or no broker is left."""
+        environ = self._rundir.write_environment(self._variables, own_directory())
+        shown = [f"  rank {rank:<4} {uri}" for rank, uri in enumerate(self._uris)]
+        if len(shown) > 16:
+            shown[8:-2] = ["  ..."]
+        lines = [
+            f"{brokers(len(self._uris))} up after {seconds:.2f} s",
+            *shown,
+            "in another terminal:",
+            f"  . {shlex.quote(environ)}",
+            "  headgate status",
+            f"  headgate ping {len(self._uris) - 1}",
+            "  headgate sub hello.",
+            *(line for wing in self._wings for line in wing.where()),
+            "Ctrl-C ends it",
+        ]
+        print("\n".join(lines), flush=True)
+        await first_of(self._tree.leaving.wait(), all_left(self._tree.ranks))
+        if not self._tree.leaving.is_set():
+            raise HeadgateError("no broker is left")
+        return OK
 
 
-def _say_where(instance: LocalTree, environ: str, seconds: float, beside: Sequence[str]) -> None:
-    shown = [f"  rank {rank.number:<4} {rank.uri}" for rank in instance.ranks]
-    if len(shown) > 16:
-        shown[8:-2] = ["  ..."]
-    lines = [
-        f"{_brokers(instance)} up after {seconds:.2f} s",
-        *shown,
-        "in another terminal:",
-        f"  . {shlex.quote(environ)}",
-        "  headgate status",
-        f"  headgate ping {instance.ranks[-1].number}",
-        "  headgate sub hello.",
-        *beside,
-        "Ctrl-C ends it",
-    ]
-    print("\n".join(lines), flush=True)
-
-
-def _until_told(instance: LocalTree) -> int:
-    """Stay until a signal asks for the end, or no broker is left."""
-    while instance.alive:
-        came = take(AWAITED, None)
-        if came is None or came.number != signal.SIGCHLD:
-            return OK
-        report_dead(instance)
-    raise HeadgateError("no broker is left")
-
-
-def report_dead(instance: LocalTree) -> None:
-    """Say which ranks have ended since the last look."""
-    for rank in instance.reap():
-        print_error(f"headgate: rank {rank.number} (pid {rank.pid}) {rank.why}")
+def brokers(count: int) -> str:
+    """So many brokers, as the subject of a sentence."""
+    return f"{count} brokers are" if count > 1 else "one broker is"

@@ -19,7 +19,6 @@
 ``drain``              leaving without cutting anybody short
 ``probes``             whether it lives and is ready: over HTTP, and for the service manager
 ``reload``             the settings read again while it runs: keys, clients, access
-``local_tree``         a tree of many ranks on this machine, forked from one process
 ``attributes``, ``curve_keys``, ``logring``, ``metrics``: what the broker shows of itself
 ``capture``            the journal: records from the corridor to the process that writes them
 ``linkfacts``          what the journal is told of links; ``refusals``: of who was turned away

@@ -41,7 +41,7 @@ def run(
         settings: as of ``Settings.at_rank``.
         ready: called once the broker has joined and its socket answers, and ``beside`` is entered.
         beside: see ``Beside``; what entering raises ends the process as a failed start does.
-        reread: how SIGHUP reads the settings again (see ``Reload``); None leaves that signal alone.
+        reread: how SIGHUP reads the settings again (see ``Reload``); None: it is as SIGTERM.
 
     SIGTERM and SIGINT drain and leave, before the parent is there as well; a second one leaves at once.
     """
@@ -50,17 +50,19 @@ def run(
 
     def attempt() -> int:
         set_up_logging(settings)
-        return asyncio.run(_serve(settings, ready, beside, reread))
+        return asyncio.run(serve(settings, ready=ready, beside=beside, reread=reread))
 
     return attended("headgate", attempt, part=f"rank {settings.broker.rank}: ")
 
 
-async def _serve(
+async def serve(
     settings: Settings,
-    ready: Callable[[Node], None] | None,
-    beside: Beside | None,
+    *,
+    ready: Callable[[Node], None] | None = None,
+    beside: Beside | None = None,
     reread: Reread | None = None,
 ) -> int:
+    """Run one rank on this event loop, as ``run`` does; returns the exit code. Raises what a failed start raises."""
     leave = asyncio.Event()
     outcome: list[int] = [OK]
 
@@ -80,7 +82,9 @@ async def _serve(
     _on_signals(leave, leave_with, task)
     if reread is not None:
         reload = Reload(node, reread)
-        _on_hangup(reload, leave_with)
+        _on_hangup(reload.request, leave_with)
+    else:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, leave_with, "SIGHUP")
     reporter = StatusReporter(node.probes, node.context)
     supervision.watch(asyncio.get_running_loop().call_later)
     company = contextlib.AsyncExitStack()
@@ -131,7 +135,7 @@ def _on_signals(leave: asyncio.Event, leave_with: Callable[[str], None], task: a
         asyncio.get_running_loop().add_signal_handler(number, signalled, number.name)
 
 
-def _on_hangup(reload: Reload, leave_with: Callable[[str], None]) -> None:
+def _on_hangup(reload: Callable[[], object], leave_with: Callable[[str], None]) -> None:
     """SIGHUP reads the settings again, unless it says what it was invented for: that our terminal is gone."""
     attended = os.isatty(0)
 
@@ -139,7 +143,7 @@ def _on_hangup(reload: Reload, leave_with: Callable[[str], None]) -> None:
         if attended and not os.isatty(0):
             leave_with("its terminal is gone")
         else:
-            reload.request()
+            reload()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
 

@@ -9,13 +9,16 @@ import logging
 import os
 import shlex
 import signal
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker import extras, interpreter
 from broker.children.child import Child, Program, telling
 from broker.children.supervisor import Step, Supervisor
 from broker.cli.exits import UsageError
 from broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from broker.node.assembly import Node
 
 log = logging.getLogger("headgate")
 LEAVE_S: Final = 20.0
@@ -54,7 +57,7 @@ class Following:
         place = os.path.join(folder, "local-pipeline")
         self._child = Child(Program("pipeline", lambda: words), telling(log), place)
 
-    def start(self) -> None:
+    async def start(self, _node: Node) -> None:
         """Start it, and again whenever it ends."""
         self._child.start()
 

@@ -1,7 +1,7 @@
 """``headgate up``: a tree of brokers and a gateway on this machine, one command from nothing to a dashboard.
 
-Rank 0 and the gateway are this process, on one event loop, linked in memory; the other ranks are forked before the loop
-begins, and follow rank 0 when it leaves (``broker.node.local_tree``).
+Rank 0 and the gateway are this process, on one event loop, linked in memory; the other ranks are forked before the
+gateway is loaded, and follow rank 0 when it leaves (``broker.local``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 import socket
 import time
 from typing import TYPE_CHECKING, Final
@@ -20,15 +19,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from broker import memory, supervision
-from broker.cli import command
-from broker.cli.nfp.inside import variables, where, wing_of
-from broker.cli.oslo import inside as oslo
+from broker.cli import wings
+from broker.cli.exits import Failed
 from broker.cli.parsing import Parser
-from broker.cli.rundir import Rundir
-from broker.cli.start import positive, report_dead, settings_with
-from broker.endings import OK
+from broker.cli.start import positive, settings_with
 from broker.errors import ConfigError
-from broker.node.local_tree import LocalTree, plan
+from broker.local import command
+from broker.local.ranks import LocalTree, plan
+from broker.local.rundir import Rundir
 from broker.settings import ListenEntry as BrokerListenEntry
 from broker.settings import Settings
 from gateway import delta
@@ -39,16 +37,12 @@ if TYPE_CHECKING:
     from broker.node.assembly import Node
     from gateway.serve import Gateway
 
-START_S: Final = 60.0
-"""How long the ranks may take to find together."""
 PORTS: Final = 20
 """Ports that are tried from the default one on, when nobody named one."""
 OWNER: Final = "owner"
 """The name of whoever runs this, where no configuration names users."""
 NOTE: Final = "headgate up"
 """What the owner's token is for; one that an instance before left in the same directory goes."""
-LOOK_S: Final = 1.0
-"""How often it is looked whether a rank has ended."""
 
 _EPILOG: Final = """\
 Examples:
@@ -129,9 +123,7 @@ def main(argv: list[str]) -> int:
             section = msgspec.structs.replace(settings.gateway, statedir=f"{rundir.path}/rank-0.state")
             settings = msgspec.structs.replace(settings, gateway=section)
         ranks = plan(base, given.size, base.tree.topology, rundir.path)
-        own = f"inproc://gateway-{os.getpid()}"
-        first = msgspec.structs.replace(ranks[0], listen=(*ranks[0].listen, BrokerListenEntry(uri=own)))
-        return _run(given, settings, [first, *ranks[1:]], own, rundir)
+        return asyncio.run(Up(given, settings, ranks, rundir).run())
     finally:
         rundir.remove()
 
@@ -163,37 +155,6 @@ def broker_settings(given: argparse.Namespace) -> Settings:
 
 
 # ---------------------------------------------------------------- the processes
-
-
-def _run(
-    given: argparse.Namespace, settings: GatewaySettings, ranks: list[Settings], own: str, rundir: Rundir
-) -> int:
-    began = time.monotonic()
-    sockets = _bound(settings, fixed=bool(given.listen or given.config))
-    instance = LocalTree(ranks[1:])
-    hurry = False
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # ranks that end are looked for, see LocalTree
-    try:
-        instance.start()
-        from gateway import process  # behind the fork: the other ranks need nothing of it
-
-        process.set_up_logging(settings.gateway.log_level, "up")
-        supervision.name_process("headgate-0")
-        supervision.raise_descriptor_limit()
-        process.shrink_tls_buffers()
-        token = ""
-        if not given.no_login and settings.gateway.statedir.startswith(f"{rundir.path}/"):
-            settings, token = with_owner(settings)
-        up = _Up(settings, ranks[0], own, instance, sockets, began, rundir, token, login=not given.no_login)
-        if given.pipeline:
-            up.tables = following.Following(given.journal, delta.place_of(given.history), rundir.path)
-        code = asyncio.run(up.run())
-        hurry = up.forced
-        return code
-    finally:
-        instance.stop(*((0.0, 0.0) if hurry else ()))
-        for sock in sockets:
-            sock.close()
 
 
 def with_owner(settings: GatewaySettings) -> tuple[GatewaySettings, str]:
@@ -240,140 +201,141 @@ def _bound(settings: GatewaySettings, *, fixed: bool) -> list[socket.socket]:
     return found
 
 
-class _Up:
-    """Rank 0 and the gateway on one event loop; ``forced`` is True once a second signal ended them at once.
+class Up:
+    """A tree whose rank 0 is this process, and the gateway beside it.
 
-    ``tables`` is what makes tables beside them.
+    Args:
+        given: the options. settings: of the gateway. ranks: settings of each. rundir: of the tree.
     """
 
     def __init__(
-        self,
-        settings: GatewaySettings,
-        rank: Settings,
-        own: str,
-        instance: LocalTree,
-        sockets: list[socket.socket],
-        began: float,
-        rundir: Rundir,
-        token: str,
-        *,
-        login: bool,
+        self, given: argparse.Namespace, settings: GatewaySettings, ranks: list[Settings], rundir: Rundir
     ) -> None:
-        self._settings = settings
-        self._rank = rank
-        self._own = own
-        self._instance = instance
-        self._sockets = sockets
-        self._began = began
+        self.settings = settings
+        self._ranks = ranks
         self._rundir = rundir
-        self._token = token
-        self._login = login
-        self._wing = wing_of(rank)
-        self._oslo = oslo.wing_of(rank)
-        self.tables: following.Following | None = None
-        self._running = asyncio.Event()
-        self.forced = False
+        self._login: bool = not given.no_login
+        self._fixed = bool(given.listen or given.config)
+        self._token = ""
+        self._began = time.monotonic()
+        self.tree = LocalTree(ranks[1:])
+        self.wings: list[wings.Wing] = wings.wings_of(ranks[0])
+        if given.pipeline:
+            self.wings.append(following.Following(given.journal, delta.place_of(given.history), rundir.path))
+        self.left = False
+        """All that is beside rank 0 has left in order."""
 
     async def run(self) -> int:
-        """Start, say where, stay until told to leave; returns the exit code."""
-        from broker.node.assembly import Node
-        from broker.node.bootstrap import keep_log
-        from gateway.process import Leaving
+        """Start all, say where, stay until told to leave, end all; returns the exit code.
+
+        Raises:
+            Failed: a rank ended before all had joined. ConfigError: a setting cannot be followed. TimeoutError.
+        """
+        sockets = _bound(self.settings, fixed=self._fixed)
+        try:
+            self.tree.begin()
+            await asyncio.sleep(0)  # they are forked: they need nothing of what is loaded from now on
+            return await self._serve(sockets)
+        finally:
+            with contextlib.suppress(asyncio.CancelledError):  # a second signal: who is left is killed
+                await self.tree.down()
+            for sock in sockets:
+                sock.close()
+
+    async def _serve(self, sockets: list[socket.socket]) -> int:
+        from broker.node import bootstrap
+        from gateway import process
         from gateway.serve import Gateway
 
-        gateway = Gateway(self._settings, upstream=self._own, sockets=self._sockets)
-        leaving = Leaving(gateway, hangup="leave")
-        gateway.hub.leave = leaving.leave
-        node = Node(self._rank, leave=lambda reason, _code: leaving.leave(reason))
-        keep_log(node)
-        node.lifecycle.watchers.append(self._entered)
-        try:
-            async with leaving:
-                if await leaving.unless_left(self._start(node, gateway)):
-                    memory.settle(memory.OLD_OF_TRANSPORTS)
-                    self._say_where(gateway)
-                    watching = asyncio.get_running_loop().create_task(self._watch(), name="watch ranks")
-                    await leaving.wait()
-                    watching.cancel()
-                    await asyncio.gather(watching, return_exceptions=True)
-        finally:
-            self.forced = leaving.forced
-            if not self.forced:
-                with contextlib.suppress(asyncio.CancelledError):
-                    if self.tables is not None:
-                        await self.tables.stop()
-                    if self._oslo is not None:
-                        await self._oslo.stop()
-                    if self._wing is not None:
-                        await self._wing.stop()
-                    await node.stop()
-        return OK
+        process.set_up_logging(self.settings.gateway.log_level, "up")
+        supervision.name_process("headgate-0")
+        supervision.raise_descriptor_limit()
+        process.shrink_tls_buffers()
+        if self._login and self.settings.gateway.statedir.startswith(f"{self._rundir.path}/"):
+            self.settings, self._token = with_owner(self.settings)
+        own = f"inproc://gateway-{os.getpid()}"
+        first = self._ranks[0]
+        first = msgspec.structs.replace(first, listen=(*first.listen, BrokerListenEntry(uri=own)))
+        gateway = Gateway(self.settings, upstream=own, sockets=sockets)
 
-    async def _start(self, node: Node, gateway: Gateway) -> None:
-        await node.start()
-        async with asyncio.timeout(START_S):
-            while not self._running.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.2):
-                        await self._running.wait()
-                self._failed_start()
-        if self._wing is not None:
-            node.metrics.more.append(self._wing.samples)
-            await self._wing.start()
-        if self._oslo is not None:
-            await self._oslo.start()
-        if self.tables is not None:
-            self.tables.start()
-        await gateway.start()
+        def ready(_node: Node) -> None:
+            memory.settle(memory.OLD_OF_TRANSPORTS)
+            self._say_where(gateway)
 
-    def _entered(self, state: str) -> None:
-        if state == "run":
-            self._running.set()
-
-    def _failed_start(self) -> None:
-        """A rank that ended before all have joined has said why itself."""
-        if dead := self._instance.reap():
-            raise ConfigError(f"rank {dead[0].number} {dead[0].why} before it had joined")
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_S)
-            report_dead(self._instance)
+        code = await bootstrap.serve(first, beside=lambda node: _Beside(node, self, gateway), ready=ready)
+        if not self.left:  # a second signal
+            self.tree.leave()
+            self.tree.leave()
+            await gateway.abandon()
+        return code
 
     def _say_where(self, gateway: Gateway) -> None:
-        count = 1 + len(self._instance.ranks)
-        brokers = f"{count} brokers" if count > 1 else "one broker"
+        brokers = f"{len(self._ranks)} brokers" if len(self._ranks) > 1 else "one broker"
         seconds = time.monotonic() - self._began
         lines = [
             f"{brokers} and a gateway are up after {seconds:.2f} s",
-            f"FLUX_URI={self._rank.broker.local_uri}",
+            f"FLUX_URI={self._ranks[0].broker.local_uri}",
             *gateway.urls,
         ]
-        if self._login and self._settings.access.login_links != "off":
+        if self._login and self.settings.access.login_links != "off":
             lines += [
                 "open the dashboard (the link works once, on this machine):",
                 f"  {gateway.login_link()}",
             ]
         environ = self._rundir.write_environment(self._variables(gateway), command.own_directory())
         lines += ["in another terminal, for headgate, curl and Python:", f"  . {shlex.quote(environ)}"]
-        if self._wing is not None and self._wing.broker is not None and self._rank.nfp is not None:
-            nfp = self._wing.broker
-            lines += where(self._rank.nfp, nfp.endpoints, nfp.server_key)
-        if self._oslo is not None:
-            lines += self._oslo.where()
-        if self.tables is not None:
-            lines += self.tables.where()
+        lines += [line for wing in self.wings for line in wing.where()]
         lines.append("Ctrl-C ends it")
         print("\n".join(lines), flush=True)
 
     def _variables(self, gateway: Gateway) -> dict[str, str]:
         """What another terminal has to know."""
-        found = {**command.where(self._rank.broker.local_uri or ""), "URL": gateway.urls[0]}
+        found = {**command.where(self._ranks[0].broker.local_uri or ""), "URL": gateway.urls[0]}
         if self._token:
             found["HEADGATE_TOKEN"] = self._token
-        if self._wing is not None and self._wing.broker is not None and self._rank.nfp is not None:
-            found |= variables(self._rank.nfp, self._wing.broker.endpoints)
-        for beside in (self._oslo, self.tables):
-            if beside is not None:
-                found |= beside.variables()
+        for wing in self.wings:
+            found |= wing.variables()
         return found
+
+
+class _Beside(wings.Beside):
+    """What runs beside rank 0 in its process: once the other ranks have joined, wings, and the gateway.
+
+    Args:
+        node: rank 0. up: the whole. gateway: which ends here, be it started or not.
+    """
+
+    def __init__(self, node: Node, up: Up, gateway: Gateway) -> None:
+        super().__init__(node)
+        self._up = up
+        self._gateway = gateway
+
+    async def start(self) -> None:
+        """Start all of it.
+
+        Raises:
+            Failed: a rank ended before all had joined. ConfigError, HeadgateError, TimeoutError.
+        """
+        from gateway.process import END_S  # behind the fork
+
+        self.push(self._note)
+        up, node = self._up, self.node
+        running = asyncio.Event()
+        node.lifecycle.watchers.append(lambda state: running.set() if state == "run" else None)
+        if node.lifecycle.state == "run":
+            running.set()
+        await up.tree.join()
+        if up.tree.lost():
+            raise Failed(*up.tree.failure())
+        await running.wait()
+        await self.add(up.wings)
+        self._gateway.hub.leave = self._drain_all
+        self.push_async_callback(self._gateway.stop)
+        await self._gateway.start()
+        self.callback(supervision.leaving, up.settings.gateway.drain_s + END_S)
+
+    def _drain_all(self, reason: str) -> None:
+        self.node.context.leave(reason)
+
+    def _note(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._up.left = kind is None

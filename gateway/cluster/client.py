@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import os
 import select
 import shlex
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from broker.client import blocking
 from broker.endpoints import too_long
 from broker.errors import ConfigError, HeadgateError
 from broker.interpreter import command
@@ -29,23 +27,13 @@ from gateway.cluster.shape import Shape
 from gateway.identity.login import add_link, link_url
 from gateway.identity.store import Store
 
-UP_S: Final = 60.0
-"""How long all may take to be there."""
-UP_EACH_S: Final = 2.0
-"""And for each rank more."""
 ANSWER_S: Final = 10.0
 """How long the supervisor may take for an answer."""
 DOWN_S: Final = 30.0
 """How long it may take to end everything, before it is killed and its members with it."""
 LOGIN_S: Final = 3600.0
-PORTS: Final = 20
-"""Ports that are tried for the gateway, from its usual one on."""
-IN_USE: Final = os.strerror(errno.EADDRINUSE)
 SUPERVISOR: Final = "supervisor"
 """Name of its log."""
-TAIL_BYTES: Final = 4096
-"""Where the last line of a log is looked for."""
-_STEP_S: Final = 0.1
 _FOLLOW_S: Final = 0.2
 """How often a log is looked at for more."""
 
@@ -100,7 +88,8 @@ class Cluster:
         """Start every member; returns when every rank has joined.
 
         Raises:
-            TimeoutError: not all ranks have joined in time; what was started goes on, see ``down``.
+            HeadgateError: somebody has ended before. TimeoutError: not all ranks have joined in time. What was started
+                goes on, see ``down``.
         """
         shape = self.shape
         check_paths(self._sockets, shape)
@@ -110,68 +99,29 @@ class Cluster:
             addresses=relays.addresses(shape, self._sockets),
             binds=relays.binds(shape, self._sockets),
         )
-        self._save(
-            dataclasses.replace(self.saved, token=written.token, url=free_url() if shape.gateway else "")
-        )
-        self._start_supervisor()
-        self._wait_joined()
-
-    def _save(self, saved: state.Saved) -> None:
-        self.saved = saved
-        state.save(self.folder, saved)
-
-    def _start_supervisor(self) -> None:
-        """It goes on by itself once it listens."""
-        log = self._log(SUPERVISOR)
-        with open(log, "ab") as out:
-            try:
-                done = subprocess.run(
-                    [*command("gateway.cluster.supervisor"), str(self.folder)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    timeout=UP_S + UP_EACH_S * self.shape.size,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                raise TimeoutError(f"the supervisor is not ready: {last_line(log)}") from None
-        if done.returncode:
-            raise HeadgateError(f"the supervisor could not start: {last_line(log)}")
-
-    def _wait_joined(self) -> None:
-        until = time.monotonic() + UP_S + UP_EACH_S * self.shape.size
-        missing = ""
-        while time.monotonic() < until:
-            members = self.status()
-            if not members:
-                raise HeadgateError(f"the supervisor has ended: {last_line(self._log(SUPERVISOR))}")
-            if self._moved(members):
-                continue
-            self._check_failed(members)
-            waits = [member.name for member in members if member.state != "running"]
-            missing = ", ".join(waits[:8]) or not_joined(self.uri)
-            if not missing:
-                return
-            time.sleep(_STEP_S)
-        raise TimeoutError(f"not there yet: {missing}; `headgate cluster logs RANK` may tell why")
-
-    def _moved(self, members: Sequence[Member]) -> bool:
-        """Give the gateway another port when somebody was faster to take the one that was free."""
-        ended = any(member.name == "gateway" and member.state == "exited" for member in members)
-        if not ended or IN_USE not in last_line(self._log("gateway")):
-            return False
-        self._save(dataclasses.replace(self.saved, url=free_url()))
-        self.ask("move")
-        return True
-
-    def _check_failed(self, members: Sequence[Member]) -> None:
-        """Raises HeadgateError when somebody has ended before all were there."""
-        for member in members:
-            if member.state == "exited":
-                line = last_line(self._log(member.name))
-                raise HeadgateError(
-                    f"{member.name}: {member.why or 'has ended'}" + (f": {line}" if line else "")
-                )
+        self.saved = dataclasses.replace(self.saved, token=written.token)
+        state.save(self.folder, self.saved)
+        with open(self._log(SUPERVISOR), "ab") as log:
+            process = subprocess.Popen(
+                [*command("gateway.cluster.supervisor"), str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert process.stdout is not None
+        try:
+            with process.stdout as out:
+                line = out.readline()
+        except BaseException:
+            process.terminate()  # it may not listen to verbs yet
+            process.wait()
+            raise
+        if not line:
+            process.wait()
+            raise HeadgateError(f"the supervisor has ended: {supervisor.last_line(self._log(SUPERVISOR))}")
+        process.returncode = 0  # it goes on, and nobody here waits for it
+        control.checked(line)
 
     def down(self) -> None:
         """End every member, and remove what was made outside the state folder.
@@ -203,7 +153,8 @@ class Cluster:
 
     def access(self, *, login: bool = False) -> Access:
         """How a person gets in; ``login`` has a login link made."""
-        sockets, url = self._sockets, self.saved.url
+        sockets = self._sockets
+        url = next((member.uri for member in self.status() if member.name == supervisor.GATEWAY), "")
         more: list[str] = []
         if self.shape.nfp:
             nfp, base = shlex.quote(f"ipc://{sockets}/nfp"), shlex.quote(str(self.folder / "nfp"))
@@ -254,16 +205,6 @@ def check_paths(sockets: Path, shape: Shape) -> None:
         raise ConfigError(f"{longest}: expected {shorter}")
 
 
-def not_joined(uri: str) -> str:
-    """What rank 0 waits for; "" when the whole tree has joined: it runs once it has seen every rank."""
-    try:
-        with blocking.connect(uri, retries=0) as handle:
-            now = handle.rpc("state-machine.get", timeout_s=ANSWER_S).json()["state"]
-    except (HeadgateError, TimeoutError) as error:
-        return f"rank 0 ({error})"
-    return "" if now == "run" else f"ranks below rank 0 (state {now})"
-
-
 def end_supervisor(sock: socket.socket) -> None:
     """Have the supervisor end everything; it is killed when it does not, and its members die with it."""
     try:
@@ -278,16 +219,6 @@ def end_supervisor(sock: socket.socket) -> None:
             select.select([process], [], [], ANSWER_S)
     finally:
         os.close(process)
-
-
-def free_url() -> str:
-    """The first of the gateway's usual ports on the loopback that nobody listens on, else any."""
-    for port in (*range(files.GATEWAY_PORT, files.GATEWAY_PORT + PORTS), 0):
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(("127.0.0.1", port))
-            return f"http://127.0.0.1:{sock.getsockname()[1]}"
-    raise HeadgateError("no free port for the gateway on 127.0.0.1")
 
 
 # ---------------------------------------------------------------- logs
@@ -317,14 +248,3 @@ def lines_of(path: Path, more: Callable[[], bool]) -> Iterator[str]:
                 break
         if part:
             yield part
-
-
-def last_line(path: Path) -> str:
-    """The last line that is not empty; "" without one."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -30,7 +30,8 @@ LINE_BYTES: Final = 1 << 20
 
 LOOK_S: Final = 5.0
 """How long a look whether somebody listens may take."""
-"""``struct ucred``: pid, uid, gid."""
+_KINDS: Final[dict[str, type[Exception]]] = {"config": ConfigError, "timeout": TimeoutError}
+"""Kinds of errors in answers; any other is a HeadgateError."""
 
 Do = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """What a supervisor does with a line; what it raises is the answer."""
@@ -89,9 +90,18 @@ def ask(sock: socket.socket, **words: Any) -> dict[str, Any]:
         raise NotUp(f"the supervisor left before it answered: {error}") from None
     if not line.endswith(b"\n"):
         raise NotUp("the supervisor left before it answered")
+    return checked(line)
+
+
+def checked(line: bytes) -> dict[str, Any]:
+    """An answer of the supervisor.
+
+    Raises:
+        ConfigError, HeadgateError, TimeoutError: it says no.
+    """
     answer = msgspec.json.decode(line, type=dict[str, Any])
     if not answer["ok"]:
-        raise (ConfigError if answer["kind"] == "config" else HeadgateError)(answer["error"])
+        raise _KINDS.get(answer["kind"], HeadgateError)(answer["error"])
     return answer
 
 
@@ -125,10 +135,15 @@ async def _answer(do: Do, line: bytes) -> dict[str, Any]:
     try:
         return {"ok": True, **await do(msgspec.json.decode(line, type=dict[str, Any]))}
     except msgspec.DecodeError as error:
-        return {"ok": False, "kind": "config", "error": f"not a JSON object: {error}"}
+        return refusal(ConfigError(f"not a JSON object: {error}"))
     except HeadgateError as error:
-        kind = "config" if isinstance(error, ConfigError) else "failed"
-        return {"ok": False, "kind": kind, "error": str(error)}
+        return refusal(error)
     except Exception as error:
         log.exception("control: %r", line[:200])
-        return {"ok": False, "kind": "failed", "error": repr(error)}
+        return refusal(HeadgateError(repr(error)))
+
+
+def refusal(error: Exception) -> dict[str, Any]:
+    """The answer that says no, see ``checked``."""
+    kinds = [kind for kind, of in _KINDS.items() if isinstance(error, of)]
+    return {"ok": False, "kind": kinds[0] if kinds else "failed", "error": str(error)}

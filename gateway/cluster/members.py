@@ -3,9 +3,10 @@
 A member says itself when it is ready, by sd_notify(3), as to any service manager: that somebody listens where it will
 be tells nothing, for that may be somebody else.
 
-One that ends in any other way than by leaving in order (exit code 0) or for a wrong command line or configuration (2,
-78) is started again after a second, and after twice as long each time it did not last; like a service that is
-restarted on failure. One that was killed to stay away is not.
+One that has been ready and ends in any other way than by leaving in order (exit code 0) or for a wrong command line or
+configuration (2, 78) is started again after a second, and after twice as long each time it did not last; like a service
+that is restarted on failure. One that was killed to stay away is not. One that never was ready is told to whoever makes
+the cluster.
 """
 
 from __future__ import annotations
@@ -15,17 +16,16 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from broker.children.child import Child, Program, Restarts, telling
-from broker.endings import TEMPFAIL
 
 log = logging.getLogger("headgate")
 
-RESTARTS: Final = Restarts(first_s=1.0, ends_max=0)
+RESTARTS: Final = Restarts(first_s=1.0, ends_max=1)
 _APPENDED: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 State = Literal["running", "paused", "partitioned", "exited", "starting"]
@@ -65,31 +65,38 @@ class Process(Child):
     Args:
         name: as of ``Member``.
         rank: of a broker; None of the gateway.
-        words: its command line.
+        words: makes its command line, before each life.
         output: file that its output is appended to; made with mode 0600.
         uri: where it is reached, once it is ready.
         place: path of the socket on which it says that it is.
+        restarts: when it is started again; None: as ``RESTARTS``.
 
     Attributes:
         partitioned: what ``status`` says of it while it runs: the links are others' to cut.
     """
 
     def __init__(
-        self, name: str, rank: int | None, words: Sequence[str], output: Path, uri: str, place: Path
+        self,
+        name: str,
+        rank: int | None,
+        words: Callable[[], Sequence[str]],
+        output: Path,
+        uri: str,
+        place: Path,
+        restarts: Restarts | None = None,
     ) -> None:
         program = Program(
             name,
-            lambda: words,
+            words,
             output=functools.partial(os.open, output, _APPENDED, 0o600),
             follow=signal.SIGKILL,  # a paused process follows no milder one
-            restarts=RESTARTS,
+            restarts=restarts or RESTARTS,
         )
         super().__init__(program, telling(log), str(place))
         self.rank = rank
         self.uri = uri
         self.partitioned = False
         self._paused = False
-        self._status = ""
         self._since = time.time()
 
     # -- what it is ----------------------------------------------------------------------------
@@ -105,7 +112,7 @@ class Process(Child):
             since=self._since,
             why=self.why,
             restarts=self.restarts,
-            said=self._status,
+            said=self.said,
         )
 
     def _state(self) -> State:
@@ -118,12 +125,6 @@ class Process(Child):
         return "partitioned" if self.partitioned else "running"
 
     # -- what is done to it --------------------------------------------------------------------
-
-    def move(self, uri: str, words: Sequence[str]) -> None:
-        """Start it with another command line from now on, so that it is reached elsewhere; for one that has ended."""
-        self.uri = uri
-        self.program = replace(self.program, words=lambda: words)
-        self.start()
 
     def kill(self, *, stay: bool) -> None:
         """SIGKILL; with ``stay`` it is not started again by itself. Harmless when it does not run."""
@@ -146,22 +147,9 @@ class Process(Child):
 
     # -- its life ------------------------------------------------------------------------------
 
-    def hear(self, line: str) -> None:
-        """Take in a line that it says, see ``Child``."""
-        name, _, value = line.partition("=")
-        if name == "STATUS":
-            self._status = value
-        super().hear(line)
-
-    def is_final(self, ends: int) -> bool:
-        """Whether it is left, see ``Child``."""
-        # of one that never was ready TEMPFAIL is told to whoever makes the cluster
-        return super().is_final(ends) or (self.code == TEMPFAIL and not self.was_ready)
-
     def tell(self, event: str, text: str) -> None:
         """Tell of what happens, see ``Child``."""
         if event != "ready":  # another process, or none
-            self._status = ""
             self._paused = False
         self._since = time.time()
         super().tell(event, text)

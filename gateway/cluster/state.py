@@ -45,14 +45,12 @@ class Saved:
         shape: of its tree.
         sockets: the folder of its sockets.
         made: when, in seconds since 1970.
-        url: where its gateway listens; "" without one.
         token: a bearer token for the gateway; "" without one.
     """
 
     shape: Shape
     sockets: str
     made: float
-    url: str = ""
     token: str = ""
 
 

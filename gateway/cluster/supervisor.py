@@ -1,41 +1,47 @@
 """The process that runs the members of a cluster on this machine: ``python -P -m gateway.cluster.supervisor FOLDER``.
 
-It reads what ``headgate cluster up`` left in the state folder, makes the links, starts gateway and ranks, listens on
-the control socket, and leaves when it is told to; told twice, at once. Its members die with it, even if it is killed.
-One thread, one event loop.
+It reads what ``headgate cluster up`` left in the state folder, makes the links, listens on the control socket, starts
+gateway and ranks, and says on its output, one line as on the control socket, when all are up, or why not. It leaves
+when it is told to; told twice, at once. Its members die with it, even if it is killed. One thread, one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import shutil
-import signal
+import socket
 import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from broker import interpreter
-from broker.children import supervisor
-from broker.children.supervisor import HURRY_S, Step
+from broker.children.supervisor import HURRY_S
 from broker.errors import ConfigError, HeadgateError
+from broker.local.tree import STOP_S, Tree
 from broker.loglines import Stderr
 from gateway.cluster import control, state
-from gateway.cluster.members import Process
+from gateway.cluster.files import GATEWAY_PORT
+from gateway.cluster.members import RESTARTS, Process
 from gateway.cluster.relays import Relays
 from gateway.cluster.state import KEYS, LOGS, Saved
 
 log = logging.getLogger("headgate")
 
-LEAVE_S: Final = 3.0
-"""How long the ranks may take to follow rank 0 before each is told to leave."""
-STOP_S: Final = 10.0
-"""How long all may take to drain and leave before they are told to leave at once."""
+PORTS: Final = 20
+"""Ports that are tried for the gateway, from its usual one on."""
+PORT_TRIES: Final = 3
+"""How often the gateway is started until it has listened once: others may be faster to take the port that was free."""
+TAIL_BYTES: Final = 4096
+"""Where the last line of a log is looked for."""
 LOCK: Final = "lock"
 GATEWAY: Final = "gateway"
 """State folder of the gateway, in that of the cluster."""
@@ -47,42 +53,60 @@ _INHERITED: Final = (
 """Variables that are about whoever started us, and would mislead the members."""
 
 
-class Supervisor(supervisor.Supervisor):
+class Supervisor(Tree):
     """The members of one cluster and the links between them.
 
     Args:
         folder: the state folder.
         saved: what it says.
-        listening: called once verbs are answered.
+        say: gets the answer to whoever makes the cluster, see ``control``: it is up, or why not.
     """
 
-    def __init__(self, folder: Path, saved: Saved, listening: Callable[[], object]) -> None:
-        self._listening = listening
+    def __init__(self, folder: Path, saved: Saved, say: Callable[[dict[str, Any]], object]) -> None:
+        self._say = say
         self._folder = folder
         self._shape = saved.shape
         self._sockets = Path(saved.sockets)
         self._relays = Relays(saved.shape, self._sockets, self._rank_of)
         self._ranks = [self._broker(rank) for rank in saved.shape.ranks()]
-        self._gateway = self._make_gateway(saved.url) if saved.shape.gateway else None
-        self._members = [*self._ranks, *([self._gateway] if self._gateway else [])]
-        super().__init__(self._members)
+        self._gateway = [self._make_gateway()] if saved.shape.gateway else []
+        super().__init__(self._ranks, self._ranks[0], self._gateway)
+        self._members = [*self._ranks, *self._gateway]
 
     async def run(self) -> None:
-        """Start everything, stay until told to leave, end everything; at once when told again."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self.leave)
+        """Start everything, say whether it is up, stay until told to leave, end everything; at once when told again."""
+        self.on_signals()
         try:
             await self._relays.open()
             server = await control.serve(self._sockets / control.SOCKET, self.do)
-            self._listening()
-            for member in self._members:
-                member.start()
+            self.begin()
+            self._say(await self._up())
             await self.leaving.wait()
-            await self._stop()
+            await self.down()
             server.close()
         finally:
             await self._relays.close()
+
+    async def _up(self) -> dict[str, Any]:
+        """What is said once all are up, or when that fails."""
+        try:
+            await self.join()
+        except TimeoutError as error:
+            return control.refusal(TimeoutError(f"{error}; `headgate cluster logs RANK` may tell why"))
+        if lost := self.lost():
+            name, why = lost[0].program.name, lost[0].why or "has ended"
+            line = last_line(self._folder / LOGS / f"{name}.log")
+            return control.refusal(HeadgateError(f"{name}: {why}" + (f": {line}" if line else "")))
+        if self.leaving.is_set():
+            return control.refusal(HeadgateError("the supervisor was told to leave"))
+        return {"ok": True}
+
+    async def down(self) -> None:
+        """Have all leave, those that are frozen or cut off, too."""
+        self._relays.cut(frozenset())
+        for rank in self._ranks:
+            rank.resume()
+        await super().down()
 
     # -- the members ---------------------------------------------------------------------------
 
@@ -101,46 +125,38 @@ class Supervisor(supervisor.Supervisor):
         return Process(
             f"rank-{rank}",
             rank,
-            (*interpreter.command("broker.cli.main"), *words),
+            lambda: (*interpreter.command("broker.cli.main"), *words),
             self._folder / LOGS / f"rank-{rank}.log",
             f"local://{sockets}/local-{rank}",
             sockets / f"ready-{rank}",
         )
 
-    def _make_gateway(self, url: str) -> Process:
-        log, notify = self._folder / LOGS / "gateway.log", self._sockets / READY_WEB
-        return Process("gateway", None, self._gateway_at(url), log, url, notify)
+    def _make_gateway(self) -> Process:
+        log, notify = self._folder / LOGS / f"{GATEWAY}.log", self._sockets / READY_WEB
+        restarts = dataclasses.replace(RESTARTS, ends_max=PORT_TRIES)
+        return Process(GATEWAY, None, self._gateway_words, log, "", notify, restarts)
 
-    def _gateway_at(self, url: str) -> tuple[str, ...]:
+    def _gateway_words(self) -> Sequence[str]:
+        """Its command line, at a port that is free, until it has listened at one."""
+        (gateway,) = self._gateway
+        if not gateway.was_ready:
+            gateway.uri = free_url()
         settings = [f"gateway.statedir={_toml(self._folder / GATEWAY)}", "access.login_links=owner"]
-        words = ["gateway", "--config", str(self._folder / KEYS / "gateway.toml"), "--listen", url]
+        words = ["gateway", "--config", str(self._folder / KEYS / "gateway.toml"), "--listen", gateway.uri]
         upstream = ["--upstream", f"local://{self._sockets}/local-0"]
         return (*interpreter.command("broker.cli.main"), *words, *upstream, *_set(settings))
 
     def _rank_of(self, pid: int) -> int | None:
         return next((member.rank for member in self._ranks if member.pid == pid), None)
 
-    async def _stop(self) -> None:
-        """Gateway and rank 0, whom the others follow; who does not is told, who still does not is killed."""
-        self._relays.cut(frozenset())
-        for member in self._ranks:
-            member.resume()
-            member.expect_end()
-        first = [member for member in (self._gateway, self._ranks[0]) if member is not None]
-        await self.end(
-            self._members,
-            Step(first, signal.SIGTERM, LEAVE_S),
-            Step(self._members, signal.SIGTERM, STOP_S - LEAVE_S),
-        )
-
     # -- what verbs ask for --------------------------------------------------------------------
 
     async def do(self, words: dict[str, Any]) -> dict[str, Any]:
         """Carry out one line of a verb, see ``control``.
 
-        ``status`` answers with all members, ``down`` leaves (with ``at_once``: without drain), ``move`` starts the
-        gateway where the state folder now says; ``kill`` (with ``stay``), ``start``, ``pause``, ``resume`` are about
-        each of ``ranks``; ``partition`` cuts ``ranks`` off from all others, and without any heals.
+        ``status`` answers with all members, ``down`` leaves (with ``at_once``: without drain); ``kill`` (with
+        ``stay``), ``start``, ``pause``, ``resume`` are about each of ``ranks``; ``partition`` cuts ``ranks`` off from
+        all others, and without any heals.
 
         Raises:
             ConfigError: no such verb or rank. HeadgateError: it cannot be done.
@@ -154,9 +170,6 @@ class Supervisor(supervisor.Supervisor):
                 self.leaving.set()  # the end of this process is the answer
                 if words.get("at_once") is True:
                     self.leave()
-            case "move" if self._gateway is not None:
-                url = state.load(self._folder).url
-                self._gateway.move(url, self._gateway_at(url))
             case "partition":
                 self._partition(frozenset(ranks))
             case "kill" | "start" | "pause" | "resume":
@@ -203,22 +216,8 @@ def _toml(value: object) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one supervisor, in the background once verbs are answered; returns the exit code."""
-    read, write = os.pipe()
-    if os.fork():
-        os.close(write)
-        return 0 if os.read(read, 1) else 1
-    os.close(read)
-    os.setsid()
-
-    def listening() -> None:
-        os.write(write, b".")
-        os.close(write)
-
-    return _run(Path(argv[0]), listening)
-
-
-def _run(folder: Path, listening: Callable[[], object]) -> int:
+    """Run one supervisor; returns the exit code."""
+    folder = Path(argv[0])
     form = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     logging.basicConfig(level=logging.INFO, handlers=[Stderr(form)])
     for name in _INHERITED:
@@ -228,15 +227,53 @@ def _run(folder: Path, listening: Callable[[], object]) -> int:
         sockets = Path(saved.sockets)
         lock = _own(sockets)
         try:
-            asyncio.run(Supervisor(folder, saved, listening).run())
+            asyncio.run(Supervisor(folder, saved, _say).run())
         finally:
             shutil.rmtree(sockets, ignore_errors=True)
             os.close(lock)
     except (HeadgateError, OSError) as error:
         log.error("%s", error)
+        _say(control.refusal(HeadgateError(f"the supervisor could not start: {error}")))
         return 1
     log.info("down")
     return 0
+
+
+def _say(answer: dict[str, Any]) -> None:
+    """Answer whoever has started us, and let its output go; harmless when nobody is there any more."""
+    with contextlib.suppress(OSError):
+        os.write(1, msgspec.json.encode(answer) + b"\n")
+    os.dup2(2, 1)
+
+
+def free_url() -> str:
+    """The first of the gateway's usual ports on the loopback that nobody listens on, else any.
+
+    Raises:
+        OSError: there is none.
+    """
+    for port in range(GATEWAY_PORT, GATEWAY_PORT + PORTS):
+        with contextlib.suppress(OSError):
+            return _free_at(port)
+    return _free_at(0)
+
+
+def _free_at(port: int) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+        return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+def last_line(path: Path) -> str:
+    """The last line that is not empty; "" without one."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _own(sockets: Path) -> int:

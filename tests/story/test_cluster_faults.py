@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -19,9 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.main import main
 from gateway.cli.cluster import drawing
-from gateway.cluster import client
 from gateway.cluster.client import Cluster as Client
 from gateway.cluster.members import Member
 from gateway.cluster.state import load, sockets_of
@@ -294,22 +291,6 @@ def test_two_clusters_are_two(start):
     assert "is up already" in cluster.verb("cluster", "up", "--size", "1").stderr
     cluster.do("down --name other")
     assert len(cluster.do("ls --json").splitlines()) == 1
-
-
-@pytest.mark.patient
-def test_a_port_that_was_taken_in_between_is_another_one(start, monkeypatch):
-    """Somebody is faster than the gateway to take the port that was found free."""
-    cluster = start()
-    for name, value in cluster.environ.items():
-        monkeypatch.setenv(name, value)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        urls = iter([f"http://127.0.0.1:{taken.getsockname()[1]}"])
-        free = client.free_url
-        monkeypatch.setattr(client, "free_url", lambda: next(urls, None) or free())
-        assert main(["cluster", "up", "--size", "1"]) == 0
-        gateway = cluster.members()["gateway"]
-        assert gateway.state == "running"
-        assert gateway.uri != f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.mark.patient

@@ -383,9 +383,12 @@ def test_a_worker_that_finds_something_wrong_later_has_no_successor_before_a_rel
 
     def kill_one():
         os.kill(children(running.process.pid)[0], signal.SIGKILL)
-        wrong = "ended with code 78; none in its place before a reload"
-        seen = sum(wrong in line for line in running.lines())
-        eventually(lambda: sum(wrong in line for line in running.lines()) == seen + 1)
+        seen = wrong()
+        eventually(lambda: wrong() == seen + 1)
+
+    def wrong():
+        ends = [line for line in running.lines() if "ended with code 78" in line]
+        return sum("is not started again before a reload" in line for line in ends)
 
     with gateway_process(rundir, broker.uri, WORKERS) as running:
         store.rename(aside)

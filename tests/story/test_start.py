@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.command import INSIST
-from broker.node.local_tree import STOP_S
+from broker.local.command import INSIST
+from broker.local.tree import STOP_S
 from tests.live import starter
 from tests.live.brokers import without_progress
 from tests.live.verbs import headgate
@@ -73,6 +73,7 @@ echo err >&2
 echo $FLUX_URI $HEADGATE_URI
 d=$(dirname "${FLUX_URI#local://}"); stat -c "%a %n" "$d"; stat -c %a "$d"/rank-1.cert
 grep SigBlk /proc/self/status
+grep SigIgn /proc/self/status
 headgate status --json
 exit 42
 """
@@ -88,12 +89,12 @@ def test_command_finds_the_broker():
         timeout=30,
     )
     assert (done.returncode, without_progress(done.stderr)) == (42, "err\n")
-    said, uris, place, secret, blocked, status = done.stdout.splitlines()
+    said, uris, place, secret, blocked, ignored, status = done.stdout.splitlines()
     mode, path = place.split()
     assert (said, mode, secret) == ("in", "700", "600")
     assert uris == f"local://{path}/local-0 local://{path}/local-0"
     assert not Path(path).exists()
-    assert int(blocked.split()[1], 16) == 0
+    assert (int(blocked.split()[1], 16), int(ignored.split()[1], 16)) == (0, 0)
     seen = json.loads(status)
     assert (seen["state"], seen["topology"], seen["tree"]["status"]) == ("run", "kary:3", "full")
     assert [child["rank"] for child in seen["tree"]["children"]] == [1, 2, 3]
@@ -123,8 +124,9 @@ def test_shell_is_the_default_command(here):
 # ---------------------------------------------------------------- signals to the launcher
 
 
-UNTIL_LEFT = "echo ready; exec cat"
-"""A command that outlives a killed launcher until its input ends, which is that of the launcher."""
+STAYS = "echo ready; exec sleep 60"
+IGNORES_TERM = "trap '' TERM; echo ready; echo $$; while :; do sleep 0.05; done"
+"""As interactive shells do."""
 
 
 def start_waiting(here: Path, *words: str) -> subprocess.Popen:
@@ -140,7 +142,7 @@ def start_waiting(here: Path, *words: str) -> subprocess.Popen:
 @pytest.mark.patient
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_to_the_launcher_reaches_the_command(number, here):
-    process = start_waiting(here, "sh", "-c", "echo ready; exec sleep 60")
+    process = start_waiting(here, "sh", "-c", STAYS)
     pids = pids_of(here, 2)
     process.send_signal(number)
     assert without_progress(process.communicate(timeout=20)[1]) == ""
@@ -172,9 +174,10 @@ def test_command_that_ignores_signals_is_killed(here, stopped):
     assert process.returncode == 128 + signal.SIGKILL
 
 
-def test_brokers_end_with_a_launcher_that_is_killed(rundir):
-    process = start_waiting(rundir / "r", "sh", "-c", UNTIL_LEFT)
-    pids = pids_of(rundir / "r", 2)
+def test_brokers_and_command_end_with_a_launcher_that_is_killed(rundir):
+    process = start_waiting(rundir / "r", "sh", "-c", IGNORES_TERM)
+    assert process.stdout is not None
+    pids = [*pids_of(rundir / "r", 2), int(process.stdout.readline())]
     process.kill()
     until(lambda: not any(map(alive, pids)))
     process.communicate(timeout=20)
@@ -368,7 +371,7 @@ def test_directory_that_was_there_stays_and_keeps_what_is_not_ours(rundir):
 @pytest.mark.patient
 def test_lock_is_held_as_long_as_a_broker_lives(rundir):
     """A launcher that was killed leaves its brokers a moment: nobody may start between them."""
-    process = start_waiting(rundir / "r", "sh", "-c", UNTIL_LEFT)
+    process = start_waiting(rundir / "r", "sh", "-c", STAYS)
     pids = pids_of(rundir / "r", 2)
     os.kill(pids[1], signal.SIGSTOP)
     process.kill()

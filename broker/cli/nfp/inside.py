@@ -7,10 +7,9 @@ Management (MMI) may restart or shut down the NFP broker: the broker around it g
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.endpoints import parse
@@ -49,12 +48,13 @@ class Wing:
         self._journal = journal
         self._keeping: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Listen for workers and clients, and register at the Flux broker.
+    async def start(self, node: Node) -> None:
+        """Listen for workers and clients, and register at ``node``, the Flux broker; its figures have ours from now on.
 
         Raises:
             ConfigError: a setting cannot be followed; HeadgateError: the Flux broker does not let us register.
         """
+        node.metrics.more.append(self.samples)
         await self._begin()
         self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="nfp")
 
@@ -65,6 +65,16 @@ class Wing:
             await asyncio.gather(self._keeping, return_exceptions=True)
             self._keeping = None
         await self._end("the broker stops")
+
+    def where(self) -> list[str]:
+        """Lines that say how workers and clients find it."""
+        if self.broker is None:
+            return where(self._section)
+        return where(self._section, self.broker.endpoints, self.broker.server_key)
+
+    def variables(self) -> dict[str, str]:
+        """What the environment of another terminal has to say, so that ``headgate nfp`` and programs find it."""
+        return variables(self._section, self.broker.endpoints if self.broker is not None else ())
 
     def samples(self) -> list[Sample]:
         """What it adds to the figures of rank 0; nothing while it is not there."""
@@ -144,28 +154,11 @@ def task_samples(tasks: Mapping[str, NameStats]) -> list[Sample]:
     ]
 
 
-@contextlib.asynccontextmanager
-async def beside(node: Node) -> AsyncIterator[Wing | None]:
-    """For ``bootstrap.run``: the wing of rank 0; nothing on other ranks, and without ``[nfp]``."""
-    wing = wing_of(node.settings)
-    if wing is None:
-        yield None
-        return
-    node.metrics.more.append(wing.samples)
-    await wing.start()
-    try:
-        yield wing
-    finally:
-        await wing.stop()
-
-
-def wing_of(settings: Settings) -> Wing | None:
-    """The wing that settings of one rank ask for."""
-    if settings.nfp is None or settings.broker.rank != 0:
-        return None
-    section = settings.journal
-    journal = JournalOptions(writer=WRITER, **section.options()) if section.enabled else None
-    return Wing(settings.nfp, settings.broker.local_uri or "", journal)
+def wing_of(section: NfpSection, settings: Settings) -> Wing:
+    """The wing that ``section`` asks for beside rank 0, whose settings are ``settings``."""
+    options = settings.journal
+    journal = JournalOptions(writer=WRITER, **options.options()) if options.enabled else None
+    return Wing(section, settings.broker.local_uri or "", journal)
 
 
 def where(section: NfpSection, endpoints: Sequence[str] = (), key: str = "") -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from broker import supervision
 from broker.children.child import Child, Program, Tell
-from broker.children.supervisor import HURRY_S, Step, Supervisor
+from broker.children.supervisor import HURRY_S, Step, Supervisor, all_left
 from broker.endings import CONFIG, FAILED, OK, USAGE
 from broker.tasks import first_of
 
@@ -45,6 +45,9 @@ class Processes(Supervisor):
 
     async def run(self) -> int:
         """Run until told to leave, or until what matters is left; returns an exit code."""
+        self.on_signals()
+        loop = asyncio.get_running_loop()
+        supervision.watch(loop.call_later)
         children = self.children.values()
         first = [child for child in children if child.program.needed]
         await first_of(self._begin(), all_left(first or children), self.leaving.wait())
@@ -71,9 +74,3 @@ class Processes(Supervisor):
         self._tell("", "up", f"{said}; not there: {', '.join(absent)}" if absent else said)
         supervision.announce(loop.call_later, "READY=1")
         await self.leaving.wait()
-
-
-async def all_left(children: Iterable[Child]) -> None:
-    """Return once none of ``children`` is started again; those not started yet are to come."""
-    for child in children:
-        await child.left.wait()

@@ -8,16 +8,14 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import tempfile
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from broker import home, interpreter, supervision
+from broker import home, interpreter
 from broker.children.child import Program
 from broker.cli.nfp import norfab_worker
 from broker.cli.nfp.broker import arguments as broker_arguments
@@ -143,20 +141,13 @@ def main(argv: list[str]) -> int:
     told("", "logs", f"logs in {logs}")
     try:
         with tempfile.TemporaryDirectory(prefix="headgate-nfp-up-") as folder:
-            return asyncio.run(_run(programs, told, folder, topology.interval_s, given.drain + SPARE_S))
+            patience_s = given.drain + SPARE_S
+            processes = Processes(
+                programs, told, folder, interval_s=topology.interval_s, patience_s=patience_s
+            )
+            return asyncio.run(processes.run())
     finally:
         told.close()
-
-
-async def _run(
-    programs: Sequence[Program], told: OutputPrinter, folder: str, interval_s: float, patience_s: float
-) -> int:
-    loop = asyncio.get_running_loop()
-    processes = Processes(programs, told, folder, interval_s=interval_s, patience_s=patience_s)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, processes.leave)
-    supervision.watch(loop.call_later)
-    return await processes.run()
 
 
 # -- what is started ------------------------------------------------------------------------------

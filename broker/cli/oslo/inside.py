@@ -7,8 +7,6 @@ nothing of their work in it. They end with the broker, which goes on without one
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from broker.settings import JournalSection, OsloSection, Settings
@@ -40,9 +38,10 @@ class OsloWing:
         self._log_level = log_level
         self._journal = journal
         self._children: Children | None = None
+        self._node: Node | None = None
 
-    async def start(self) -> None:
-        """Start the proxy, then its bridge.
+    async def start(self, node: Node) -> None:
+        """Start the proxy, then its bridge; they go by the settings of ``node``, the broker, when it reads them again.
 
         Raises:
             ConfigError: a setting cannot be followed; HeadgateError: one of them ended; TimeoutError: too slow.
@@ -52,9 +51,14 @@ class OsloWing:
         wanted = orders(self._section, self._uri, log_level=self._log_level, journal=self._journal)
         self._children = Children(wanted)
         await self._children.start()
+        self._node = node
+        node.reloaded.append(self.renew)
 
     async def stop(self) -> None:
         """End them; harmless twice."""
+        if self._node is not None:
+            self._node.reloaded.remove(self.renew)
+            self._node = None
         children, self._children = self._children, None
         if children is not None:
             await children.stop()
@@ -68,8 +72,9 @@ class OsloWing:
         """Lines that say how applications find it."""
         from broker.cli.oslo import plan
 
-        lines = plan.where(self._section, self._children.endpoints if self._children is not None else {})
-        return [*lines, "  headgate oslo status"] if self._children is not None else lines
+        if self._children is None:
+            return plan.where(self._section, plan.planned(self._section))
+        return [*plan.where(self._section, self._children.endpoints), "  headgate oslo status"]
 
     def variables(self) -> dict[str, str]:
         """What the environment of another terminal has to say, so that applications find it."""
@@ -78,26 +83,7 @@ class OsloWing:
         return plan.variables(self._section)
 
 
-def wing_of(settings: Settings) -> OsloWing | None:
-    """The wing that settings of one rank ask for."""
-    if settings.oslo is None or settings.broker.rank != 0:
-        return None
-    return OsloWing(
-        settings.oslo, settings.broker.local_uri or "", settings.broker.log_level, settings.journal
-    )
-
-
-@contextlib.asynccontextmanager
-async def beside(node: Node) -> AsyncIterator[OsloWing | None]:
-    """For ``bootstrap.run``: the wing of rank 0; nothing on other ranks, and without ``[oslo]``."""
-    wing = wing_of(node.settings)
-    if wing is None:
-        yield None
-        return
-    await wing.start()
-    node.reloaded.append(wing.renew)
-    try:
-        yield wing
-    finally:
-        node.reloaded.remove(wing.renew)
-        await wing.stop()
+def wing_of(section: OsloSection, settings: Settings) -> OsloWing:
+    """The wing that ``section`` asks for beside rank 0, whose settings are ``settings``."""
+    broker = settings.broker
+    return OsloWing(section, broker.local_uri or "", broker.log_level, settings.journal)

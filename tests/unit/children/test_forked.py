@@ -5,91 +5,163 @@ import sys
 import time
 
 BEGIN = """
-import os, signal, sys, time
-from broker.children.forked import Forked, until_ready
-def serve(ready):
-    ready()
+import asyncio, os, signal, sys, time
+from broker import supervision
+from broker.children.child import Child, Program, Restarts
+from broker.children.supervisor import Step, Supervisor
+folder = sys.argv[1]
+def tell(name, event, text):
+    if event != "starting":
+        print(name, event, text, flush=True)
+def child(name, work, **restarts):
+    program = Program(name, work=work, restarts=Restarts(first_s=0.01, **restarts))
+    return Child(program, tell, os.path.join(folder, name))
+def serve():
+    supervision.notify("READY=1")
     while True: signal.pause()
+def run(work):
+    async def bounded():
+        async with asyncio.timeout(30):
+            await work()
+    asyncio.run(bounded())
 """
 
 
-def told(code):
+def told(code, folder):
     """What such a process prints, and what it and its children say on stderr."""
     done = subprocess.run(
-        [sys.executable, "-c", BEGIN + code], capture_output=True, text=True, timeout=40, check=False
+        [sys.executable, "-c", BEGIN + code, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
 
 
-def test_all_are_ready_and_leave():
+def test_all_are_ready_and_leave(rundir):
     code = """
-both = [Forked("a", serve), Forked("b", serve)]
-print(until_ready(both, 20), [child.ready for child in both], os.getsid(both[0].pid) == both[0].pid)
-for child in both:
-    child.send_signal(signal.SIGTERM)
-    child.reap(0)
-    child.send_signal(signal.SIGTERM)  # harmless
-print([child.why for child in both])
+async def work():
+    both = Supervisor([child("a", serve), child("b", serve)])
+    await both.start()
+    print([os.getsid(each.pid) == each.pid for each in both.children.values()])
+    for each in both.children.values():
+        await both.end([each])
+        print(each.why)
+run(work)
 """
+    out, err = told(code, rundir)
     ended = "ended with signal 15 (SIGTERM)"
-    assert told(code) == (["True [True, True] True", str([ended, ended])], "")
+    assert out == [
+        "a ready is ready",
+        "b ready is ready",
+        "[True, True]",
+        "a left has left",
+        ended,
+        "b left has left",
+        ended,
+    ]
+    assert err == ""
 
 
-def test_one_that_dies_before_it_is_ready_is_known_at_once():
+def test_an_error_that_ends_one_is_a_line_and_another_life_follows(rundir):
     code = """
-def fails(ready):
+life = 0
+def fails():
     print("to stderr")
-    raise ValueError("no such thing")
-both = [Forked("a", serve), Forked("headgate: b", fails)]
-print(until_ready(both, 20), both[1].code, both[1].why)
+    if life == 2:
+        serve()
+    raise ValueError(f"no such thing {life}")
+def tell(name, event, text):
+    global life
+    life += event == "ended"
+    print(event, text)
+async def work():
+    one = child("b", fails)
+    one.start()
+    await one.settled.wait()
+    await Supervisor([one]).end([one])
+run(work)
 """
-    out, err = told(code)
-    assert out == ["False 1 ended with code 1"]
-    assert err == "to stderr\nheadgate: b: ValueError: no such thing\n"
+    out, err = told(code, rundir)
+    assert [line.partition(",")[0] for line in out if not line.startswith("starting")] == [
+        "ended ended with code 1",
+        "ended ended with code 1 2 times in a row",
+        "ready is ready",
+        "left has left",
+    ]
+    failed = [f"to stderr\nheadgate: b: ValueError: no such thing {life}\n" for life in (0, 1)]
+    assert err == "".join([*failed, "to stderr\n"])
 
 
-def test_one_that_is_not_ready_in_time():
+def test_one_has_an_event_loop_of_its_own(rundir):
     code = """
-child = Forked("a", lambda ready: time.sleep(60))
-print(until_ready([child], 0.1), child.reap(), repr(child.why))
+def loops():
+    async def inner():
+        loop = asyncio.get_running_loop()
+        left = asyncio.Event()
+        loop.add_signal_handler(signal.SIGTERM, left.set)
+        supervision.notify("READY=1")
+        await left.wait()
+        return 7
+    return asyncio.run(inner())
+async def work():
+    one = child("a", loops, final=frozenset((7,)))
+    one.start()
+    await one.settled.wait()
+    one.send_signal(signal.SIGTERM)
+    await one.wait()
+    print(one.code)
+run(work)
 """
-    assert told(code)[0] == ["False False ''"]
+    out, err = told(code, rundir)
+    assert (out[-1], err) == ("7", "")
 
 
-def test_it_ends_with_its_parent():
+def test_it_ends_with_its_parent(rundir):
     code = """
-def middle(ready):
-    child = Forked("b", serve)
-    until_ready([child], 20)
-    print(child.pid)
-    ready()
-    while True: signal.pause()
-first = Forked("a", middle)
-until_ready([first], 20)
-first.send_signal(signal.SIGKILL)
+def middle():
+    async def inner():
+        inside = child("b", serve)
+        inside.start()
+        await inside.settled.wait()
+        print(inside.pid)
+        supervision.notify("READY=1")
+        await asyncio.sleep(60)
+    asyncio.run(inner())
+async def work():
+    first = child("a", middle)
+    first.start()
+    await first.settled.wait()
+    first.end(signal.SIGKILL)
+    await first.wait()
+run(work)
 """
-    pid = int(told(code)[1])  # what children print goes where errors go
+    pid = int(told(code, rundir)[1].split()[-1])  # what children print goes where errors go
     end = time.monotonic() + 40
     while alive(pid):
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
-def test_one_whose_words_nobody_reads_ends_all_the_same():
+def test_one_whose_words_nobody_reads_ends_all_the_same(rundir):
     """And does not go on with what its parent has to do, such as ending the other children."""
     code = """
-def prints(ready):
+def prints():
     end, broken = os.pipe()
     os.close(end)
     sys.stdout = open(broken, "w")
     print("a word")
     return 3
-child = Forked("a", prints)
-child.reap(0)
-print(child.code)
+async def work():
+    one = child("a", prints, final=frozenset((3,)))
+    one.start()
+    await one.wait()
+    print(one.code)
+run(work)
 """
-    assert told(code) == (["3"], "")
+    assert told(code, rundir) == (["a left ended with code 3, is not started again", "3"], "")
 
 
 def alive(pid):
@@ -101,20 +173,24 @@ def alive(pid):
         return False
 
 
-def test_who_is_to_leave_at_once_hears_both_signals():
+def test_who_is_to_leave_at_once_hears_both_signals(rundir):
     code = """
-from broker.children.forked import end
-def slow(ready):
+def slow():
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    ready()
+    supervision.notify("READY=1")
     for _ in range(2):
         while signal.SIGTERM not in signal.sigpending():
             time.sleep(0.02)
         signal.sigwait({signal.SIGTERM})
     return 7
-child = Forked("a", slow)
-print(until_ready([child], 20))
-end([child], 0.0)
-print(child.why)
+async def work():
+    one = child("a", slow)
+    both = Supervisor([one])
+    await both.start()
+    both.leave()
+    both.leave()
+    await both.end([one], Step([one], signal.SIGTERM, 30.0))
+    print(one.why)
+run(work)
 """
-    assert told(code)[0] == ["True", "ended with code 7"]
+    assert told(code, rundir)[0][-1] == "ended with code 7"

@@ -112,7 +112,7 @@ async def test_what_makes_tables_is_started_again_and_ends_with_us(monkeypatch, 
     command = (sys.executable, "-c", program, str(tmp_path / "ran"))
     monkeypatch.setattr(interpreter, "command", lambda module: (*command, module))
     tables = Following("/j", "/w", str(tmp_path))
-    tables.start()
+    await tables.start(None)
     try:
         with caplog.at_level(logging.DEBUG):
             async with asyncio.timeout(20):

@@ -1,5 +1,5 @@
 import re
-import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import pytest
 
 from broker.endpoints import UNIX_PATH_BYTES
 from broker.errors import ConfigError, HeadgateError
-from gateway.cluster import state
-from gateway.cluster.client import Cluster, check_paths, free_url, last_line, lines_of
+from gateway.cluster import client, state
+from gateway.cluster.client import Cluster, check_paths, lines_of
 from gateway.cluster.shape import Shape
 from tests.tables import for_each
 
@@ -77,13 +77,6 @@ def test_paths_that_are_too_long_are_told_before_anything_is_started(saved, monk
     assert list((cluster.folder / state.KEYS).iterdir()) == []
 
 
-def test_a_port_that_is_taken_is_passed_over():
-    first = free_url()
-    host, port = first.removeprefix("http://").split(":")
-    with socket.create_server((host, int(port))):
-        assert free_url() != first
-
-
 def test_whoever_makes_or_removes_a_cluster_is_alone(saved):
     with state.held("demo"):
         with pytest.raises(ConfigError, match="being started or ended"), state.held("demo"):
@@ -98,8 +91,8 @@ def test_whoever_makes_or_removes_a_cluster_is_alone(saved):
 
 def test_a_supervisor_that_has_ended_is_not_waited_for(saved, monkeypatch):
     cluster = saved(Shape("demo", 1, gateway=False))
-    (cluster.folder / state.LOGS / "supervisor.log").write_text("ERROR no room\n")
-    monkeypatch.setattr(Cluster, "_start_supervisor", lambda *_: None)
+    ends = [sys.executable, "-S", "-c", "import sys; sys.exit('ERROR no room')"]
+    monkeypatch.setattr(client, "command", lambda _module: ends)
     with pytest.raises(HeadgateError, match="has ended: ERROR no room"):
         cluster.up()
 
@@ -156,10 +149,3 @@ def test_a_reader_sees_what_another_thread_writes(tmp_path):
     seen = list(lines_of(file, lambda: not done.is_set()))
     writer.join()
     assert seen == [str(number) for number in range(100)]
-
-
-def test_the_last_line_that_says_something(tmp_path):
-    file = tmp_path / "log"
-    assert last_line(file) == ""
-    file.write_text("first\n" + "x" * 10_000 + "\nthe end \n\n")
-    assert last_line(file) == "the end"

@@ -42,10 +42,16 @@ def soon(monkeypatch):
 STARTED = []
 
 
-def program(rundir, text=SAYS, code=0):
-    argv = (sys.executable, "-S", "-E", "-c", text, str(code))
+def program(rundir, *texts, code=0):
+    """A member whose lives are ``texts``, the last one again and again."""
+    lives = list(texts or (SAYS,))
+
+    def words():
+        text = lives.pop(0) if len(lives) > 1 else lives[0]
+        return (sys.executable, "-S", "-E", "-c", text, str(code))
+
     uri = f"local://{rundir}/sock"
-    STARTED.append(Process("rank-3", 3, argv, rundir / "log", uri, rundir / "ready-3"))
+    STARTED.append(Process("rank-3", 3, words, rundir / "log", uri, rundir / "ready-3"))
     return STARTED[-1]
 
 
@@ -161,7 +167,7 @@ def test_who_fails_again_and_again_is_started_less_and_less_often(rundir, monkey
     monkeypatch.setattr(members, "RESTARTS", restarts)
 
     async def run():
-        process = program(rundir, "import sys; print('x'); sys.exit(1)")
+        process = program(rundir, SAYS.replace("while True: signal.pause()", "sys.exit(1)"))
         began = time.monotonic()
         process.start()
         while process.member().restarts < 4:
@@ -173,9 +179,22 @@ def test_who_fails_again_and_again_is_started_less_and_less_often(rundir, monkey
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("code", [1, 75])
+def test_who_ends_before_it_was_ready_is_left_to_whoever_makes_the_cluster(rundir, code):
+    async def run():
+        process = program(rundir, f"import sys; sys.exit({code})")
+        process.start()
+        async with asyncio.timeout(10):
+            await process.left.wait()
+        assert (process.member().why, process.member().restarts) == (f"ended with code {code}", 0)
+
+    asyncio.run(run())
+
+
 def test_a_program_that_is_not_there_is_told(rundir, caplog):
     async def run():
-        process = Process("rank-3", 3, ("/nonexistent",), rundir / "log", "local:///x", rundir / "ready-3")
+        words = ("/nonexistent",)
+        process = Process("rank-3", 3, lambda: words, rundir / "log", "local:///x", rundir / "ready-3")
         process.start()
         await process.wait()
         assert process.member().why.startswith("cannot be started: ")
@@ -204,27 +223,14 @@ def test_it_is_not_ready_before_it_says_so(rundir):
 
 def test_what_an_earlier_process_said_counts_for_nothing(rundir):
     async def run():
-        process = program(rundir)
+        process = program(rundir, SAYS, SLEEPS)
         process.start()
         await until(process, "running")
-        process.move(process.uri, (sys.executable, "-S", "-E", "-c", SLEEPS))
         process.kill(stay=False)
         await until(process, "exited")
         await until(process, "starting")
         await asyncio.sleep(0.2)
         assert process.member().state == "starting"
-        await end(process)
-
-    asyncio.run(run())
-
-
-def test_it_can_be_started_elsewhere_once_it_has_ended(rundir):
-    async def run():
-        process = program(rundir, "import sys; sys.exit(78)")
-        process.start()
-        await process.wait()
-        process.move("http://127.0.0.1:2", (sys.executable, "-S", "-E", "-c", SAYS, "0"))
-        assert (await until(process, "running")).uri == "http://127.0.0.1:2"
         await end(process)
 
     asyncio.run(run())
@@ -236,7 +242,7 @@ from pathlib import Path
 from gateway.cluster.members import Process
 async def run():
     folder = Path(sys.argv[1])
-    child = Process("rank-3", 3, ["/bin/sleep", "60"], folder / "log", "local:///x", folder / "ready-3")
+    child = Process("rank-3", 3, lambda: ["/bin/sleep", "60"], folder / "log", "local:///x", folder / "ready-3")
     child.start()
     while not child.pause():
         await asyncio.sleep(0.01)
@@ -270,9 +276,11 @@ def test_who_cannot_even_be_listened_to_is_tried_again(rundir, monkeypatch):
 
     async def run():
         process = program(rundir)
+        process.start()
+        await until(process, "running")
         with monkeypatch.context() as patched:
             patched.setattr(socket.socket, "bind", full)
-            process.start()
+            process.kill(stay=False)
             async with asyncio.timeout(10):
                 while "No space left" not in process.member().why:
                     await asyncio.sleep(0.01)
@@ -292,9 +300,12 @@ def test_one_whose_end_nobody_would_notice_is_started_again(rundir, monkeypatch)
 
     async def run():
         process = program(rundir)
-        monkeypatch.setattr(os, "pidfd_open", fails_once)
         process.start()
-        assert (await until(process, "running")).restarts == 1
+        await until(process, "running")
+        monkeypatch.setattr(os, "pidfd_open", fails_once)
+        process.kill(stay=False)
+        await until(process, "exited")
+        assert (await until(process, "running")).restarts == 2
         process.end(signal.SIGTERM)
         await process.wait()
 

@@ -1,8 +1,10 @@
 """What the supervisor is told, before any process is started, and the folder of its sockets."""
 
 import asyncio
+import dataclasses
 import os
 import shutil
+import socket
 import stat
 import sys
 import threading
@@ -13,6 +15,7 @@ import pytest
 from broker import interpreter
 from broker.children import supervisor as children
 from broker.errors import ConfigError, HeadgateError
+from broker.local import tree
 from gateway.cluster import state, supervisor
 from gateway.cluster.shape import Shape
 from tests.tables import for_each
@@ -40,7 +43,6 @@ def test_who_is_cut_off_is_known_until_the_heal(told, caplog):
     [
         {},
         {"do": "frobnicate"},
-        {"do": "move"},
         {"do": "kill", "ranks": [3]},
         {"do": "kill", "ranks": 1},
         {"do": "partition", "ranks": [True]},
@@ -65,14 +67,14 @@ def test_who_is_told_a_second_time_ends_all_at_once(rundir, monkeypatch):
     monkeypatch.setattr(children, "HURRY_S", 0.1)
     monkeypatch.setattr(interpreter, "command", lambda _module: [sys.executable, "-S", "-c", DEAF])
     (rundir / state.LOGS).mkdir()
+    said = []
 
     async def run():
-        up = asyncio.Event()
         saved = state.Saved(Shape("demo", 2, gateway=False), str(rundir), 0.0)
-        made = supervisor.Supervisor(rundir, saved, up.set)
+        made = supervisor.Supervisor(rundir, saved, said.append)
         running = asyncio.get_running_loop().create_task(made.run())
-        await up.wait()
         await asyncio.sleep(0.3)  # until they are deaf
+        assert said == []
         await made.do({"do": "down"})
         await made.do({"do": "down"})  # another verb, no second word of the same person
         await asyncio.sleep(0.3)
@@ -80,9 +82,81 @@ def test_who_is_told_a_second_time_ends_all_at_once(rundir, monkeypatch):
         began = time.monotonic()
         await made.do({"do": "down", "at_once": True})
         await running
-        assert time.monotonic() - began < supervisor.LEAVE_S
+        assert time.monotonic() - began < tree.LEAVE_S
 
     asyncio.run(run())
+    assert said == [{"ok": False, "kind": "failed", "error": "the supervisor was told to leave"}]
+
+
+SERVES = """
+import os, signal, socket, sys
+url = sys.argv[sys.argv.index("--listen") + 1] if "--listen" in sys.argv else ""
+if url == "http://127.0.0.1:1":
+    sys.exit("in use")
+said = b"READY=1\\nSTATUS=rank 0 of 1, state run, tree full"
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+    sock.sendto(said, os.environ["NOTIFY_SOCKET"])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+while True:
+    signal.pause()
+"""
+
+
+def test_a_port_that_was_taken_in_between_is_another_one(rundir, monkeypatch):
+    """Somebody is faster than the gateway to take the port that was found free; later it stays at its own."""
+    monkeypatch.setattr(supervisor, "RESTARTS", dataclasses.replace(supervisor.RESTARTS, first_s=0.05))
+    monkeypatch.setattr(interpreter, "command", lambda _module: [sys.executable, "-S", "-c", SERVES])
+    urls = ["http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3"]
+    monkeypatch.setattr(supervisor, "free_url", lambda: urls.pop(0))
+    (rundir / state.LOGS).mkdir()
+
+    async def run():
+        up = asyncio.Event()
+        saved = state.Saved(Shape("demo", 1), str(rundir), 0.0)
+        made = supervisor.Supervisor(rundir, saved, lambda answer: answer["ok"] and up.set())
+        running = asyncio.get_running_loop().create_task(made.run())
+        await up.wait()
+        for restarts in (1, 2):
+            gateway = made.beside[0]
+            await gateway.settled.wait()
+            assert (gateway.member().uri, gateway.member().restarts) == ("http://127.0.0.1:2", restarts)
+            gateway.kill(stay=False)
+            while gateway.ready:
+                await asyncio.sleep(0.01)
+        made.leave()
+        await running
+
+    asyncio.run(run())
+
+
+def test_who_ends_before_all_are_there_is_told_with_its_last_line(rundir, monkeypatch):
+    monkeypatch.setattr(
+        interpreter, "command", lambda _module: [sys.executable, "-S", "-c", "raise SystemExit('no key')"]
+    )
+    (rundir / state.LOGS).mkdir()
+    said = []
+
+    async def run():
+        saved = state.Saved(Shape("demo", 1, gateway=False), str(rundir), 0.0)
+        made = supervisor.Supervisor(rundir, saved, lambda answer: said.append(answer) or made.leave())
+        await made.run()
+
+    asyncio.run(run())
+    assert said == [{"ok": False, "kind": "failed", "error": "rank-0: ended with code 1: no key"}]
+
+
+def test_a_port_that_is_taken_is_passed_over():
+    first = supervisor.free_url()
+    host, port = first.removeprefix("http://").split(":")
+    with socket.create_server((host, int(port))):
+        assert supervisor.free_url() != first
+
+
+def test_the_last_line_that_says_something(tmp_path):
+    file = tmp_path / "log"
+    assert supervisor.last_line(file) == ""
+    file.write_text("first\n" + "x" * 10_000 + "\nthe end \n\n")
+    assert supervisor.last_line(file) == "the end"
 
 
 # ---------------------------------------------------------------- the folder of sockets

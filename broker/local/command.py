@@ -1,24 +1,24 @@
-"""The command that ``headgate start`` runs: its environment, its signals, its end."""
+"""A command in the foreground of the terminal: its environment, its signals, its end."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
 import signal
+import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from broker import supervision
 from broker.endings import shell_code
 from broker.errors import print_error
-from broker.signals import take
+from broker.signals import TakenSignal
 
-BLOCKED: Final = frozenset(
-    {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTTOU}
-)
+BLOCKED: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTTOU})
 """Signals the launcher takes one by one; SIGTTOU so that it may take the terminal back from a killed shell."""
 AWAITED: Final = BLOCKED - {signal.SIGTTOU}
 _FROM_KERNEL: Final = 0x80
@@ -52,7 +52,8 @@ def own_directory() -> str:
 
 
 class Command:
-    """One child process, in the foreground of our terminal if we are.
+    """One child process, in the foreground of our terminal if we are. It gets SIGHUP when we are killed, as it would
+    when its terminal is gone: interactive shells ignore SIGTERM.
 
     Args:
         words: the program and its arguments.
@@ -62,25 +63,43 @@ class Command:
     def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
         self._words = list(words)
         self._environ = environ
-        self._pid = 0
-        self._insist: list[tuple[float, int]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._insist: list[asyncio.TimerHandle] = []
 
-    def run(self, others_ended: Callable[[], object]) -> int:
-        """Start it and wait for its end; returns its exit code, 128 + N when signal N ended it.
-
-        Args:
-            others_ended: called after each SIGCHLD: a rank may have died, too.
-        """
+    async def run(self) -> int:
+        """Start it and wait for its end; returns its exit code, 128 + N when signal N ended it."""
         try:
-            program = self._program()
-            self._pid = os.posix_spawn(program, self._words, self._environ, setsigmask=(), setsigdef=BLOCKED)
+            process = self._process = self._spawn(supervision.following(os.getpid(), signal.SIGHUP))
         except OSError as error:
             print_error(f"headgate start: {self._words[0]}: {error.strerror}")
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        fd = os.pidfd_open(process.pid)
+        loop.add_reader(fd, ended.set)
         try:
-            return self._until_ended(others_ended)
+            await ended.wait()
         finally:
+            loop.remove_reader(fd)
+            os.close(fd)
+            for timer in self._insist:
+                timer.cancel()
             _take_terminal_back()
+        return shell_code(process.wait())
+
+    def _spawn(self, follow: Callable[[], None]) -> subprocess.Popen[bytes]:
+        def begin() -> None:
+            for number in BLOCKED:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            follow()
+
+        return subprocess.Popen(
+            self._words,
+            executable=self._program(),
+            env=self._environ,
+            close_fds=False,  # what whoever started us has opened for it
+            preexec_fn=begin,  # noqa: PLW1509 - it imports nothing, and there are no threads
+        )
 
     def _program(self) -> str:
         """The file to run, looked for on the path that the command itself will have."""
@@ -90,24 +109,14 @@ class Command:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), word)
         return found
 
-    def _until_ended(self, others_ended: Callable[[], object]) -> int:
-        while True:
-            came = take(AWAITED, self._insist[0][0] - time.monotonic() if self._insist else None)
-            if came is None:
-                os.kill(self._pid, self._insist.pop(0)[1])
-            elif came.number == signal.SIGCHLD:
-                pid, status = os.waitpid(self._pid, os.WNOHANG)
-                if pid:
-                    return shell_code(os.waitstatus_to_exitcode(status))
-                others_ended()
-            elif came.code != _FROM_KERNEL:
-                self._pass_on(came.number)
-
-    def _pass_on(self, number: int) -> None:
-        os.kill(self._pid, number)
-        if number in _DEADLY and not self._insist:
-            now = time.monotonic()
-            self._insist = [(now + after, follows) for after, follows in INSIST]
+    def hear(self, came: TakenSignal) -> None:
+        """Take in a signal to the launcher: one that the terminal made has reached the command by itself."""
+        if came.code == _FROM_KERNEL or self._process is None:
+            return
+        self._process.send_signal(came.number)
+        if came.number in _DEADLY and not self._insist:
+            later = asyncio.get_running_loop().call_later
+            self._insist = [later(after, self._process.send_signal, follows) for after, follows in INSIST]
 
 
 def _take_terminal_back() -> None:

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from broker.cli.rundir import Rundir
 from broker.errors import ConfigError
+from broker.local.rundir import Rundir
 
 
 @pytest.fixture
