@@ -23,11 +23,11 @@ One message's journey, room by room::
     supervision  what a process says to its service manager
     endings      which error means which exit code, and what a service waits for instead of ending
     obstacles    what stands in the way of a start: it may pass by itself, or a person has to change something
-    loglines     the form of its log
+    loglines     the form of its log: how many lines of a kind, and how long they may be
     call_report  what broker.calls tells, for whoever adds brokers up
-    figures      rate, errors and duration of what has a name: methods, topics, tasks; bounded
+    name_stats   rate, errors and duration of what has a name: methods, topics, tasks; bounded
     exposition   counts as Prometheus reads them, and the small HTTP listener for who does
-    awake        time in which this process was there: its own absence is nobody's silence
+    awake        time in which this process ran: its own stalls are not the silence of others
     rates        how often something may happen: token buckets of clients, rations of records, throttled log lines
     backoff      pauses of whoever tries again: they double until something has lasted
     holdings     how much each of many holds, for limits on each and on all
@@ -40,7 +40,6 @@ One message's journey, room by room::
     signals      blocked signals, taken one by one within a time
     memory       what a burst of messages took goes back to the system
     outlet       stderr that nobody waits for: a full pipe costs lines, not traffic
-    flood        how many lines of a kind a log takes, and how long they may be
     interpreter  this Python again, for a room in a process of its own
     extras       libraries that the base does not bring, and what to type for them
     nesting      how deep JSON from outside may be nested: its readers

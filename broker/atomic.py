@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: whoever reads one meanwhile has the old or the new one. A leaf.
+"""Files that are written whole or not at all: a reader meanwhile has the old or the new one. A leaf.
 
 The new file lies beside the old one until it is complete, as ``.NAME.RANDOM``, and takes its place in one step
 (rename(2)): so the mode and the owner of the old one are gone, and who has it open keeps it.

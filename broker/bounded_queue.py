@@ -1,6 +1,6 @@
 """What waits, in order, bounded in messages and in bytes: one that is larger than the bound may wait alone (pure).
 
-Whoever owns a queue decides what happens at its bound: what does not fit is refused (``put``), or the oldest go
+The owner of a queue decides what happens at its bound: what does not fit is refused (``put``), or the oldest go
 (``add``, then ``pop`` while it is ``overflowing``). Nothing in here waits, and no thread is safe from another.
 """
 

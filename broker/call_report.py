@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from broker.figures import TEXT_MAX
+from broker.name_stats import TEXT_MAX
 
 CALL: Final = "call"
 OF_SERVICES: Final = (CALL, "event")
@@ -61,7 +61,7 @@ class CallReport(Struct):
 
 
 class Providers:
-    """Who answers which service.
+    """The provider of each service.
 
     Args:
         own: services that are nobody's, beside those that are built in.

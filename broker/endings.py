@@ -73,7 +73,7 @@ def attended(who: str, attempt: Callable[[], int], *, part: str = "") -> int:
     again: the service stays "starting". That is logged once, and seldom again.
 
     Args:
-        who: begins each line, such as ``headgate gateway``.
+        who: the name that begins each line, such as ``headgate gateway``.
         attempt: runs until the process is told to leave; sets everything up by itself.
         part: stands before errors that no setting is the cause of, such as ``rank 3: ``.
     """

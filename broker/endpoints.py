@@ -153,9 +153,9 @@ def listening_host(host: str) -> str:
     """The host to bind for an address with ``host``: "*", all interfaces, for a name.
 
     What a name resolves to on the machine that it names says nothing about where others look for it: Debian writes
-    ``127.0.1.1 NAME`` into /etc/hosts, and a name may have an address for each network. Whoever means one address gives
-    it in numbers. Only ``localhost`` stays on this machine; numbers that are no address are no name either, and whoever
-    binds them is told so.
+    ``127.0.1.1 NAME`` into /etc/hosts, and a name may have an address for each network. A single address is given in
+    numbers. Only ``localhost`` stays on this machine; numbers that are no address are no name either, and whoever binds
+    them is told so.
 
     >>> listening_host("node0"), listening_host("192.0.2.1"), listening_host("Localhost"), listening_host("10.0.0.256")
     ('*', '192.0.2.1', '127.0.0.1', '10.0.0.256')

@@ -10,7 +10,7 @@ Holder = TypeVar("Holder")
 
 
 class Holdings(Generic[Holder]):
-    """Counts by holder; whoever holds nothing takes no room.
+    """Counts by holder; a holder of nothing takes no room.
 
     Attributes:
         total: what all hold together.

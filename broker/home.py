@@ -19,18 +19,12 @@ NOWHERE: Final = "/nonexistent"
 
 def state_folder(*names: str) -> str:
     """``$XDG_STATE_HOME/headgate/NAMES``, else ``~/.local/state/headgate/NAMES``; below ``NOWHERE`` without a home."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):
-        state = os.path.join(_home(), ".local", "state")
-    return os.path.join(state, "headgate", *names)
+    return _folder("XDG_STATE_HOME", os.path.join(".local", "state"), names)
 
 
 def cache_folder(*names: str) -> str:
     """``$XDG_CACHE_HOME/headgate/NAMES``, else ``~/.cache/headgate/NAMES``; below ``NOWHERE`` without a home."""
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(cache):
-        cache = os.path.join(_home(), ".cache")
-    return os.path.join(cache, "headgate", *names)
+    return _folder("XDG_CACHE_HOME", ".cache", names)
 
 
 def make(folder: str | os.PathLike[str]) -> None:
@@ -54,6 +48,13 @@ def check(folder: str | os.PathLike[str]) -> None:
         raise ConfigError(
             f"uid {uid} has no home directory to keep state in: set HOME or XDG_STATE_HOME, or name a folder"
         )
+
+
+def _folder(variable: str, default: str, names: tuple[str, ...]) -> str:
+    base = os.environ.get(variable, "")
+    if not os.path.isabs(base):  # the XDG base directory specification has a relative path ignored
+        base = os.path.join(_home(), default)
+    return os.path.join(base, "headgate", *names)
 
 
 def _home() -> str:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a link (RFC 12), as plain values that every room may use."""
+"""The identity of the peer at the other end of a link (RFC 12), as plain values that every room may use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The log on stderr, in the form that its reader can take apart: people, systemd's journal, or a program.
 
 A reader that does not read holds up no process: what does not fit between the two is dropped and counted (``outlet``).
+A hostile or broken peer does not fill the log: so many lines of a kind a second, each of so many characters
+(``FloodGate``, which stands in front of everything that a process writes, lines of libraries included).
 """
 
 from __future__ import annotations
@@ -11,8 +13,57 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from broker.flood import LINE_CHARS, TRACE_CHARS, FloodGate, shortened
 from broker.outlet import Outlet, take_over
+from broker.safe_text import text
+
+LINES_PER_S = 10
+"""Lines with the same template in one second; a person reads no more, and a retrying peer makes hundreds."""
+TEMPLATES_MAX = 256
+"""Templates remembered; the code has fewer, text made by others is no template."""
+LINE_CHARS = 2048
+"""Longest text of one line: a topic, a path or a name that a peer chose fits many times."""
+TRACE_CHARS = 8192
+"""Longest traceback: some eighty frames."""
+
+
+class FloodGate(logging.Filter):
+    """Lets the first ``LINES_PER_S`` lines of each kind through; the next second's first line tells of the rest.
+
+    A kind is a template, or, where the text came without arguments, the line of the code that it came from: libraries
+    such as asyncio put addresses into their texts before they log them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether ``record`` is written; its own time is the clock."""
+        kind = text(record.msg) if record.args else f"{record.pathname}:{record.lineno}"
+        since, count = self._seen.get(kind, (record.created, 0))
+        if not 0 <= record.created - since < 1.0:
+            held_back = count - LINES_PER_S
+            if held_back > 0:
+                record.msg = f"{text(record.msg)} (and {held_back} more of this kind)"
+            since, count = record.created, 0
+        if kind not in self._seen and len(self._seen) >= TEMPLATES_MAX:
+            self._seen = {}
+        self._seen[kind] = since, count + 1
+        return count < LINES_PER_S
+
+
+def shortened(text: str, most: int) -> str:
+    """``text``, of which the middle is left out when it is longer: what is at the end of a traceback matters most.
+
+    >>> shortened("a" * 30 + "b" * 30, 30)
+    'aaaaaaaaaa [...] bbbbbbbbbbbbb'
+    """
+    if len(text) <= most:
+        return text
+    mark = " [...] "
+    head = most // 3
+    return text[:head] + mark + text[head + len(mark) - most :]
+
 
 LOG_FORMAT: Final = "HEADGATE_LOG_FORMAT"
 """Environment: ``json`` makes each line of the log a JSON object; unset or ``text`` leaves it to be read by people."""
@@ -24,7 +75,7 @@ _SEVERITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNIN
 def send_to_stderr(log: logging.Logger, name: str, level: str | int) -> None:
     """Send the lines of ``log`` to stderr and nowhere else, and those of all libraries in the same form.
 
-    Floods of either are cut off (``flood``); further handlers of ``log`` see no more than stderr does.
+    Floods of either are cut off (``FloodGate``); further handlers of ``log`` see no more than stderr does.
 
     Args:
         log: its handlers and filters are replaced.
@@ -98,7 +149,8 @@ def _is_journal() -> bool:
     return given == f"{seen.st_dev}:{seen.st_ino}"
 
 
-def _severity(levelno: int) -> int:
+def severity_of(levelno: int) -> int:
+    """RFC 5424 severity (0 emergency to 7 debug) of a level of the standard library."""
     return next((severity for least, severity in _SEVERITIES if levelno >= least), 7)
 
 
@@ -117,7 +169,7 @@ class _Journal(_Text):
     """A syslog level in front of every line: to the journal each line is an entry."""
 
     def format(self, record: logging.LogRecord) -> str:
-        mark = f"<{_severity(record.levelno)}>"
+        mark = f"<{severity_of(record.levelno)}>"
         return "\n".join(mark + line for line in super().format(record).splitlines() or [""])
 
 

@@ -39,7 +39,7 @@ _M_MMAP_THRESHOLD: Final = -3
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def settle(old: int = GC_THRESHOLD[2]) -> None:
+def freeze(old: int = GC_THRESHOLD[2]) -> None:
     """Call once, when the process has started: what exists now lives as long as it, no collection looks at it again.
 
     ``old``: after so many collections of the middle generation the old one is looked at.

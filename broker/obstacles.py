@@ -41,7 +41,6 @@ PASSING: Final = frozenset(
 )
 """What the system says of things that come and go without anybody's doing."""
 _OF_SQLITE: Final = {"SQLITE_FULL": errno.ENOSPC, "SQLITE_BUSY": errno.EAGAIN, "SQLITE_LOCKED": errno.EAGAIN}
-_LISTENS: Final = "0A"
 
 
 def obstacle(
@@ -87,7 +86,7 @@ def _is_socket(path: str) -> bool:
 
 
 def _owner(path: str) -> str:
-    """Who listens at a UNIX socket; "" when nobody can tell."""
+    """The process that listens at a UNIX socket; "" when the kernel does not tell."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.setblocking(False)
         sock.connect(path)

@@ -24,7 +24,7 @@ BACKLOG_S: Final = 10.0
 """What came while nobody was here to read is read within this."""
 
 _ROUNDING: Final = 1e-6
-"""Whoever comes back exactly when told gets in, whatever the last bits of the clock say."""
+"""A caller that comes back exactly when told gets in, whatever the last bits of the clock say."""
 
 
 class Bucket:

@@ -1,7 +1,7 @@
 """What somebody else's code has left, as text that can be written: of anything, and never with an exception (pure).
 
-An exception whose ``__str__`` fails, a name of a file that is no UTF-8, a path where a text belongs: whoever tells of
-such a thing takes its text from here, so that telling of it cannot fail.
+An exception whose ``__str__`` fails, a name of a file that is no UTF-8, a path where a text belongs: code that logs
+such a thing takes its text from here, so that logging cannot fail.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Capabilities:
     listens: bool = True
     """Brokers can listen with it; False: it only dials."""
     tree: bool = False
-    """It may join brokers. Whom it gives a ``rank`` is trusted as a broker."""
+    """It may join brokers. A peer that it gives a ``rank`` is trusted as a broker."""
     dialects: tuple[str, ...] = ("flux1",)
     """The encodings of messages it carries (``Options.dialect``)."""
     strict_rfc3: bool = False

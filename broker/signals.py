@@ -26,7 +26,7 @@ class TakenSignal(NamedTuple):
 
     Attributes:
         number: one of ``signal.Signals``.
-        code: ``si_code``: who made it, such as 0 (kill(2)) or 128 (the kernel, for a terminal).
+        code: ``si_code``: its origin, such as 0 (kill(2)) or 128 (the kernel, for a terminal).
         pid: of its sender, or of the child that ended.
     """
 

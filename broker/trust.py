@@ -1,9 +1,10 @@
-"""Who is at the other end of a local socket: one answer for all that dial one.
+"""The process at the other end of a local socket: one answer for all that dial one.
 
-Whoever may write into the folder of a socket may put their own there, reads what is sent, and is believed. So it has to
-be a folder, no link to one, that is ours or root's and that nobody else may write to. That of a service's user counts
-where root or we made it for that user, in a folder that nobody else may write to (``/run/headgate``), and that of whom
-``$HEADGATE_TRUSTED_USERS`` names. Then the kernel says who listens (SO_PEERCRED): we, root, or the folder's user.
+A user that may write into the folder of a socket may put another socket there, reads what is sent, and is believed. So
+it has to be a folder, no link to one, that is ours or root's and that nobody else may write to. That of a service's
+user counts where root or we made it for that user, in a folder that nobody else may write to (``/run/headgate``), and
+that of whom ``$HEADGATE_TRUSTED_USERS`` names. Then the kernel says who listens (SO_PEERCRED): we, root, or the
+folder's user.
 
 In a user namespace other people's uids all look like one (65534): it is trusted only where it is named.
 """
@@ -98,7 +99,7 @@ def connect(sock: socket.socket, path: str) -> None:
 
 
 class Untrusted(PermissionError):
-    """Whoever made a local socket is nobody whom we trust; the text says why."""
+    """A local socket was made by a user that we do not trust; the text says why."""
 
     def __init__(self, text: str) -> None:
         super().__init__(errno.EACCES, text)

@@ -22,8 +22,7 @@ from broker.identity import Role
 from broker.node.attributes import configuration
 from broker.routing.topology import Topology
 from broker.services.dispatch import BuiltIn
-from broker.services.registry import built_in
-from broker.services.service import Services
+from broker.services.service import Services, built_in
 from broker.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from mkdocs.structure.files import Files
 
-    from broker.serving.method import Method
+    from broker.serving.runner import Method
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {

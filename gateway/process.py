@@ -78,7 +78,7 @@ async def _serve(
     async with Leaving(gateway) as leaving:
         gateway.hub.leave = (lambda _reason: leave_all()) if leave_all else leaving.leave
         if await leaving.unless_left(gateway.start()):
-            memory.settle(memory.OLD_OF_TRANSPORTS)
+            memory.freeze(memory.OLD_OF_TRANSPORTS)
             if ready is not None:
                 ready(gateway)
             memory.Trim().watch(asyncio.get_running_loop().call_later)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Final
 
 SAMPLES: Final = (
-    "broker.figures",
+    "broker.name_stats",
     "broker.ingress.stamping",
     "broker.nfp.dispatch.dispatcher",
     "broker.nfp.frames",

@@ -13,7 +13,7 @@ import uuid
 
 from broker.errors import LinkError
 from broker.node.overlay import hello
-from broker.node.overlay.status import Status
+from broker.node.overlay.control import Status
 from broker.transport.link import Link
 from broker.wire.message import Message
 

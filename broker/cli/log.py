@@ -12,7 +12,7 @@ from broker.cli.exits import OK, UsageError
 from broker.cli.screen import Screen
 from broker.cli.session import Session
 from broker.client import Handle
-from broker.client.logline import SEVERITIES, severity_number
+from broker.wire.log_entry import SEVERITIES, severity_number
 
 EXAMPLES = (
     "headgate log                                  what the broker remembers",

@@ -13,32 +13,26 @@
             ...
 
 ``dialing``        addresses, retries                 -> Handle
-``handle``         the Handle: calls, streams, events, services
-``connection``     what is below: the link, what waits for answers, what becomes of both at its end
-``reconnecting``   another link, after pauses;  ``position``  where events go on then
+``handle``         the Handle: calls, streams, events, services, attributes
+``connection``     what is below: the link, what waits for answers, what becomes of both at its end; Limits
+``reconnecting``   another link, after pauses; where events go on then
 ``calls``          matchtags, pending calls, streams  (RFC 6)
 ``nearby``         which ranks have a service, and which of them is next
 ``subscriptions``  events by prefix                   (RFC 3, "Event Message Type")
 ``service``        methods that others call           (RFC 6), by what ``broker.serving`` has in common
-``bridge``         a wing as a service, over a link that is made again whenever it ends
-``registered``     the services of a handle, and their names over another link
+``bridge``         a wing as a service, over a link that is made again whenever it ends; events that nobody waits for
 ``received``       what came in: Response, Event
-``limits``         how much a Handle may hold
-``gate``           the way out: who sends waits while the link is full
-``logline``        the text that ``log.append`` takes
-``publisher``      events that are published or dropped: nobody waits
-``attributes``     broker attributes, the immutable ones remembered
 ``blocking``       the same names for ordinary threads (imported on its own: it starts a thread);
-                   ``blocking_service`` its services; the thread is ``broker.loopthread``'s
+                   the thread is ``broker.loopthread``'s
 
 Nothing here blocks the link: what a consumer does not read in time is bounded, counted and told to that
 consumer alone. When the link ends, every pending call, stream and subscription raises the LinkError that
 says why; over ``ws://`` and ``wss://`` another link follows, over which subscriptions and services go on.
 """
 
+from broker.client.connection import Limits
 from broker.client.dialing import RETRIES, connect
 from broker.client.handle import Handle
-from broker.client.limits import Limits
 from broker.client.received import Event, Response
 from broker.client.reconnecting import Reconnect
 from broker.client.service import Service

@@ -31,7 +31,7 @@ _MAX_TAG: Final = 0xFFFFFFFF
 
 
 class Waiter(Protocol):
-    """Who waits for responses with one matchtag."""
+    """The receiver of the responses with one matchtag."""
 
     def answered(self, message: Message) -> None:
         """A response came; ``is_last`` tells whether more may come."""
@@ -80,7 +80,7 @@ class Single:
             self.future.exception()  # the link's end is told elsewhere too: no "never retrieved" noise
 
 
-class Calls:
+class PendingCalls:
     """The calls of one link that wait for responses.
 
     Attributes:
@@ -179,7 +179,7 @@ class Stream:
     def __init__(
         self,
         message: Message,
-        calls: Calls,
+        calls: PendingCalls,
         send: Callable[[Message], None],
         inbox: Inbox[Response],
         cancel_topic: str | None,
@@ -267,12 +267,9 @@ class Stream:
             self._keep(response)
         if is_last(message):
             self._done = True
-            self._inbox.finish(self._end_of(response))
-
-    def _end_of(self, last: Response) -> Exception:
-        # errnum 0 here: a service that answers a streaming request once, without the flag
-        clean = (0, errno.ENODATA, errno.ECANCELED) if self._cancelled else (0, errno.ENODATA)
-        return StopAsyncIteration() if last.errnum in clean else last.error()
+            # errnum 0 here: a service that answers a streaming request once, without the flag
+            clean = (0, errno.ENODATA, errno.ECANCELED) if self._cancelled else (0, errno.ENODATA)
+            self._inbox.finish(StopAsyncIteration() if response.errnum in clean else response.error())
 
     def _keep(self, response: Response) -> None:
         if self._overrun is not None:

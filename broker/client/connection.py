@@ -1,9 +1,11 @@
-"""A handle's way to its broker: the link in use, what waits for answers, and how both end.
+"""A handle's way to its broker: the link in use, the gate in front of it, what waits for answers, and how both end.
 
 Where the far end keeps what a client misses (a gateway), the end of a link is not the end of the connection: another
 one is dialled (``reconnecting``). Calls that wait fail with the reason, because nobody knows whether they were carried
-out; services are registered again; subscriptions go on where they were (``position``).
+out; services are registered again; subscriptions go on where they were (``Position``).
 Requests that are made meanwhile wait, at most HELD_MAX of them, and so does ``writable``.
+
+Every queue between the link and its consumers has an end (``Limits``).
 
 Concurrency: a connection belongs to the event loop that made it; any number of its tasks may use it at once. Nothing
 here reads the link: messages are handed over as they arrive (``Receiver``) and never wait for a consumer.
@@ -13,14 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from broker.client.calls import Calls, Single
-from broker.client.gate import Gate
-from broker.client.limits import Limits
-from broker.client.position import Position
-from broker.client.registered import Services
-from broker.client.service import Service
+from broker.client.calls import PendingCalls, Single
+from broker.client.reconnecting import Position
+from broker.client.service import Service, Services
 from broker.client.subscriptions import SubscriptionTable
 from broker.errors import LinkClosed, LinkError
 from broker.wire import message as wire
@@ -33,13 +33,93 @@ if TYPE_CHECKING:
     from broker.client.reconnecting import Reconnecting
     from broker.transport.link import Link
 
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one handle; none can be switched off."""
+
+    pending_calls: int = 1 << 20
+    """Calls that wait for responses, abandoned ones included; beyond it EAGAIN."""
+    stream_msgs: int = 4096
+    """Responses one stream buffers; beyond it the stream is cancelled and raises Overrun."""
+    stream_bytes: int = 64 << 20
+    """The same in bytes."""
+    event_msgs: int = 16384
+    """Events one subscription buffers; what comes while it is full is lost to it and counted."""
+    event_bytes: int = 64 << 20
+    """The same in bytes."""
+    service_tasks: int = 1024
+    """Requests one service handles at a time."""
+    service_waiting: int = 65536
+    """Requests that wait behind those; beyond it EAGAIN."""
+    drain_s: float = 2.0
+    """How long leaving waits, in seconds, for a slow broker to take what was sent."""
+
+
+AT_A_TIME: Final = 64
+"""Waiting tasks that go on in one turn of the loop: they may fill the link, and the others would be woken in vain."""
+FLUSH_BYTES: Final = 256 << 10
+"""So many bytes are handed to the transport at once, even within one turn of the loop: many tasks may send in the same
+turn, and the later ones have to see that the link is full."""
+
+
+class Gate:
+    """Open or shut. Tasks that wait for it go on in the order in which they came; nobody overtakes them.
+
+    Attributes:
+        link: the link that it sends over.
+    """
+
+    __slots__ = ("_open", "_turns", "_unflushed_bytes", "_waiting", "link")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._unflushed_bytes = 0
+        self._open = asyncio.Event()
+        self._open.set()
+        self._turns = asyncio.Semaphore(AT_A_TIME)
+        self._waiting = 0
+
+    def send(self, message: Message) -> None:
+        """Queue ``message``, whether the gate is open or not."""
+        self.link.send(message)
+        self._unflushed_bytes += message.size
+        if self._unflushed_bytes >= FLUSH_BYTES:
+            self._unflushed_bytes = 0
+            self.link.flusher.flush_now(self.link)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether ``wait`` would not wait."""
+        return self._open.is_set() and not self._waiting
+
+    def set_open(self, open_: bool) -> None:
+        """Open or shut it."""
+        if open_:
+            self._open.set()
+        else:
+            self._open.clear()
+
+    async def wait(self) -> None:
+        """Wait until it is open and those in front have gone on; a task then sends before it waits again."""
+        if self.is_free:
+            return
+        self._waiting += 1
+        try:
+            async with self._turns:
+                while not self._open.is_set():
+                    await self._open.wait()
+        finally:
+            self._waiting -= 1
+
+
 HELD_MAX: Final = 1024
 """Requests that may wait for a link to come back; beyond it EAGAIN."""
 _DRAIN_POLL_S: Final = 0.005
 
 
 class Connection:
-    """What a Handle is below its calls.
+    """The link of a Handle, and everything that waits for it.
 
     Args:
         link: not started yet. reconnecting: dials another one when it is lost; None: that is the end.
@@ -53,7 +133,7 @@ class Connection:
     ) -> None:
         self.link = link
         self._limits = limits or Limits()
-        self._calls = Calls(self._limits.pending_calls)
+        self._calls = PendingCalls(self._limits.pending_calls)
         self._subscriptions = SubscriptionTable(self.request)
         self._services = Services(self)
         self._gate = Gate(link)
@@ -116,7 +196,7 @@ class Connection:
     # -- from the link -------------------------------------------------------------------------
 
     def received(self, link: Link, messages: list[Message]) -> None:
-        """What one read produced; what it makes us send leaves in one write (``Receiver``)."""
+        """Take the messages of one read (``Receiver``); the messages that they make us send leave in one write."""
         flusher = link.flusher
         outer, flusher.batch = flusher.batch, True
         try:
@@ -137,6 +217,7 @@ class Connection:
         """The link is gone: dial another one, or end the connection (``Receiver``)."""
         if self._calls.ended is not None:
             return
+        # final: the far end says that another link would end the same way; LinkClosed: we closed it
         if self._reconnecting is None or error.final or isinstance(error, LinkClosed):
             self._end(error)
             return
@@ -156,6 +237,7 @@ class Connection:
         self._services.restore()
         held, self._held = self._held, []
         for message in held:
+            # a caller that gave up meanwhile (timeout, cancelled) must not have its request carried out late
             if self._calls.wants(message):
                 self._gate.send(message)
             else:
@@ -196,7 +278,7 @@ class Connection:
         """Wait while more than the outbox's high water waits for the broker, and while there is no link; at once on
         one that has ended for good.
 
-        Who waits first goes on first, and should send before it waits for anything else.
+        Tasks go on in the order in which they began to wait, and should send before they wait for anything else.
         """
         await self._gate.wait()
 

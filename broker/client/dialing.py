@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from types import TracebackType
 
-    from broker.client.limits import Limits
+    from broker.client.connection import Limits
     from broker.transport.link import Link
 
 RETRIES: Final = 5
@@ -64,7 +64,7 @@ def default_retries() -> int:
 
 
 class Connecting:
-    """What ``connect`` returns: enter it with ``async with``, or await it and close the Handle yourself."""
+    """The result of ``connect``: enter it with ``async with``, or await it and close the Handle yourself."""
 
     def __init__(
         self,
@@ -107,18 +107,20 @@ class Connecting:
                 return Handle(link, self._limits, self._reconnecting(uri, options, link))
             except LinkBroken as error:
                 waited = clock() - began > PATIENT_S
+                # only a broker that is not there yet is tried again; one that says no means it
                 if left <= 0 or waited or error.errno not in _ABSENT:
                     raise
             await asyncio.sleep(backoff.after())
             left -= 1
 
     def _reconnecting(self, uri: str, options: Options, link: Link) -> Reconnecting | None:
-        """What dials another link after ``link``; None where the far end does not keep what a client misses."""
-        if self._reconnect is None or link.talk is None:
+        """The dialer of the next link after ``link``; None where the far end does not keep the events that a client
+        misses.
+        """
+        if self._reconnect is None or link.replay is None:
             return None
-        extra = {
-            name: value for name, value in options.extra.items() if name != "resume"
-        }  # it was for this link
+        # ``resume`` was for this link: what the next one resumes is ``Position``'s to say
+        extra = {name: value for name, value in options.extra.items() if name != "resume"}
         following = replace(options, extra=extra)
         return Reconnecting(link.peer.address, lambda: dial(uri, following), self._reconnect)
 

@@ -1,4 +1,4 @@
-"""The Handle: what a program asks of a broker, by calls, streams, events and services.
+"""The Handle: what a program asks of a broker, by calls, streams, events, services and attributes.
 
 What is below, the link and its end, is its Connection.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import TYPE_CHECKING, Literal, overload
+import os
+import sys
+import time
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final, Literal, overload
 
 import msgspec
 
-from broker.client.attributes import Attributes
 from broker.client.calls import Stream, same_error
 from broker.client.connection import Connection
-from broker.client.logline import own_line
 from broker.client.nearby import Nearby
 from broker.client.received import Event, Response
 from broker.client.service import Service, table
@@ -23,6 +25,7 @@ from broker.errors import LinkEnded, Missed
 from broker.inbox import Inbox
 from broker.tasks import within
 from broker.wire import message as wire
+from broker.wire.log_entry import compose, severity_number
 from broker.wire.message import NODEID_ANY, Message
 from broker.wire.payload import Payload, encode
 from broker.wire.topic import encode_topic
@@ -30,10 +33,20 @@ from broker.wire.topic import encode_topic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.client.limits import Limits
+    from broker.client.connection import Limits
     from broker.client.reconnecting import Reconnecting
     from broker.serving.request import Handler
     from broker.transport.link import Link
+
+_IMMUTABLE: Final = 1
+"""Flag of an attribute: the value never changes."""
+
+
+class _Attribute(msgspec.Struct):
+    """Response of ``attr.get``."""
+
+    value: str
+    flags: int = 0
 
 
 class _Published(msgspec.Struct):
@@ -55,7 +68,7 @@ class Handle(Connection):
     def __init__(
         self, link: Link, limits: Limits | None = None, reconnecting: Reconnecting | None = None
     ) -> None:
-        self._attributes = Attributes(lambda name, rank: self.rpc("attr.get", {"name": name}, nodeid=rank))
+        self._attributes: dict[str, str] = {}
         self.nearby = Nearby(
             lambda topic, payload, rank: self.rpc(topic, payload, nodeid=rank),
             self.rank,
@@ -64,7 +77,7 @@ class Handle(Connection):
         super().__init__(link, limits, reconnecting)
 
     def _reconnected(self, link: Link) -> None:
-        self._attributes.forget()
+        self._attributes.clear()  # the gateway may have another broker behind it now
         super()._reconnected(link)
 
     # -- calls ---------------------------------------------------------------------------------
@@ -242,8 +255,8 @@ class Handle(Connection):
         ``publish``. A broker that has lost its parent keeps it until it is back; what is beyond 4 MiB of a user,
         counting 4 KiB more for each event, is lost and counted there.
 
-        Never waits; who publishes much awaits ``writable()`` now and then, because an outbox that overflows ends
-        its link.
+        Never waits; a program that publishes much awaits ``writable()`` now and then, because an outbox that overflows
+        ends its link.
 
         Raises:
             LinkError: the link has ended, or another one is dialled.
@@ -313,7 +326,13 @@ class Handle(Connection):
         Raises:
             RpcError: ENOENT 2, there is none. LinkError: as ``rpc``.
         """
-        return await self._attributes.get(name, nodeid)
+        known = self._attributes.get(name) if nodeid == NODEID_ANY else None
+        if known is not None:
+            return known
+        answer = (await self.rpc("attr.get", {"name": name}, nodeid=nodeid)).json(_Attribute)
+        if answer.flags & _IMMUTABLE and nodeid == NODEID_ANY:
+            self._attributes[name] = answer.value
+        return answer.value
 
     async def rank(self) -> int:
         """Rank of the broker this handle is connected to."""
@@ -328,13 +347,16 @@ class Handle(Connection):
 
         Args:
             severity: 0 (emerg) to 7 (debug), or its name: ``await h.log("err", "the disk is full")``.
-            text: one line.
-            app: who says so; None is this program's name.
+            text: one line; line ends become spaces, and the whole entry is cut at 2048 bytes.
+            app: the program that says so; None is this one's name.
 
         Raises:
             ProtocolError: no such severity. LinkError: the link has ended.
         """
-        await self.rpc("log.append", own_line(severity, text, await self.rank(), app), noresponse=True)
+        number = severity_number(severity)
+        name = app or PurePath(sys.argv[0]).name
+        entry = compose(number, await self.rank(), name, os.getpid(), text, time.time())
+        await self.rpc("log.append", entry.line, noresponse=True)
 
 
 def _check_anywhere(anywhere: bool, nodeid: int, upstream: bool) -> None:

@@ -92,8 +92,10 @@ class Nearby:
                 try:
                     return await ask(directed(message, rank))
                 except RpcError as error:
+                    # the service or its broker has gone since brokers told of it: the next call asks anew
                     if error.errno in (errno.ENOSYS, errno.EHOSTUNREACH):
                         self.invalidate(service_of(topic))
+                    # EHOSTUNREACH may come behind the call's work: only ENOSYS proves that nobody began it
                     if error.errno != errno.ENOSYS:
                         raise
             if not tried:
@@ -114,7 +116,7 @@ class Nearby:
         return known.next()
 
     def invalidate(self, name: str) -> None:
-        """What is known of this service may be wrong: the next call asks again."""
+        """Distrust the answer about this service: the next call asks again."""
         if name in self._known:
             self._known[name].until = 0.0
 

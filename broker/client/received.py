@@ -6,7 +6,7 @@ They are thin views: nothing is decoded before it is asked for, and ``message`` 
 from __future__ import annotations
 
 from broker.errors import RpcError
-from broker.serving.received import Received
+from broker.serving.request import Received
 from broker.wire.message import PRIVATE, Message
 
 

@@ -1,23 +1,30 @@
-"""How a lost link is followed by another one, with the pauses of ``broker.backoff``.
+"""How a lost link is followed by another one, and where events go on then.
 
-So the clients of a gateway that died do not all come back in one moment, and a gateway that stays away is asked less
-and less often.
+The pauses are those of ``broker.backoff``: so the clients of a gateway that died do not all come back in one moment,
+and a gateway that stays away is asked less and less often.
+
+Position. The pair (epoch, number of the last event), as gateways number events, is all that any gateway of the instance
+needs to resume (gateway/PROTOCOL.md, "Resume"). Events count as missed until the gateway says ``resumed``: the link may
+be lost again before that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.backoff import Backoff
-from broker.errors import LinkError
+from broker.errors import LinkError, RpcError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from broker.transport.link import Link
+    from broker.client.service import Services
+    from broker.client.subscriptions import SubscriptionTable
+    from broker.transport.link import EventReplay, Link
 
 log = logging.getLogger("headgate")
 
@@ -72,12 +79,103 @@ class Reconnecting:
                     given_up(error)
                     return
                 log.info("attempt %d: %s", attempt, error)
-            except (
-                Exception
-            ) as error:  # a token that cannot be had now; whose function fails is somebody else's code
+            except Exception as error:
+                # a token that cannot be had now, for example: the function that makes one is the program's own code
                 log.warning("%s: attempt %d: %s", self._address, attempt, str(error) or type(error).__name__)
             else:
                 log.warning("%s: connected again", self._address)
                 self._since = clock()
                 connected(link)
                 return
+
+
+class Position:
+    """The position of one handle; nothing where links have no ``replay``.
+
+    Attributes:
+        epoch: of the numbers; None: not known.
+        resumed: what the last ``resumed`` said; empty before.
+    """
+
+    __slots__ = ("_services", "_subscriptions", "_token", "epoch", "resumed")
+
+    def __init__(self, subscriptions: SubscriptionTable, services: Services) -> None:
+        self._subscriptions = subscriptions
+        self._services = services
+        self._token: str | None = None
+        self.epoch: str | None = None
+        self.resumed: dict[str, Any] = {}
+
+    def follow(self, link: Link) -> None:
+        """A new link, on which nothing is asked for yet."""
+        replay = link.replay
+        if replay is not None:
+            replay.on_object = self._heard
+            self._begin(replay)
+
+    def _begin(self, replay: EventReplay) -> None:
+        self._token = replay.welcome.get("resume")
+        self.epoch = replay.welcome.get("epoch")
+        self._subscriptions.sequence = _number(replay.welcome.get("sequence"))
+
+    def resume(self, link: Link) -> None:
+        """Go on over ``link`` where the one before ended; it is told which one that was, and ends it if it hangs."""
+        replay = link.replay
+        if replay is None:
+            return
+        replay.on_object = self._heard
+        prefixes, former, known = self._subscriptions.prefixes, self._token, self.epoch is not None
+        # nothing to go on from: the new link's own numbers count
+        if not (prefixes and known):
+            self._begin(replay)
+        self._token = replay.welcome.get("resume")
+        if prefixes and not known:
+            self._subscriptions.restore()
+            self._subscriptions.missed("the connection was lost while the gateway had no broker")
+        elif self.epoch is not None:
+            position = {
+                "epoch": self.epoch,
+                "sequence": self._subscriptions.sequence,
+                "subscriptions": prefixes,
+            }
+            replay.resume(**position, **({"token": former} if former else {}))
+
+    def _heard(self, obj: dict[str, Any]) -> None:
+        """One object of the gateway (``EventReplay.on_object``)."""
+        kind = obj.get("type")
+        if kind == "resumed":
+            self._resumed(obj)
+        elif kind == "upstream" and obj.get("joined"):
+            # another rank 0 numbers its events anew
+            if obj.get("epoch") != self.epoch:
+                self.epoch, self._subscriptions.sequence = obj.get("epoch"), 0
+            if obj.get("lost") != 0:
+                self._subscriptions.missed("the gateway lost its broker meanwhile")
+        elif kind == "gap":
+            self._subscriptions.missed(
+                f"the gateway dropped {obj.get('lost')} events because we read too slowly"
+            )
+        elif kind == "unsubscribed":
+            self._withdraw(obj.get("subscriptions"))
+        elif kind == "service" and not obj.get("registered"):
+            self._services.forget(str(obj.get("service")))
+
+    def _resumed(self, obj: dict[str, Any]) -> None:
+        self.resumed = obj
+        self.epoch = obj.get("epoch") or self.epoch
+        self._subscriptions.sequence = _number(obj.get("sequence"))
+        self._withdraw(obj.get("denied"))
+        if not obj.get("recovered"):
+            self._subscriptions.missed(
+                "the connection was lost, and the gateway cannot give all of what was missed"
+            )
+
+    def _withdraw(self, prefixes: Any) -> None:
+        for prefix in prefixes or ():
+            self._subscriptions.drop(
+                str(prefix), RpcError(errno.EPERM, f"{prefix!r} is not given any more", "event.subscribe")
+            )
+
+
+def _number(found: Any) -> int:
+    return found if isinstance(found, int) else 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.inbox import Inbox
 
 Overflow: TypeAlias = Literal["raise", "mark"]
-"""What a full subscription does with the gap: ``raise`` Overrun there, or ``mark`` it in ``Event.lost``."""
+"""The effect of a full buffer: ``raise`` Overrun there, or ``mark`` it in ``Event.lost``."""
 
 _NUMBERS: Final = 0xFFFFFFFF
 """Numbers of events begin anew behind this one."""
@@ -44,6 +44,7 @@ def distinct(prefixes: Iterable[str]) -> list[str]:
     """
     kept: list[str] = []
     for prefix in sorted(set(prefixes)):
+        # sorted, so that a prefix stands right behind the one that covers it
         if not kept or not prefix.startswith(kept[-1]):
             kept.append(prefix)
     return kept
@@ -91,7 +92,10 @@ class SubscriptionTable:
             answers = await asyncio.gather(*(asyncio.shield(entry.accepted) for entry in joined))
             for prefix, entry, answer in zip(member.prefixes, joined, answers, strict=True):
                 if answer.errnum:
-                    self._refused(prefix, entry, member)
+                    # the broker does not know the prefix: ``leave`` has nothing to unsubscribe from
+                    entry.members.remove(member)
+                    if self._by_prefix.get(prefix) is entry:
+                        del self._by_prefix[prefix]
                     raise RpcError(answer.errnum, "", f"event.subscribe {prefix.decode(errors='replace')!r}")
         except BaseException:
             self.leave(member)
@@ -104,12 +108,6 @@ class SubscriptionTable:
             entry.accepted.add_done_callback(self._accepted)
         entry.members.append(member)
         return entry
-
-    def _refused(self, prefix: bytes, entry: SubscribedPrefix, member: Subscription) -> None:
-        """The broker does not know ``prefix``: there is nothing to unsubscribe from."""
-        entry.members.remove(member)
-        if self._by_prefix.get(prefix) is entry:
-            del self._by_prefix[prefix]
 
     def leave(self, member: Subscription) -> None:
         """Remove ``member``; the last one of a prefix tells the broker, without waiting."""
@@ -175,6 +173,7 @@ class SubscriptionTable:
     def published(self, message: Message) -> None:
         """An event came from the link."""
         self.sequence = message.aux1
+        # an event that nobody here wants any more has a number all the same: the position behind it counts
         if not self._by_prefix:
             return
         topic = bytes(part_data(message.topic_part) or b"")

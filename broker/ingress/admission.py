@@ -16,7 +16,7 @@ from broker.ingress.stamping import StampPolicy
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may connect (flux-core's ``[access]`` table, and two rules of ours).
+    """The rules for connecting (flux-core's ``[access]`` table, and two rules of ours).
 
     Attributes:
         owner: uid the broker runs as; it owns the instance.
@@ -68,6 +68,7 @@ def admit(peer: PeerInfo, access: Access) -> Admission:
 
 
 def _guest(peer: PeerInfo, uid: int, access: Access) -> Admission:
+    # RFC 12: that userid in a stamp means "not set", so nobody may have it
     if uid == USERID_UNKNOWN:
         return _refused(access, f"{peer.address} has no userid")
     if not access.allow_guest:

@@ -1,7 +1,7 @@
 """The stamp of each message as it enters (RFC 12, "Credential Assignment", "The Local Role").
 
-A stamp is the eight bytes userid + rolemask of PROTO. What one peer sends is stamped by one policy; equal input gives
-equal output, so callers may remember results.
+A stamp is the eight bytes userid + rolemask of PROTO. All messages of one peer are stamped by one policy; equal input
+gives equal output, so callers may remember results.
 """
 
 # compiled: mypyc
@@ -23,8 +23,8 @@ class StampPolicy:
     Args:
         cred: the peer's own credentials, without LOCAL.
         pass_through: True for the owner: a valid stamp is kept, a missing half is filled in.
-        local: the peer is on this machine; LOCAL is added where the stamp is set, never to one passed through. Whoever
-            is not here cannot speak for somebody who is: a LOCAL that it claims is cleared.
+        local: the peer is on this machine; LOCAL is added where the stamp is set, never to one passed through. A peer
+            that is not local cannot speak for one that is: a LOCAL that it claims is cleared.
         tree_hop: the peer is a broker of this instance: its stamps are trusted and lose LOCAL.
     """
 

@@ -21,32 +21,29 @@ from broker.memory import Trim
 from broker.node import drain
 from broker.node.attributes import initial
 from broker.node.broker import Broker
-from broker.node.client_admission import ClientAdmission, access_of
+from broker.node.client_admission import ClientAdmission, Listeners, access_of
 from broker.node.context import Leave, NodeContext, ReadAgain
 from broker.node.curve_keys import CurveKeys
-from broker.node.descriptors import allowed
-from broker.node.keepalive import Keepalives
-from broker.node.lifecycle import Lifecycle
+from broker.node.lifecycle import Lifecycle, StateFollower
 from broker.node.link_options import (
+    allowed,
     client_options,
     listener_options,
     overlay_config,
     parent_entry,
     router_limits,
 )
-from broker.node.listening import Listeners
 from broker.node.metrics import Metrics
 from broker.node.overlay.config import Hooks
+from broker.node.overlay.liveness import Keepalives
 from broker.node.overlay.overlay import Overlay
 from broker.node.probes import Probes
 from broker.node.rundir import make_rundir
-from broker.node.state_follower import StateFollower
-from broker.routing.call_caps import hold_call_caps
 from broker.routing.topology import Topology, parse
+from broker.routing.users import hold_call_caps
 from broker.schemes import capabilities_of
 from broker.services.dispatch import Dispatcher
-from broker.services.registry import built_in
-from broker.services.service import Services
+from broker.services.service import Services, built_in
 from broker.settings import HostEntry, Settings
 from broker.transport.leaving import all_left
 from broker.transport.link import Options
@@ -257,7 +254,7 @@ class Node:
         return self.probes.page(path)
 
     def renew_own(self) -> None:
-        """Have transports with a protection of their own read their files again; who cannot goes on as before."""
+        """Have transports with a protection of their own read their files again; one that cannot goes on as before."""
         failed = self.listeners.renew_own()
         own = self.settings.host(self.rank)
         if own is not None and capabilities_of(own.address).protection == "own":
@@ -290,7 +287,6 @@ class Node:
         self.broker.pressure.sweep(SWEEP_S, self.settings.limits.stall_s)
         self.keepalives.sweep(loop.time())
         hold_call_caps(self.broker.router)
-        self.broker.router.users.expire_bans(SWEEP_S)
         self._trim.look()
         if self.capture is not None:
             self.capture.sweep()
@@ -320,12 +316,12 @@ class Node:
             self._leave(reason, FAILED)
 
     def parent_entry(self) -> HostEntry | None:
-        """What ``[[hosts]]`` says about our parent; None at rank 0."""
+        """The entry of our parent in ``[[hosts]]``; None at rank 0."""
         return parent_entry(self.settings, self.topology, self.rank)
 
 
 def _capture(broker: Broker, settings: Settings) -> Capture | None:
-    """What records the traffic; None, and nothing of it is loaded, where nobody wants that."""
+    """The recorder of the traffic; None, and nothing of it is loaded, where nobody wants that."""
     if not settings.journal.enabled:
         return None
     from broker.node.capture import Capture

@@ -48,7 +48,7 @@ class _Rest:
 
 
 class Backlog:
-    """What batches left over, round robin.
+    """The rests of batches, handled round robin.
 
     Args:
         batch_msgs: messages handled per turn. batch_deliveries: event deliveries after which a turn ends early.
@@ -84,6 +84,7 @@ class Backlog:
 
     def _takes_more(self, count: int) -> bool:
         batch, done = self.batch_msgs, self._done()
+        # a read of a few messages is let through: a link that says little must not wait behind those that say much
         if done >= TURNS * batch and (count > FEW_MSGS or done >= READS * batch):
             return False
         self._msgs += min(count, batch)
@@ -126,6 +127,7 @@ class Backlog:
 
     def last(self, port: Port, error: LinkError) -> bool:
         """The link of ``port`` ended: True when the broker is told again once what waits here is handled."""
+        # what its users said beyond their shares was said before the end, and is handled before it
         if port in self._broker.pressure.deferred and not self._broker.in_turn(port):
             self.put_back(port, self._broker.pressure.take_deferred(port))
         rest = self._waiting.get(port)

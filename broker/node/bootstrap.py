@@ -1,4 +1,7 @@
-"""Settings -> a running broker process: logging, signals, the word to the service manager, exit code."""
+"""Settings -> a running broker process: logging, signals, the word to the service manager, exit code.
+
+The broker's own log lines go to stderr and into the log ring, where ``flux dmesg`` and ``headgate log`` read them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from broker import loglines, memory, supervision
 from broker.endings import OK, attended
 from broker.node import drain
 from broker.node.assembly import Node
-from broker.node.logring import RingHandler
 from broker.node.probes import StatusReporter
 from broker.node.reload import Reload, Reread
 from broker.services.log import Log
@@ -23,8 +25,33 @@ from broker.tasks import first_of
 log = logging.getLogger("headgate")
 
 
+class RingHandler(logging.Handler):
+    """Passes every record on as (severity, text).
+
+    Args:
+        note: takes them; what it logs itself while it does so is not passed on again.
+    """
+
+    def __init__(self, note: Callable[[int, str], None]) -> None:
+        super().__init__()
+        self._note = note
+        self._inside = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass ``record`` on; never raises."""
+        if self._inside:
+            return
+        self._inside = True
+        try:
+            self._note(loglines.severity_of(record.levelno), record.getMessage())
+        except Exception:
+            self.handleError(record)
+        finally:
+            self._inside = False
+
+
 Beside = Callable[[Node], contextlib.AbstractAsyncContextManager[object]]
-"""What runs in a broker's process beside it: entered once its socket answers, left, by another task, before the broker
+"""A companion in a broker's process: entered once its socket answers, left, by another task, before the broker
 leaves."""
 
 
@@ -91,7 +118,7 @@ async def serve(
     at_once = False
     try:
         if await first_of(_start(node, company, beside), leave.wait()):
-            memory.settle()
+            memory.freeze()
             reporter.started()
             if ready is not None:
                 ready(node)

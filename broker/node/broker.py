@@ -31,7 +31,6 @@ that it was asked for, the hop is popped. A request for a built-in service ends 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -42,11 +41,11 @@ from broker.errors import LinkBroken, LinkError
 from broker.identity import Credentials, Role
 from broker.ingress.stamping import StampPolicy
 from broker.node.backlog import Backlog
-from broker.node.calls import Calls
+from broker.node.calls import OwnCalls
 from broker.node.pressure import Pressure
 from broker.routing.departure import depart
 from broker.routing.events import DELIVERY_BYTES
-from broker.routing.port import CLIENT, OWN, PARENT, Port
+from broker.routing.port import OWN, PARENT, Port
 from broker.routing.recording import Recording
 from broker.routing.router import Router
 from broker.routing.topology import Topology
@@ -56,10 +55,10 @@ from broker.wire.message import EVENT, REQUEST, RESPONSE, Message
 log = logging.getLogger("headgate")
 
 FLUSH_MSGS = 64
-"""What a long batch has forwarded leaves after so many messages: the next process, on another core, begins with it
+"""A long batch is flushed after so many messages: the next process, on another core, begins with it
 while the rest is handled here. Fewer would cost more in system calls than it gains."""
 OWN_LOAD = 64 * DELIVERY_BYTES
-"""What a request for a built-in service weighs in a batch: the time of so many deliveries, 50 us with its answer."""
+"""Weight of a request for a built-in service in a batch: the time of so many deliveries, 50 us with its answer."""
 OWN_BYTE_LOAD = 2
 """And each byte of its payload, which is read and mostly answered with as much."""
 STAMPS_MAX = 64
@@ -78,8 +77,8 @@ class Broker:
     Attributes:
         deliver: gets requests for built-in services. observe: gets events the broker itself subscribed to.
         on_control: gets control messages of tree links.
-        receiver: whom links tell: this broker, or who looks on and then tells it. answer, publish: put what the
-            broker's own end says into routing; who looks on may stand in front of these, too (see ``tracing``).
+        receiver: gets what links report: this broker, or a tracer that passes it on. answer, publish: put what the
+            broker's own end says into routing; a tracer may stand in front of these, too (see ``tracing``).
         on_attached, on_departed: told of every port that came, before it is read, and that went, and why.
     """
 
@@ -103,7 +102,7 @@ class Broker:
             rank, topology, uuid, self.own, stamp, self.pressure.admit_request, **(limits or {})
         )
         self.router.events.flow.on_open = self.pressure.release_held
-        self.calls = Calls(self.router, self.post)
+        self.calls = OwnCalls(self.router, self.post)
         self.flusher = Flusher()
         self.backlog = Backlog(self, batch_msgs, batch_deliveries)
         self.work: deque[tuple[Callable[[Any], object], Any]] = deque()
@@ -167,8 +166,10 @@ class Broker:
                     flusher.flush()
                     router.call_stats.now_ns = monotonic_ns()
                     pause += FLUSH_MSGS
+                    # a request of this batch found its provider full: its caller waits (``Pressure.admit_request``)
                     if self.pressure.is_paused(port):
                         break
+                    # publishers have to wait since this batch began: the rest of it is held against shares, too
                     if flow.blocked and not blocked:
                         blocked = True
                         stop = self.pressure.admit(port, messages, index, stop, blocked)
@@ -192,6 +193,7 @@ class Broker:
                         break
         except Exception as error:
             self._broke(port, messages[index - 1], error)
+            # its link is aborted: what it sent behind the message that failed is not handled
             index = len(messages)
         finally:
             self._run_queued()
@@ -218,7 +220,7 @@ class Broker:
         """Control messages concern the direct peer only: the tree, or a CMB1 peer's sign of life, which has been
         counted and says no more. Other clients have no business with them.
         """
-        self.router.tally.controls += 1
+        self.router.counters.controls += 1
         if self.on_control is not None and not port.cmb1:
             self.on_control(port, message)
 
@@ -240,6 +242,7 @@ class Broker:
     def post(self, handle: Callable[[Any], object], item: Any) -> None:
         """Queue work; outside a batch it runs at the next tick of the loop, with one flush for all of it."""
         self.work.append((handle, item))
+        # within a batch its end runs the queue; a second tick would flush twice
         if not self.flusher.batch and self._tick is None:
             self._tick = asyncio.get_running_loop().call_soon(self._run_in_tick)
 
@@ -293,8 +296,10 @@ class Broker:
             callback(port)
         if port.link is not None:
             port.link.data = port
+            # hello and its answer passed before the windows: the two ends count them differently
             if port.windowed:
                 port.link.outbox.handled(port.link.outbox.sent)
+            # a link of the tree was started by its greeting, which hands over from here on
             if port.link.receiver is None:
                 port.link.start(self.receiver)
         if port.kind == PARENT:
@@ -311,8 +316,10 @@ class Broker:
     def _departed(self, what: tuple[Port, LinkError]) -> None:
         """Settle the affairs of a port whose link is gone, once all that it sent before is handled."""
         port, error = what
+        # a link may end twice (aborted here, then its socket); what it said before its end waits in the backlog
         if not port.live or self.backlog.last(port, error):
             return
+        # its own message ended it: the rest of the batch was sent before that, and is handled before it departs
         if port is self._active:
             asyncio.get_running_loop().call_soon(self.post, self._departed, what)
             return
@@ -320,14 +327,11 @@ class Broker:
         self.pressure.forget(port)
         answered = depart(self.router, port, reason)
         if port.link is not None and port.link.outbox.discarded:
-            self.router.tally.drop("queued for a link that ended", port.link.outbox.discarded)
+            self.router.counters.drop("queued for a link that ended", port.link.outbox.discarded)
         if answered:
             log.info("%s is gone (%s): %d open calls answered", port.name, error, answered)
         elif isinstance(error, LinkBroken):
             log.warning("%s: disconnected: %s", port.name, str(error).removeprefix(f"{port.name}: "))
-        key = port.link.peer.key if port.kind == CLIENT and port.link is not None else None
-        if key and isinstance(error, LinkBroken) and error.errno == errno.ENOBUFS:
-            self.router.users.ban(key)
         for callback in self.on_departed:
             callback(port, error)
         if port.link is not None:

@@ -22,7 +22,7 @@ class OwnCall:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: OwnCalls,
         matchtag: int,
         topic: str,
         nodeid: int,
@@ -37,7 +37,7 @@ class OwnCall:
         self._calls.cancel(self)
 
 
-class Calls:
+class OwnCalls:
     """Open calls of one broker by matchtag; tags are used again only when their call has ended (RFC 6).
 
     Args:
@@ -46,7 +46,7 @@ class Calls:
 
     def __init__(self, router: Router, post: Callable[[Callable[[Any], object], Any], None]) -> None:
         self.send: Callable[[Message], None] = self._send
-        """Puts a request into routing; who looks on may stand in front of it (see ``tracing``)."""
+        """Puts a request into routing; a tracer may stand in front of it (see ``tracing``)."""
         self._router = router
         self._post = post
         self._open: dict[int, OwnCall] = {}
@@ -88,6 +88,7 @@ class Calls:
         call = self._open.get(message.matchtag)
         if call is None or call.on_response is None:
             return
+        # RFC 6, "Matchtags": an error is the last response of a stream, whatever its flags say
         if message.errnum or not call.streaming:
             del self._open[message.matchtag]
         call.on_response(message)

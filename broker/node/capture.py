@@ -1,11 +1,15 @@
-"""The journal of one broker: the tap in its corridor, the recorder behind it, and what is told of links.
+"""The journal of one broker: the tap in its corridor, the recorder behind it, and the records of links and refusals.
 
 ::
 
     Router, Events --add--> Tap --end_batch, at the end of a batch--> Recorder --> the process that writes
     attach, depart ------> peers (DICTIONARY), ``link.up``, ``link.down``
     sweep, each second --> ``drop``: events that a slow subscriber missed
-    admission, hello, keys -> ``denied.link``: who was turned away at connect
+    admission, hello, keys -> ``denied.link``: peers that were turned away at connect, ``tap.REFUSALS_PER_S`` at most
+    gateways --------------> refused messages of their web peers, recorded as if they had come here and been refused
+
+Refusals that were left out are a record, too: ``denied.left_out``. A gateway rations its reports itself, and says how
+many it left out.
 
 Theory of operation. Records are handed on at the end of a batch; a timer of FLUSH_S runs only while something waits.
 What the writer says arrives by a descriptor on the loop. Capture ends by itself when the disk is full, and by
@@ -21,25 +25,173 @@ import asyncio
 import errno
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.errors import ConfigError, LinkError
+from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkError, LinkRefused
 from broker.identity import PeerInfo
-from broker.journal.layout import CAPTURE, DROP, LINK_DOWN, LINK_UP, STATE
+from broker.journal.layout import (
+    CAPTURE,
+    CURVE,
+    DENIED,
+    DENIED_LINK,
+    DROP,
+    INPROC,
+    LEFT_OUT,
+    LINK_DOWN,
+    LINK_UP,
+    OTHER,
+    PLAIN,
+    STATE,
+    UNIX,
+    WEBSOCKET,
+)
 from broker.journal.options import JournalOptions
 from broker.journal.recorder import Figures, Recorder
-from broker.journal.tap import FLUSH_S, Tap
-from broker.node.linkfacts import known_of, link_down_facts, transport_of
-from broker.node.refusals import Refusals
+from broker.journal.tap import FLUSH_S, REFUSALS_PER_S, Tap
+from broker.rates import Ration
 from broker.routing.port import KIND_NAMES, Port
 from broker.services.context import Denial
+from broker.transport.link import Link
+from broker.wire.message import Message, event, request, response
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker
     from broker.settings import JournalSection
 
 log = logging.getLogger("headgate")
+
+_TRANSPORTS: Final = {
+    "local": UNIX,
+    "inproc": INPROC,
+    "tcp": PLAIN,
+    "ipc": PLAIN,
+    "ws": WEBSOCKET,
+    "wss": WEBSOCKET,
+}
+"""By the scheme of a link's address; what is plain without a key is CURVE with one."""
+_CAUSES: Final = (
+    (LinkClosed, "closed"),
+    (LinkEnded, "ended"),
+    (LinkRefused, "refused"),
+    (LinkBroken, "broken"),
+)
+
+
+def transport_of(link: Link | None) -> int:
+    """By which transport a port's messages come; 0 of the broker's own port."""
+    return 0 if link is None else transport_by(link.peer.address, link.peer.key)
+
+
+def transport_by(address: str, key: str | None) -> int:
+    """The transport of an address whose peer proved that key, or none."""
+    found = _TRANSPORTS.get(address.partition("://")[0], OTHER)
+    return CURVE if key and found == PLAIN else found
+
+
+def known_of(peer: PeerInfo) -> dict[str, Any]:
+    """Address, process and key of a peer, those that are known: the facts that the dictionary keeps."""
+    facts = {"address": peer.address, "pid": peer.pid, "key": peer.key}
+    return {name: each for name, each in facts.items() if each}
+
+
+def link_down_facts(port: Port, error: LinkError) -> dict[str, Any]:
+    """The facts of a ``link.down`` record."""
+    cause = next((word for kind, word in _CAUSES if isinstance(error, kind)), "broken")
+    outbox = port.link.outbox
+    return {
+        "peer": port.name,
+        "reason": str(error),
+        "cause": cause,
+        "received": port.received,
+        "sent": outbox.sent,
+        "discarded": outbox.discarded,
+    }
+
+
+OUTSIDERS_MAX: Final = 256
+"""Peers of gateways that have a number at a time; each refused session takes one, the oldest gives way."""
+
+
+class RecordNotice(Protocol):
+    """Something that records what is said about the broker itself."""
+
+    def __call__(self, topic: str, facts: dict[str, Any], *, peer: int = 0, **how: Any) -> None:
+        """One STATE record; ``how`` as of ``Tap.note``."""
+
+
+class Refusals:
+    """Those of one broker; to be told only while records are taken.
+
+    Args:
+        tap: where flux records go. own: the broker's own port. tell: see ``RecordNotice``.
+    """
+
+    def __init__(self, tap: Tap, own: Port, tell: RecordNotice) -> None:
+        self._tap = tap
+        self._own = own
+        self._tell = tell
+        self._ration = Ration(REFUSALS_PER_S, monotonic())
+        self._outsiders: OrderedDict[tuple[str, str, str], int] = OrderedDict()
+
+    def link(self, peer: PeerInfo, errnum: int, reason: str) -> None:
+        """Somebody was turned away at connect."""
+        if not self._ration.admits(monotonic()):
+            return
+        self.tell_left_out()
+        facts: dict[str, Any] = {"address": peer.address, "uid": peer.uid, "errno": errnum, "reason": reason}
+        if peer.key:
+            facts["key"] = peer.key
+        transport = transport_by(peer.address, peer.key)
+        self._tell(DENIED_LINK, facts, direction=DENIED, reason=errnum, transport=transport)
+
+    def tell_left_out(self) -> None:
+        """Record how many links were turned away without a record; nothing when there were none."""
+        owed = self._ration.take_left_out()
+        if owed:
+            self._tell(LEFT_OUT, {"records": owed, "topic": DENIED_LINK})
+
+    def message(self, denial: Denial) -> None:
+        """A gateway refused a message of one of its peers."""
+        peer = self._outsider(denial)
+        if denial.left_out:
+            self._tell(LEFT_OUT, {"records": denial.left_out, "transport": denial.transport}, peer=peer)
+        frame = _message_of(denial).framed()  # first: no mark stands alone
+        self._tap.add(self._tap.mark(DENIED, peer, self._own.peer, denial.claimed, denial.errnum))
+        self._tap.add(frame)
+
+    def _outsider(self, denial: Denial) -> int:
+        """The number of a peer that is a gateway's."""
+        key = (denial.transport, denial.session, denial.address)
+        number = self._outsiders.pop(key, 0)
+        if not number:
+            name = " ".join(word for word in (denial.address, denial.session) if word) or denial.transport
+            transport = WEBSOCKET if denial.transport == "websocket" else 0
+            number = self._tap.peer(name, transport, "web", session=denial.session, address=denial.address)
+        self._outsiders[key] = number
+        while len(self._outsiders) > OUTSIDERS_MAX:
+            (_, session, address), oldest = self._outsiders.popitem(last=False)
+            facts = {
+                "peer": f"{address} {session}".strip(),
+                "cause": "closed",
+                "reason": "not heard of for long",
+            }
+            self._tell(LINK_DOWN, facts, peer=oldest)
+            self._tap.forget(oldest)
+        return number
+
+
+def _message_of(denial: Denial) -> Message:
+    """The message that was refused, as far as its topic and credentials go."""
+    asked = request(denial.topic, userid=denial.userid, rolemask=denial.rolemask)
+    if denial.kind == "response":
+        return response(asked, userid=denial.userid, rolemask=denial.rolemask)
+    if denial.kind == "event":
+        return event(denial.topic, userid=denial.userid, rolemask=denial.rolemask)
+    return asked
+
 
 SETTLE_S: Final = 5.0
 """How long turning off, or on again, waits for the writer."""
@@ -49,10 +201,10 @@ _STEP_S: Final = 0.01
 
 
 class Capture:
-    """What records the traffic of one broker; satisfies ``services.context.JournalControl``.
+    """Records the traffic of one broker; satisfies ``services.context.JournalControl``.
 
     Args:
-        broker: whose. section: ``[journal]``.
+        broker: the one whose traffic is recorded. section: ``[journal]``.
 
     Attributes:
         state: "on", "off" or "off: REASON".
@@ -75,7 +227,7 @@ class Capture:
 
     @property
     def state(self) -> str:
-        """What the recorder says."""
+        """The recorder's own state."""
         return self.recorder.state
 
     @property
@@ -151,9 +303,9 @@ class Capture:
 
     async def _within(self, seconds: float, done: Callable[[], bool]) -> bool:
         """Wait until ``done``, at most so long; whether it is."""
-        deadline = time.monotonic() + seconds
+        deadline = monotonic() + seconds
         while not done():
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 return False
             await asyncio.sleep(_STEP_S)
             self.tap.flush()
@@ -245,6 +397,7 @@ class Capture:
             self._tell(LINK_UP, {"peer": port.name, "role": KIND_NAMES[port.kind]}, peer=port.peer)
 
     def _departed(self, port: Port, error: LinkError) -> None:
+        # counted before the record of the end, so that all drops of a link stand in front of it
         if port.peer and self.on:
             self._sweep_port(port)
             self._tell(LINK_DOWN, link_down_facts(port, error), peer=port.peer)
@@ -294,7 +447,7 @@ class Capture:
         return self.recorder.figures
 
     def status(self) -> Mapping[str, Any]:
-        """What ``journal.status`` answers: state, place, what is recorded, counts."""
+        """The answer of ``journal.status``: state, place, what is recorded, counts."""
         options = self.recorder.options
         return {
             "state": self.state,

@@ -1,5 +1,5 @@
-"""Admits a new client link: identifies its peer, checks the access rules, sets its credentials, and makes its
-port.
+"""The clients' door: the listeners of one broker, and what a new link passes there: its peer is identified, the access
+rules are checked, credentials are set, its port is made.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ import logging
 import os
 import pwd
 import uuid
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
-from broker.errors import LinkBroken
+from broker.errors import ConfigError, LinkBroken
 from broker.identity import PeerInfo
 from broker.ingress.admission import Access, Admission, admit
 from broker.obstacles import obstacle
 from broker.routing.port import CLIENT, Port
-from broker.transport.link import Link
+from broker.schemes import capabilities_of
+from broker.transport.link import Accept, Link, Listener, Options
+from broker.transport.registry import listen
 
 if TYPE_CHECKING:
     from broker.node.broker import Broker
@@ -64,7 +66,7 @@ class ClientAdmission:
         self._refused = refused
 
     def change(self, access: Access, guest_max_bytes: int, user_bytes: int = 0) -> None:
-        """Judge by other rules from now on; who is here already stays as it is."""
+        """Judge by other rules from now on; links that exist stay as they are."""
         self._access = access
         self._guest_max_bytes = guest_max_bytes
         self._user_bytes = user_bytes
@@ -78,7 +80,7 @@ class ClientAdmission:
         admission = self._decide(peer)
         if admission.errnum:
             return self._refuse(peer, admission.errnum, admission.reason)
-        reason = self._broker.router.users.refusal(admission.policy.cred, peer.key)
+        reason = self._broker.router.users.refusal(admission.policy.cred)
         return self._refuse(peer, errno.EAGAIN, reason) if reason else 0
 
     def _refuse(self, peer: PeerInfo, errnum: int, reason: str) -> int:
@@ -102,6 +104,7 @@ class ClientAdmission:
         """
         admission = self._decide(link.peer)
         policy = admission.policy
+        # between the handshake and now other links of this user may have come, or the broker begun to leave
         if errnum := self.admit(link.peer):
             link.abort(LinkBroken(f"{link.peer.address} may not have a further link now", errnum))
             return
@@ -118,7 +121,7 @@ class ClientAdmission:
             link.outbox.charge_to(policy.cred.userid, self._user_bytes)
         port.cmb1 = self._cmb1
         port.strict = self._strict
-        self._broker.router.tally.connects += 1
+        self._broker.router.counters.connects += 1
         self._broker.attach(port)
 
     def _decide(self, peer: PeerInfo) -> Admission:
@@ -195,3 +198,48 @@ def _numbers(key: str, entries: tuple[str | int, ...], look_up: Callable[[str], 
     except KeyError as error:
         # who knows names may be yet to come, as sssd and LDAP do at boot: the system says the same of both
         raise obstacle(f"access.{key}: {error.args[0]}", errno.ENOENT, absent=True) from error
+
+
+class Listeners:
+    """All listeners for clients, in the order in which they were opened."""
+
+    def __init__(self) -> None:
+        self._open: list[Listener] = []
+        self._curve: list[int] = []
+        self._own: list[int] = []
+
+    async def open(self, uri: str, accept: Accept, options: Options) -> str:
+        """Listen at ``uri``; returns what a peer dials.
+
+        Raises:
+            ConfigError: as of ``Transport.listen``.
+        """
+        listener = await listen(uri, accept, options)
+        if "curve" in options.extra:
+            self._curve.append(len(self._open))
+        elif capabilities_of(uri).protection == "own":
+            self._own.append(len(self._open))
+        self._open.append(listener)
+        return listener.contact_address
+
+    async def stop(self) -> None:
+        """Accept no more; links that exist stay."""
+        for listener in self._open:
+            await listener.stop()
+
+    def renew(self, extra: Mapping[str, Any]) -> list[str]:
+        """Show another CURVE certificate from now on; returns a line for each listener that cannot."""
+        return self._renewed(self._curve, extra)
+
+    def renew_own(self) -> list[str]:
+        """Have transports with a protection of their own read their files again; a line for each that cannot."""
+        return self._renewed(self._own, {})
+
+    def _renewed(self, indexes: list[int], extra: Mapping[str, Any]) -> list[str]:
+        failed = []
+        for index in indexes:
+            try:
+                self._open[index] = self._open[index].renew(extra)
+            except ConfigError as error:
+                failed.append(str(error))
+        return failed

@@ -160,9 +160,8 @@ class NodeContext(Context):
         errnum = self._router.services.add(name, port)
         if not errnum:
             self._router.invalidate()
-            self._broker.pressure.became_provider(
-                port
-            )  # a provider is never paused, or those it owes would wait
+            # a provider is never paused, or those it owes would wait
+            self._broker.pressure.became_provider(port)
         return errnum
 
     def remove_service(self, sender: Sender, name: bytes) -> int:

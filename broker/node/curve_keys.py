@@ -37,8 +37,8 @@ class CurveKeys:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._retired: set[tuple[str, int]] = set()
-        self.peers: dict[str, Key] = keys_of(settings)
-        self.clients: dict[str, Key] = keys_of(settings, peers=False)
+        self.peers: dict[str, Key] = peer_keys(settings)
+        self.clients: dict[str, Key] = client_keys(settings)
         self.certificate: Certificate | None = None
 
     def options(self) -> dict[str, Any]:
@@ -47,10 +47,7 @@ class CurveKeys:
         Raises:
             ConfigError: our certificate cannot be used.
         """
-        extra = self._agreed()
-        if self._in_use():
-            extra |= self.listen_curve()
-        return extra
+        return {"batch": self._settings.tree.batch, **(self.listen_curve() if self._in_use() else {})}
 
     def dial_options(self, parent: HostEntry) -> dict[str, Any]:
         """``Options.extra`` of the connection to ``parent``.
@@ -58,14 +55,7 @@ class CurveKeys:
         Raises:
             ConfigError: our certificate cannot be used, or the parent's public key is not known.
         """
-        extra = self._agreed()
-        if self._in_use():
-            extra |= self.dial_curve(parent)
-        return extra
-
-    def _agreed(self) -> dict[str, Any]:
-        tree = self._settings.tree
-        return {"batch": tree.batch}
+        return {"batch": self._settings.tree.batch, **(self.dial_curve(parent) if self._in_use() else {})}
 
     def listen_curve(self) -> dict[str, Any]:
         """The ``curve`` of a listener."""
@@ -81,7 +71,11 @@ class CurveKeys:
             ConfigError: the parent's public key is not known.
         """
         assert self.certificate is not None
-        return {"curve": _client(self.certificate, parent)}
+        from broker.transport.curve import CurveClient
+
+        if not parent.public_key:
+            raise ConfigError(f"hosts: rank {parent.rank} has no public_key, and tree.curve_cert wants CURVE")
+        return {"curve": CurveClient(self.certificate, parent.public_key, parent.next_key)}
 
     def _in_use(self) -> bool:
         path = self._settings.tree.curve_cert
@@ -119,7 +113,7 @@ class CurveKeys:
         # a key that its rank has got back is one to be revoked again: it retired from nothing
         now = {(key, host.rank) for host in settings.hosts for key in _keys(host)}
         self._retired = (self._retired - now) | retired(before, settings)
-        for known, found in ((self.peers, keys_of(settings)), (self.clients, keys_of(settings, peers=False))):
+        for known, found in ((self.peers, peer_keys(settings)), (self.clients, client_keys(settings))):
             known.clear()
             known.update(found)
 
@@ -127,8 +121,8 @@ class CurveKeys:
         """Why a present link of ``peer``, known by a key, has to end; "" when it may stay.
 
         Args:
-            peer: who it is, as of the handshake.
-            rank: who hello said it is; None for a client and before hello.
+            peer: as the handshake proved it.
+            rank: the one that hello named; None for a client and before hello.
         """
         key = peer.key or ""
         if peer.user is not None:
@@ -156,6 +150,7 @@ def retired(before: Settings, after: Settings) -> set[tuple[str, int]]:
     for old in before.hosts:
         new = after.host(old.rank)
         promoted = new is not None and old.next_key is not None and new.public_key == old.next_key
+        # a key that disappears without having been announced (``next_key``) is revoked, not retired
         if promoted and new is not None and old.public_key and old.public_key not in _keys(new):
             found.add((old.public_key, old.rank))
     return found
@@ -165,13 +160,13 @@ def _keys(host: HostEntry) -> tuple[str, ...]:
     return tuple(key for key in (host.public_key, host.next_key) if key)
 
 
-def keys_of(settings: Settings, *, peers: bool = True) -> dict[str, Key]:
-    """Who may connect, by key: the brokers of the tree (``peers``), or the clients.
+def client_keys(settings: Settings) -> dict[str, Key]:
+    """The clients that may connect, by key."""
+    return {client.public_key: ClientKey(credentials(client)) for client in settings.clients}
 
-    A key that several hosts share is bound to no rank: their hello says which one they are.
-    """
-    if not peers:
-        return {client.public_key: ClientKey(credentials(client)) for client in settings.clients}
+
+def peer_keys(settings: Settings) -> dict[str, Key]:
+    """The brokers of the tree, by key. One that several hosts share is bound to no rank: hello says which one it is."""
     ranks: dict[str, list[int]] = {}
     for host in settings.hosts:
         for key in _keys(host):
@@ -194,11 +189,3 @@ def dial_options(settings: Settings, parent: HostEntry) -> dict[str, Any]:
         ConfigError: as of ``CurveKeys.dial_options``.
     """
     return CurveKeys(settings).dial_options(parent)
-
-
-def _client(certificate: Certificate, parent: HostEntry) -> Any:
-    from broker.transport.curve import CurveClient
-
-    if not parent.public_key:
-        raise ConfigError(f"hosts: rank {parent.rank} has no public_key, and tree.curve_cert wants CURVE")
-    return CurveClient(certificate, parent.public_key, parent.next_key)

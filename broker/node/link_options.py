@@ -1,15 +1,16 @@
-"""Settings -> what the rooms of one broker are told of its links: limits, options of listeners, the tree."""
+"""Settings -> what the rooms of one broker are told of links: limits, descriptors, options of listeners, the tree."""
 
 from __future__ import annotations
 
+import logging
+import resource
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.identity import PeerInfo
 from broker.node.attributes import hostname
 from broker.node.curve_keys import CurveKeys
-from broker.node.descriptors import connections_of, reserve_of
 from broker.node.overlay.config import OverlayConfig
 from broker.routing.topology import NO_PARENT, Topology
 from broker.routing.users import UserLimits
@@ -17,8 +18,52 @@ from broker.schemes import Capabilities, capabilities_of
 from broker.settings import HostEntry, LimitsSection, ListenEntry, Settings
 from broker.settings.transport_options import typed
 from broker.transport.budget import Budget
-from broker.transport.link import Flusher, Options
+from broker.transport.link import DescriptorReserve, Flusher, Options
 from broker.transport.outbox import OutboxLimits
+
+if TYPE_CHECKING:
+    from broker.settings.limits import LimitsSection
+
+log = logging.getLogger("headgate")
+
+UNLIMITED: Final = 1 << 20
+"""Taken for the limit where there is none, or a larger one: the kernel's own default (fs.nr_open)."""
+KEPT_SHARE: Final = 8
+"""An eighth of the descriptors is kept ..."""
+KEPT_MAX: Final = 4096
+"""... at most so many."""
+STRANGERS_SHARE: Final = 4
+"""Of those, a quarter may be in use by connections that have not said yet who they are."""
+USER_SHARE: Final = 4
+"""One user who is not the owner may have a quarter of all."""
+
+
+def allowed() -> int:
+    """Descriptors that this process may open."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else min(soft, UNLIMITED)
+
+
+def reserve_of(limits: LimitsSection, descriptors: int) -> DescriptorReserve:
+    """The reserve of so many ``descriptors``; half of them at most, whatever the settings say."""
+    kept = limits.reserved_descriptors
+    if kept is None:
+        kept = min(descriptors // KEPT_SHARE, KEPT_MAX)
+    # half is for everybody, whatever the settings say
+    elif kept > descriptors // 2:
+        log.warning(
+            "limits.reserved_descriptors = %d: half of the %d that this process may open are kept",
+            kept,
+            descriptors,
+        )
+        kept = descriptors // 2
+    return DescriptorReserve(descriptors - kept, kept // STRANGERS_SHARE)
+
+
+def connections_of(limits: LimitsSection, descriptors: int) -> int:
+    """Connections that one user who is not the owner may have."""
+    return limits.connections_per_user or max(1, descriptors // USER_SHARE)
+
 
 Refused = Callable[[PeerInfo, int, str], object]
 """Told of a peer that was turned away, with errno and reason."""
@@ -76,7 +121,7 @@ def listener_options(entry: ListenEntry, common: Options, curve_keys: CurveKeys,
 
 
 def parent_entry(settings: Settings, topology: Topology, rank: int) -> HostEntry | None:
-    """What ``[[hosts]]`` says about the parent of a rank; None of rank 0."""
+    """The entry of a rank's parent in ``[[hosts]]``; None for rank 0."""
     above = topology.parent(rank)
     return settings.host(above) if above != NO_PARENT else None
 

@@ -1,26 +1,144 @@
-"""What a broker counts, as Prometheus is told (``broker.exposition``); the corridor only counts."""
+"""What a broker has counted, what it is owed and which user holds how much: JSON-ready for its services (``Figures``),
+as text for Prometheus (``Metrics``, by ``broker.exposition``). The corridor only counts.
+"""
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Mapping
 from errno import errorcode
 from typing import TYPE_CHECKING, Any
 
 from broker.exposition import Sample, Values, histogram, render
-from broker.figures import BOUNDS_NS, NameStats
 from broker.journal.samples import samples as samples_of_journal
-from broker.node.figures import Figures
-from broker.routing.call_stats import CallStats
-from broker.routing.event_stats import EventStats
-from broker.routing.port import KIND_NAMES, OWN, Port
+from broker.name_stats import BOUNDS_NS, NameStats
+from broker.routing.counters import CallStats, EventStats
+from broker.routing.port import KIND_NAMES, OWN, Port, User
+from broker.routing.router import Router
 
-# wings use what is below with no broker beside them, and a broker that records nothing loads no journal
 if TYPE_CHECKING:
     from broker.journal.recorder import Recorder
     from broker.node.lifecycle import Lifecycle
     from broker.node.overlay.overlay import Overlay
-    from broker.routing.router import Router
+
+
+class Figures:
+    """Those of one broker.
+
+    Args:
+        router: what it counts in.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def traffic(self) -> dict[str, Any]:
+        """Message counts by direction and type (see ``MessageCounters``), drops by reason, and what is open now."""
+        counters, ports = self._router.counters, self._router.ports
+        return {
+            "rx": counters.received(),
+            "tx": counters.sent(),
+            "drops": dict(counters.drops),
+            "connects": counters.connects,
+            "pending": sum(port.open_calls for port in ports),
+            "links": sum(port.link is not None for port in ports),
+            "outbox_bytes": sum(port.link.outbox.queued_bytes for port in ports if port.link is not None),
+        }
+
+    def clear(self) -> None:
+        """Start the counts again."""
+        self._router.counters.clear()
+        self._router.call_stats.clear()
+        self._router.events.stats.clear()
+        self._router.invalidate()  # decisions hold the counts of their methods
+
+    def links(self) -> list[dict[str, Any]]:
+        """Every attached link."""
+        return [describe(port) for port in self._router.ports if port.link is not None]
+
+    def users(self) -> dict[str, Any]:
+        """What each user holds, JSON-ready, sorted by messages received; and the limits of a guest."""
+        held = [_holding(user) for user in self._router.users]
+        limits = self._router.users.limits
+        return {
+            "users": sorted(held, key=lambda user: -user["received"]),
+            "limits": {
+                "pending": limits.calls,
+                "services": limits.services,
+                "subscriptions": limits.subscriptions,
+                "links": limits.connections,
+            },
+        }
+
+    def calls(self, errors: bool) -> dict[str, Any]:
+        """The methods that clients called here (see ``routing.counters``), the services that are registered here, and
+        what else is counted here, by kind: ``event``, by topic.
+
+        Args:
+            errors: with the newest error of each method, and with the other kinds: both may be nobody else's business.
+        """
+        stats, own, wall = self._router.call_stats, self._router.own, time.time()
+        return {
+            "bounds_ns": list(BOUNDS_NS),
+            "methods": {
+                name: _method(method, errors, stats.now_ns, wall)
+                for name, method in sorted(stats.methods.items())
+            },
+            "others": {"event": self._router.events.stats.table.told(stats.now_ns, wall)} if errors else {},
+            "services": {
+                name: {"provider": port.name, "builtin": port is own}
+                for name, port in self._router.services.names()
+            },
+        }
+
+
+def _holding(user: User) -> dict[str, Any]:
+    ports = list(user.ports)
+    return {
+        "userid": user.userid,
+        "owner": user.owner,
+        "links": len(ports),
+        "pending": sum(port.open_calls for port in ports),
+        "services": user.services,
+        "subscriptions": user.subscriptions,
+        "outbox_bytes": sum(port.link.outbox.queued_bytes for port in ports if port.link is not None),
+        "received": sum(port.received for port in ports),
+    }
+
+
+def describe(port: Port) -> dict[str, Any]:
+    """One attached link, JSON-ready."""
+    outbox = port.link.outbox
+    return {
+        "name": port.name,
+        "uuid": port.uuid,
+        "kind": KIND_NAMES[port.kind],
+        "rank": port.rank,
+        "userid": port.cred.userid,
+        "pid": port.link.peer.pid if port.link.peer.pid is not None else -1,
+        "rolemask": int(port.cred.rolemask),
+        "services": sorted(name.decode("utf-8", "replace") for name in port.services),
+        "subscriptions": len(port.subscriptions),
+        "pending": port.open_calls,
+        "received": port.received,
+        "sent": outbox.sent,
+        "untranslatable": port.link.untranslatable,
+        "queued": len(outbox.unflushed) + len(outbox.queue or ()),
+        "outbox_bytes": outbox.queued_bytes,
+        "dropped_events": outbox.dropped_events,
+    }
+
+
+def _method(method: NameStats, errors: bool, now_ns: int, wall: float) -> dict[str, Any]:
+    shown = {**method.told(now_ns, wall), "buckets": method.buckets}
+    # an error's text and userid may be nobody else's business (``calls``)
+    if not errors or shown["last_error"] is None:
+        del shown["last_error"]
+    return shown
+
+
+# wings use what is below with no broker beside them, and a broker that records nothing loads no journal
 
 StatsByName = Mapping[str, NameStats]
 USERS_SHOWN = 10
@@ -31,7 +149,7 @@ class Metrics(Figures):
     """The figures of one broker, and their text.
 
     Args:
-        router, overlay, lifecycle: whose. recorder: its journal's; None where there is none.
+        router, overlay, lifecycle: of the broker. recorder: its journal's; None where there is none.
 
     Attributes:
         more: what runs beside the broker adds to its figures by these.
@@ -56,7 +174,7 @@ class Metrics(Figures):
         router = self._router
         types = ("request", "response", "event", "control")
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        attached = [port for port in router.ports if port.link is not None]
+        attached = [port.kind for port in router.ports if port.link is not None]
         return [
             (
                 "info",
@@ -85,7 +203,12 @@ class Metrics(Figures):
                 or [({"reason": ""}, 0.0)],
             ),
             ("pending_calls", "gauge", "Requests not answered yet.", [({}, float(counts["pending"]))]),
-            ("links", "gauge", "Attached links.", _by_kind(attached)),
+            (
+                "links",
+                "gauge",
+                "Attached links.",
+                [({"kind": KIND_NAMES[kind]}, float(attached.count(kind))) for kind in range(OWN)],
+            ),
             (
                 "outbox_bytes",
                 "gauge",
@@ -182,7 +305,10 @@ def took(metric: str, text: str, label: str, by_name: StatsByName) -> Sample:
 
 def user_samples(users: Mapping[str, Any]) -> list[Sample]:
     """What the clients of the busiest users hold, over all links of each."""
-    shown = users["users"][:USERS_SHOWN]
+    shown = [
+        ({"userid": str(user["userid"]), "owner": "yes" if user["owner"] else "no"}, user)
+        for user in users["users"][:USERS_SHOWN]
+    ]
     kinds = (
         ("links", "Links of one user; the ten whose clients sent most are shown.", "links"),
         ("pending_calls", "Requests of one user that are not answered yet.", "pending"),
@@ -196,16 +322,7 @@ def user_samples(users: Mapping[str, Any]) -> list[Sample]:
             f"user_{name}",
             "gauge",
             text,
-            [(_whose(user), float(user[key])) for user in shown],
+            [(labels, float(user[key])) for labels, user in shown],
         )
         for name, text, key in kinds
     ]
-
-
-def _whose(user: Mapping[str, Any]) -> dict[str, str]:
-    return {"userid": str(user["userid"]), "owner": "yes" if user["owner"] else "no"}
-
-
-def _by_kind(ports: Iterable[Port]) -> list[tuple[dict[str, str], float]]:
-    found = [port.kind for port in ports]
-    return [({"kind": KIND_NAMES[kind]}, float(found.count(kind))) for kind in range(OWN)]

@@ -1,9 +1,9 @@
-"""Full outboxes: who is paused, who stalls, who must go.
+"""Full outboxes: which links are paused, which stall, and which are ended.
 
 Requests. Only a *pure caller* is ever paused: a client that provides no service. Tree links and providers are not, so
 a wait chain has length one and cannot close into a circle; their request that does not fit is answered EAGAIN.
 
-Events. Nobody answers them, so whoever publishes more than its share is paused while the tree, or a subscriber, is
+Events. Nobody answers them, so a link that publishes more than its share is paused while the tree, or a subscriber, is
 behind (``routing.flow``): every client, a provider, too, but no tree link. That wait ends without anybody's help:
 brokers read each other whatever happens, a broker that does not is lost, and a subscriber is waited for no longer than
 ``PATIENCE_S``. Events come as requests, too (``event.publish``), and are held where their sender is attached.
@@ -38,20 +38,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("headgate")
 
 PATIENCE_S: Final = 2.0
-"""Publishers wait for a subscriber above high water so long, and up to one ``sweep`` longer. Who reads 3 072 events or
-768 KiB in that time is below low water again; one that is slower costs itself: it is ended, or misses events."""
+"""Publishers wait for a subscriber above high water so long, and up to one ``sweep`` longer. A subscriber that reads
+3 072 events or 768 KiB in that time is below low water again; a slower one costs itself: it is ended, or misses events.
+"""
 CALM_SHARE: Final = 0.25
 """A subscriber earns back this share of the time in which nobody waits for it: one that reads just enough to fall below
 low water now and then uses ``PATIENCE_S`` up all the same."""
 DEFERRED_BYTES: int = 16 << 20
-"""What users of one owner's link may have said beyond their shares, as of ``shares.cost``, before the link is held."""
+"""Limit of what users of one owner's link may have said beyond their shares, as of ``shares.cost``, before the link is
+held."""
 UNTRUSTED_S: Final = 60.0
 """Nobody waits for the subscribers of that user again for so long, or a few that do not read could stop publishers."""
 _PUBLISH: Final = encode_part(b"event.publish")
 
 
 class DeferredMessages:
-    """What users of one link said beyond their shares, in order; and what it costs (``shares.cost``)."""
+    """Messages of one link's users beyond their shares, in order; and their cost (``shares.cost``)."""
 
     def __init__(self) -> None:
         self.users: dict[int, list[Message]] = {}
@@ -122,6 +124,7 @@ class Pressure:
     def _release(self, target: Port) -> None:
         for origin in self._waiters.pop(target, ()):
             left = self._paused.get(origin, 0) - 1
+            # the caller waits for another provider, too
             if left > 0:
                 self._paused[origin] = left
             elif self._paused.pop(origin, None) is not None:
@@ -169,6 +172,7 @@ class Pressure:
             message = messages[index]
             if _publishes(message):
                 userid = message.userid
+                # the stamp fills in the owner where a message names nobody (``ingress.stamping``)
                 if userid == USERID_UNKNOWN:
                     userid = port.cred.userid
                 if userid in deferred.users or not self._share(userid, message):
@@ -183,17 +187,19 @@ class Pressure:
         return start + len(kept)
 
     def rejoin(self, port: Port, messages: list[Message], start: int, stop: int) -> int:
-        """What was set aside of ``port`` comes in front of ``messages[start:]``; returns the end of the batch."""
+        """Put the messages set aside of ``port`` in front of ``messages[start:]``; returns the end of the batch."""
         messages[start:start] = self.take_deferred(port)
         return stop
 
     def take_deferred(self, port: Port) -> list[Message]:
-        """What was set aside of ``port``, each user's in order; nothing is any more."""
+        """Take the messages set aside of ``port``, each user's in order."""
         deferred = self.deferred.pop(port, None)
         return [] if deferred is None else [message for said in deferred.users.values() for message in said]
 
     def release_held(self) -> None:
-        """Events move on, or shares are new: whoever waits for that is heard again, in the order in which they came."""
+        """Events move on, or shares are new: the links that wait for that are read again, in the order in which they
+        came.
+        """
         held, self._held = self._held, {}
         for port in held:
             self._resume(port)
@@ -221,6 +227,7 @@ class Pressure:
         }
         gain_s = CALM_SHARE * elapsed_s
         self._waits = {whose: waited - gain_s for whose, waited in self._waits.items() if waited > gain_s}
+        # several late links of one user use its patience up once
         for whose in set(self._waited_for.values()):
             self._waits[whose] = self._waits.get(whose, 0.0) + elapsed_s + gain_s
         for port, whose in list(self._waited_for.items()):
@@ -271,6 +278,7 @@ class Pressure:
         """
         for port, (progress, waited) in list(self._progress.items()):
             seen = port.link.outbox.progress
+            # events that may be dropped are no reason to end a link: its policy copes with a reader that stalls
             if seen != progress or not port.link.outbox.has_undroppable:
                 self._progress[port] = (seen, 0.0)
             elif waited + elapsed_s < stall_s:
@@ -281,7 +289,7 @@ class Pressure:
         self._lose_patience(elapsed_s)
 
     def renew(self, elapsed_s: float) -> bool:
-        """``elapsed_s`` later: shares have grown, and whoever waits for that is heard again. True while more may."""
+        """``elapsed_s`` later: shares have grown, and the links that wait for that are read. True while more may."""
         self._shares.grow(elapsed_s)
         more = bool(self._shares)
         self.release_held()

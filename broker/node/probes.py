@@ -27,7 +27,7 @@ class Probes:
     """How one broker stands.
 
     Args:
-        router, lifecycle, overlay: whose.
+        router, lifecycle, overlay: of the broker.
     """
 
     def __init__(self, router: Router, lifecycle: Lifecycle, overlay: Overlay) -> None:
@@ -69,8 +69,8 @@ class StatusReporter:
 
     A broker is ready for its *manager* as soon as its local socket answers: rank 0 when all that runs beside it has
     started, another rank before its parent is there. Waiting for the parent would let a tree that comes up in any
-    order run into the managers' time limits, one level after the other; who wants to know whether a rank has joined
-    asks ``/readyz``.
+    order run into the managers' time limits, one level after the other; whether a rank has joined is asked at
+    ``/readyz``.
     """
 
     def __init__(self, probes: Probes, context: Context) -> None:

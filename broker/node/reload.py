@@ -1,6 +1,6 @@
 """Settings read again while the broker runs (SIGHUP): what may change does, all of it or nothing.
 
-Who may connect and with which keys, our own certificate, the rules for UNIX clients, the level of the log and those
+The clients and their keys, our own certificate, the rules for UNIX clients, the level of the log and those
 limits that are looked at late can change; what the tree is built of cannot. Links whose peer may not be here any more,
 or not as who it was, are ended; all others stay.
 
@@ -72,7 +72,7 @@ class Reload:
     """Reads the settings of a running broker again, one time after the other.
 
     Args:
-        node: whose. reread: where from.
+        node: the one whose settings are read. reread: reads them.
 
     Attributes:
         done, refused: how often it went well, and how often nothing was changed because of an error.
@@ -127,6 +127,7 @@ class Reload:
         changed = list(differences(before, after))
         if stuck := [dotted(path) for path in changed if not may_change(path)]:
             raise ConfigError(f"{', '.join(stuck)}: cannot change while the broker runs: restart it")
+        # only a listener that began with a certificate can be given another one (``Listeners.renew``)
         if (before.tree.curve_cert is None) != (after.tree.curve_cert is None):
             raise ConfigError(
                 "tree.curve_cert: CURVE is not switched on or off while the broker runs: restart it"
@@ -207,6 +208,7 @@ class Reload:
 
     def _client_objection(self, port: Port) -> str:
         peer = port.link.peer
+        # a client known by its key is judged by [[clients]]; [access] is about uids
         if peer.key is not None:
             return self._node.curve_keys.refusal(peer)
         now = admit(peer, self._node.access)
@@ -220,7 +222,7 @@ class Reload:
 
 
 def vars_of(policy: Any) -> tuple[Any, ...]:
-    """What a stamp policy says."""
+    """The rules of a stamp policy, comparable."""
     return policy.cred, policy.pass_through, policy.local, policy.tree_hop
 
 
@@ -267,7 +269,7 @@ def dotted(path: Path) -> str:
 
 
 def summary(changed: list[Path]) -> list[str]:
-    """What has changed, a phrase for each kind."""
+    """The changes in words, a phrase for each kind."""
     said = []
     if clients := sum(path[0] == "clients" for path in changed):
         said.append(f"{clients} of [[clients]]")

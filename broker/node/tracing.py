@@ -8,7 +8,7 @@
 
 Theory of operation. Nobody looks on as a rule, and then nothing of this is in a message's way: it is put in front of
 what the corridor calls (the receiver of each link, ``Port.send``, and at the own end ``Broker.answer``, ``publish`` and
-``Calls.send``), and taken away again. What passes is noted with its time and told in the next tick of the loop, when
+``OwnCalls.send``), and taken away again. What passes is noted with its time and told in the next tick of the loop, when
 its batch has left, so that what the watcher does is in none of its times; at the latest before anything else is
 received, so that who asks later is answered later.
 
@@ -94,6 +94,7 @@ class Tracing:
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """One read's messages, before the broker gets them."""
+        # a message that asks for the trace must find all that passed before it
         if self._notes:
             self._tell()
         port: Port = link.data

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import errno
 
-from broker.routing.call_stats import userid_of
-from broker.routing.notices import NOTICE
-from broker.routing.open_calls import end, leave
+from broker.routing.counters import userid_of
+from broker.routing.open_calls import NOTICE, end, leave
 from broker.routing.port import CLIENT, PARENT, Decision, Port
 from broker.routing.router import Router
 from broker.wire.message import NORESPONSE, PAYLOAD, RESPONSE, ROUTE, STREAMING, TOPIC, Message
@@ -42,6 +41,7 @@ def _answer_waiting(router: Router, gone: Port, reason: str) -> int:
     answered = 0
     for calls in list(gone.to_answer):
         origin, ended = calls.origin, end(calls)
+        # a caller that went before its provider has nobody to hear the answer
         if origin.live:
             answered += len(ended)
             for key, call in ended:
@@ -60,13 +60,14 @@ def unreachable(router: Router, call: Decision, key: bytes, reason: str) -> Mess
     if payload:
         flags |= PAYLOAD
     lead = b"".join((b"\x14\x8e\x01", bytes((RESPONSE, flags)), router.own.cred.encode()))
-    router.tally.answered += 1
+    router.counters.answered += 1
     return Message(front, call.topic_part, payload, lead + errno.EHOSTUNREACH.to_bytes(4, "big"), key[-4:])
 
 
 def _send_notices(router: Router, port: Port) -> None:
     """One SERVICE.disconnect per (service, nodeid, upstream, sender) that ``port`` asked."""
     owed, port.notices = port.notices, {}
+    # RFC 6, "Disconnection": a notice wants no response; it has the stack and credentials of the request it is about
     for head, tag, topic_part, front in owed.values():
         flags = (head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE | ROUTE | TOPIC
         router.request(port, Message(front, topic_part, b"", head[:4] + bytes((flags,)) + head[5:], tag))
@@ -81,6 +82,6 @@ def _end_streams(router: Router, port: Port) -> None:
             topic = call.service + NOTICE
             flags = (call.head[4] & ~(PAYLOAD | STREAMING)) | NORESPONSE
             head = call.head[:4] + bytes((flags,)) + call.head[5:]
-            router.tally.notices += 1
+            router.counters.notices += 1
             notice = Message(call.route_prefix + key[:-4], encode_part(topic), b"", head, key[-4:])
             router.deliver(call.target, notice, port)

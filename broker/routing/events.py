@@ -9,7 +9,7 @@ event on every way through the tree: whichever broker gets that request has sent
 That costs nothing and keeps nothing. An event *message* has no answer: what its sender asks next of its own broker
 overtakes it on its way to rank 0 and back.
 
-While there is no parent, events wait for one (``held_events``).
+While there is no parent, events wait for one (``flow.HeldEvents``).
 """
 
 # compiled: mypyc
@@ -22,12 +22,10 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.identity import NOBODY, Role
-from broker.routing.event_stats import EventStats
-from broker.routing.flow import Flow
-from broker.routing.held_events import HeldEvents
+from broker.routing.counters import EventStats, MessageCounters
+from broker.routing.flow import Flow, HeldEvents
 from broker.routing.port import CHILD, CLIENT, OWN, PARENT, Port, Stamp
 from broker.routing.recording import IN, OUT, Recording
-from broker.routing.tally import Tally
 from broker.wire.audience import PREFIX_MAX_BYTES, Audiences, Confidants, Prefixes
 from broker.wire.message import DELIMITER, PRIVATE, ROUTE, Message
 from broker.wire.parts import part_data, part_size
@@ -39,9 +37,9 @@ log = logging.getLogger("headgate")
 PREFIXES_MAX: Final = 4096
 """Distinct prefixes one client may subscribe to; beyond it ENOSPC."""
 LONG_HEAD_BYTES: Final = 5
-"""What precedes a topic of 255 bytes or more in its part."""
+"""Size field in front of a topic of 255 bytes or more, in its part."""
 DELIVERY_BYTES: Final = 512
-"""What a delivery of a small event costs: the time in which so many bytes are delivered."""
+"""Cost of the delivery of a small event: the time in which so many bytes are delivered."""
 MARKS_MAX: Final = 64
 """Marks remembered per port, one for each credentials that its events bear."""
 
@@ -65,6 +63,7 @@ class Events:
         "_both",
         "_children",
         "_confidants",
+        "_counters",
         "_held",
         "_matches",
         "_out_brokers",
@@ -75,7 +74,6 @@ class Events:
         "_recording",
         "_stamp",
         "_subscribers",
-        "_tally",
         "_topic_part_max",
         "expects_first",
         "flow",
@@ -91,7 +89,7 @@ class Events:
         self,
         rank: int,
         stamp: Stamp,
-        tally: Tally,
+        counters: MessageCounters,
         stats: EventStats,
         topic_max_bytes: int = 1024,
         guest_max: int = 1 << 18,
@@ -102,10 +100,10 @@ class Events:
         self.on_gap: Callable[[int, int], None] | None = None
         self.load: int = 0
         self.guest_max: int = guest_max
-        self.flow: Flow = Flow(tally)
+        self.flow: Flow = Flow(counters)
         self.stats: EventStats = stats
         self._stamp: Stamp = stamp
-        self._tally: Tally = tally
+        self._counters: MessageCounters = counters
         self._topic_part_max: int = topic_max_bytes + LONG_HEAD_BYTES
         self._parent: Port | None = None
         self._children: tuple[Port, ...] = ()
@@ -197,14 +195,14 @@ class Events:
 
     def receive(self, port: Port, message: Message) -> None:
         """An event of ``port``: number and distribute it, or send it on up."""
-        self._tally.events += 1
+        self._counters.events += 1
         window = port.window
         if window is not None:
             window.received += cost(message)
             if window.received >= window.due:
                 self.flow.send_window(port, window)
         if not message.topic_part:
-            self._tally.drop("event without topic")
+            self._counters.drop("event without topic")
             return
         head = message.head
         received = head[5:13]
@@ -217,10 +215,22 @@ class Events:
         if len(message.topic_part) == 1 and port.kind != PARENT:
             self._refuse(port, message, stamped, errno.EPROTO, "event with an empty topic")
             return
-        if len(message.payload_part) > self.guest_max and self._is_too_large(port, message, stamped):
+        # a guest's event is held against the limit of the broker it came in at: behind that it is let through
+        guest = not stamped[7] & Role.OWNER
+        if (
+            len(message.payload_part) > self.guest_max
+            and guest
+            and port.kind == CLIENT
+            and part_size(message.payload_part) > self.guest_max
+        ):
             self._refuse(port, message, stamped, errno.EMSGSIZE, "event of a guest above guest_event_bytes")
             return
-        if not stamped[7] & Role.OWNER and self._is_reserved(port, message, stamped):
+        # what rank 0 numbered comes through, or there would be a gap; rooms that act on such topics check again
+        if (
+            guest
+            and port.kind != PARENT
+            and is_reserved(bytes(part_data(message.topic_part) or b""), stamped[7])
+        ):
             self._refuse(port, message, stamped, errno.EPERM, "event of a guest with a topic of the owner's")
             return
         message.head = b"".join((head[:4], bytes((head[4] | ROUTE,)), stamped, head[13:]))
@@ -233,7 +243,7 @@ class Events:
         elif self.rank == 0:
             self.publish(message, mark)
         elif self._parent is not None:
-            self._tally.delivered_events += 1
+            self._counters.delivered_events += 1
             if mark:
                 self._record(mark, message)
                 self._record_out(message, self._parent.peer, 1, 1)
@@ -246,27 +256,18 @@ class Events:
             self._hold(message, mark)
 
     def _refuse(self, port: Port, message: Message, stamped: bytes, errnum: int, why: str) -> None:
-        self._tally.drop(why)
+        self._counters.drop(why)
         if port.kind == CLIENT:
             topic = bytes(part_data(message.topic_part) or b"")
             self.stats.refused(topic, errnum, why, int.from_bytes(stamped[:4], "big"))
 
-    def _is_reserved(self, port: Port, message: Message, stamped: bytes) -> bool:
-        topic = bytes(part_data(message.topic_part) or b"")
-        # what rank 0 numbered comes through, or there would be a gap; who acts on such topics looks again
-        return port.kind != PARENT and is_reserved(topic, stamped[7])
-
-    def _is_too_large(self, port: Port, message: Message, stamped: bytes) -> bool:
-        if port.kind != CLIENT or stamped[7] & Role.OWNER:  # the limit is that of the broker it came in at
-            return False
-        return part_size(message.payload_part) > self.guest_max
-
     def _hold(self, message: Message, mark: bytes) -> None:
         """There is no parent: keep what would have gone there."""
+        # recorded only where it is kept: what is lost here never was on its way
         if self._held.add(message):
             self._record(mark, message)
             return
-        self._tally.drop("event beyond what waits for a parent")
+        self._counters.drop("event beyond what waits for a parent")
         if self._held.refused == 1:
             log.warning("no parent: no more events are kept for it, the next ones of some users are lost")
 
@@ -278,7 +279,7 @@ class Events:
         if not messages:
             return
         log.info("%d events that waited for a parent go up", len(messages))
-        self._tally.delivered_events += len(messages)
+        self._counters.delivered_events += len(messages)
         for message in messages:
             self._record_out(message, parent.peer, 1, 1)
             parent.send(message)
@@ -307,9 +308,11 @@ class Events:
             self._record(mark, message)
         sequence = message.sequence
         last = self.sequence
+        # 0 is "none seen yet", so numbers wrap from 2**32 - 1 to 1
         if sequence != last % 0xFFFFFFFF + 1 and (last or self.expects_first):
+            # the parent sent it twice: subscribers get it once
             if sequence == last:
-                self._tally.drop("duplicate event")
+                self._counters.drop("duplicate event")
                 return
             if self.on_gap is not None:
                 self.on_gap(last, sequence)
@@ -329,7 +332,7 @@ class Events:
         for port in ports:
             port.send(message)
         count = len(ports) + len(children)
-        self._tally.delivered_events += count
+        self._counters.delivered_events += count
         size = len(message.topic_part) + len(message.payload_part)
         self.load += (size if size > DELIVERY_BYTES else DELIVERY_BYTES) * count
         if self._both:
@@ -382,7 +385,7 @@ class Events:
         return self._matches.keep(topic, topic_part, tuple(found))
 
     def _allowed(self, message: Message) -> tuple[Port, ...]:
-        """Who receives a private event; never remembered."""
+        """The receivers of a private event; never remembered."""
         asking = self._subscribers.matching(bytes(part_data(message.topic_part) or b""))
         userid = message.userid
         return tuple(

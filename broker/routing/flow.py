@@ -1,10 +1,9 @@
 """How far events may run ahead of the slowest broker: windows on the links of the tree.
 
-Theory of operation. Every event goes up to rank 0 and from there to every broker. Whoever published faster than the
-slowest of them hands on would fill the queues on the way: first those of the system, which nobody can look into and
-in which requests, answers and keepalives stand, too, then the outboxes, up to where a link is ended.
-So each Headgate broker tells its neighbours of the tree how much of their events it has handled, and whether it
-wants more::
+Theory of operation. Every event goes up to rank 0 and from there to every broker. A publisher faster than the slowest
+of them would fill the queues on the way: first those of the system, which nobody can look into and in which requests,
+answers and keepalives stand, too, then the outboxes, up to where a link is ended. So each Headgate broker tells its
+neighbours of the tree how much of their events it has handled, and whether it wants more::
 
     either end  --OPEN n-->     the other  n bytes of your events are handled since we joined
                 --SHUT n-->                the same; and for now nobody who publishes should add to them
@@ -25,8 +24,14 @@ the tree are read, and their events handed on, whatever is blocked. What is unde
 the window, what waits at one by the windows of all who publish.
 
 HANDLED is for requests: a neighbour that has more than a window of messages to handle makes its outbox choked (see
-``transport.in_flight``), and callers that can be paused wait; a few large ones fill it, too. Only callers
+``transport.outbox.InFlight``), and callers that can be paused wait; a few large ones fill it, too. Only callers
 of this broker are: the next one on the way has windows of its own.
+
+While there is no parent, events on their way up are kept, within a bound, until there is one again (``HeldEvents``). An
+event message carries no answer: its publisher cannot be told that it was refused, so that it is kept instead.
+(``event.publish`` is a request, and answered EHOSTUNREACH at once.) What is kept goes up first when the broker joins,
+in the order in which it came. It is lost with the process, and what does not fit is lost and counted. There is no limit
+in time: a publisher of what must not come late says in the payload when that was.
 """
 
 # compiled: mypyc
@@ -37,12 +42,102 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from broker.routing.counters import MessageCounters
 from broker.routing.port import Port
-from broker.routing.tally import Tally
-from broker.routing.window import LATE_MSGS, NEVER, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES, Window
-from broker.wire.message import HANDLED, OPEN, SHUT, control
+from broker.wire.message import HANDLED, OPEN, SHUT, Message, control
+from broker.wire.shares import cost
 
 log = logging.getLogger("headgate")
+
+HELD_BYTES: int = 16 << 20
+"""Limit of the events held of all users, as of ``shares.cost``: 4 000 small events."""
+USER_BYTES: int = 4 << 20
+"""Limit of the events held of one user, the one that the event names, so that nobody takes the room of all others; and
+the largest event that is."""
+
+
+class HeldEvents:
+    """Stamped events that wait for a parent, in order.
+
+    Attributes:
+        refused: events that did not fit since ``take``.
+    """
+
+    __slots__ = ("_by_user", "_bytes", "_messages", "refused")
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._bytes: int = 0
+        self._by_user: dict[int, int] = {}
+        self.refused: int = 0
+
+    def add(self, message: Message) -> bool:
+        """Keep an event; False when there is no room."""
+        userid, size = message.userid, cost(message)
+        used = self._by_user.get(userid, 0) + size
+        if used > USER_BYTES or self._bytes + size > HELD_BYTES:
+            self.refused += 1
+            return False
+        self._by_user[userid] = used
+        self._bytes += size
+        self._messages.append(message)
+        return True
+
+    def take(self) -> list[Message]:
+        """All of them; nothing is kept any more."""
+        messages = self._messages
+        self._messages, self._bytes, self._by_user, self.refused = [], 0, {}, 0
+        return messages
+
+
+WINDOW_BYTES: Final = 1 << 20
+"""Bytes that may be under way on one link: 250 small events, which a broker handles in 2 to 5 ms, or 1 MiB in large
+ones; across 1 ms of network that is far more than a broker can handle. A neighbour that was behind is so until half of
+it is handled."""
+TOLD_BYTES: Final = WINDOW_BYTES // 8
+"""How often a neighbour is told, by what was handled since: 20 bytes for each 32 small events."""
+TOLD_MSGS: Final = 112
+"""The same in messages, if there is something else to be sent: alone such a word wakes a process and its thread ..."""
+LATE_MSGS: Final = 192
+"""... and after so many in any case: fewer than ``outbox.AGAIN_MSGS``, so that who waits for room hears of it."""
+NEVER: Final = 1 << 62
+"""Of what nobody counts or waits for."""
+
+
+class Window:
+    """Counts of one neighbour of the tree: sent to it and handled by it, received from it; in bytes as of ``cost``.
+
+    Attributes:
+        reports: it tells us, and wants to be told. base: ``Flow.down`` when it joined, for a child; 0 for the parent.
+        handled: of what it was sent. shut, choked: it said SHUT; its outbox is above high water. behind: see ``flow``.
+        received: from it. due: when ``received`` is at this, it is told. messages, messages_due: the same in messages.
+    """
+
+    __slots__ = (
+        "base",
+        "behind",
+        "choked",
+        "due",
+        "handled",
+        "messages",
+        "messages_due",
+        "received",
+        "reports",
+        "shut",
+    )
+
+    def __init__(self, reports: bool, base: int) -> None:
+        self.reports: bool = reports
+        self.base: int = base
+        self.handled: int = 0
+        self.shut: bool = False
+        self.choked: bool = False
+        self.behind: bool = False
+        self.received: int = 0
+        self.due: int = TOLD_BYTES if reports else NEVER
+        self.messages: int = 0
+        self.messages_due: int = TOLD_MSGS if reports else NEVER
+
 
 _WORD: Final = 0xFFFFFFFF
 
@@ -51,8 +146,8 @@ class Flow:
     """The windows of one broker.
 
     Attributes:
-        blocked: whoever publishes here has to wait. on_open: called when it is no longer so.
-        handled_due: who is to be told what is handled.
+        blocked: publishers at this broker have to wait. on_open: called when it is no longer so.
+        handled_due: the ports that are to be told what is handled.
         down, up: sent to every child that was there, and to the parent since it is the parent.
         down_mark, up_mark: above these somebody may be behind, see ``update``.
     """
@@ -61,9 +156,9 @@ class Flow:
         "_below",
         "_children",
         "_clients",
+        "_counters",
         "_late",
         "_parent",
-        "_tally",
         "blocked",
         "down",
         "down_mark",
@@ -73,7 +168,7 @@ class Flow:
         "up_mark",
     )
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, counters: MessageCounters) -> None:
         self.blocked: bool = False
         self.on_open: Callable[[], None] | None = None
         self.handled_due: dict[Port, None] = {}
@@ -81,7 +176,7 @@ class Flow:
         self.up: int = 0
         self.down_mark: int = NEVER
         self.up_mark: int = NEVER
-        self._tally: Tally = tally
+        self._counters: MessageCounters = counters
         self._below: bool = False
         self._parent: Port | None = None
         self._children: dict[Port, Window] = {}
@@ -149,7 +244,7 @@ class Flow:
         window = port.window
         if window is not None:
             window.messages_due = window.messages + TOLD_MSGS
-            self._tally.sent_controls += 1
+            self._counters.sent_controls += 1
             port.send(control(HANDLED, window.messages & _WORD))
 
     def received_window(self, port: Port, count: int, shut: bool) -> None:
@@ -194,6 +289,7 @@ class Flow:
 
     def _judge(self, window: Window, sent: int) -> int:
         """Whether it is behind; returns what may be sent before it is, or ``NEVER`` if it is or nobody knows."""
+        # one that was behind is so until half of its window is handled, not until the next event
         allowed = WINDOW_BYTES // 2 if window.behind else WINDOW_BYTES
         late = window.reports and sent - window.handled > allowed
         window.behind = late or window.shut or (window.choked and not window.reports)
@@ -218,11 +314,11 @@ class Flow:
                 self.on_open()
 
     def _tell_client(self, port: Port) -> None:
-        self._tally.sent_controls += 1
+        self._counters.sent_controls += 1
         port.send(control(SHUT if self.blocked else OPEN))
 
     def _tell(self, port: Port, window: Window, shut: bool) -> None:
         if window.reports:
             window.due = window.received + TOLD_BYTES
-            self._tally.sent_controls += 1
+            self._counters.sent_controls += 1
             port.send(control(SHUT if shut else OPEN, window.received & _WORD))

@@ -1,4 +1,5 @@
-"""Open calls, indexed by key, by caller and service, and by the port that has to answer.
+"""Open calls, indexed by key, by caller and service, and by the port that has to answer; and disconnect notices, by
+which a service learns that a client which called it has gone (RFC 6, "Disconnection").
 
 A delivered request that wants an answer stands in three places: in its origin's ``pending`` under (rest of stack,
 matchtag), where its response finds it; in the ``OpenCalls`` of its sender and service, which that sender's
@@ -8,6 +9,9 @@ notice or a departure costs what it ends, whatever others have open.
 Two kinds of calls are not told apart by their matchtag (RFC 6, "Matchtags"), and deployed software makes both: calls
 with matchtag 0 may be answered any number of times while both ends live (``Port.untagged``); calls that share one
 are answered in any order, each once (``Repeat``).
+
+A request *arms* one notice per (service path, nodeid, upstream, sender); a sender's own ``X.disconnect`` disarms it
+and ends the sender's open calls to X. ``departure`` sends what is still armed when the client goes.
 """
 
 # compiled: mypyc
@@ -18,8 +22,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.identity import Credentials
-from broker.routing.port import OWN, Decision, OpenCalls, Port
-from broker.wire.message import DELIMITER, Message
+from broker.routing.port import CLIENT, OWN, PARENT, Decision, OpenCalls, Port
+from broker.wire.message import DELIMITER, UPSTREAM, Message
+from broker.wire.parts import encode_part
+from broker.wire.topic import path_of
 
 NO_TAG: Final = b"\0\0\0\0"
 REPEATS_MAX: Final = 256
@@ -52,7 +58,7 @@ class Repeat(OpenCalls):
         self.waiting: list[tuple[OpenCalls, Decision]] = [(calls, decision)]
 
     def decisions(self, key: bytes) -> list[Decision]:
-        """What was decided about the calls that share the matchtag, oldest first."""
+        """The decisions about the calls that share the matchtag, oldest first."""
         return [decision for _calls, decision in self.waiting]
 
     def take(self, port: Port, key: bytes, error: bool) -> Decision | None:
@@ -102,6 +108,7 @@ def _unlist(calls: OpenCalls) -> None:
     origin.asked[key].remove(calls)
     if not origin.asked[key]:
         del origin.asked[key]
+    # the link's own calls are named in its decisions (``Decision.calls``)
     if calls.front == DELIMITER:
         origin.forget_decisions()  # some of them name these calls
 
@@ -215,3 +222,33 @@ def leave(port: Port) -> None:
     port.repeats = 0
     port.untagged = {}
     port.forget_decisions()
+
+
+NOTICE: Final = b".disconnect"
+"""How the topic of a notice ends."""
+
+
+def notice_key(topic: bytes, head: bytes) -> bytes:
+    """(service path, upstream, nodeid): one disconnect notice each."""
+    return b"".join((path_of(topic), b"\0", bytes((head[4] & UPSTREAM,)), head[13:]))
+
+
+def arm(port: Port, decision: Decision, front: bytes, message: Message, limit: int) -> None:
+    """Remember that the provider learns of the end of ``front`` below ``port``; above ``limit`` notices it does not."""
+    key = decision.notice_key + front
+    if key not in port.notices and len(port.notices) < limit:
+        notice = encode_part(decision.service + NOTICE)
+        port.notices[key] = (decision.head, message.tag, notice, front)
+
+
+def disarm(port: Port, message: Message, topic: bytes) -> bool:
+    """A sender's own X.disconnect passes: X owes it nothing more. False when a client never asked X."""
+    front = message.front or DELIMITER
+    if port.kind == PARENT:
+        front = front[len(port.hop) :]
+    service = topic[: -len(NOTICE)]
+    if port.kind == CLIENT and port.notices.pop(notice_key(topic, message.head) + front, None) is None:
+        return False
+    for calls in list(port.asked.get(front + service, ())):
+        end(calls)
+    return True

@@ -11,28 +11,30 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from broker.figures import NameStats
 from broker.identity import USERID_UNKNOWN, Credentials
-from broker.routing.window import Window
+from broker.name_stats import NameStats
 from broker.wire.message import DELIMITER, Message
 from broker.wire.parts import encode_part, part_data
 from broker.wire.topic import path_of
+
+if TYPE_CHECKING:
+    from broker.routing.flow import Window
 
 CLIENT: Final = 0
 CHILD: Final = 1
 PARENT: Final = 2
 OWN: Final = 3
 KIND_NAMES: Final = ("client", "child", "parent", "own")
-"""What people read, by the numbers above."""
+"""Names for people, by the numbers above."""
 UNCOUNTED: Final = NameStats()
 """Of calls that are counted elsewhere: nobody reads it."""
 _serials = itertools.count(1)
 
 
 class Decision:
-    """What to do with every further request that looks like this one; what is kept of an open call, too.
+    """The decision about every request that looks like this one; it is kept for an open call, too.
 
     It holds all that is needed to forward a request (target, stamped header) and to answer one whose provider
     vanished (origin, topic, flags): the rest of an open call is its key in ``Port.pending``.
@@ -67,7 +69,7 @@ class Decision:
         self.target: Port = target
         self.topic_part: bytes = topic_part
         self.service: bytes = path_of(bytes(part_data(topic_part) or b""))
-        """The topic up to its last word: whom a disconnect notice goes to."""
+        """The topic up to its last word: the service that a disconnect notice goes to."""
         self.calls_key: bytes = self.service + b"\0" + target.serial
         """Behind a sender's stack: the key of its open calls in ``Port.calls``."""
         self.head: bytes = head
@@ -91,7 +93,7 @@ class Decision:
         self.out_mark: bytes = b""
         """The same of the delivery; b"": deliveries are not recorded."""
         self.claimed: int = USERID_UNKNOWN
-        """Who the request said it was from, before it was stamped; filled in while somebody records."""
+        """The userid that the request bore before it was stamped; filled in while messages are recorded."""
         self.answer_head: bytes = b""
         """``Message.head`` of the response, as received, that the marks below are for; b"" for none yet."""
         self.answer_mark: bytes = b""
@@ -121,7 +123,7 @@ class OpenCalls:
         self.listed: bool = True
 
     def decisions(self, key: bytes) -> list[Decision]:
-        """What was decided about the calls with this key, oldest first."""
+        """The decisions about the calls with this key, oldest first."""
         return [self.open[key]]
 
 
@@ -265,7 +267,7 @@ class Port:
         self.provided: bool = False
         self.subscriptions: dict[bytes, int] = {}
         self.user: User = User(cred.userid, cred.owner)
-        """Whose link it is, once it is attached."""
+        """The user of the link, shared with its other links once it is attached."""
         self.windowed: bool = False
         """A neighbour of the tree that tells how many of our events it has handled, see ``flow``."""
         self.window: Window | None = None

@@ -38,7 +38,9 @@ class Recording(Protocol):
 
     @property
     def items(self) -> list[bytes]:
-        """What ``add`` appends to, for whom a call would cost too much; the same list for as long as it is in use."""
+        """The list that ``add`` appends to, for callers for which a call would cost too much; the same for as long as
+        it is in use.
+        """
 
     @property
     def add(self) -> Callable[[bytes], None]:
@@ -131,7 +133,7 @@ def record_response(
 
 
 def record_out(recording: Recording, port: Port, source: Port, message: Message) -> None:
-    """What the broker itself made on behalf of ``source`` leaves for ``port``."""
+    """Record a message that the broker itself made on behalf of ``source``, as it leaves for ``port``."""
     if recording.both:
         frame = message.framed()
         recording.add(recording.mark(OUT, port.peer, source.peer, message.userid))

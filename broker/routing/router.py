@@ -23,11 +23,18 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.identity import USERID_UNKNOWN
-from broker.routing.call_stats import CallStats
-from broker.routing.event_stats import EventStats
+from broker.routing.counters import CallStats, EventStats, MessageCounters
 from broker.routing.events import Events
-from broker.routing.notices import NOTICE, arm, disarm, notice_key
-from broker.routing.open_calls import NO_TAG, answered_unusual, find, track_unusual
+from broker.routing.open_calls import (
+    NO_TAG,
+    NOTICE,
+    answered_unusual,
+    arm,
+    disarm,
+    find,
+    notice_key,
+    track_unusual,
+)
 from broker.routing.port import CHILD, CLIENT, PARENT, UNCOUNTED, Decision, Port, Stamp
 from broker.routing.recording import (
     Recording,
@@ -39,9 +46,7 @@ from broker.routing.recording import (
     record_request,
     record_response,
 )
-from broker.routing.request_routing import LINK_TOPICS, resolve, too_deep
-from broker.routing.service_table import ServiceTable
-from broker.routing.tally import Tally
+from broker.routing.request_routing import LINK_TOPICS, ServiceTable, resolve, too_deep
 from broker.routing.topology import Topology
 from broker.routing.users import UserLimits, Users
 from broker.wire.message import (
@@ -73,7 +78,7 @@ class Router:
         own: the broker's own port: built-in services and the broker's own calls.
         stamp: see ``Stamp``. admit_request: see ``AdmitRequest``.
         pending_max: calls one client may have open; those that come over a tree link share no such cap.
-        pending_total: open calls of all ports together (see ``call_caps``).
+        pending_total: open calls of all ports together (see ``users.hold_call_caps``).
         user_limits: what the links of one user may hold together.
         routes_max: hops a client may bring along. topic_max_bytes: longest topic of requests and of events without
             number; at least 255. guest_event_bytes: largest payload of a guest's event.
@@ -105,11 +110,11 @@ class Router:
         self.topic_max_bytes: int = topic_max_bytes
         self.services: ServiceTable = ServiceTable()
         self.users: Users = Users(user_limits or UserLimits())
-        self.tally: Tally = Tally()
+        self.counters: MessageCounters = MessageCounters()
         self.call_stats: CallStats = CallStats()
         own.pending_max = pending_total
         self.events: Events = Events(
-            rank, stamp, self.tally, EventStats(self.call_stats), topic_max_bytes, guest_event_bytes
+            rank, stamp, self.counters, EventStats(self.call_stats), topic_max_bytes, guest_event_bytes
         )
         self.find_elsewhere: Callable[[str], str] | None = None
         """(topic) -> where its service is instead, for people; "" when nobody knows."""
@@ -137,6 +142,7 @@ class Router:
         elif port.kind == PARENT:
             self.parent = port
         self.events.attach(port)
+        # a new client provides nothing yet: what was decided before holds
         if port.kind == CLIENT:
             self.users.attach(port)
         else:
@@ -147,6 +153,7 @@ class Router:
         port.live = False
         self.ports.discard(port)
         self._decided.discard(port)
+        # a peer may be back, with the same uuid, before its former link is known lost: the table names the new one then
         if self._by_hop.get(port.hop) is port:
             del self._by_hop[port.hop]
         if port.kind == CHILD and self.children.get(port.rank) is port:
@@ -156,6 +163,7 @@ class Router:
         self.events.detach(port)
         if port.kind == CLIENT:
             self.users.detach(port)
+        # no decision leads to a client that never registered a service
         if port.kind != CLIENT or port.provided:
             self.invalidate()
 
@@ -179,6 +187,7 @@ class Router:
     def set_busy(self, port: Port, busy: bool) -> None:
         """The outbox of ``port`` crossed a water mark."""
         port.busy = busy
+        # while it is busy nothing about it is remembered (``_decide``), so nothing is to be forgotten when it is not
         if busy:
             self.invalidate()
 
@@ -186,7 +195,7 @@ class Router:
 
     def request(self, port: Port, message: Message) -> None:
         """Forward one request of ``port``, or answer it."""
-        self.tally.requests += 1
+        self.counters.requests += 1
         head = message.head
         # frames alike that follow each other share these objects (see ``wire.framing``): no table is asked
         if head is port.last_head and message.topic_part is port.last_topic:
@@ -198,7 +207,7 @@ class Router:
         if decision is None:
             decision = self._decide(port, message)
             if decision is None:
-                self.tally.refused_requests += 1
+                self.counters.refused_requests += 1
                 return
         front, tag, calls = message.front, message.tag, decision.calls
         stack, method = decision.front, decision.method
@@ -206,7 +215,7 @@ class Router:
             if port.kind != CHILD or not front:  # a child's stack is taken as it is
                 front = self._stack_below(port, message, decision)
             if not front:
-                self.tally.refused_requests += 1
+                self.counters.refused_requests += 1
                 return
             if calls is not None:
                 calls = port.calls.get(front + decision.calls_key) or find(port, decision, front)
@@ -220,7 +229,7 @@ class Router:
                 refusal = track_unusual(port, calls, decision, key)
                 if refusal:
                     self.answer(port, message, errno.EAGAIN, refusal)
-                    self.tally.refused_requests += 1
+                    self.counters.refused_requests += 1
                     return
             else:
                 pending[key] = calls
@@ -239,7 +248,7 @@ class Router:
         """Walk the routing rules for one request; None when it was answered or dropped."""
         name = part_data(message.topic_part)
         if name is None:
-            self.tally.drop("request without topic")
+            self.counters.drop("request without topic")
             return None
         if len(name) > self.topic_max_bytes:  # pending calls, decisions and notices keep it
             self.answer(port, message, errno.EPROTO, f"topic above {self.topic_max_bytes} bytes")
@@ -310,7 +319,7 @@ class Router:
         if port.kind == PARENT:  # which put its own hop on top, as we do for children
             hop = port.hop
             if front[: len(hop)] != hop:
-                self.tally.drop("request from the parent without its hop")
+                self.counters.drop("request from the parent without its hop")
                 return b""
             return front[len(hop) :]
         if decision.notice_key:
@@ -329,7 +338,7 @@ class Router:
 
     def response(self, port: Port, message: Message) -> None:
         """Pass one response of ``port`` on to the origin of its request, or drop and count it."""
-        self.tally.responses += 1
+        self.counters.responses += 1
         front = message.front
         if port.kind == CHILD:
             if not front.startswith(self._hop):
@@ -358,6 +367,7 @@ class Router:
         else:
             decision = calls.open[key]
             message.topic_part = decision.topic_part  # "copied from the request", whatever the provider wrote
+            # RFC 6, "Matchtags": an error ends a stream; without STREAMING the first response is the last
             if failed or decision.single_response:
                 del origin.pending[key]
                 del calls.open[key]
@@ -368,6 +378,7 @@ class Router:
         records = self._records
         if origin.kind != PARENT:  # which looks for its own hop on top, as we do above
             front = rest
+        # a record has the stack as it came, our hop on it, so that it joins that of its request
         if records is None:
             message.front = front
         else:
@@ -378,8 +389,8 @@ class Router:
 
     def _stray(self, reason: str) -> None:
         """A response is for nobody."""
-        self.tally.stray_responses += 1
-        self.tally.drop(reason)
+        self.counters.stray_responses += 1
+        self.counters.drop(reason)
 
     def _learn(self, port: Port, head: bytes) -> tuple[bytes, bool]:
         """(stamped header, is it an error) for a response header of ``port``, remembered."""
@@ -406,9 +417,9 @@ class Router:
             self.call_stats.refused(message, errnum, text, int.from_bytes(stamped[:4], "big"))
         if message.flags & NORESPONSE:
             if errnum != errno.ENOSYS or not message.topic_part.endswith(NOTICE):
-                self.tally.drop(f"request without response: errno {errnum}")
+                self.counters.drop(f"request without response: errno {errnum}")
             return
-        self.tally.answered += 1
+        self.counters.answered += 1
         cred = self.own.cred
         payload = text.encode() + b"\0" if text else None
         answer = response(message, payload, errnum=errnum, userid=cred.userid, rolemask=cred.rolemask)
@@ -424,7 +435,9 @@ class Router:
 
     @property
     def recording(self) -> Recording | None:
-        """Who records what passes (see ``recording``); None: nobody. A port without a number yet is recorded as 0."""
+        """The recorder of what passes (see ``recording``); None: nothing is recorded. A port without a number yet is
+        recorded as 0.
+        """
         return self._recording
 
     @recording.setter

@@ -1,4 +1,4 @@
-"""The tree: who is whose parent, and which neighbour leads to a rank (RFC 3, "Background").
+"""The tree: parents, children, and which neighbour leads to a rank (RFC 3, "Background").
 
 Rank and size never change while an instance lives. A ``Topology`` is shared by all ranks of an instance; it knows
 the shape only, not who is connected.

@@ -75,6 +75,7 @@ class Attr(Service):
             return bool(self._table[name][1] & SETTABLE)
         if not name.startswith(FREE_PREFIXES):
             raise RpcError(errno.ENOENT, "unknown attribute")
+        # names are made up by callers, and would else be kept without end
         if sum(known.startswith(FREE_PREFIXES) for known in self._table) >= FREE_MAX:
             raise RpcError(errno.ENOSPC, f"{FREE_MAX} attributes of this kind are set")
         return True

@@ -13,8 +13,7 @@ from typing import Any
 from broker.errors import ConfigError, RpcError
 from broker.identity import Role
 from broker.services.context import Context
-from broker.services.service import Service, Services, method
-from broker.services.streams import Streams
+from broker.services.service import Service, Services, Streams, method
 from broker.serving.request import LATER, Later, Request
 
 

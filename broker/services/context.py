@@ -1,4 +1,4 @@
-"""What a built-in service may ask of the broker that runs it.
+"""The interface of the broker for the built-in services that it runs.
 
 Services see a ``Context``, and of the broker's rooms what the interfaces here say: no transport, no router. The class
 that implements it is in ``broker.node.context``. Time and timers are the event loop's own, and log lines go to the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from broker.identity import Credentials
@@ -51,7 +51,7 @@ class TracedMessage(NamedTuple):
     prefix: str
     """``rx``: it was received from ``sender``, or a built-in service gets it. ``tx``: the other way round."""
     sender: Sender
-    """Whose link it passed; the broker's own end for what services get and say."""
+    """The link it passed; the broker's own end for what services get and say."""
     message: Message
     """By now it may have been routed on: its type, topic, payload and errnum are as they were."""
     wall: float
@@ -114,6 +114,9 @@ class Topology(Protocol):
     def parent(self, rank: int) -> int:
         """Rank of the parent of a rank, which is one of this instance; -1 for the root."""
 
+    def subtree(self, rank: int) -> Iterator[int]:
+        """A rank and all below it."""
+
 
 class Tree(Protocol):
     """This broker's place in the tree: how it and those below it are."""
@@ -157,7 +160,7 @@ class Tracing(Protocol):
 
 
 class Figures(Protocol):
-    """What this broker counted, and who holds how much; JSON-ready."""
+    """The counts of this broker, and what each user holds; JSON-ready."""
 
     def traffic(self) -> Mapping[str, Any]:
         """Counts: {"rx": {"request", "response", "event", "control"}, "tx": {...}, "drops", "connects", ...}.
@@ -189,7 +192,7 @@ class Figures(Protocol):
 class Context(ABC):
     """The broker as its services see it; everything happens on its event loop.
 
-    What one room of the broker does is asked of that room; what takes several is a method here.
+    A task of one room of the broker is asked of that room; one that takes several rooms is a method here.
 
     Attributes:
         rank, size: of this broker, and of the instance.

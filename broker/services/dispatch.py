@@ -17,9 +17,8 @@ from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
 from broker.services.context import Context
 from broker.services.service import Service, Services
-from broker.serving.method import Method
 from broker.serving.request import LATER, Later, Request
-from broker.serving.runner import Runner
+from broker.serving.runner import Method, Runner
 from broker.wire.message import Message
 from broker.wire.parts import encode_part
 from broker.wire.payload import encode_text
@@ -31,8 +30,8 @@ class BuiltIn(Runner):
     """Runs the handlers of one built-in service.
 
     Args:
-        service: whose they are. context: the broker. tasks_max: asynchronous handlers that run at once; beyond it a
-            request is answered EAGAIN.
+        service: the one with the handlers. context: the broker. tasks_max: asynchronous handlers that run at once;
+            beyond it a request is answered EAGAIN.
     """
 
     ends_streams = False  # as deployed: some answer a request for a stream once, and leave it open
@@ -202,7 +201,7 @@ _WHO: Final = {
 
 
 def rusage(who: str = "self") -> dict[str, Any]:
-    """What getrusage(2) says of ``self``, ``children`` or ``thread``: times in seconds, its own field names.
+    """The result of getrusage(2) for ``self``, ``children`` or ``thread``: times in seconds, its own field names.
 
     Raises:
         RpcError: EINVAL; another ``who``.

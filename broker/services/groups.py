@@ -16,8 +16,7 @@ from broker.identity import Role
 from broker.services import idset
 from broker.services.context import Context
 from broker.services.overlay import GONE
-from broker.services.service import Service, Services, method
-from broker.services.streams import Streams
+from broker.services.service import Service, Services, Streams, method
 from broker.serving.request import Request
 from broker.wire.message import UPSTREAM
 from broker.wire.payload import encode_json
@@ -141,19 +140,16 @@ class Groups(Service):
             asyncio.get_running_loop().call_later(GATHER_S, self._tell)
 
     def _tell(self) -> None:
-        """Tell the parent, or who watches at rank 0, what has changed since last time."""
+        """Tell the parent, or at rank 0 the watchers, what has changed since last time."""
         self._gathering = False
         changes, self._changes = self._changes, {}
         if self.context.rank == 0:
             for request, group in self._watchers:
                 if group in changes:
                     request.respond(self._answer(group))
-        elif self._announced:
-            self._send(changes)
-
-    def _send(self, changes: Mapping[str, Mapping[int, bool]]) -> None:
-        update = {group: _entries(moved) for group, moved in changes.items() if moved}
-        if update:
+        elif self._announced and (
+            update := {group: _entries(moved) for group, moved in changes.items() if moved}
+        ):
             payload = encode_json({"update": update})
             self.context.call("groups.update", payload, None, nodeid=self.context.rank, flags=UPSTREAM)
 
@@ -174,20 +170,12 @@ class Groups(Service):
             rank = child["rank"]
             gone = child["status"] in GONE
             if gone and rank not in self._gone:  # once: what comes of it afterwards counts
-                below = self._below(rank)
+                below = set(self.context.topology.subtree(rank))
                 for group in list(self._members):
                     self._change(group, below, False)
             (self._gone.add if gone else self._gone.discard)(rank)
             if not gone:
                 self._change(TORPID, (rank,), bool(child.get("torpid")))
-
-    def _below(self, rank: int) -> set[int]:
-        found, waiting = {rank}, [rank]
-        while waiting:
-            children = self.context.topology.children(waiting.pop())
-            found.update(children)
-            waiting.extend(children)
-        return found
 
     # -- ends ----------------------------------------------------------------------------------
 
@@ -196,7 +184,7 @@ class Groups(Service):
         return {"subtree": {group: idset.encode(ranks) for group, ranks in self._members.items()}}
 
     def disconnected(self, sender: bytes) -> None:
-        """What the sender joined is left, what it watched ends."""
+        """Leave the groups that the sender joined, and end its streams."""
         for group in self._joined.pop(sender, ()):
             self._change(group, (self.context.rank,), False)
         super().disconnected(sender)

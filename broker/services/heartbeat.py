@@ -43,6 +43,7 @@ class Heartbeat(Service):
         """The next beat, on a fixed grid; beats that a busy broker missed are not made up for."""
         loop = asyncio.get_running_loop()
         self._due += self.period
+        # a busy broker missed its beat: the grid begins anew, or it would send all that it missed at once
         if self._due <= loop.time():
             self._due = loop.time() + self.period
         loop.call_at(self._due, self._beat)

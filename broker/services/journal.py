@@ -18,7 +18,7 @@ from broker.serving.request import LATER, Later, Request
 
 NONE_TEXT: Final = "no journal is configured: [journal] enabled = true, or --journal DIR"
 TEXT_CHARS: Final = 255
-"""What is kept of a name that a gateway tells: as much as a topic or an address needs."""
+"""Characters kept of a name that a gateway reports: as much as a topic or an address needs."""
 _KINDS: Final = ("request", "response", "event")
 _TRANSPORTS: Final = ("websocket", "none")
 

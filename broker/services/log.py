@@ -10,15 +10,43 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from broker.services.context import Context
-from broker.services.ring import Entry, Ring, compose, parse
-from broker.services.service import Service, Services, method
-from broker.services.streams import Streams
+from broker.services.service import Service, Services, Streams, method
 from broker.serving.request import LATER, Later, Request
+from broker.wire.log_entry import Entry, compose, parse
 from broker.wire.message import MATCHTAG_NONE, UPSTREAM
+
+
+class Ring:
+    """The last ``entries`` entries; 0 keeps none.
+
+    Attributes:
+        count: entries since start, kept or not; ``clear`` does not change it.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._lines: deque[bytes] = deque(maxlen=entries)
+        self.count: int = 0
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._lines)
+
+    def append(self, entry: Entry) -> None:
+        """Keep one more; the oldest goes when the ring is full."""
+        self._lines.append(entry.line)
+        self.count += 1
+
+    def clear(self) -> None:
+        """Empty the ring; the count goes on."""
+        self._lines.clear()
+
 
 FORWARD_LEVEL: Final = 3
 """Least severe entries that are sent to rank 0: errors, as deployed (attribute ``log-forward-level``)."""
@@ -58,12 +86,14 @@ class Log(Service):
         remote = entry.host.isdecimal() and entry.host != str(self.context.rank)
         if remote:
             self._remote += 1
+        # other ranks' entries pass through here on their way up, and stand in the ring of rank 0 alone
         if not remote or self.context.rank == 0:
             self._ring.append(entry)
             for follower, _ in self._followers:
                 follower.respond(entry.line + b"\0")
             for watcher in self.watchers:
                 watcher(entry)
+        # an entry of another rank was severe enough where it came from
         if self.context.rank != 0 and (remote or entry.severity <= FORWARD_LEVEL):
             self.context.call("log.append", entry.line, None, nodeid=self.context.rank, flags=UPSTREAM)
 

@@ -1,4 +1,4 @@
-"""What runs inside the broker (``module.list``, ``trace``), as ``flux module list`` and ``trace`` show it.
+"""The services inside the broker (``module.list``, ``trace``), as ``flux module list`` and ``trace`` show it.
 
 The built-in services are its modules. None can be loaded or removed at run time: a service of one's own is a client
 that registers it (``service.add``).

@@ -14,8 +14,7 @@ from typing import Any, Final
 from broker.errors import RpcError
 from broker.identity import Role
 from broker.services.context import CHILD, CLIENT, Context, TracedMessage
-from broker.services.service import Service, Services, method
-from broker.services.streams import Streams
+from broker.services.service import Service, Services, Streams, method
 from broker.services.tracers import NONE, Tracer, Tracers
 from broker.serving.request import LATER, Later, Request
 from broker.wire.message import EVENT
@@ -25,7 +24,7 @@ GONE: Final = ("lost", "offline")
 HEALTH_KEYS: Final = ("rank", "status", "duration", "error", "joins", "places")
 
 Seen = dict[int, tuple[str, bool]]
-"""What a watcher was told last: child's rank -> (status, torpid)."""
+"""The last answer to a watcher: child's rank -> (status, torpid)."""
 
 
 class Overlay(Service):

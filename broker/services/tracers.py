@@ -1,8 +1,8 @@
-"""Who wants to see messages pass (``overlay.trace``, ``module.trace``): filters, and what each is told.
+"""Callers that trace messages (``overlay.trace``, ``module.trace``): their filters, and the records each is sent.
 
 A record has the keys of flux-core's, and ``monotonic``: the same time by a clock that nobody sets. A tracer whose link
-is above high water is sent nothing until it has caught up; ``dropped`` in its next record says how many it missed. What
-brings records to tracers is itself not told, or two tracers would tell each other of each other for ever.
+is above high water is sent nothing until it has caught up; ``dropped`` in its next record says how many it missed. The
+messages that carry records to tracers are not traced, or two tracers would trace each other for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from broker.errors import ProtocolError, RpcError
 from broker.services.context import Context, TracedMessage
-from broker.services.streams import Streams
+from broker.services.service import Streams
 from broker.serving.request import Request
 from broker.wire.message import CONTROL, EVENT, HANDLED, MARK, MARKED, RESPONSE, Message
 from broker.wire.parts import part_data
@@ -36,7 +36,7 @@ _CONTROLS: Final = {
 
 
 class Tracer:
-    """What one caller wants to see; the keys of its request.
+    """The wishes of one caller: the keys of its request.
 
     Attributes:
         types: bits of message types. matches: whether a topic is wanted. full: show payloads. calls: what it takes to
@@ -130,7 +130,7 @@ class Tracers(Streams[Tracer]):
 
 
 def matcher(glob: str) -> Callable[[str], object] | None:
-    """What a topic is held against, as fnmatch(3) would; None when every message is wanted.
+    """The pattern that a topic has to match, as by fnmatch(3); None when every message is wanted.
 
     Raises:
         ProtocolError: ``glob`` is too long.

@@ -1,19 +1,87 @@
-"""One request for a method of ours, and what its handler may do with it (RFC 6, "Response Messages")."""
+"""A message that came in, with what a program asks of it (RFC 3); and one request for a method of ours, with what its
+handler may do (RFC 6, "Response Messages").
+"""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
+
+import msgspec
 
 from broker.errors import ProtocolError
 from broker.identity import Role
-from broker.serving.received import Received
 from broker.wire.message import STREAMING, Message
-from broker.wire.payload import Payload, encode, encode_reason
+from broker.wire.payload import Payload, any_text, decode_json, encode, encode_reason
 
 if TYPE_CHECKING:
     import asyncio
+
+T = TypeVar("T")
+
+
+class Received:
+    """One message from the link.
+
+    Attributes:
+        message: the message itself, every header field and part.
+    """
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+
+    @property
+    def topic(self) -> str:
+        """The topic string; "" when the message has none."""
+        return self.message.topic or ""
+
+    @property
+    def payload(self) -> bytes | None:
+        """The payload as sent, its NUL included; None when there is none."""
+        return self.message.payload
+
+    @property
+    def text(self) -> str:
+        """The payload as text up to its first NUL; "" when there is none. Never raises."""
+        return any_text(self.message.payload)
+
+    @property
+    def userid(self) -> int:
+        """Userid of the sender as the broker stamped it; 0xFFFFFFFF when nobody did."""
+        return self.message.userid
+
+    @property
+    def rolemask(self) -> int:
+        """Roles of the sender as the broker stamped them: OWNER 1, USER 2, LOCAL 4, ADMIN 8."""
+        return self.message.rolemask
+
+    @overload
+    def json(self) -> dict[str, Any]: ...
+    @overload
+    def json(self, shape: type[T]) -> T: ...
+    def json(self, shape: Any = None) -> Any:
+        r"""The payload as a JSON object; as ``shape`` (a Struct, a dataclass, a TypedDict) when given.
+
+        Raises:
+            ProtocolError: no payload, no NUL, no JSON object, or not of that shape.
+
+        >>> from broker.wire.message import event
+        >>> Received(event("a", b'{"id":7}\x00')).json()
+        {'id': 7}
+        """
+        content = decode_json(self.message.payload)
+        if shape is None:
+            return content
+        try:
+            return msgspec.convert(content, shape)
+        except msgspec.ValidationError as error:
+            raise ProtocolError(f"payload of {self.topic}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.message!r}>"
 
 
 class Later:
@@ -34,7 +102,7 @@ Respond: TypeAlias = Callable[[Message, bytes | None, int], None]
 
 
 class RequestMessage(Received):
-    """What a request says, for its handler to look at."""
+    """The content of a request, for its handler to look at."""
 
     __slots__ = ("_object",)
 
@@ -44,7 +112,7 @@ class RequestMessage(Received):
 
     @property
     def sender(self) -> bytes:
-        """The full route stack, encoded: who sent this. Compare whole stacks, never the first hop."""
+        """The full route stack, encoded: the identity of the sender. Compare whole stacks, never the first hop."""
         return self.message.front
 
     @property

@@ -1,32 +1,60 @@
-"""Runs the handlers of one service, and ends what its callers no longer want (RFC 6).
+"""One method of a service, and the runner of all handlers of one service, which ends what its callers no longer want
+(RFC 6).
 
 A plain function runs at once, inside the link's read, and must not block; an ``async def`` runs as a task; an async
 generator as a task that answers once per ``yield`` and ends its stream with ENODATA. Tasks are bounded: beyond
 ``tasks_max`` requests wait in order, beyond ``waiting_max`` they are answered EAGAIN.
 
-Who a request belongs to is its full route stack, compared byte for byte: ``cancel`` and ``disconnect`` end what the
-same sender started and nothing else.
+A request belongs to its full route stack, compared byte for byte: ``cancel`` and ``disconnect`` end what the same
+sender started and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, Final
 
 from broker.errors import ProtocolError, RpcError
 from broker.identity import Role
-from broker.serving.method import Method
 from broker.serving.request import LATER, Request
 from broker.wire.message import Message
 from broker.wire.payload import Payload
 
 log = logging.getLogger(__name__)
+
+
+class Method:
+    """One method of a service.
+
+    Args:
+        handler: a plain function, ``async def`` or an async generator function of one Request.
+        allow: role bits that may call it besides OWNER, who always may; 0 is owner only.
+        streaming: a request without flag STREAMING is refused; always so for a generator.
+
+    Attributes:
+        asynchronous: runs as a task. generates: an async generator, so each item is a response.
+    """
+
+    __slots__ = ("allow", "asynchronous", "generates", "handler", "streaming")
+
+    def __init__(self, handler: Callable[..., Any], allow: int, *, streaming: bool = False) -> None:
+        self.handler = handler
+        self.allow = int(allow | Role.OWNER)  # a plain int: IntFlag arithmetic costs 2 µs a request
+        self.generates = inspect.isasyncgenfunction(handler)
+        self.streaming = streaming or self.generates
+        self.asynchronous = (
+            self.generates
+            or inspect.iscoroutinefunction(handler)
+            or inspect.iscoroutinefunction(type(handler).__call__)  # an object that is called
+        )
+
 
 OWNER_TEXT: Final = "Request requires owner credentials"
 DENIED_TEXT: Final = "Request rejected due to insufficient privilege"
@@ -170,10 +198,12 @@ class Runner(ABC):
         self.forget(request)
         while self._waiting and len(self._tasks) < self._tasks_max:
             following, method = self._waiting.popleft()
+            # cancelled, or its sender gone, while it waited
             if following.done:
                 self.forget(following)
             else:
                 self._launch(following, method)
+        # by ``Request.cancel``, which has answered (then this says nothing), or because the broker leaves
         if task.cancelled():
             request.respond_error(errno.ECANCELED)
         elif (error := task.exception()) is not None:

@@ -1,9 +1,8 @@
 """Links: ordered channels of messages to one peer, over anything (I/O).
 
-``link``      the contract: Link, Receiver, Listener, Options
-``outbox``    what waits to be sent on a link: bounded; ``budget``: on all of them, and who holds it
-``in_flight`` what was sent and is not handled yet
-``reserve``   descriptors that are kept for the owner
+``link``      the contract: Link, Receiver, Listener, Options, the descriptors kept for the owner
+``outbox``    what waits to be sent on a link, bounded, and what was sent and is not handled yet; ``budget``: what waits
+              on all links, by user
 ``registry``  scheme -> transport, open to other packages by entry point
 ``inproc``    in the same process: the reference implementation
 ``byte_stream`` a stream socket on the loop: reading, the rest that the kernel did not take, the end; ``stream``: the

@@ -1,7 +1,7 @@
 """The listening side of stream sockets; that of UNIX sockets greets who comes with a byte, 0 or the errno of a refusal.
 
-Nobody is left without an answer. When the process is out of descriptors, one that was kept for this is closed, and
-whoever comes is told so; guests are told before that, while there are some left for the owner (``reserve``).
+Nobody is left without an answer. When the process is out of descriptors, one that was kept for this is closed, and the
+next peer is told so; guests are told before that, while there are some left for the owner (``DescriptorReserve``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from broker.identity import PeerInfo
 from broker.obstacles import obstacle
 from broker.sockets import peer_credentials
 from broker.transport.link import Accept, Link, Listener, Options
-from broker.transport.reserve import SpareDescriptor, exhausted
 
 log = logging.getLogger("headgate")
 
@@ -32,6 +31,33 @@ TOLD_S: Final = 60.0
 """A want of descriptors is told once in so long."""
 
 MakeLink = Callable[[socket.socket, PeerInfo, Options], Link]
+
+
+class SpareDescriptor:
+    """One descriptor that is open for nothing, to be closed when another is needed and none is left."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self.renew()
+
+    def lend(self) -> bool:
+        """Free it; False when it is lent already."""
+        if self._fd < 0:
+            return False
+        os.close(self._fd)
+        self._fd = -1
+        return True
+
+    def renew(self) -> None:
+        """Have it back, if there is one."""
+        if self._fd < 0:
+            with contextlib.suppress(OSError):
+                self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def exhausted(error: OSError) -> bool:
+    """Whether ``error`` says that no descriptor is left, to this process or to the system."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class StreamListener(Listener):
@@ -82,6 +108,7 @@ class StreamListener(Listener):
         self._spare.lend()
         if self._path:
             with contextlib.suppress(OSError):
+                # another broker may have bound the path meanwhile: its socket is not ours to remove
                 if os.stat(self._path).st_ino == self._inode:
                     os.unlink(self._path)
 

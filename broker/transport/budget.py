@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """What waits for the links of one user; a link whose user nobody named has an account of its own.
+    """The bytes that wait for the links of one user; a link without a named user has an account of its own.
 
     Attributes:
         limit_bytes: beyond it the user's longest outbox is ended; 0: only the budget counts.
@@ -33,7 +33,7 @@ class Account:
 
     @property
     def surplus_bytes(self) -> int:
-        """What the user holds besides one message."""
+        """The bytes that the user holds besides one message."""
         return self.charged_bytes - max((outbox.single_bytes for outbox in self.outboxes), default=0)
 
     def longest(self) -> Outbox[Any]:
@@ -112,7 +112,7 @@ class Budget:
 
 
 def _buffer_of(form: object) -> object:
-    """What several links share of a form: the bytes of a frame, or the payload of a message in parts."""
+    """The part of a form that several links share: the bytes of a frame, or the payload of a message in parts."""
     if isinstance(form, list) and len(form) > 1 and isinstance(form[-2], memoryview):
         form = form[-2]
     return form.obj if isinstance(form, memoryview) else form

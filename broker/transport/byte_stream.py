@@ -1,6 +1,6 @@
 """One connected stream socket on the event loop: what comes by it, the rest of what it was given, and its end.
 
-Who inherits says what is written, and when: a ``stream.StreamLink`` from its outbox, a ``zeromq.pipe.Pipe`` what fits.
+A subclass says what is written, and when: a ``stream.StreamLink`` from its outbox, a ``zeromq.pipe.Pipe`` what fits.
 What the kernel does not take is the *rest*: it is sent before anything else, since bytes that were made (and sealed)
 once cannot be made again.
 """
@@ -39,7 +39,9 @@ def _buffer() -> memoryview:
 
 
 class Reading(Protocol[Came]):
-    """What a stream needs of its codec; see ``codec.Codec``, and ``zeromq.connection.Connection``, which is another."""
+    """The interface of a stream's codec; see ``codec.Codec``, and ``zeromq.connection.Connection``, which is
+    another.
+    """
 
     @property
     def failure(self) -> ProtocolError | LinkError | None:
@@ -131,10 +133,10 @@ class ByteStream(ABC, Generic[Came]):
 
     @abstractmethod
     def _read_bytes(self) -> int:
-        """What one read may take; 0: what the buffer holds."""
+        """Bytes that one read may take; 0: as many as the buffer holds."""
 
     def _hung_up(self, text: str, number: int | None = None) -> LinkError:
-        """What it means that nothing more comes."""
+        """The end that is meant when nothing more comes."""
         return self._lost or LinkEnded(text, number)
 
     def _deliver(self, data: bytes) -> None:
@@ -166,7 +168,9 @@ class ByteStream(ABC, Generic[Came]):
         self._shut(LinkBroken(f"{self.address}: its messages broke their receiver"))
 
     def _refuse(self, failure: ProtocolError | LinkError) -> None:
-        """What the peer sent is no message: nothing after it can be trusted, so it ends; or it is the end."""
+        """End: the peer sent something that is no message, behind which nothing can be trusted, or its own last
+        word.
+        """
         self.flush()
         kind = type(failure) if isinstance(failure, LinkError) else LinkBroken
         self.abort(kind(f"{self.address}: {failure}", failure.errno))

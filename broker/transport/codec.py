@@ -1,4 +1,4 @@
-"""What the bytes of a stream mean, sans I/O: a codec turns them into messages, and messages into bytes.
+"""The meaning of a stream's bytes, sans I/O: a codec turns them into messages, and messages into bytes.
 
 ::
 
@@ -58,7 +58,7 @@ class Codec(Protocol):
         """Let go of what has come and is not complete: nothing follows."""
 
     def goodbye(self, reason: str) -> bytes:
-        """What is said last, behind all messages; b"" where there is nothing (more) to say."""
+        """The last bytes, behind all messages; b"" where there is nothing (more) to say."""
 
     def enable_batch(self) -> None:
         """The peer takes many messages in one from now on; nothing where there is no such form."""

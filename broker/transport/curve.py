@@ -79,7 +79,7 @@ class CurveClient:
 
 
 def server_of(told: object) -> CurveServer | None:
-    """What a listener was told in ``Options.extra["curve"]``; None: plaintext.
+    """The keys of a listener, as of ``Options.extra["curve"]``; None: plaintext.
 
     Raises:
         ConfigError: not a CurveServer, or a certificate without secret key.
@@ -91,7 +91,7 @@ def server_of(told: object) -> CurveServer | None:
 
 
 def client_of(told: object) -> CurveClient | None:
-    """What a dialer was told in ``Options.extra["curve"]``; None: plaintext.
+    """The keys of a dialer, as of ``Options.extra["curve"]``; None: plaintext.
 
     Raises:
         ConfigError: not a CurveClient, or a certificate without secret key.

@@ -1,4 +1,4 @@
-"""What dialers have in common: names, the addresses of one, a time for it all, a conversation before the link."""
+"""Steps that all dialers share: look up a name, try its addresses, within a time, and converse before the link."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from broker.endpoints import Endpoint, hosts_of, numeric
 from broker.errors import LinkBroken, LinkEnded
 from broker.transport import sockets
 
+log = logging.getLogger("headgate")
+
 NEXT_ADDRESS_S: Final = 0.25
 """One that does not answer keeps us from the next address of a name no longer ..."""
 ADDRESS_S: Final = 5.0
@@ -28,12 +30,11 @@ LOOKS_MAX: Final = 32
 """Look-ups of one name beside each other: each is a thread that waits."""
 _READ_BYTES: Final = 4096
 T = TypeVar("T")
-log = logging.getLogger("headgate")
 
 
 @asynccontextmanager
 async def attempt(address: str, limit_s: float, awaited: str) -> AsyncIterator[ExitStack]:
-    """What a dialer tries within ``limit_s`` (0: without limit). If it fails, what it entered into the stack is closed.
+    """An attempt within ``limit_s`` (0: without limit). If it fails, everything entered into the stack is closed.
 
     Raises:
         LinkBroken: what is ``awaited`` did not come in time; or an OSError was raised.
@@ -148,7 +149,7 @@ async def _looked_up(host: str) -> list[str]:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[list[str]] = loop.create_future()
 
-    def settle(found: list[str], error: Exception | None) -> None:
+    def answered(found: list[str], error: Exception | None) -> None:
         if done.done():
             return
         if error is not None:
@@ -163,7 +164,7 @@ async def _looked_up(host: str) -> list[str]:
         except Exception as error:  # also a name that cannot be encoded: whoever asked is told
             failed = error
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, found, failed)
+            loop.call_soon_threadsafe(answered, found, failed)
 
     try:
         for number in range(LOOKS_MAX):

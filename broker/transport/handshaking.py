@@ -55,7 +55,7 @@ class Handshake(Protocol):
         """Take what came. Never raises: see ``failure``."""
 
     def take_owed(self) -> bytes:
-        """What is to be sent now."""
+        """The bytes to be sent now."""
 
 
 Shaking = TypeVar("Shaking", bound=Handshake)
@@ -115,7 +115,7 @@ class Stranger(Generic[Shaking]):
 
 
 class HandshakeListener(StreamListener, Generic[Shaking]):
-    """Accepts and shakes hands; who inherits says what is said, who gets in, and what becomes of the connection then.
+    """Accepts and shakes hands; a subclass says what is said, which peers get in, and what becomes of the connection.
 
     Args:
         sock, address, path: as of ``StreamListener``. contact: what a peer dials.
@@ -153,7 +153,7 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
         """
 
     def address_of(self, sock: socket.socket, number: int) -> str:
-        """What logs call connection ``number``."""
+        """The name of connection ``number`` in logs."""
         if sock.family == socket.AF_UNIX:
             return f"{self.address}#{number}"
         return f"{self.address.partition('://')[0]}://{bracketed(host_of(sock) or '?')}#{number}"
@@ -204,9 +204,8 @@ class HandshakeListener(StreamListener, Generic[Shaking]):
             least = next(silent, stranger)
             self.put_off(least)
             least.say()
-            with contextlib.suppress(
-                OSError
-            ):  # what is left unread would take our word back (RFC 1122, 4.2.2.13)
+            # what is left unread would take our word back (RFC 1122, 4.2.2.13)
+            with contextlib.suppress(OSError):
                 least.sock.recv(_READ_BYTES)
             self.give_up(least, "too many have said nothing yet")
 

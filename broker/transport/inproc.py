@@ -64,7 +64,7 @@ class InprocLink(Link):
             outbox.sent += len(taken)
             outbox.progressed()
             other._deliver_soon(taken)
-            outbox.settle()
+            outbox.drained()
 
     def pause(self) -> None:
         """Stop delivering to this side's receiver."""

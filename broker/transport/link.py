@@ -17,23 +17,22 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker.errors import ConfigError, LinkBroken, LinkError, Untranslatable
 from broker.identity import ClientKey, Key, PeerInfo
 from broker.schemes import Capabilities
 from broker.transport.budget import Budget
 from broker.transport.outbox import Outbox, OutboxLimits
-from broker.transport.reserve import DescriptorReserve
+from broker.wire.dialects import answer_refused, said_instead
 from broker.wire.framing import OWNER_MAX_BYTES
 from broker.wire.message import Message
-from broker.wire.translate import answer_refused, said_instead
 
 log = logging.getLogger("headgate")
 
 
 class Receiver(Protocol):
-    """Who gets what comes out of a link; its methods run on the event loop and must not block."""
+    """Gets the messages and the end of a link; its methods run on the event loop and must not block."""
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """The messages one read produced, in order; never empty."""
@@ -46,7 +45,7 @@ class Receiver(Protocol):
 
 
 class EventReplay(Protocol):
-    """What the far end of a link says beside messages: it numbers events, keeps them, and gives them again.
+    """The far end's conversation beside messages: it numbers events, keeps them, and sends them again.
 
     Attributes:
         welcome: its first words, with ``epoch``, ``sequence`` and ``resume`` where it has them.
@@ -114,9 +113,27 @@ def _cannot_send(link: Link, error: Exception) -> None:
     link.abort(LinkBroken(f"{link.peer.address}: cannot send: {error!r}"))
 
 
+class DescriptorReserve(NamedTuple):
+    """Descriptors that no guest and no stranger gets: the last ones are for the owner, the tree and the broker itself.
+
+    A new descriptor gets the lowest number that is free: one with a high number is one of the last.
+
+    Attributes:
+        first: the lowest number that is kept.
+        strangers: how many of those connections may have whose peer has not said yet who it is.
+    """
+
+    first: int = 1 << 31
+    strangers: int = 0
+
+    def has(self, fd: int) -> bool:
+        """Whether ``fd`` is one of those that are kept."""
+        return fd >= self.first
+
+
 @dataclass(slots=True)
 class Options:
-    """What a listener or dialer may be told; every transport takes what concerns it.
+    """The options of a listener or dialer; every transport takes those that concern it.
 
     ``admit(peer) -> errno`` decides about a peer at connect; 0 accepts it (RFC 12).
     ``max_bytes(peer) -> bytes`` is the largest frame it may send.
@@ -139,23 +156,24 @@ class Options:
     failing: Callable[[LinkError], object] = lambda _error: None
     """Told of each failed attempt of a ``dial`` that dials again."""
     keys: Mapping[str, Key] = field(default_factory=dict)
-    """Whose keys a listener lets in, for transports that prove keys; looked up at each handshake: it changes."""
+    """The keys that a listener lets in, for transports that prove keys; looked up at each handshake: the mapping
+    changes."""
     tree: bool = False
     """These are links between brokers. Only here may a transport give a peer a ``rank``."""
     settings: Any = None
     """The transport's own options, of the type ``Capabilities.options``; None: its defaults."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """What brokers agree on about built-in transports (``curve``: certificates; ``batch``: batching)."""
+    """Agreements of brokers about built-in transports (``curve``: certificates; ``batch``: batching)."""
     reserve: DescriptorReserve = field(default_factory=DescriptorReserve)
     """Descriptors that are not for everybody."""
     has_reserve: Callable[[PeerInfo], bool] = lambda _peer: False
-    """Whom they are for."""
+    """Whether a peer may have one of them."""
     refused: Callable[[PeerInfo, int, str], object] = lambda _peer, _errnum, _reason: None
-    """Told of a peer that the transport itself turned away, with errno and reason: one whose key nobody knows. What
-    ``admit`` refuses is known to who refused."""
+    """Told of a peer that the transport itself turned away, with errno and reason, such as one with an unknown key. Not
+    called for refusals by ``admit``."""
 
     def bearer(self, address: str, key: str) -> PeerInfo | None:
-        """Who has proved ``key``; None when nobody knows it (any more)."""
+        """The peer that has proved ``key``; None for a key that is not known (any more)."""
         known = self.keys.get(key)
         if isinstance(known, ClientKey):
             return PeerInfo(address, key=key, user=known.user)
@@ -177,13 +195,13 @@ class Link(ABC):
         outbox: what waits to be sent; its ``choked`` tells that the peer is slow.
         ended: None while the link lives, then the LinkError that ended it.
         data: a place for the owner's own record of this link.
-        talk: what the far end says beside messages; None: nothing.
+        replay: what the far end says beside messages, and its replay of events; None: it has neither.
         untranslatable: messages of either direction that have no form in the link's dialect, or in ours.
     """
 
     __slots__ = ("__weakref__", "data", "ended", "flusher", "outbox", "peer", "receiver", "untranslatable")
 
-    talk: EventReplay | None = None
+    replay: EventReplay | None = None
 
     def __init__(self, peer: PeerInfo, options: Options) -> None:
         self.peer = peer
@@ -302,11 +320,13 @@ class Listener(ABC):
 
 
 class Transport(Protocol):
-    """What an entry point of group ``headgate.transports`` names: listen and dial for one or more schemes."""
+    """The object that an entry point of group ``headgate.transports`` names: listen and dial for one or more
+    schemes.
+    """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """The abilities of the transport."""
 
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
         """Listen at ``uri``.

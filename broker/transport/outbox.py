@@ -1,4 +1,4 @@
-"""What waits to be sent on a link: bounded in bytes and messages, with one budget for the whole broker.
+"""The messages that wait to be sent on a link: bounded in bytes and messages, with one budget for the whole broker.
 
 Theory of operation. While the transport takes what it is given, messages are ``unflushed`` for the rest of one batch
 only. Once it reports that it is full, the rest is *queued*: kept in encoded form (shared between subscribers)
@@ -10,8 +10,12 @@ and counted. Queued bytes drive these rules:
 * anything else beyond ``cap_bytes`` ends the link: responses are never dropped;
 * what waits for all links together is held against a ``Budget`` (see there).
 
-A peer may be *lagging*, behind with what the transport took (see ``in_flight``); then the outbox is choked, too, though
-not full. It holds nothing back for that: answers go on.
+A peer may be *lagging*, behind with what the transport took (``InFlight``): what was given to a transport may still be
+far from the peer, in two kernels' buffers, where nobody can look; a peer that says how many messages it has *handled*
+makes it known. It is behind when more than ``WINDOW_MSGS`` are under way, and until it is ``AGAIN_MSGS``, or more than
+``WINDOW_BYTES`` of large requests. Of these a few fill the window, and a peer speaks of many messages at a time: from
+half a window on they are followed by a *mark*, which comes back when they are handled. While a peer lags, the outbox is
+choked, too, though not full. It holds nothing back for that: answers go on.
 
 Events and the rest have limits apart, so that neither takes the other's room: a link whose policy is ``drop`` is never
 ended because of events, and a long answer costs nobody an event. Each of the two limits may be exceeded by one message,
@@ -28,8 +32,67 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from broker.errors import LinkBroken, LinkError
 from broker.transport.budget import Account, Budget
-from broker.transport.in_flight import InFlight
 from broker.wire.message import EVENT
+
+WINDOW_MSGS: Final = 256
+"""A broker handles so many small requests in 5 to 10 ms; in 1 ms of network it does not."""
+AGAIN_MSGS: Final = 224
+"""Above ``routing.flow.LATE_MSGS``, which the peer may have handled and not said, and what only one end counts: a peer
+that has handled everything must not count as behind for want of another word."""
+WINDOW_BYTES: Final = 1 << 20
+"""The same of large requests, in bytes."""
+_COUNTED: Final = 0xFFFFFFFF
+"""Messages are told modulo 2**32."""
+_NEVER: Final = 1 << 62
+_NOW: Final = -1
+
+
+class InFlight:
+    """The messages between two ends of a link, counted as they are sent.
+
+    Attributes:
+        end: the peer is behind when more were sent.
+        large_bytes: of large requests of which no mark has come back.
+    """
+
+    __slots__ = ("_done", "_large", "end", "large_bytes")
+
+    def __init__(self) -> None:
+        self.end: int = _NEVER
+        self.large_bytes: int = 0
+        self._done: int = 0
+        self._large: list[tuple[int, int]] = []  # few: the number of each, modulo 2**32, and its bytes
+
+    def handled(self, sent: int, count: int) -> bool:
+        """The peer has handled ``count`` messages, modulo 2**32, of ``sent``: whether one that was behind still is."""
+        messages = (sent - count) & _COUNTED
+        if messages > _COUNTED >> 1:  # those of the greeting count differently at either end
+            messages = 0
+        self._done = sent - messages
+        return self._is_late(sent)
+
+    def marked(self, sent: int, number: int) -> bool:
+        """The peer has handled what was sent up to ``number``, modulo 2**32: whether one that was behind still is."""
+        while self._large and (number - self._large[0][0]) & _COUNTED <= _COUNTED >> 1:
+            self.large_bytes -= self._large.pop(0)[1]
+        self._done = max(self._done, sent - ((sent - number) & _COUNTED))
+        return self._is_late(sent)
+
+    def _is_late(self, sent: int) -> bool:
+        full = self.large_bytes > WINDOW_BYTES
+        self.end = _NOW if full else self._done + WINDOW_MSGS
+        return full or sent - self._done > AGAIN_MSGS
+
+    def sends_large(self, number: int, size: int) -> bool:
+        """Message ``number`` is a request of ``size`` bytes; True: a mark shall follow it."""
+        if self.end == _NEVER:
+            return False
+        self._large.append((number & _COUNTED, size))
+        self.large_bytes += size
+        if self.large_bytes > WINDOW_BYTES:
+            self.end = _NOW
+        return self.large_bytes > WINDOW_BYTES // 2
+
 
 __all__ = ["LARGE_BYTES", "PROTO_TYPE", "Account", "Budget", "Outbox", "OutboxLimits", "Owner"]
 
@@ -44,7 +107,7 @@ SMALL_BYTES: Final = 1 << 10
 
 _EVENT: Final = 1
 _LARGE: Final = 2
-"""What is noted with a queued form, bit by bit: it is an event, a large one."""
+"""Bits noted with a queued form: it is an event, a large one."""
 PROTO_TYPE: Final = -18
 """Where a framed message has its type: PROTO comes last."""
 
@@ -68,7 +131,7 @@ class OutboxLimits:
     event_bytes: int = 16 << 20
     """Events, besides one of any size."""
     cap_bytes: int = 64 << 20
-    """What is not an event, besides one message of any size."""
+    """Bytes of everything but events, besides one message of any size."""
     event_policy: str = "disconnect"
     """``disconnect`` a subscriber that falls behind, or ``drop`` events and count the gap."""
 
@@ -171,7 +234,7 @@ class Outbox(Generic[Form]):
     def admits_request(self, size: int) -> bool:
         """Whether a request whose sender cannot wait may wait here: until it is full no longer a few small ones, too.
 
-        They are counted, whatever else waits: who filled it (and is paused now) costs the others no call.
+        They are counted, whatever else waits: the sender that filled it (and is paused now) costs the others no call.
         """
         if not self.full:
             return True
@@ -183,7 +246,7 @@ class Outbox(Generic[Form]):
 
     @property
     def single_bytes(self) -> int:
-        """What one message of those that wait is charged for, at least."""
+        """The least that one of the waiting messages is charged for."""
         if not self.queue:
             return 0
         one = max(self.queue[0][1], self._beyond_bytes, self._beyond_event_bytes)
@@ -208,6 +271,7 @@ class Outbox(Generic[Form]):
         if held + size > limit and not self._goes_beyond(held, size, marks, is_made=is_made):
             return
         queue, account = self.queue, self.account
+        # most outboxes never queue anything: a link without a queue costs no deque and no account
         if queue is None or account is None:
             queue, account = self._begin()
         self.queued_bytes += size
@@ -258,7 +322,7 @@ class Outbox(Generic[Form]):
             self._judge()
 
     def _goes_beyond(self, held: int, size: int, marks: int, *, is_made: bool) -> bool:
-        """What waits of a kind would be more than its limit: keep the message all the same if no other is beyond it."""
+        """More would wait of a kind than its limit: keep the message all the same if no other is beyond it."""
         limits = self._limits
         limit, beyond = (
             (limits.event_bytes, self._beyond_event_bytes)
@@ -374,7 +438,7 @@ class Outbox(Generic[Form]):
         if not marks & _LARGE:
             self._budget.charge(self, -count)
 
-    def settle(self) -> None:
+    def drained(self) -> None:
         """After a drain: release what is empty and report falling below low water (a quarter of high)."""
         if self.queue is not None and not self.queue:
             self._leave()

@@ -45,7 +45,9 @@ PROBING: Final = Probing()
 
 
 def tune(sock: socket.socket, probing: Probing = PROBING) -> None:
-    """What every connection of TCP has: no waiting for more to send, and an end when the other machine is gone."""
+    """Set the options that every connection of TCP has: no waiting for more to send, and an end when the other machine
+    is gone.
+    """
     if sock.family == socket.AF_UNIX:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -26,11 +26,11 @@ from broker.wire.message import Message
 log = logging.getLogger("headgate")
 
 WRITE_BYTES: Final = 256 << 10
-"""What is made at a time, but of a form in parts, which is made whole."""
+"""Bytes encoded at a time; a form in parts is encoded whole."""
 
 
 def _nobody(_error: Untranslatable) -> None:
-    """Whoever ended is told of nothing any more."""
+    """A link that has ended is told of nothing any more."""
 
 
 class StreamLink(ByteStream[Message], Link):
@@ -53,7 +53,7 @@ class StreamLink(ByteStream[Message], Link):
         self._plain = 0
 
     def form(self, message: Message) -> Form:
-        """What waits in the outbox for ``message``. Raises Untranslatable."""
+        """The form of ``message`` that waits in the outbox. Raises Untranslatable."""
         form: Form = self._codec.form(message)
         return form
 
@@ -67,7 +67,7 @@ class StreamLink(ByteStream[Message], Link):
         return self.flusher.read_bytes
 
     def _hung_up(self, text: str, number: int | None = None) -> LinkError:
-        """See ``ByteStream``; who leaves without the goodbye that is due was cut off."""
+        """See ``ByteStream``; a peer that leaves without the goodbye that is due was cut off."""
         error = super()._hung_up(text, number)
         return LinkBroken(f"{error}, without a goodbye", error.errno) if self._codec.says_goodbye else error
 
@@ -150,11 +150,12 @@ class StreamLink(ByteStream[Message], Link):
         self._want_write(True)
 
     def _pieces(self, forms: list[Form], begun: int) -> tuple[Sequence[Form | memoryview], int]:
-        """What is encoded next of ``forms``, of whose first ``begun`` bytes were, and its size.
+        """The next pieces of ``forms`` to encode, and their size; ``begun`` bytes of the first one were encoded before.
 
         That is all of them, as many as fit into ``WRITE_BYTES``, or as much of the first one.
         """
         first = forms[0]
+        # only a framed message is cut; one in parts is a box of CURVE for each part, which is sealed whole
         if isinstance(first, bytes) and (begun or len(first) > WRITE_BYTES):
             if not begun:
                 self._begins(first, self.outbox.sent + 1)
@@ -219,7 +220,7 @@ class StreamLink(ByteStream[Message], Link):
             outbox.consume(taken)
             outbox.progressed()
         self._left()
-        outbox.settle()
+        outbox.drained()
         if not self._rest and outbox.queue is None:
             self._want_write(False)
             self._pay()
@@ -235,6 +236,7 @@ class StreamLink(ByteStream[Message], Link):
         if self.ended is not None:
             return
         self.flush()
+        # the kernel may take more by now than when the rest was queued
         if self.outbox.queue:
             self._writable()  # now: the process may leave
         if self._is_open():
@@ -253,7 +255,7 @@ class StreamLink(ByteStream[Message], Link):
         self._rest = b""
 
     def _unsent(self) -> deque[Form | memoryview]:
-        """What of the outbox is not in the rest."""
+        """The forms of the outbox that are not in the rest."""
         outbox = self.outbox
         left: deque[Form | memoryview] = deque()
         while outbox.queue:
@@ -290,6 +292,8 @@ class StreamLink(ByteStream[Message], Link):
         Link.finish(self, error)
 
     def _release(self) -> None:
-        """See ``ByteStream``. Who ended is no part of a cycle: for a collection of garbage it could wait long."""
+        """See ``ByteStream``. A link that ended must be no part of a cycle: it could wait long for a collection of
+        garbage.
+        """
         super()._release()
         self._codec.untranslatable = _nobody

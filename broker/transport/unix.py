@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 
 from broker.endpoints import parse
-from broker.errors import ConfigError, LinkEnded, LinkError, LinkRefused
+from broker.errors import ConfigError, LinkEnded, LinkRefused
 from broker.identity import PeerInfo
 from broker.listening import listen
 from broker.schemes import BUILT_IN
@@ -23,6 +23,7 @@ from broker.transport.dialing import attempt
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.sockets import connect
 from broker.transport.stream import StreamLink
+from broker.wire.dialects import dialect
 from broker.wire.message import Message
 
 
@@ -36,11 +37,7 @@ def _strict_frame(options: Options) -> Callable[[Message], bytes] | None:
         raise ConfigError(
             f"dialect {options.dialect!r} is carried by ZeroMQ only (RFC 3, CMB1), not by UNIX sockets"
         )
-    if not options.strict_rfc3:
-        return None
-    from broker.wire.dialects import dialect
-
-    return dialect("flux1", strict=True).frame
+    return dialect("flux1", strict=True).frame if options.strict_rfc3 else None
 
 
 class UnixTransport:
@@ -70,15 +67,11 @@ class UnixTransport:
         async with attempt(uri, options.connect_timeout_s, "handshake") as opened:
             sock = opened.enter_context(await connect(place))
             greeting = await asyncio.get_running_loop().sock_recv(sock, 1)
-            if greeting != b"\0":
-                raise _refusal(uri, greeting)
+            if not greeting:
+                raise LinkEnded(f"{uri} closed the connection before the handshake byte")
+            if errnum := greeting[0]:
+                raise LinkRefused(f"{uri} refused the connection: {os.strerror(errnum)}", errnum)
         return _link(sock, PeerInfo(uri, local=True), options)
-
-
-def _refusal(uri: str, greeting: bytes) -> LinkError:
-    if not greeting:
-        return LinkEnded(f"{uri} closed the connection before the handshake byte")
-    return LinkRefused(f"{uri} refused the connection: {os.strerror(greeting[0])}", greeting[0])
 
 
 transport = UnixTransport()

@@ -8,5 +8,6 @@
 ``topic``    topic strings and service names
 ``audience`` who gets an event: prefixes looked up by topic, and what was found
 ``shares``   what an event counts for, and how much one user may publish while events have to wait
-``dialects`` the three texts of RFC 3 as properties of a link; ``translate`` between them
+``dialects`` the three texts of RFC 3 as properties of a link, and translation between them
+``log_entry`` entries of the log, as ``log.append`` and ``log.dmesg`` have them
 """

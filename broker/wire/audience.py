@@ -1,4 +1,4 @@
-"""Who gets an event: what brokers and gateways ask for each of them, however many have subscribed.
+"""The receivers of an event: what brokers and gateways ask for each of them, however many have subscribed.
 
 A prefix is a plain string: "" is everything, "foo" matches "foobar". ``Prefixes`` finds those of a topic with one
 lookup for each length that some prefix has. ``Audiences`` keeps what was found; when one prefix changes, it forgets

@@ -48,6 +48,7 @@ def decode(data: bytes, start: int, stop: int) -> Message:
             one_hop = size == 36 and pos + 37 < at and data[pos + 37] == 0
             pos = pos + 38 if one_hop else _front_end(data, pos, at)
             front = data[start:pos]
+            # a NUL in a route: deployed brokers cut it there, so it is re-encoded
             if front.find(0) != pos - start - 1:
                 return from_parts(split_parts(data, start, stop))
     if flags & 1 and pos < at:
@@ -64,6 +65,7 @@ def decode(data: bytes, start: int, stop: int) -> Message:
             end = _long_end(data, pos, at)
         payload = data[pos:at]
         pos = end
+    # flags and parts disagree: parts that nobody announced are dropped, missing ones raise
     if pos != at or (flags & 1 and not topic) or (flags & 2 and not payload):
         return from_parts(split_parts(data, start, stop))
     return Message(front, topic, payload, tail[:17], tail[17:])

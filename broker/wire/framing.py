@@ -97,6 +97,7 @@ class Splitter:
             seen, size = unpack(data, pos)
             if seen != magic or size > limit or size < 21:
                 magic = self._check_header(seen, size)
+            # incomplete: kept below, whole from its header on
             if pos + 8 + size > end:
                 break
             message = decode(data, pos + 8, pos + 8 + size)
@@ -144,6 +145,7 @@ class Splitter:
         partial += memoryview(data)[pos : pos + take]
         if len(partial) == self._need:
             self._partial = None
+            # its buffer is its own, so that its payload can stay a view of it
             if self._need > LARGE_BYTES:
                 out.append(decode_large(memoryview(partial), 8, self._need))
             else:

@@ -13,8 +13,8 @@ so a route push is ``hop + front``, a stamp replaces ``head``, two calls of the 
 alone, and no payload is ever copied by transit.
 
 Rules of this file: a Message is *canonical* (short sizes for short parts, no NUL in routes and topic, flags agree with
-parts; ``decoding`` sees to it). A message is patched only before its first ``framed()``; whoever wants to patch a
-shared one takes a ``copy()``.
+parts; ``decoding`` sees to it). A message is patched only before its first ``framed()``; a user that patches a shared
+one takes a ``copy()`` first.
 """
 
 # compiled: mypyc
@@ -146,7 +146,7 @@ class Message:
 
     @property
     def matchtag(self) -> int:
-        """What pairs a response with its request; 0 for none."""
+        """The number that pairs a response with its request; 0 for none."""
         return self.aux2
 
     @property

@@ -23,7 +23,7 @@ from broker.errors import ProtocolError, RpcError
 from broker.nesting import NESTED_MAX, check
 
 Payload: TypeAlias = Mapping[str, Any] | str | bytes | None
-"""What a program may hand over as a payload: a JSON object, a text, raw bytes, or none at all."""
+"""The forms of a payload that programs hand over: a JSON object, a text, raw bytes, or none at all."""
 
 HALF: Final = "half of a character (a surrogate without its other one)"
 _PAIR: Final = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..", re.DOTALL)
@@ -154,7 +154,8 @@ def encode_text(text: str) -> bytes:
 def encode_reason(text: str) -> bytes | None:
     r"""The payload of an error answer: what ``text`` says, whatever is in it; None when that is nothing.
 
-    Never raises: who waits for an answer gets one. A NUL is left out, half of a character becomes a ``?``.
+    Never raises: a caller that waits for an answer must get one. A NUL is left out, half of a character becomes a
+    ``?``.
 
     >>> encode_reason("no\0 \ud83d"), encode_reason("")
     (b'no ?\x00', None)
@@ -173,7 +174,7 @@ def decode_text(payload: bytes | None) -> str:
 
 
 def any_text(payload: bytes | None) -> str:
-    """What a person should read of ``payload``, whether or not it ends in NUL; "" when there is none.
+    """The text of ``payload`` for people, whether or not it ends in NUL; "" when there is none.
 
     Never raises: for error texts and log lines, where deployed software writes both forms.
     """

@@ -1,4 +1,4 @@
-"""What an event counts for, and how much of that one user may publish while events have to wait."""
+"""The cost of an event, and how much one user may publish while events have to wait."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Final
 from broker.wire.message import Message
 
 EVENT_BYTES: Final = 4096
-"""What handling an event costs beside its bytes: the time in which so many are copied."""
+"""The cost of handling an event beside its bytes: the time in which so many are copied."""
 SHARE_BYTES: Final = 1 << 20
-"""What one user may publish in a second while events are blocked, over all links of one broker, as of ``cost``: 240
-small events, at once, and from then on as many as grow again each ``RENEW_S``. Who says little does not notice that
-others say too much, and all users together stay below every cap. The user is the one that an owner's link names, as the
-gateway does for web users."""
+"""Bytes that one user may publish in a second while events are blocked, over all links of one broker, as of ``cost``:
+240 small events, at once, and from then on as many as grow again each ``RENEW_S``. A user that says little does not
+notice that others say too much, and all users together stay below every cap. The user is the one that an owner's link
+names, as the gateway does for web users."""
 RENEW_S: Final = 0.2
 """How often shares grow, and so how long whoever has used up its own waits at least."""
 
 
 def cost(message: Message) -> int:
-    """What an event counts for, in bytes."""
+    """The cost of an event, in bytes."""
     return EVENT_BYTES + len(message.topic_part) + len(message.payload_part)
 
 
 class Shares:
-    """What each user has used of its own."""
+    """The shares of all users, as far as they are used up."""
 
     __slots__ = ("_used",)
 

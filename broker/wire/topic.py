@@ -21,7 +21,7 @@ without a word. We answer such requests, and refuse to register a service that o
 reach."""
 
 RESERVED: Final = (b"nfp.job.", b"oslo.", b"heartbeat.", b"overlay.", b"gateway.")
-"""What topics of events begin with that the owner alone publishes, and services that act for it: programs, the
+"""First words of topics of events that the owner alone publishes, and services that act for it: programs, the
 dashboard and brokers take their word for what has happened."""
 RESERVED_TEXT: Final = "topics that begin so are published by the owner alone"
 

@@ -259,7 +259,7 @@ class Up:
         gateway = Gateway(self.settings, upstream=own, sockets=sockets)
 
         def ready(_node: Node) -> None:
-            memory.settle(memory.OLD_OF_TRANSPORTS)
+            memory.freeze(memory.OLD_OF_TRANSPORTS)
             self._say_where(gateway)
 
         code = await bootstrap.serve(first, beside=lambda node: _Beside(node, self, gateway), ready=ready)

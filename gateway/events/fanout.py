@@ -22,8 +22,8 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from broker.errors import LinkBroken
-from broker.figures import NameStats, StatsTable, name_of
 from broker.identity import Role
+from broker.name_stats import NameStats, StatsTable, name_of
 from broker.wire.audience import PREFIX_MAX_BYTES, TOPICS_MAX, Audiences, Confidants, Prefixes
 from broker.wire.message import PRIVATE
 from broker.wire.parts import part_data

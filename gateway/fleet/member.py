@@ -24,7 +24,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.backoff import Backoff
 from gateway.fleet.inbox import Inbox
 from gateway.fleet.kept import Kept, client_of
@@ -223,11 +223,11 @@ class Fleet:
 
     async def _hear(self, heard: Any) -> None:
         """Take in what is said; our own counts, too, which show that Redis lives. Who was stopped listens first."""
-        last, looks = self._clock(), Looks(self._clock)
+        last, stall = self._clock(), StallMeter(self._clock)
         while True:
-            looks.wakes_at(self._clock() + BEAT_S)
+            stall.wakes_at(self._clock() + BEAT_S)
             got = await heard.get_message(timeout=BEAT_S)
-            last += looks.absent()
+            last += stall.stalled_s()
             if got is None:
                 if self._clock() - last > LEASE_S:
                     raise _Lost(f"nothing was heard for {LEASE_S:g} s")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from broker.call_report import CALL, CallReport, MethodReport, Providers, ServiceReport, Totals
-from broker.figures import readable
+from broker.name_stats import readable
 from gateway.trends.answers import read
 from gateway.trends.figures import Answer, Figures, quantile_ms
 from gateway.trends.rings import Ring

@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.awake import absent_s
+from broker.awake import stall_s
 from broker.backoff import Backoff
 from broker.client.received import Response
 from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkError, LinkRefused, RpcError
@@ -251,7 +251,7 @@ class Upstream:
         try:
             await trunk.rpc("broker.ping", {"seq": 0}, timeout_s=PATIENCE_S)
         except TimeoutError:
-            if again and absent_s(due, clock()):
+            if again and stall_s(due, clock()):
                 await self._prove_alive(trunk, again=False)
             elif trunk.reads == reads:
                 trunk.link.abort(LinkBroken(f"{self.shown}: no sign of life for {SILENT_S + PATIENCE_S:g} s"))

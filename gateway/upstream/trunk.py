@@ -25,7 +25,7 @@ from gateway.upstream.numbering import Numbering
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.client.limits import Limits
+    from broker.client.connection import Limits
     from broker.errors import LinkError
     from broker.transport.link import Link
     from gateway.hub import Hub

@@ -143,4 +143,4 @@ class ExchangeLink(Link):
     def _took(self, count: int) -> None:
         self.outbox.sent += count
         self.outbox.progress += 1
-        self.outbox.settle()
+        self.outbox.drained()

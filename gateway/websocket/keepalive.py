@@ -83,13 +83,13 @@ class Keepalive:
         self._timer = loop.call_later(self._turn_s, self._turn)
 
     def _turn(self) -> None:
-        before = self._awake.absent
+        before = self._awake.stalled_s
         now = self._awake.now()
         self._awake.wakes_at(inf)
         self._timer = None
         try:
-            if self._awake.absent > before:
-                self._stopped(self._awake.absent - before)
+            if self._awake.stalled_s > before:
+                self._stopped(self._awake.stalled_s - before)
             self._close_silent(now)
             self._at = (self._at + 1) % len(self._wheel)
             self._ping(self._wheel[self._at], now + self._pong_s)

@@ -57,9 +57,9 @@ class WebOutbox(Outbox[Any]):
         """Call ``told`` once, when no more than ``room_bytes`` wait any more; one such wish at a time."""
         self._room_bytes, self._told = room_bytes, told
 
-    def settle(self) -> None:
-        """After a drain, as ``Outbox.settle``; and tell who waits for room."""
-        super().settle()
+    def drained(self) -> None:
+        """After a drain, as ``Outbox.drained``; and tell who waits for room."""
+        super().drained()
         told = self._told
         if told is not None and self.queued_bytes <= self._room_bytes:
             self._told = None

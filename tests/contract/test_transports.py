@@ -14,7 +14,7 @@ from broker.testing.endings import check_half_open_peer
 from broker.testing.harness import Accepting, Harness
 from broker.transport import curve, inproc, tls, unix, zeromq
 from broker.transport.link import Link
-from broker.transport.tls.certificates import client_context
+from broker.transport.tls import client_context
 from tests.contract.websockets import WebSocketPair
 from tests.live.certificates import tls_files
 

@@ -65,7 +65,7 @@ try:
     proxy.open()
 except ConfigError as error:
     sys.exit(f"headgate: {error}")
-memory.settle()  # as every process of a node does
+memory.freeze()  # as every process of a node does
 print("ready", flush=True)
 proxy.run()
 """

@@ -68,7 +68,7 @@ MUTANTS: Final = (
         "C2",
         "broker/routing/router.py",
         "        decision.target.send(message)\n",
-        "        if self.tally.requests % 200 == 0:\n"
+        "        if self.counters.requests % 200 == 0:\n"
         "            parts = message.front, message.topic_part, message.payload_part, message.head, message.tag\n"
         "            decision.target.send(type(message)(*parts))\n"
         "        decision.target.send(message)\n",

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.routing.counters import MessageCounters
 from broker.routing.flow import Flow, Window
 from broker.routing.port import CHILD, Port
-from broker.routing.tally import Tally
-from broker.transport.in_flight import WINDOW_MSGS, InFlight
+from broker.transport.outbox import WINDOW_MSGS, InFlight
 from tests.unit.routing.sim import OWNER, new_uuid
 
 GREETING = 8
@@ -22,7 +22,7 @@ def test_a_peer_that_has_handled_everything_is_not_behind_for_want_of_another_me
     said: list[int] = []
     port = Port(CHILD, new_uuid(), lambda word: said.append(word.aux2), OWNER, rank=1)
     port.window = window = Window(reports=True, base=0)
-    flow, sent, behind = Flow(Tally()), uncounted, False
+    flow, sent, behind = Flow(MessageCounters()), uncounted, False
     in_flight = InFlight()
     in_flight.handled(sent, 0)
     for burst, turn, has_else in steps:

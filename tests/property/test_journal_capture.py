@@ -152,10 +152,10 @@ def check_entries(witness, records):
         check_one(sight, record, got, numbers)
         record = next(came, None)
     assert record is None, "a record of a message that nobody sent"
-    tally = witness.tally
+    counters = witness.counters
     assert (strays, homeless) == (
-        tally.stray_responses,
-        tally.drops.get("event beyond what waits for a parent", 0),
+        counters.stray_responses,
+        counters.drops.get("event beyond what waits for a parent", 0),
     )
 
 

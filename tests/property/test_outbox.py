@@ -82,13 +82,13 @@ class Owner:
         self.begun += len(data)
         while forms and self.begun >= len(forms[0]):
             self.begun -= len(forms.pop(0))
-        self.outbox.settle()
+        self.outbox.drained()
 
     def take_one(self):
         if self.outbox.queue:
             self.sent += self.outbox.dequeue()[self.begun :]
             self.begun = 0
-            self.outbox.settle()
+            self.outbox.drained()
 
 
 @given(STEPS, st.sampled_from(("disconnect", "drop")), st.integers(1500, 9000), st.integers(0, 5000))

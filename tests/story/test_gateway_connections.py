@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from broker.flood import LINES_PER_S
+from broker.loglines import LINES_PER_S
 from tests.live.gateways import GatewayProcess, config_in
 
 pytestmark = [pytest.mark.story, pytest.mark.patient]

@@ -14,8 +14,8 @@ from broker.client.bridge import OTHERWISE
 from broker.nfp.service import FluxService
 from broker.oslo.service.config import FluxBridgeConfig
 from broker.oslo.service.handlers import Handlers as OsloHandlers
+from broker.services.absent import Rexec
 from broker.services.dispatch import BuiltIn
-from broker.services.rexec import Rexec
 from broker.wire.message import STREAMING, request
 from gateway.sessions import service as gateway_service
 from tests.live.doors import Door

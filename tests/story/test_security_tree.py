@@ -15,8 +15,8 @@ import pytest
 import zmq
 
 from broker.node.overlay import hello
+from broker.node.overlay.control import Status
 from broker.node.overlay.hello import Hello
-from broker.node.overlay.status import Status
 from broker.transport import curve
 from broker.transport.curve import Certificate
 from broker.wire.decoding import from_parts

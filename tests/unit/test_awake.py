@@ -2,13 +2,13 @@
 
 import pytest
 
-from broker.awake import LATE_S, AwakeClock, Deadline, Looks, absent_s
+from broker.awake import LATE_S, AwakeClock, Deadline, StallMeter, stall_s
 from tests.tables import for_each
 
 
 def test_a_timer_that_is_a_little_late_was_not_absent():
-    assert absent_s(10, 9) == absent_s(10, 10) == absent_s(10, 10 + LATE_S) == 0
-    assert absent_s(10, 13) == 3
+    assert stall_s(10, 9) == stall_s(10, 10) == stall_s(10, 10 + LATE_S) == 0
+    assert stall_s(10, 13) == 3
 
 
 def test_the_clock_leaves_out_what_a_timer_came_too_late():
@@ -77,19 +77,19 @@ def test_a_deadline_that_comes_late_is_put_off_once():
 
 def test_a_look_that_is_late_takes_out_all_since_the_one_before():
     time = [100.0]
-    looks = Looks(lambda: time[0])
-    looks.wakes_at(102.0)
+    stall = StallMeter(lambda: time[0])
+    stall.wakes_at(102.0)
     time[0] = 101.0
-    assert looks.absent() == 0, "an early one"
+    assert stall.stalled_s() == 0, "an early one"
     time[0] = 160.0
-    assert looks.absent() == 59, "stopped nobody knows when"
-    assert looks.absent() == 0
-    looks.wakes_at(162.0)
+    assert stall.stalled_s() == 59, "stopped nobody knows when"
+    assert stall.stalled_s() == 0
+    stall.wakes_at(162.0)
     time[0] = 162.25
-    assert looks.absent() == 0, "a quarter of a second late: work"
-    looks.wakes_at(164.0)
+    assert stall.stalled_s() == 0, "a quarter of a second late: work"
+    stall.wakes_at(164.0)
     time[0] = 170.0
-    assert looks.absent() == 7.75
+    assert stall.stalled_s() == 7.75
 
 
 @for_each("late", [0.6, 2.0, 3600.0])
@@ -97,25 +97,25 @@ def test_a_look_that_is_late_takes_out_all_since_the_one_before():
 @for_each("early", [False, True], ids=["by the timer", "and early ones"])
 def test_who_is_late_at_each_look_still_counts_silence(late, every, early):
     time = [100.0]
-    looks = Looks(lambda: time[0])
+    stall = StallMeter(lambda: time[0])
     counted = 0.0
     for _ in range(10):
         before = time[0]
-        looks.wakes_at(before + every)
+        stall.wakes_at(before + every)
         time[0] += 0.01
-        absent = looks.absent() if early else 0.0
+        absent = stall.stalled_s() if early else 0.0
         time[0] = before + every + late
-        absent += looks.absent()
-        absent += looks.absent()  # another one in the same turn
+        absent += stall.stalled_s()
+        absent += stall.stalled_s()  # another one in the same turn
         counted += time[0] - before - absent
     assert counted == pytest.approx(9 * every, abs=0.02)
 
 
 def test_who_was_late_long_ago_is_excused_again():
     time = [100.0]
-    looks = Looks(lambda: time[0])
+    stall = StallMeter(lambda: time[0])
     for start in (100.0, 200.0):
         time[0] = start
-        looks.wakes_at(start + 2)
+        stall.wakes_at(start + 2)
         time[0] += 60
-        assert looks.absent() == 60
+        assert stall.stalled_s() == 60

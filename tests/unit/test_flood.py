@@ -2,7 +2,7 @@
 
 import logging
 
-from broker.flood import LINES_PER_S, TEMPLATES_MAX, FloodGate, shortened
+from broker.loglines import LINES_PER_S, TEMPLATES_MAX, FloodGate, shortened
 
 
 def record(template: str, at: float, args: tuple = ("peer",), line: int = 1) -> logging.LogRecord:

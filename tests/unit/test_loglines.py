@@ -6,7 +6,7 @@ import os
 import sys
 
 from broker import loglines
-from broker.flood import LINE_CHARS, LINES_PER_S, TRACE_CHARS
+from broker.loglines import LINE_CHARS, LINES_PER_S, TRACE_CHARS
 from tests.live.own_log import own_log
 from tests.tables import for_each
 

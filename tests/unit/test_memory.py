@@ -14,9 +14,9 @@ from broker.memory import (
     ROOM_BYTES,
     Trim,
     compact,
+    freeze,
     give_back,
     resident_bytes,
-    settle,
 )
 
 pytestmark = pytest.mark.interpreter
@@ -146,7 +146,7 @@ def test_a_process_that_started_without_collections_makes_them_again_and_looks_a
     before = gc.get_threshold()
     gc.disable()
     try:
-        settle()
+        freeze()
         assert gc.isenabled()
         assert gc.get_threshold() == GC_THRESHOLD
         assert gc.get_freeze_count() > 0

@@ -19,7 +19,7 @@ from broker.oslo.directory import wire
 from broker.oslo.names import LISTENER_CHARS
 from broker.oslo.proxy import registration_messages, summaries
 from broker.oslo.service import announce, listening, topics
-from broker.transport.websocket import refusal
+from broker.transport.websocket.codec import of_status
 from broker.wire import payload
 from broker.wire.message import event
 from gateway.codecs import control, jsonview
@@ -46,7 +46,7 @@ def taken(read, *refusals):
 
 
 def refused_upgrade(text: bytes) -> bool:
-    return str(refusal.of_status("a", 503, text)).endswith(": 503 no room")
+    return str(of_status("a", 503, text)).endswith(": 503 no room")
 
 
 READERS = {

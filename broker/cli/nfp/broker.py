@@ -142,7 +142,7 @@ def main(argv: list[str]) -> int:
             await made.stop()
 
     def ready(broker: NfpBroker) -> None:
-        memory.settle()
+        memory.freeze()
         if not given.quiet:
             print("\n".join(_said(section, broker, uri)), flush=True)
 

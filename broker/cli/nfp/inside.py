@@ -18,7 +18,7 @@ from broker.settings import NfpSection, Settings
 
 if TYPE_CHECKING:
     from broker.exposition import Sample
-    from broker.figures import NameStats
+    from broker.name_stats import NameStats
     from broker.nfp.server.broker import NfpBroker
     from broker.nfp.service import FluxService
     from broker.node.assembly import Node

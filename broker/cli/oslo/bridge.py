@@ -137,7 +137,7 @@ async def serve(config: FluxBridgeConfig, uri: str, ready: Callable[[], None], o
             with address.keys_explained(uri, options):
                 there = await first_of(bridge.start(), leave.wait())
             if there:
-                memory.settle()
+                memory.freeze()
                 ready()
             await leave.wait()
         finally:

@@ -184,7 +184,7 @@ def run_here(
     proxy = NodeProxy(config, journal, reread)
 
     def opened() -> None:
-        memory.settle()
+        memory.freeze()
         ready(endpoints_in(proxy.status(), config.advertise or config.node))
 
     with contextlib.ExitStack() as beside:

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.nfp.opening import broker_of
 from broker.nfp.peer.channel import Channel
 
@@ -63,7 +63,7 @@ class BrokerLiveness:
         self._usual_s = 0.0
         self._stretch = 1
         self._began = self._looked = 0.0
-        self._looks = Looks(loop.time)
+        self._stall = StallMeter(loop.time)
         self._received = self._sent = 0
         self._probed = False
 
@@ -86,7 +86,7 @@ class BrokerLiveness:
 
     def _arm(self) -> None:
         delay = self._usual_s / LOOKS
-        self._looks.wakes_at(self._loop.time() + delay)
+        self._stall.wakes_at(self._loop.time() + delay)
         self._timer = self._loop.call_later(delay, self._look)
 
     def _heard(self) -> None:
@@ -98,7 +98,7 @@ class BrokerLiveness:
 
     def _look(self) -> None:
         now = self._loop.time()
-        passed = now - self._looked - self._looks.absent()
+        passed = now - self._looked - self._stall.stalled_s()
         self._looked = now
         self._arm()
         traffic = self._channel.traffic

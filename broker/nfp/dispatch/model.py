@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker.figures import NameStats
+from broker.name_stats import NameStats
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
 from broker.nfp.dispatch.connections import WorkerConnection

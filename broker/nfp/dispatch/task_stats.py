@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 from typing import Any, Final
 
-from broker.figures import NameStats, StatsTable, readable
+from broker.name_stats import NameStats, StatsTable, readable
 from broker.nfp.dispatch.model import Order
 from broker.nfp.outcome import CANCELLED, DONE, EXPIRED, FAILED, explain
 

@@ -6,7 +6,7 @@ Privacy"; an owner's link may pass such a stamp). A job of a key without userid,
 The payload is what subscribers on the NFP side read (``management.replay_buffer.told``). Streams and what is no
 job's are not published.
 
-Never waits (``client.publisher``).
+Never waits (``client.bridge.Publisher``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from broker.client.publisher import Publisher, word_of
+from broker.client.bridge import Publisher, word_of
 from broker.identity import USERID_UNKNOWN, Role
 from broker.nfp.contract import JobEvent
 from broker.nfp.management.replay_buffer import numbered, told

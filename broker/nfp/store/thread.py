@@ -25,7 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Generic
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.nfp.store.database import Database
 from broker.nfp.store.writer import Answer, NotStored, Operation, Writer, Written
 from broker.nfp.threads import Threads
@@ -108,7 +108,7 @@ class StoreThread(Generic[Operation]):
         self._since = self._begun = 0.0
         self._incomplete = False
         self._watch: asyncio.TimerHandle | None = None
-        self._looks = Looks(loop.time)
+        self._stall = StallMeter(loop.time)
         self._later: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -249,13 +249,13 @@ class StoreThread(Generic[Operation]):
 
     def _look_after(self, seconds: float) -> None:
         due = self._loop.time() + seconds
-        self._looks.wakes_at(due)
+        self._stall.wakes_at(due)
         self._watch = self._loop.call_at(due, self._look)
 
     def _look(self) -> None:
         """Once in ``HANGS_S`` while there is work: does the disk still answer?"""
         self._watch = None
-        absent, now = self._looks.absent(), time.monotonic()
+        absent, now = self._stall.stalled_s(), time.monotonic()
         if not self._under_way or self.broken or self._closing:
             return
         self._begun = min(self._begun + absent, now)  # the thread was stopped as we were

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
 from broker.nfp.opening import BrokerOpen, broker_of
@@ -33,7 +33,7 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
         self._back_at = 0.0
-        self._looks = Looks(loop.time)
+        self._stall = StallMeter(loop.time)
         self._sent_at = 0.0
         self._broker_is_ours = False
         self.interval_s = KEEPALIVE_S
@@ -114,13 +114,13 @@ class Heartbeat:
         if self._timer is not None:
             self._timer.cancel()
         due = min(self._sent_at + self.interval_s, self._silent_at)
-        self._looks.wakes_at(due)
+        self._stall.wakes_at(due)
         self._timer = self._loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
-        absent = self._looks.absent()
+        absent = self._stall.stalled_s()
         if absent:  # what the broker said while we were stopped is still to be read
             self._back_at = min(self._silent_since + absent, now)
         if now >= self._silent_at:

@@ -3,9 +3,8 @@
 ``overlay``   the facade: listen for children, join the parent, views, leave
 ``config``    where to listen and dial, who we are, and how long to wait
 ``hello``     the first message of a child and its answer                      (pure)
-``control``   the three messages that only direct neighbours exchange      (pure)
+``control``   the three messages that only direct neighbours exchange, and the status that they carry (pure)
 ``children``  the parent's side: greeting, hello, goodbye, control, loss
 ``parent``    the child's side: dial, hello, loss, joining again
-``status``    what a subtree's health is made of                               (pure)
-``liveness``  who has been silent for how long                                 (pure)
+``liveness``  how long a neighbour has been silent, and what follows
 """

@@ -27,8 +27,8 @@ from broker.ingress.stamping import StampPolicy
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.config import Objection, OverlayConfig
+from broker.node.overlay.control import Status, Timed, read
 from broker.node.overlay.liveness import KeepaliveTimer, TorpidTimer, lost_after_s
-from broker.node.overlay.status import Status, Timed, read
 from broker.routing.port import CHILD, Port
 from broker.transport.link import Link
 from broker.wire.message import Message, response
@@ -36,7 +36,7 @@ from broker.wire.message import Message, response
 log = logging.getLogger("headgate")
 
 HELD_MSGS: Final = 64
-"""What is kept of a child that we are not ready for; usually that is its hello, whose answer it waits for."""
+"""Messages kept of a child that we are not ready for; usually its hello alone, whose answer it waits for."""
 HELD_BYTES: Final = 1 << 20
 """The same in bytes."""
 JOINS_S: Final = 60.0
@@ -161,6 +161,7 @@ class Children:
                     if rest:
                         self._broker.receiver.received(link, rest)
                     return
+            # once for all that one read brought
             elif index == len(messages) - 1:
                 self._send_away(link)
 
@@ -204,6 +205,7 @@ class Children:
     def _refuse(self, told: hello.Hello, refusal: hello.Refusal, link: Link, message: Message) -> None:
         log.error("refused %s, which says it is rank %d: %s", link.peer.address, told.rank, refusal.reason)
         child = self._children.get(told.rank)
+        # a hello over another link is no reason for a child that is online not to be
         if child is not None and child.port is None and refusal.text:
             child.error = refusal.text
         self._refused(link.peer, refusal.errnum, f"hello of rank {told.rank}: {refusal.reason}")
@@ -280,6 +282,7 @@ class Children:
     def controlled(self, port: Port, message: Message) -> None:
         """A control message of a child; a heartbeat needs no more than to have been counted."""
         child = self._children.get(port.rank)
+        # a former link of this child may still have something to say, when a new one has replaced it
         if child is None or child.port is not port or message.aux1 != control.STATUS:
             return
         status = read(message.aux2)
@@ -342,7 +345,7 @@ class Children:
         return ended
 
     def _send_away(self, link: Link) -> None:
-        self._broker.router.tally.sent_controls += 1
+        self._broker.router.counters.sent_controls += 1
         link.send(control.disconnect())
 
     def close(self) -> None:
@@ -377,18 +380,15 @@ class Children:
     # -- liveness ------------------------------------------------------------------------------
 
     def pulse(self, now: float, watched: float) -> None:
-        """Find out who fell silent, who is lost, and who is back; say that we are here to whom we said nothing."""
+        """Find out which children fell silent, are lost, or are back; keep alive those that were sent nothing."""
         for child in self._children.values():
             port = child.port
             if port is not None:
-                self._speak(child, port, now)
+                keepalive = child.keepalive
+                if keepalive is not None and keepalive.due(port.link.outbox, now, self._config.torpid_min_s):
+                    self._broker.router.counters.sent_controls += 1
+                    port.send(control.heartbeat())
                 self._listen(child, port, watched)
-
-    def _speak(self, child: Child, port: Port, now: float) -> None:
-        keepalive = child.keepalive
-        if keepalive is not None and keepalive.due(port.link.outbox, now, self._config.torpid_min_s):
-            self._broker.router.tally.sent_controls += 1
-            port.send(control.heartbeat())
 
     def _listen(self, child: Child, port: Port, watched: float) -> None:
         if port in self._broker.backlog:  # it has spoken: we are behind with hearing it

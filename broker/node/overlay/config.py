@@ -1,4 +1,4 @@
-"""What the tree side of one broker is told: addresses, identity, patience."""
+"""Settings of one broker's place in the tree: addresses, identity, patience; and callbacks of its owner."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _nothing(*_what: object) -> None:
 
 @dataclass(slots=True)
 class Hooks:
-    """What the owner of an overlay is told; all run on the event loop and must not block."""
+    """Callbacks of the owner of an overlay; all run on the event loop and must not block."""
 
     joined: Callable[[], object] = _nothing
     """The parent answered hello, at start and after each rejoin: announce local state upward. Children that said

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from broker import __version__
 from broker.errors import ConfigError, ProtocolError
 from broker.identity import Role
-from broker.node.overlay.status import Status, read
+from broker.node.overlay.control import Status, read
 from broker.wire.message import REQUEST, RESPONSE, Message, request, response
 from broker.wire.parts import encode_part
 from broker.wire.payload import any_text, decode_json, encode_json, encode_reason
@@ -38,13 +38,13 @@ _UUID: Final = re.compile(f"[!-~]{{{UUID_CHARS}}}")
 
 
 class HeadgateHello(NamedTuple):
-    """What a Headgate peer adds to hello and its answer; the defaults stand for a deployed peer."""
+    """Additions of a Headgate peer to hello and its answer; the defaults stand for a deployed peer."""
 
     headgate: bool = False
     batch: bool = False
     """It takes many messages in one."""
     epoch: str = ""
-    """Uuid of rank 0, if known: whose event numbers these are."""
+    """Uuid of rank 0, which numbers the events; "" while unknown."""
     keepalive_s: float = 0.0
     """It is never silent for much longer while it lives; 0: it does not say."""
     windows: bool = False
@@ -81,7 +81,7 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a parent holds a hello against.
+    """The rules that a parent holds a hello against.
 
     Attributes:
         rank: its own. children: the ranks that may join here. version: encoded, its own.

@@ -1,4 +1,4 @@
-"""Who has been silent for how long, and what follows. Time is an argument; no clock is read here.
+"""How long a neighbour has been silent, and what follows. Time is an argument; no clock is read here.
 
 ::
 
@@ -6,6 +6,7 @@
     a child said nothing for torpid_max_s                it is torpid
     a neighbour of ours said nothing for LOST_S, or      it is lost, like one whose connection ended
     for four times the torpid_min_s of its hello
+    a client of an older dialect was sent nothing        a keepalive (``Keepalives``)
 
 A neighbour that is deployed flux-core told no torpid_min_s, and sends children none: it is lost with its connection.
 
@@ -18,7 +19,11 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.node.overlay.control import heartbeat
+from broker.routing.port import Port
+
 if TYPE_CHECKING:
+    from broker.node.broker import Broker
     from broker.transport.outbox import Outbox
 
 SYNC_MAX_S: Final = 5.0
@@ -97,3 +102,38 @@ class TorpidTimer(SilenceTimer):
         changed = torpid is not self.torpid
         self.torpid = torpid
         return changed
+
+
+class Keepalives:
+    """Sends keepalives on quiet CMB1 links.
+
+    "Keepalives are control messages used by one peer to indicate to another peer that it is still alive when it is not
+    otherwise communicating" (RFC 3 CMB1, "Background"). Both CMB1 texts have them between any two peers; in Flux v1
+    control messages belong to the tree. A peer that sends none itself is left alone: the texts ask for nothing, and
+    TCP notices a dead connection.
+
+    Args:
+        broker: the one whose clients are kept alive.
+        quiet_s: seconds without a message to a peer after which it gets a keepalive.
+
+    Attributes:
+        sent: keepalives so far.
+    """
+
+    def __init__(self, broker: Broker, quiet_s: float) -> None:
+        self.sent = 0
+        self._broker = broker
+        self._quiet_s = quiet_s
+        self._timers: dict[Port, KeepaliveTimer] = {}
+
+    def sweep(self, now: float) -> None:
+        """Called now and then, ``now`` in monotonic seconds; what was quiet is known up to one call too late."""
+        ports = [port for port in self._broker.router.ports if port.cmb1]
+        self._timers = {
+            port: self._timers.get(port) or KeepaliveTimer(port.link.outbox.sent, now) for port in ports
+        }
+        for port, keepalive in self._timers.items():
+            if keepalive.due(port.link.outbox, now, self._quiet_s):
+                self.sent += 1
+                self._broker.router.counters.sent_controls += 1
+                port.send(heartbeat())

@@ -10,16 +10,16 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.errors import LinkError, LinkRefused
 from broker.identity import PeerInfo, Role
 from broker.node.broker import Broker
 from broker.node.overlay import control, hello
 from broker.node.overlay.children import Child, Children
 from broker.node.overlay.config import Hooks, Objection, OverlayConfig
+from broker.node.overlay.control import Timed, combine
 from broker.node.overlay.liveness import SYNC_MAX_S
 from broker.node.overlay.parent import Parent
-from broker.node.overlay.status import Timed, combine
 from broker.routing.port import CHILD, CLIENT, PARENT, Port
 from broker.transport import registry
 from broker.transport.link import Listener
@@ -39,7 +39,7 @@ class Overlay:
     Set ``broker.deliver`` before ``start``: the overlay puts itself in front of it for ``overlay.goodbye``.
 
     Args:
-        broker: knows rank, shape, uuid and owner. config: see there. hooks: who wants to be told what.
+        broker: knows rank, shape, uuid and owner. config: see there. hooks: callbacks of the owner.
         clock: monotonic seconds.
 
     Attributes:
@@ -61,8 +61,8 @@ class Overlay:
         self._hooks = hooks or Hooks()
         self._clock = clock
         self._period_s = min(SYNC_MAX_S, config.torpid_min_s / 2)
-        self._looks = Looks(clock)
-        self._absent_s = 0.0
+        self._stall = StallMeter(clock)
+        self._stalled_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._listener: Listener | None = None
@@ -143,7 +143,7 @@ class Overlay:
         return self._children.revoke(objection) + above
 
     def _admit(self, peer: PeerInfo) -> int:
-        """Who may say hello: brokers by their key, and where there are no keys the owner's processes."""
+        """Only brokers of the tree may say hello: known by their key, and without keys the owner's processes."""
         stranger = peer.key is None and peer.uid not in (None, self._broker.own.cred.userid)
         if stranger or peer.user is not None:
             self._hooks.refused(peer, errno.EPERM, "not a broker of this tree")
@@ -244,15 +244,15 @@ class Overlay:
         """Check liveness now (called on each ``heartbeat.pulse``; a timer of our own calls it, too)."""
         now = self._clock()
         watched = self.watched()
-        self._looks.wakes_at(now + self._period_s)
+        self._stall.wakes_at(now + self._period_s)
         if self._parent is not None:
             self._parent.pulse(now, watched)
         self._children.pulse(now, watched)
 
     def watched(self) -> float:
         """Seconds of the clock in which we were there; what others said in between is still to be read."""
-        self._absent_s += self._looks.absent()
-        return self._clock() - self._absent_s
+        self._stalled_s += self._stall.stalled_s()
+        return self._clock() - self._stalled_s
 
     async def _beat(self) -> None:
         """Heartbeats may stay away; silence must be noticed all the same."""
@@ -296,6 +296,7 @@ class Overlay:
         log.error("lost the parent: %s", reason)
         self._hooks.parent_lost(reason)
         self._children.disconnect_all(_PARENT_LOST)
+        # the process manager starts this broker anew, which is a new incarnation as well
         if self._config.on_parent_loss == "exit":
             self._hooks.must_exit(f"lost the parent: {reason}")
             return
@@ -313,12 +314,14 @@ class Overlay:
     def _controlled(self, port: Port, message: Message) -> None:
         if port.kind in (CHILD, PARENT) and message.aux1 in (OPEN, SHUT):
             self._broker.router.events.flow.received_window(port, message.aux2, message.aux1 == SHUT)
+        # HANDLED and MARKED count messages, OPEN and SHUT bytes of events: see ``routing.flow`` for both
         elif port.windowed and message.aux1 == HANDLED:
             port.link.outbox.handled(message.aux2)
         elif port.windowed and message.aux1 == MARKED:
             port.link.outbox.marked(message.aux2)
         elif port.window is not None and message.aux1 == MARK:
             port.send(control_message(MARKED, message.aux2))
+        # an owner's link (a gateway's) that sends HANDLED asks to be told itself from then on
         elif port.kind == CLIENT and port.owner and message.aux1 == HANDLED:
             self._broker.router.events.flow.attach_client(port)
         elif port.kind == CHILD:
@@ -326,7 +329,7 @@ class Overlay:
         elif port.kind == PARENT and self._parent is not None:
             self._parent.controlled(message)
         else:
-            self._broker.router.tally.drop("control message from a client")
+            self._broker.router.counters.drop("control message from a client")
 
     def _deliver(self, message: Message) -> None:
         """Goodbye is between a child and us, whoever serves the other methods of ``overlay``. What a child forwards for

@@ -138,6 +138,7 @@ class Parent:
             async with asyncio.timeout(config.hello_timeout_s or None):
                 await greeting.done
         except TimeoutError:
+            # the answer came in the same turn of the loop as the time-out
             if self._is_joined(link):
                 return
             raise LinkBroken(f"no answer to hello within {config.hello_timeout_s:g} s") from None
@@ -185,7 +186,7 @@ class Parent:
     def send(self, message: Message) -> None:
         """Send a control message up; dropped while there is no parent, whom hello will tell."""
         if self.port is not None:
-            self._broker.router.tally.sent_controls += 1
+            self._broker.router.counters.sent_controls += 1
             self.port.send(message)
 
     def pulse(self, now: float, watched: float) -> None:
@@ -193,6 +194,7 @@ class Parent:
         port = self.port
         if port is None:
             return
+        # our own backlog must not count as its silence
         if port in self._broker.backlog:  # it has spoken: we are behind with hearing it
             self._silence.restart(watched)
         silent = self._silence.seconds(port.received, watched)

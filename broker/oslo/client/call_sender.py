@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.oslo.client.cast_sender import CastSender
 from broker.oslo.client.chooser import Chooser
 from broker.oslo.client.message_ids import MessageIds
@@ -63,7 +63,7 @@ class CallSender:
         self._retries = RetryQueue(parts.reactor, parts.routes, self._place)
         self._alarm: Timer | None = None
         self._alarm_s = 0.0
-        self._looks = Looks(parts.reactor.now)
+        self._stall = StallMeter(parts.reactor.now)
         self._closed = False
         self.call_links: NodeLinks[PendingCall] = NodeLinks(
             parts,
@@ -316,13 +316,13 @@ class CallSender:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_s = end_s
-        self._looks.wakes_at(end_s)
+        self._stall.wakes_at(end_s)
         self._alarm = self._reactor.call_later(max(end_s - self._reactor.now(), 0.0), self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
         now = self._reactor.now()
-        self.calls.forgive(self._looks.absent(), now)
+        self.calls.forgive(self._stall.stalled_s(), now)
         for call in self.calls.ended(now):
             if call.kind is Kind.CAST:
                 self._counters.count("refused")

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic
 
 import zmq
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.errors import HeadgateError
 from broker.oslo.client.node_link import LinkHandlers, NodeLink, Parcel
 from broker.oslo.client.parts import ClientParts
@@ -61,7 +61,7 @@ class NodeLinks(Generic[Parcel]):
         self.bad: frozenset[str] = frozenset()
         self.blocking: frozenset[str] = frozenset()
         self._handlers = handlers
-        self._looks = Looks(parts.reactor.now)
+        self._stall = StallMeter(parts.reactor.now)
         self._state = parts.routes.state
         self._is_home = parts.routes.is_home
         self._folder = parts.folder
@@ -207,13 +207,13 @@ class NodeLinks(Generic[Parcel]):
 
     def _look_soon(self) -> None:
         if self._timer is None:
-            self._looks.wakes_at(self.reactor.now() + WATCH_S)
+            self._stall.wakes_at(self.reactor.now() + WATCH_S)
             self._timer = self.reactor.call_later(WATCH_S, self._look)
 
     def _look(self) -> None:
         self._timer = None
         now = self.reactor.now()
-        absent = self._looks.absent()
+        absent = self._stall.stalled_s()
         for link in list(self._watched):
             if not link.check(now, absent):
                 self._watched.pop(link, None)

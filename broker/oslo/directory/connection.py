@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import zmq
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.backoff import Backoff
 from broker.oslo.directory import wire
 from broker.oslo.directory.wire import Body, DirectoryKind, DirectoryMessage, Hello, Welcome
@@ -78,7 +78,7 @@ class DirectoryConnection:
         self._hello = hello
         self._pulse_s = pulse_s
         self._heard_at = self._known_at = reactor.now()
-        self._looks = Looks(reactor.now)
+        self._stall = StallMeter(reactor.now)
         self._expected = "expected a directory there, in plaintext as we are"
         if tuning.curve is not None and not endpoint.startswith("ipc:"):
             key = tuning.curve.server_key if isinstance(tuning.curve, CurveClient) else ""
@@ -194,13 +194,13 @@ class DirectoryConnection:
             self._greet_timer = self._reactor.call_later(wait_s, self._greet)
 
     def _tick_in(self, seconds: float) -> Timer:
-        self._looks.wakes_at(self._reactor.now() + seconds)
+        self._stall.wakes_at(self._reactor.now() + seconds)
         return self._reactor.call_later(seconds, self._tick)
 
     def _tick(self) -> None:
         now = self._reactor.now()
         # what was said while we were stopped comes now
-        self._heard_at = min(self._heard_at + self._looks.absent(), now)
+        self._heard_at = min(self._heard_at + self._stall.stalled_s(), now)
         pulse_s = self._pulse_s
         if self.welcome is not None:
             pulse_s = min(pulse_s, self.welcome.lease_s / 5)

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import zmq
 
-from broker.figures import NameStats
 from broker.identity import Credentials
+from broker.name_stats import NameStats
 from broker.oslo.frames import (
     FANOUT_LETTER,
     HEAD_BYTES,

@@ -24,8 +24,8 @@ from typing import Any
 
 import zmq
 
-from broker.figures import NameStats
 from broker.identity import Credentials
+from broker.name_stats import NameStats
 from broker.oslo.frames import (
     NOTIFY_LETTER,
     Envelope,

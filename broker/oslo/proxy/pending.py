@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-from broker.figures import NameStats
+from broker.name_stats import NameStats
 from broker.oslo.frames import ID_BYTES
 
 GRACE_S: float = 1.0

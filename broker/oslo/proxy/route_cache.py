@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final, Generic
 
-from broker.figures import NameStats
 from broker.identity import Credentials
+from broker.name_stats import NameStats
 from broker.oslo.frames import HEAD_BYTES, MAGIC, VERSION, Malformed, decode
 from broker.oslo.proxy.acl import AccessControl
 from broker.oslo.proxy.local_listeners import LocalListener, LocalListeners, Target

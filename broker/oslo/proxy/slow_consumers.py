@@ -27,7 +27,7 @@ from typing import Final
 
 import zmq
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.oslo.reactor import Reactor, Timer
 from broker.oslo.reactor.socket_events import SocketEvents
 from broker.sockets import peer_credentials
@@ -91,7 +91,7 @@ class SlowConsumers:
         self._peers: dict[int, _Peer] = {}
         self._published = 0
         self._look_at = 0
-        self._looks = Looks(reactor.now)
+        self._stall = StallMeter(reactor.now)
         self._events = SocketEvents(
             reactor, sock, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED, self._happened
         )
@@ -139,7 +139,7 @@ class SlowConsumers:
     # ------------------------------------------------------------ who reads
 
     def _arm(self) -> None:
-        self._looks.wakes_at(self._reactor.now() + self._still_s / LOOKS)
+        self._stall.wakes_at(self._reactor.now() + self._still_s / LOOKS)
         self._timer: Timer = self._reactor.call_later(self._still_s / LOOKS, self._tick)
 
     def _tick(self) -> None:
@@ -150,10 +150,10 @@ class SlowConsumers:
 
     def _look(self) -> None:
         now_s = self._reactor.now()
-        absent_s = self._looks.absent()
+        stalled_s = self._stall.stalled_s()
         for peer in list(self._peers.values()):
-            peer.since_s = min(peer.since_s + absent_s, now_s)
-            peer.runs_s = min(peer.runs_s + absent_s, now_s)
+            peer.since_s = min(peer.since_s + stalled_s, now_s)
+            peer.runs_s = min(peer.runs_s + stalled_s, now_s)
             unread = _unread(peer.sock)
             if not unread or unread != peer.unread:
                 peer.unread, peer.since_s, peer.published = unread, now_s, self._published

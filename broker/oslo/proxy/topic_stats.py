@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.figures import NameStats, StatsTable, readable
 from broker.identity import USERID_UNKNOWN
+from broker.name_stats import NameStats, StatsTable, readable
 from broker.oslo.names import REASONS, Reason
 
 TOPICS_MAX: Final = 60

@@ -5,14 +5,14 @@ everybody's resources. The payload has what the notification has: ``publisher_id
 ``timestamp``, ``message_id``, ``priority``, ``exchange``, ``topic``, and of its context under ``ctxt`` what says which
 request and whose it was, never a token.
 
-Never waits (``client.publisher``).
+Never waits (``client.bridge.Publisher``).
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.client.publisher import Publisher, word_of
+from broker.client.bridge import Publisher, word_of
 from broker.errors import ProtocolError
 from broker.nesting import read_json
 from broker.oslo.service.listening import HeardNotification

@@ -2,16 +2,19 @@
 
 ::
 
-    layer         TLS sans I/O: a session, and a codec that seals any other
-    certificates  contexts of ``ssl`` made of the options, and what a peer's certificate proves
+    layer   TLS sans I/O: a session, and a codec that seals any other
 
 Each side shows a certificate; then the listener says one byte: 0, or the errno of a refusal. Frames that are flushed
 together are sealed together.
+
+A peer is known by one of its names: the fingerprint of its certificate (``sha256:`` and 64 hex digits), a URI or DNS
+name of its subjectAltName, or its common name. The name that stands in ``Options.keys`` is its key.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
 import socket
@@ -20,18 +23,81 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.endpoints import parse
-from broker.errors import LinkEnded, LinkRefused
+from broker.errors import ConfigError, LinkEnded, LinkRefused
 from broker.identity import PeerInfo
+from broker.obstacles import obstacle
 from broker.schemes import BUILT_IN, TlsOptions
 from broker.transport.codec import FluxCodec
 from broker.transport.dialing import attempt, converse, open_first, resolve
 from broker.transport.handshaking import HandshakeListener, Stranger, listen_tcp
 from broker.transport.link import Accept, Link, Listener, Options
 from broker.transport.stream import StreamLink
-from broker.transport.tls.certificates import client_context, peer_of, server_context
 from broker.transport.tls.layer import Session, TlsCodec
 
 log = logging.getLogger("headgate")
+
+
+def names_of(der: bytes, fields: Mapping[str, Any]) -> list[str]:
+    """All that a certificate is known by, the most exact first. A name in the form of a fingerprint is none.
+
+    ``fields`` are those of ``SSLSocket.getpeercert()``.
+    """
+    alternatives = fields.get("subjectAltName", ())
+    names = [name for kind in ("URI", "DNS") for its, name in alternatives if its == kind]
+    names += [value for part in fields.get("subject", ()) for its, value in part if its == "commonName"]
+    fingerprint = f"sha256:{hashlib.sha256(der).hexdigest()}"
+    return [fingerprint, *(name for name in names if not name.startswith("sha256:"))]
+
+
+def peer_of(tls: ssl.SSLObject, address: str, options: Options) -> PeerInfo:
+    """The peer that has shown its certificate.
+
+    Raises:
+        LinkRefused: none of its names is among ``options.keys``.
+    """
+    names = names_of(tls.getpeercert(binary_form=True) or b"", tls.getpeercert() or {})
+    for name in names:
+        if peer := options.bearer(address, name):
+            return peer
+    raise LinkRefused(f"{address}: unknown certificate, its names are {', '.join(names)}", errno.EPERM)
+
+
+def server_context(options: TlsOptions | None) -> ssl.SSLContext:
+    """The TLS context of a listener.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    # a session that is resumed does not look at the certificate again, which may have ended
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    return _loaded(context, options)
+
+
+def client_context(options: TlsOptions | None) -> ssl.SSLContext:
+    """The TLS context of a dialer: the listener's name is checked.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), options)
+
+
+def _loaded(context: ssl.SSLContext, options: TlsOptions | None) -> ssl.SSLContext:
+    if options is None:
+        raise ConfigError("tls:// needs the options cert and ca")
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if options.minimum == "1.3" else ssl.TLSVersion.TLSv1_2
+    try:
+        file: str = options.ca
+        context.load_verify_locations(file)
+        file = options.cert if options.key is None else f"{options.cert}, {options.key}"
+        # an empty password: without one OpenSSL would ask for it at the terminal
+        context.load_cert_chain(options.cert, options.key, password=lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        raise obstacle(f"{file}: {error.strerror or error}", error, absent=True) from error
+    return context
 
 
 class TlsTransport:

@@ -90,7 +90,7 @@ class Session:
         return self._goes.pending
 
     def take_owed(self) -> bytes:
-        """What is to be sent."""
+        """The bytes to be sent."""
         return self._goes.read()
 
     def feed(self, data: bytes) -> None:

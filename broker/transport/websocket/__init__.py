@@ -3,11 +3,9 @@
 ::
 
     address   where to, with which credential; what may cross a network in the clear
-    dialing   connect, upgrade, authenticate, welcome
-    codec     RFC 6455, by the sans-I/O protocol of the ``websockets`` library
-    link      a stream link with that codec, and what a gateway has beside messages
+    dialing   connect, upgrade, authenticate, welcome; the link: a stream link with the codec, and the conversation
+    codec     RFC 6455, by the sans-I/O protocol of the ``websockets`` library; refusals and ends as errors of ours
     control   what the gateway says beside Flux messages: expiry, gaps, the reason of the end
-    refusal   HTTP answers and close codes as errors of ours
 
 ``Options.extra`` of a dialer, all optional:
 

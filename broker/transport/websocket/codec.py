@@ -1,7 +1,8 @@
 """RFC 6455 as the codec of a stream link: framed messages in binary messages, control objects in text messages.
 
 The sans-I/O protocol of the ``websockets`` library makes frames of messages and the other way round. What is flushed
-together is joined into few WebSocket messages; what is too large to be made at once leaves in fragments of one.
+together is joined into few WebSocket messages; what is too large to be made at once leaves in fragments of one. HTTP
+answers and close codes of a gateway become errors of ours (``of_status``, ``of_close``).
 """
 
 from __future__ import annotations
@@ -17,12 +18,76 @@ from websockets.http11 import Response
 from websockets.protocol import State
 
 from broker.errors import LinkBroken, LinkEnded, LinkError, LinkRefused, MessageTooLarge, ProtocolError
-from broker.rfc6455 import NORMAL, PROTOCOL, TOO_BIG, cut
+from broker.nesting import read_json
+from broker.rfc6455 import NORMAL, PROTOCOL, TOO_BIG, cut, reconnects
 from broker.transport.batching import Form
 from broker.transport.codec import FluxCodec
-from broker.transport.websocket import refusal
 from broker.transport.websocket.control import Conversation
 from broker.wire.message import Message
+
+BY_STATUS: Final = {
+    400: errno.EPROTO,
+    401: errno.EACCES,
+    403: errno.EPERM,
+    404: errno.ENOENT,
+    426: errno.EPROTONOSUPPORT,
+    429: errno.EAGAIN,
+    503: errno.EAGAIN,
+}
+"""Status of a refused upgrade -> errno, where the body names none; every other one is ECONNREFUSED."""
+
+BY_CODE: Final = {
+    1002: errno.EPROTO,
+    1003: errno.EPROTO,
+    1007: errno.EPROTO,
+    1009: errno.EMSGSIZE,
+    4000: errno.ESHUTDOWN,
+    4002: errno.ENOBUFS,
+    4003: errno.ETIMEDOUT,
+    4004: errno.EKEYEXPIRED,
+    4005: errno.EAGAIN,
+    4500: errno.EACCES,
+    4501: errno.EPERM,
+    4502: errno.ETIMEDOUT,
+    4503: errno.EPROTO,
+    4504: errno.EUSERS,
+    4506: errno.EKEYREVOKED,
+    4507: errno.EAGAIN,
+}
+"""Close code (gateway/PROTOCOL.md) -> errno; every other one is ECONNRESET."""
+
+LATER: Final = frozenset({408, 425, 429})
+"""Statuses from 400 to 499 after which another attempt may end otherwise."""
+_TEXT_CHARS: Final = 500
+
+
+def of_status(address: str, status: int, body: bytes, phrase: str = "") -> LinkRefused:
+    """The error that a refused upgrade means: the errno and text of its problem body, its plain text, or ``phrase``."""
+    errnum, text = _problem(body)
+    known = BY_STATUS.get(status, errno.ECONNREFUSED)
+    error = LinkRefused(f"{address} refused the connection: {status} {text or phrase}", errnum or known)
+    error.final = 400 <= status < 500 and status not in LATER
+    return error
+
+
+def _problem(body: bytes) -> tuple[int, str]:
+    try:
+        said = read_json(body)
+    except ValueError:
+        return 0, body.decode("utf-8", "replace").strip()[:_TEXT_CHARS]
+    if not isinstance(said, dict):
+        return 0, ""
+    errnum, text = said.get("errno"), said.get("text") or said.get("error")
+    return (errnum if isinstance(errnum, int) else 0), (text[:_TEXT_CHARS] if isinstance(text, str) else "")
+
+
+def of_close(kind: type[LinkError], address: str, code: int, reason: str) -> LinkError:
+    """The end that a close frame means; ``reason`` is for people, what the gateway said before or that of the frame."""
+    text = f"{address} closed the connection: {reason or 'no reason given'} (close code {code})"
+    error = kind(text, BY_CODE.get(code, errno.ECONNRESET))
+    error.final = not reconnects(code)
+    return error
+
 
 JOIN_BYTES: Final = 64 << 10
 """Framed messages are joined into one WebSocket message up to this size: each has a head and a mask of its own."""
@@ -34,7 +99,7 @@ class WebSocketCodec(FluxCodec):
     """From the upgrade request on, which is ``owed`` at first.
 
     Args:
-        protocol: whose request is sent.
+        protocol: has written the upgrade request.
         talk: hears the control objects, in order with the messages.
 
     Attributes:
@@ -129,7 +194,7 @@ class WebSocketCodec(FluxCodec):
             refused = LinkRefused(f"{self._address} is no gateway: {text}", errno.EPROTONOSUPPORT)
             refused.final = True
             return refused
-        return refusal.of_status(
+        return of_status(
             self._address, response.status_code, bytes(response.body or b""), response.reason_phrase
         )
 
@@ -137,7 +202,7 @@ class WebSocketCodec(FluxCodec):
         close = self._protocol.close_rcvd
         assert close is not None
         kind = LinkEnded if self.talk.welcome else LinkRefused
-        return refusal.of_close(kind, self._address, close.code, self.talk.said or close.reason)
+        return of_close(kind, self._address, close.code, self.talk.said or close.reason)
 
     def _data(self, frame: Frame, out: list[Message]) -> None:
         """One data frame; fragments, which a proxy may make, are put together."""

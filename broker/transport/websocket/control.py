@@ -1,4 +1,4 @@
-"""What a gateway says beside Flux messages: who we are, when the credential ends, what was lost, why it closes."""
+"""The words of a gateway beside Flux messages: who we are, when the credential ends, what was lost, why it closes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@
     codec       a connection as the codec of a ``stream.StreamLink``: dialect, batches, records
     link        that link
     pipe        a connection and its socket, for who keeps what waits in an outbox of its own (NFP)
-    listening   listeners: who may come
+    listening   listeners: which peers may come
     dialing     keys, attempts
 
 It speaks to libzmq and to itself. What it does not: other mechanisms, ZMTP before 3.0, and the pings of a dialer of its
@@ -24,7 +24,7 @@ own, but where NFP asks whether a peer is still there; it answers those of other
 
 ``accept`` gets a link once its peer has proved in the handshake who it is. A peer's loss is known
 at once from the kernel, and after 20 s (``sockets.Probing``) when the network says nothing. A peer that is frozen while
-its kernel goes on is not lost for a link: whoever uses it counts silence, as the tree does (``node.overlay``).
+its kernel goes on is not lost for a link: the user of the link counts silence, as the tree does (``node.overlay``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ZeromqTransport:
     capabilities = BUILT_IN["tcp"].capabilities
 
     async def listen(self, uri: str, accept: Accept, options: Options) -> Listener:
-        """Listen at ``uri``; port 0 takes a free one. Who comes takes us for a ROUTER.
+        """Listen at ``uri``; port 0 takes a free one. Peers see us as a ROUTER.
 
         Raises:
             ConfigError: bad address, in use, no permission, or plaintext off loopback.

@@ -1,4 +1,4 @@
-"""What CURVE seals and opens with: Curve25519, XSalsa20 and Poly1305 of libsodium, by PyNaCl, which brings its own.
+"""The boxes of CURVE: Curve25519, XSalsa20 and Poly1305 of libsodium, by PyNaCl, which brings its own.
 
 The boxes of messages are made and opened by the functions that PyNaCl's own bindings call: its bindings have a new
 buffer zeroed and copied twice for each box, which at 64 KiB takes as long as the box itself.
@@ -21,7 +21,7 @@ from broker.errors import DecodeError
 MAC_BYTES: Final = 16
 """A box is longer than what is in it by so much."""
 LIBRARY = f"of PyNaCl {nacl.__version__}"
-"""Whose libsodium it is, for `headgate doctor`."""
+"""Where the libsodium comes from, for `headgate doctor`."""
 SLOW_US: Final = 300.0
 """``speed`` above this means a libsodium without its fast code: 27 us is usual, an old wheel took 1 169 us."""
 _SAMPLE_BYTES = 64 << 10
@@ -41,7 +41,7 @@ def new_pair() -> KeyPair:
 
 
 def shared(their_public: bytes, our_secret: bytes) -> bytes:
-    """What both sides seal and open with, from one key of either.
+    """The key that both sides seal and open with, from one key of either.
 
     Raises:
         DecodeError: ``their_public`` is no key: what came of it would be known to everybody.
@@ -58,7 +58,7 @@ def seal(data: bytes, nonce: bytes, key: bytes) -> bytes:
 
 
 def open_box(box: bytes, nonce: bytes, key: bytes) -> bytes:
-    """What was sealed.
+    """The data that was sealed.
 
     Raises:
         DecodeError: it was not sealed with this key and nonce, or was changed.
@@ -76,7 +76,7 @@ def seal_in_place(frame: bytearray, at: int, nonce: bytes, key: bytes) -> None:
 
 
 def open_behind(frame: bytes | memoryview, at: int, nonce: bytes, key: bytes) -> bytearray:
-    """What was sealed into the box that ``frame`` has from ``at`` on, which is at least ``MAC_BYTES``.
+    """The data sealed into the box that ``frame`` has from ``at`` on, which is at least ``MAC_BYTES``.
 
     Raises:
         DecodeError: as of ``open_box``.

@@ -92,6 +92,7 @@ class ZmtpCodec:
             if splitter.failure is not None:
                 raise splitter.failure
             return
+        # records of a large message come one behind the other: anything between them is out of order
         if splitter.pending_bytes:
             raise DecodeError("a message in parts, while the rest of a framed one is due")
         size = sum(map(len, parts))

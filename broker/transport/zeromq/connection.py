@@ -60,7 +60,7 @@ class Connection:
         state: see ``State``.
         failure: None, or why nothing more is read: a ProtocolError; of a dialer that was not let in ``Refused``.
         identity: the peer's; b"" where it says none.
-        opens_beside: whoever feeds looks at ``waits``, and has large boxes opened beside the loop.
+        opens_beside: the feeder looks at ``waits``, and has large boxes opened beside the loop.
     """
 
     def __init__(self, mechanism: Mechanism) -> None:
@@ -302,7 +302,7 @@ class Connection:
         self._commands.append(b"\x04PING" + bytes(2))
 
     def take_owed(self) -> bytes:
-        """What has to be sent now, which is forgotten here."""
+        """Take the bytes that have to be sent now."""
         out: list[Part | bytearray] = [self._owed]
         self._owed = bytearray()
         while self._commands:

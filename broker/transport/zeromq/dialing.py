@@ -1,6 +1,6 @@
 """Dialling: names, addresses, keys and attempts; one attempt at one address.
 
-Whoever dialled decides about joining again when a link has ended. While nobody answers, ``dial`` tries again by itself,
+The caller decides about joining again when a link has ended. While nobody answers, ``dial`` tries again by itself,
 waiting a random time up to a bound that doubles (full jitter), so that the children of a parent that restarts do not
 all come at once.
 """
@@ -121,19 +121,19 @@ async def open_connection(
     check_secrecy(places, told is not None, insecure)
 
     async def shake(sock: socket.socket) -> tuple[socket.socket, Connection]:
-        connection = Connection(_mechanism(told, {b"Socket-Type": b"DEALER", b"Identity": identity}))
+        properties = {b"Socket-Type": b"DEALER", b"Identity": identity}
+        mechanism: Mechanism = (
+            Null(properties, as_server=False)
+            if told is None
+            else CurveClient(properties, pair_of(told.certificate), curve.raw_key(told.server_key))
+        )
+        connection = Connection(mechanism)
         async with attempt(uri, limit_s, "handshake"):  # who listens may be frozen
             await shake_hands(sock, connection, uri)
         return sock, connection
 
     async with attempt(uri, 0, "answer"):
         return await open_first(places, shake, proven=told is not None)
-
-
-def _mechanism(told: curve.CurveClient | None, properties: dict[bytes, bytes]) -> Mechanism:
-    if told is None:
-        return Null(properties, as_server=False)
-    return CurveClient(properties, pair_of(told.certificate), curve.raw_key(told.server_key))
 
 
 async def shake_hands(sock: socket.socket, connection: Connection, uri: str) -> None:

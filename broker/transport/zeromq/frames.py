@@ -66,7 +66,7 @@ def check_greeting(data: bytes, mechanism: bytes) -> None:
 
 
 def head_of(size: int, flags: int = 0) -> bytes:
-    r"""What stands in front of a body of ``size`` bytes.
+    r"""The header of a body of ``size`` bytes.
 
     >>> head_of(3, MORE), head_of(256)
     (b'\x01\x03', b'\x02\x00\x00\x00\x00\x00\x00\x01\x00')
@@ -210,7 +210,7 @@ def error(reason: bytes) -> bytes:
 
 
 def reason_of(data: bytes) -> str:
-    """What the data of an ERROR command say.
+    """The reason in the data of an ERROR command.
 
     Raises:
         DecodeError: the reason is not as long as it says.

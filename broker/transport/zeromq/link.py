@@ -62,7 +62,7 @@ class ZmtpLink(StreamLink):
         )
 
     def _begins(self, form: Form, number: int) -> None:
-        """See ``StreamLink``. A large request is followed by a mark, which tells of its handling (``in_flight``)."""
+        """See ``StreamLink``. A large request is followed by a mark, which tells of its handling (``InFlight``)."""
         size = form_size(form)
         if (
             size > ALONE_BYTES

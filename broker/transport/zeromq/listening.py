@@ -25,12 +25,13 @@ from broker.transport.zeromq.link import ZmtpLink
 from broker.transport.zeromq.mechanisms import CurveServer, Mechanism, Null
 from broker.wire.dialects import dialect
 
-SCHEMES: Final = ("tcp", "ipc")
 log = logging.getLogger("headgate")
+
+SCHEMES: Final = ("tcp", "ipc")
 
 
 class ConnectionListener(HandshakeListener[Connection]):
-    """Accepts connections of ZMTP; who inherits says who gets in (``let_in``), and what becomes of the connection then.
+    """Accepts connections of ZMTP; a subclass says which peers get in (``let_in``), and what becomes of a connection.
 
     Args:
         asked: the address as it was given.
@@ -106,7 +107,7 @@ class ZmtpListener(ConnectionListener):
         return lambda: self._accept(ZmtpLink(sock, peer, self._options, connection, connection.identity))
 
     def _admitted(self, stranger: Stranger[Connection], key: str) -> PeerInfo | None:
-        """Who it is, by its key or the kernel's word; None: it does not get in, which is told."""
+        """The peer, by its key or the kernel's word; None: it does not get in, and was told so."""
         options, address = self._options, stranger.address
         local = stranger.sock.family == socket.AF_UNIX
         if key:

@@ -55,7 +55,7 @@ _VOUCH_BYTES: Final = 96
 _INITIATE_MIN: Final = 9 + _COOKIE_BYTES + 8 + 16 + 32 + _VOUCH_BYTES
 _MESSAGE: Final = b"\x07MESSAGE"
 MESSAGE_OVERHEAD: Final = len(_MESSAGE) + 8 + MAC_BYTES + 1
-"""What a box of CURVE adds to a part: name, number, authenticator, flags."""
+"""Bytes that a box of CURVE adds to a part: name, number, authenticator, flags."""
 
 
 class Refused(ProtocolError):
@@ -71,7 +71,7 @@ class Refused(ProtocolError):
 
 
 class Seals(Protocol):
-    """What happens to each frame once the handshake is over."""
+    """Seals and opens each frame once the handshake is over."""
 
     def seal(self, flags: int, pieces: Sequence[Part], out: list[Part | bytearray]) -> None:
         """Append the frame of ``pieces``, which are its data one behind the other, to ``out``."""
@@ -118,7 +118,7 @@ class Mechanism(Protocol):
 
 
 class Null:
-    """No keys: whoever listens in can read, and be anybody."""
+    """No keys: an eavesdropper can read everything, and pretend to be anybody."""
 
     name = b"NULL"
 

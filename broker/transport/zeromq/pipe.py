@@ -31,17 +31,17 @@ since nobody has to act on it yet.
 READS: Final = 2
 """Reads of those who wait, in a turn of the loop. Boxes are opened as they come, which takes longer than reading."""
 WRITE_BYTES: Final = 256 << 10
-"""What is made before it is written, but of a larger message, which is made whole."""
+"""Bytes encoded before they are written; a larger message is encoded whole."""
 
 
 class Owner(Protocol):
-    """Whose pipe it is; every method is called in the loop."""
+    """The owner of a pipe; every method is called in the loop."""
 
     def received(self, messages: list[list[Part]]) -> None:
         """One read completed these, in order; large parts are views."""
 
     def room(self) -> None:
-        """What ``add`` has found no room behind has left."""
+        """There is room again for ``add``."""
 
     def ended(self, error: LinkError) -> None:
         """The connection is over, and everything that came by it was handed over. Called once, and not for a close."""
@@ -92,8 +92,8 @@ class Pipe(ByteStream[list[Part]]):
         turns: those that it takes turns with; None: with nobody.
 
     Attributes:
-        lock: is held while something is made and written, since boxes have numbers; whoever has more to keep in order
-            holds it, too.
+        lock: is held while something is made and written, since boxes have numbers; a caller that has more to keep in
+            order holds it, too.
         reads: how often something came. taken: bytes that the kernel took.
     """
 

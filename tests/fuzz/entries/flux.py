@@ -13,20 +13,20 @@ from broker.cli import hostlist
 from broker.errors import DecodeError, ProtocolError, Untranslatable
 from broker.identity import Role
 from broker.node.overlay import hello
+from broker.node.overlay.control import Status
 from broker.node.overlay.hello import HeadgateHello, Hello, Rules
-from broker.node.overlay.status import Status
-from broker.services import idset, ring
+from broker.services import idset
 from broker.transport.batching import is_framed
 from broker.transport.link import Options
 from broker.transport.zeromq import frames
 from broker.transport.zeromq.codec import ZmtpCodec
 from broker.transport.zeromq.connection import Connection, State
 from broker.transport.zeromq.mechanisms import Null
-from broker.wire import payload, topic
+from broker.wire import log_entry, payload, topic
 from broker.wire.decoding import decode, decode_large, from_parts
+from broker.wire.dialects import translate
 from broker.wire.framing import Splitter
 from broker.wire.message import CONTROL, REQUEST, Message, control, request, response
-from broker.wire.translate import translate
 from tests.fuzz import reference
 from tests.fuzz.entries.packing import pack, unpack
 from tests.fuzz.reference import BadError
@@ -317,7 +317,7 @@ def texts(data: bytes) -> bool:
     text = data.decode("utf-8", "surrogateescape")
     assert topic.service_of(data) == topic.service_of(text).encode("utf-8", "surrogateescape")
     assert topic.path_of(topic.replace_last_word(data, b"x")) == topic.path_of(data)
-    ring.parse(data)
+    log_entry.parse(data)
     if not _LARGE_RUN.search(text):
         hostlist.expand(text)
     with suppress(ProtocolError):

@@ -19,7 +19,7 @@ from cryptography.utils import CryptographyDeprecationWarning
 
 from broker.errors import ConfigError, DecodeError, MessageTooLarge, ProtocolError
 from broker.transport.codec import FluxCodec
-from broker.transport.tls.certificates import client_context, server_context
+from broker.transport.tls import client_context, server_context
 from broker.transport.tls.layer import Session, TlsCodec
 from broker.transport.websocket import address
 from broker.wire.message import EVENT, REQUEST, Message, event, request, response

@@ -12,7 +12,7 @@ from broker.call_report import CallReport
 from broker.cli.callrates import CallRates, Kind, ask
 from broker.cli.screen import Screen
 from broker.errors import RpcError
-from broker.serving.received import Received
+from broker.serving.request import Received
 from broker.wire.message import event
 from tests.tables import for_each
 

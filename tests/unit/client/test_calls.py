@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from broker.client import Limits
-from broker.client.calls import Calls, Single
+from broker.client.calls import PendingCalls, Single
 from broker.errors import HeadgateError, LinkClosed, LinkEnded, LinkError, ProtocolError, RpcError
 from broker.wire import message as wire
 from broker.wire.payload import encode_json, encode_text
@@ -181,7 +181,7 @@ def test_response_nobody_waits_for_is_counted():
 
 def test_tags_wrap_skip_those_in_use_and_are_never_zero():
     async def main():
-        calls = Calls(10)
+        calls = PendingCalls(10)
         busy = wire.request("a.b")
         calls.add(Single(asyncio.get_running_loop().create_future()), busy)
         assert busy.matchtag == 1
@@ -394,6 +394,10 @@ def test_log_line_is_sent_as_deployed_clients_do():
         assert sent.payload.startswith(b"<24>1 2")
         assert b"Z 3 myapp " in sent.payload
         assert sent.payload.endswith(b" - - disk")
+        await h.log("err", "two\nlines\ud800" + "x" * 9000)
+        sent = await peer.next()
+        assert b" - - two lines?x" in sent.payload
+        assert len(sent.payload) == 2048
         with pytest.raises(ProtocolError, match="severity 'loud'"):
             await h.log("loud", "x")
         with pytest.raises(ProtocolError, match="severity 8"):

@@ -245,7 +245,7 @@ def test_requests_that_are_held_are_bounded_and_those_nobody_wants_stay_here():
 
 
 def test_services_are_registered_again_also_when_the_name_is_free_later_only(monkeypatch):
-    monkeypatch.setattr(broker.client.registered, "TAKEN_S", 0.001)
+    monkeypatch.setattr(broker.client.service, "TAKEN_S", 0.001)
 
     async def work(h, far):
         far.taken = 0
@@ -276,11 +276,11 @@ class Names:
 
 def test_a_name_is_not_asked_for_twice_when_the_link_is_lost_before_the_next_try(monkeypatch):
     """The second answer was EEXIST, by ourselves, and after all tries the service heard nothing any more."""
-    monkeypatch.setattr(broker.client.registered, "TAKEN_S", 0.0)
+    monkeypatch.setattr(broker.client.service, "TAKEN_S", 0.0)
 
     async def work():
         link = Names()
-        services = broker.client.registered.Services(link)
+        services = broker.client.service.Services(link)
         service = Service("calc", link, 1, 1)
         services.attach(service)
         service.registered = True

@@ -83,7 +83,7 @@ class PaperLink(Link):
         self.outbox.progress += 1
         if not self.outbox.queue:
             self.full = False
-        self.outbox.settle()
+        self.outbox.drained()
 
     def pause(self):
         self.reading = False

@@ -15,9 +15,8 @@ from broker.identity import Credentials, PeerInfo
 from broker.node import assembly, bootstrap
 from broker.node.assembly import Node
 from broker.node.client_admission import group_ids, user_ids
-from broker.node.curve_keys import credentials, keys_of
-from broker.node.descriptors import connections_of, reserve_of
-from broker.node.link_options import listener_options
+from broker.node.curve_keys import client_keys, credentials, peer_keys
+from broker.node.link_options import connections_of, listener_options, reserve_of
 from broker.node.rundir import make_rundir
 from broker.transport.link import Options
 from broker.transport.unix import transport as unix
@@ -245,8 +244,8 @@ def test_keys_of_clients():
     text = f'[tree]\ncurve_cert = "x"\n[[clients]]\npublic_key = "{KEY}"\nuserid = 77\nroles = ["user", "admin"]\n'
     known = settings.loads(text)
     assert credentials(known.clients[0]) == Credentials(77, 10)
-    assert list(keys_of(known, peers=False)) == [KEY]
-    assert keys_of(known) == {}
+    assert list(client_keys(known)) == [KEY]
+    assert peer_keys(known) == {}
 
 
 # -- the process ------------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ from broker.identity import PeerInfo
 from broker.ingress.admission import Access
 from broker.journal import layout
 from broker.node import capture as module
-from broker.node import refusals
+from broker.node.capture import transport_of
 from broker.node.client_admission import ClientAdmission
-from broker.node.linkfacts import transport_of
 from broker.routing.port import CHILD
 from broker.services.context import Denial
 from broker.transport.outbox import OutboxLimits
@@ -196,8 +195,8 @@ def test_who_is_turned_away_is_recorded():
 
 def test_who_is_turned_away_too_often_is_counted(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(refusals, "REFUSALS_PER_S", 3)
-    monkeypatch.setattr(refusals, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "REFUSALS_PER_S", 3)
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
 
     async def script():
         stranger = PeerInfo("tcp://192.0.2.1:5", key="k")
@@ -283,7 +282,7 @@ def test_peers_of_gateways_are_bounded():
     async def script():
         desk = Desk()
         with Journal(desk) as journal:
-            for number in range(refusals.OUTSIDERS_MAX + 3):
+            for number in range(module.OUTSIDERS_MAX + 3):
                 journal.capture.denied(
                     Denial(1, "a", "request", 1, 2, UNKNOWN, "websocket", f"s{number}", "h")
                 )

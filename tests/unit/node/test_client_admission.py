@@ -1,12 +1,8 @@
 """Who comes in gets the port that fits; the keys of the settings; uids that mean several people."""
 
-import errno
 import os
 from pathlib import Path
 
-import pytest
-
-from broker.errors import LinkBroken
 from broker.identity import Credentials, PeerInfo, Role
 from broker.ingress.admission import Access
 from broker.node import client_admission as module
@@ -67,33 +63,6 @@ def test_a_known_user_is_stamped_as_such():
         peer = PeerInfo("tcp://x", key="k", user=Credentials(77, Role.USER | Role.ADMIN))
         _, port = come_in(desk, peer, Access(1000))
         assert port.policy.stamp(bytes(8)) == Credentials(77, 10).encode()
-
-    run(script())
-
-
-def keyed(key):
-    return PeerInfo(f"tcp://{key[0]}", key=key, user=Credentials(77, Role.USER))
-
-
-@pytest.mark.parametrize(("error", "why"), [(errno.ENOBUFS, "was cut within 5 s"), (errno.EPIPE, "")])
-def test_who_was_cut_for_what_it_sent_does_not_come_back_at_once(error, why, caplog):
-    async def script():
-        desk = Desk()
-        access = Access(1000, allow_guest=True)
-        guest, other = keyed("K" * 40), keyed("L" * 40)
-        door, port = come_in(desk, guest, access)
-        port.link.abort(LinkBroken("cut", error))
-        await ticks()
-        assert (door.admit(guest), door.admit(other)) == (errno.EAGAIN if why else 0, 0)
-        assert why in caplog.text
-        desk.broker.router.users.expire_bans(4)
-        assert bool(door.admit(guest)) is bool(why)
-        desk.broker.router.users.expire_bans(1)
-        assert door.admit(guest) == 0
-        _, local = come_in(desk, PeerInfo("l", uid=2000, local=True), access)
-        local.link.abort(LinkBroken("cut", error))
-        await ticks()
-        assert door.admit(local.link.peer) == 0, "a UNIX socket can be held up"
 
     run(script())
 

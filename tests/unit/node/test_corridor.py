@@ -322,7 +322,7 @@ def test_control_messages_reach_who_is_interested():
         desk.broker.on_control = lambda port, message: seen.append((port, message.aux1, message.aux2))
         peer.say(control(1, 2))
         assert seen == [(peer.port, 1, 2)]
-        assert desk.broker.router.tally.controls == 2
+        assert desk.broker.router.counters.controls == 2
         assert peer.link.flushed == []
 
     run(script())
@@ -348,7 +348,7 @@ def test_before_there_are_services_everything_is_unknown():
         peer = desk.peer(GUEST)
         peer.say(ask("probe.x"), ask("probe.y", flags=NORESPONSE))
         await asyncio.sleep(0)
-        assert desk.broker.router.tally.requests == 2
+        assert desk.broker.router.counters.requests == 2
         assert all(m.errnum == errno.ENOSYS for m in peer.responses)
 
     run(script())

@@ -4,7 +4,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.identity import ClientKey, Credentials, PeerInfo, PeerKey, Role
-from broker.node.curve_keys import CurveKeys, dial_options, keys_of, retired
+from broker.node.curve_keys import CurveKeys, dial_options, peer_keys, retired
 from broker.settings import loads
 from broker.transport import curve
 from tests.tables import for_each
@@ -36,7 +36,7 @@ def tree_peer(key, rank=None):
 
 def test_both_keys_of_a_rank_are_its_own(site):
     new = site.announce(1)[1]
-    keys = keys_of(site.read(0))
+    keys = peer_keys(site.read(0))
     assert keys[site.listed[1]] == keys[new.public_key] == PeerKey(1)
     assert len(keys) == 4
 

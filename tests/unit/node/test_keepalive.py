@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.node.keepalive import Keepalives
+from broker.node.overlay.liveness import Keepalives
 from broker.wire.message import CONTROL, control, event
 from tests.unit.node.desk import Desk, run, ticks
 
@@ -95,7 +95,7 @@ def test_their_keepalives_are_counted_and_concern_nobody(desk_and_peers):
         desk.broker.on_control = lambda port, message: others.append(port)
         desk.broker.received(old.link, [control(0), control(0)])
         desk.broker.received(new.link, [control(0)])
-        assert (old.port.received, desk.broker.router.tally.controls) == (2, 3)
+        assert (old.port.received, desk.broker.router.counters.controls) == (2, 3)
         assert others == [new.port]
 
     run(script())

@@ -1,7 +1,6 @@
 """States move forward, back to join only, and who leads whom."""
 
-from broker.node.lifecycle import Lifecycle
-from broker.node.state_follower import StateFollower
+from broker.node.lifecycle import Lifecycle, StateFollower
 from broker.services.state_machine import STATES
 from broker.wire.message import STREAMING, UPSTREAM, request, response
 from tests.tables import for_each

@@ -121,7 +121,7 @@ def test_a_provider_is_never_paused_and_noresponse_is_counted():
         other.say(ask("echo.x", 1), ask("echo.x", 2, flags=NORESPONSE))
         assert other.link.reading
         assert other.errnums == [errno.EAGAIN]
-        assert desk.broker.router.tally.drops == {f"request without response: errno {errno.EAGAIN}": 1}
+        assert desk.broker.router.counters.drops == {f"request without response: errno {errno.EAGAIN}": 1}
 
     run(script())
 

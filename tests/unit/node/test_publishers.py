@@ -3,8 +3,8 @@
 from broker.identity import Credentials, Role
 from broker.node import pressure
 from broker.node.pressure import PATIENCE_S, UNTRUSTED_S
+from broker.routing.flow import WINDOW_BYTES
 from broker.routing.port import CHILD, CLIENT, PARENT
-from broker.routing.window import WINDOW_BYTES
 from broker.transport.outbox import OutboxLimits
 from broker.wire.message import CONTROL, OPEN, SHUT, control, event
 from broker.wire.shares import RENEW_S, SHARE_BYTES, cost

@@ -16,8 +16,8 @@ from broker.node.client_admission import ClientAdmission
 from broker.routing.users import UserLimits
 from broker.transport import accepting
 from broker.transport import unix as module
-from broker.transport.link import Options
-from broker.transport.reserve import DescriptorReserve, SpareDescriptor
+from broker.transport.accepting import SpareDescriptor
+from broker.transport.link import DescriptorReserve, Options
 from broker.transport.unix import transport as unix
 from broker.wire.message import MAGIC_DEPLOYED, RESPONSE, event
 from tests.tables import for_each

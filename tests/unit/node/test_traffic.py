@@ -5,8 +5,7 @@ import time
 
 from broker.errors import LinkEnded
 from broker.exposition import render
-from broker.node.figures import Figures
-from broker.node.metrics import event_samples
+from broker.node.metrics import Figures, event_samples
 from broker.wire.message import event
 from tests.unit.node.desk import Desk, Door, ask, run, until
 

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from broker.figures import BOUNDS_NS, ERRNOS_MAX, NAMES_MAX, OTHER, UNPROVEN_MAX, NameStats, grouped
+from broker.name_stats import BOUNDS_NS, ERRNOS_MAX, NAMES_MAX, OTHER, UNPROVEN_MAX, NameStats, grouped
 from broker.routing.departure import depart
 from broker.wire.message import NORESPONSE, STREAMING, request
 from tests.tables import for_each

@@ -356,7 +356,7 @@ def test_errors_that_nobody_wants_are_counted():
     client = tree.client()
     client.ask("gone.x", flags=NORESPONSE)
     client.ask("gone.disconnect", flags=NORESPONSE)  # nobody is left who should hear it: that is no loss
-    assert tree[0].router.tally.drops == {f"request without response: errno {errno.ENOSYS}": 1}
+    assert tree[0].router.counters.drops == {f"request without response: errno {errno.ENOSYS}": 1}
     assert [m for m in client.inbox if m.type != REQUEST] == []
 
 

@@ -2,8 +2,8 @@
 
 import errno
 
-from broker.figures import NAMES_MAX, OTHER, UNPROVEN_MAX
-from broker.routing.event_stats import KNOWN_MAX
+from broker.name_stats import NAMES_MAX, OTHER, UNPROVEN_MAX
+from broker.routing.counters import KNOWN_MAX
 from broker.wire.message import event
 from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, OWNER, Tree

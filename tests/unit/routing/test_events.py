@@ -3,9 +3,9 @@
 import errno
 
 from broker.identity import NOBODY, Credentials, Role
-from broker.routing import held_events
+from broker.routing import flow
 from broker.routing.events import PREFIXES_MAX
-from broker.routing.window import WINDOW_BYTES
+from broker.routing.flow import WINDOW_BYTES
 from broker.wire.audience import PREFIX_MAX_BYTES
 from broker.wire.message import DELIMITER, EVENT, PRIVATE, TOPIC, USER1, event
 from tests.tables import for_each
@@ -53,7 +53,7 @@ def test_topics_are_bounded(source, limit):
         mouth.publish("t" * size)
     tree.settle()
     assert [m.topic for m in ear.events] == ["t" * limit]
-    assert tree[source].router.tally.drops == {
+    assert tree[source].router.counters.drops == {
         "event with too long a topic": 2,
         "event with an empty topic": 1,
     }
@@ -72,7 +72,7 @@ def test_events_of_guests_are_bounded(source):
     tree[source].router.events.receive(gateway.port, message)
     tree.settle()
     assert [len(m.payload) for m in ear.events] == [100, 100, 101]
-    assert tree[source].router.tally.drops == {"event of a guest above guest_event_bytes": 2}
+    assert tree[source].router.counters.drops == {"event of a guest above guest_event_bytes": 2}
 
 
 def test_what_has_a_number_passes_whatever_its_size():
@@ -226,7 +226,7 @@ def test_gaps_and_new_numberings_are_told_and_duplicates_dropped():
         arrive(tree, sequence)
     assert [m.sequence for m in ear.events] == [41, 42, 45, 1, 2]
     assert gaps == [(42, 45), (45, 1)], "the first event seen is no gap"
-    assert tree[1].router.tally.drops == {"duplicate event": 1}
+    assert tree[1].router.counters.drops == {"duplicate event": 1}
 
 
 def test_numbers_that_wrap_are_no_gap():
@@ -261,12 +261,12 @@ def test_events_without_a_way_up_wait_for_one_and_go_first():
     below.publish("b")
     tree.settle()
     near.publish("c")
-    assert (ear.events, tree[1].router.tally.drops) == ([], {})
+    assert (ear.events, tree[1].router.counters.drops) == ([], {})
     tree.join(1)
     near.publish("d")
     tree.settle()
     assert [(m.topic, m.sequence) for m in ear.events] == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
-    assert tree[1].router.tally.delivered_events == tree[3].router.tally.delivered_events + 3 + 2 * 4
+    assert tree[1].router.counters.delivered_events == tree[3].router.counters.delivered_events + 3 + 2 * 4
     tree.cut(1)
     tree.join(1)
     tree.settle()
@@ -274,8 +274,8 @@ def test_events_without_a_way_up_wait_for_one_and_go_first():
 
 
 def test_what_waits_for_a_parent_is_bounded_for_each_user_and_for_all(monkeypatch, caplog):
-    monkeypatch.setattr(held_events, "HELD_BYTES", 5 * 4500)
-    monkeypatch.setattr(held_events, "USER_BYTES", 2 * 4500)
+    monkeypatch.setattr(flow, "HELD_BYTES", 5 * 4500)
+    monkeypatch.setattr(flow, "USER_BYTES", 2 * 4500)
     tree = Tree(3)
     ear = subscriber(tree, 0)
     tree.cut(1)
@@ -283,7 +283,7 @@ def test_what_waits_for_a_parent_is_bounded_for_each_user_and_for_all(monkeypatc
     for turn in range(3):
         for number, user in enumerate(users):
             user.publish(f"{number}.{turn}")
-    assert tree[1].router.tally.drops == {"event beyond what waits for a parent": 4}
+    assert tree[1].router.counters.drops == {"event beyond what waits for a parent": 4}
     assert len(caplog.messages) == 1
     tree.join(1)
     tree.settle()
@@ -297,11 +297,11 @@ def test_what_waits_for_a_parent_is_bounded_for_each_user_and_for_all(monkeypatc
 
 
 def test_an_event_larger_than_a_users_room_is_not_kept(monkeypatch):
-    monkeypatch.setattr(held_events, "USER_BYTES", 5000)
+    monkeypatch.setattr(flow, "USER_BYTES", 5000)
     tree = Tree(3)
     tree.cut(1)
     tree.client(1).publish("large", payload=bytes(1000))
-    assert tree[1].router.tally.drops == {"event beyond what waits for a parent": 1}
+    assert tree[1].router.counters.drops == {"event beyond what waits for a parent": 1}
 
 
 def test_what_waited_counts_as_under_way():
@@ -325,7 +325,7 @@ def test_an_event_without_topic_is_counted():
     ear = subscriber(tree)
     tree[0].router.events.receive(tree.client().port, message)
     assert ear.events == []
-    assert tree[0].router.tally.drops == {"event without topic": 1}
+    assert tree[0].router.counters.drops == {"event without topic": 1}
 
 
 def test_a_fan_out_shares_one_frame():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.routing.window import TOLD_BYTES, WINDOW_BYTES, Window
+from broker.routing.flow import TOLD_BYTES, WINDOW_BYTES, Window
 from broker.wire.message import CONTROL, EVENT, OPEN, SHUT, event
 from broker.wire.shares import cost
 from tests.unit.routing.lanes import Lanes

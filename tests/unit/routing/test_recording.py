@@ -212,7 +212,7 @@ def test_stray_responses_are_no_records():
     service.answer(asked)
     caller.answer(asked)
     assert len(here.records) == before
-    assert here.router.tally.stray_responses == 2
+    assert here.router.counters.stray_responses == 2
 
 
 def test_what_is_owed_when_a_provider_goes_is_delivered_only():

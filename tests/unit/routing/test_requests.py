@@ -143,7 +143,7 @@ def test_noresponse_is_never_answered_not_even_with_an_error(nodeid, flags):
     client.ask("probe.ping", nodeid=nodeid, flags=flags)
     tree.settle()
     assert all(m.errnum == 0 for m in client.responses)
-    assert any(rank.router.tally.drops for rank in tree.ranks)
+    assert any(rank.router.counters.drops for rank in tree.ranks)
     assert tree.pending == 0
 
 
@@ -153,7 +153,7 @@ def test_an_answer_to_a_request_that_wanted_none_goes_nowhere():
     client.ask("echo.x", flags=NORESPONSE, tag=5)
     service.answer(service.requests[0])
     assert client.inbox == []
-    assert tree[0].router.tally.drops == {"response to no open call": 1}
+    assert tree[0].router.counters.drops == {"response to no open call": 1}
 
 
 @for_each("source", [0, 1])
@@ -299,7 +299,7 @@ def test_a_request_without_topic_is_counted():
     message.set_flags(message.flags & ~TOPIC)
     tree[0].router.request(client.port, message)
     assert client.inbox == []
-    assert tree[0].router.tally.drops == {"request without topic": 1}
+    assert tree[0].router.counters.drops == {"request without topic": 1}
 
 
 def test_a_request_of_the_parent_without_its_hop_is_dropped():
@@ -308,7 +308,7 @@ def test_a_request_of_the_parent_without_its_hop_is_dropped():
     message.front = hop("99999999-0000-4000-8000-000000000000") + DELIMITER
     tree[1].router.request(tree.links[1][1], message)
     assert tree[1].own_inbox == []
-    assert sum(tree[1].router.tally.drops.values()) == 1
+    assert sum(tree[1].router.counters.drops.values()) == 1
 
 
 @for_each("rank", RANKS)

@@ -2,8 +2,8 @@
 
 import errno
 
-from broker.routing.call_caps import hold_call_caps
 from broker.routing.open_calls import REPEATS_MAX
+from broker.routing.users import hold_call_caps
 from broker.wire.message import DELIMITER, STREAMING, TOPIC, response
 from broker.wire.parts import encode_part
 from tests.tables import for_each
@@ -31,7 +31,7 @@ def test_a_call_is_answered_once():
     service.answer(asked)
     service.answer(asked)
     assert len(client.responses) == 1
-    assert tree[0].router.tally.drops == {"response to no open call": 1}
+    assert tree[0].router.counters.drops == {"response to no open call": 1}
 
 
 def test_a_stream_ends_at_the_first_error():
@@ -108,7 +108,7 @@ def test_a_response_without_a_route_of_ours_is_dropped(front):
     message = response(asked)
     message.front = front
     tree[0].router.response(service.port, message)
-    assert tree[0].router.tally.drops == {"response to an unknown route": 1}
+    assert tree[0].router.counters.drops == {"response to an unknown route": 1}
     assert tree[0].answers == [], "deployed brokers let this complete a call of the broker's own"
 
 
@@ -134,7 +134,7 @@ def test_a_child_that_names_a_former_uuid_is_dropped_and_counted():
     service.answer(service.requests[0])
     tree.settle()
     assert client.responses == []
-    assert tree[0].router.tally.drops == {"response from a child without our hop": 1}
+    assert tree[0].router.counters.drops == {"response from a child without our hop": 1}
 
 
 def test_matchtags_belong_to_their_sender():

@@ -6,9 +6,8 @@ import pytest
 
 from broker.errors import RpcError
 from broker.identity import Credentials
-from broker.routing.call_caps import hold_call_caps
 from broker.routing.port import User
-from broker.routing.users import UserLimits, Users
+from broker.routing.users import UserLimits, Users, hold_call_caps
 from broker.wire.message import STREAMING
 from tests.tables import for_each
 from tests.unit.routing.sim import GUEST, OWNER, Tree

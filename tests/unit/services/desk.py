@@ -23,8 +23,7 @@ from broker.node.metrics import Metrics
 from broker.routing.port import CHILD, CLIENT, PARENT
 from broker.routing.topology import Topology
 from broker.services.dispatch import Dispatcher
-from broker.services.registry import built_in
-from broker.services.service import Service, Services
+from broker.services.service import Service, Services, built_in
 from broker.transport.budget import Budget
 from broker.transport.outbox import OutboxLimits
 from broker.wire.message import NODEID_ANY, REQUEST, RESPONSE, STREAMING, Message, request, response

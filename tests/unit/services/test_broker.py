@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from broker.errors import ConfigError, ProtocolError
-from broker.figures import NAMES_MAX
-from broker.services.wings import ANSWER_S, bounded
+from broker.name_stats import NAMES_MAX
+from broker.services.broker import ANSWER_S, bounded
 from broker.wire.message import STREAMING
 from broker.wire.payload import encode_json
 from tests.tables import for_each
@@ -255,7 +255,7 @@ def test_connector_shows_the_owner_who_is_attached():
     desk = Desk()
     me, guest = desk.client(), desk.client(GUEST)
     desk.client(REMOTE_OWNER, kind=1)
-    desk.broker.router.tally.connects = 56
+    desk.broker.router.counters.connects = 56
     answer = value(me.ask("connector-local.stats-get"))
     assert answer["allow_guest_user"] is True
     assert answer["allow_root_owner"] is False

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ProtocolError
-from broker.services.service_locations import NAMES_MAX, ServiceLocations
+from broker.services.providers import NAMES_MAX, ServiceLocations
 from broker.wire.payload import encode_json
 from tests.tables import for_each
 

@@ -1,9 +1,8 @@
 """Open streams: whose they are and how they end."""
 
 from broker.identity import Credentials, Role
-from broker.services import streams as room
-from broker.services.service import Service, method
-from broker.services.streams import Streams
+from broker.services import service as room
+from broker.services.service import Service, Streams, method
 from broker.serving.request import LATER
 from broker.wire.message import NORESPONSE, STREAMING
 from tests.unit.services.desk import GUEST, Desk

@@ -2,8 +2,15 @@
 
 from broker.errors import LinkBroken
 from broker.transport.budget import Budget
-from broker.transport.in_flight import AGAIN_MSGS, WINDOW_BYTES, WINDOW_MSGS, InFlight
-from broker.transport.outbox import LARGE_BYTES, Outbox, OutboxLimits
+from broker.transport.outbox import (
+    AGAIN_MSGS,
+    LARGE_BYTES,
+    WINDOW_BYTES,
+    WINDOW_MSGS,
+    InFlight,
+    Outbox,
+    OutboxLimits,
+)
 from broker.wire.message import EVENT, RESPONSE, event
 from tests.tables import for_each
 
@@ -104,7 +111,7 @@ def test_frames_that_were_taken_in_part_are_judged_each_by_itself():
     assert outbox.oldest(1 << 20) == frames[1:4]
     assert outbox.queued_bytes == 3 * len(frames[0]) - 100
     outbox.consume(outbox.queued_bytes)
-    outbox.settle()
+    outbox.drained()
     assert outbox.sent == 4
 
 
@@ -150,7 +157,7 @@ def test_a_peer_is_behind_beyond_a_window_and_until_some_of_it_is_handled(before
     assert owner.said == [True], "it is full"
     while outbox.queue:
         outbox.dequeue()
-    outbox.settle()
+    outbox.drained()
     assert owner.said == [True, False]
     outbox.sent += WINDOW_MSGS
     outbox.progressed()
@@ -212,7 +219,7 @@ def test_a_full_outbox_has_room_for_a_few_small_requests_of_those_who_cannot_wai
     )
     while outbox.queue:
         outbox.dequeue()
-    outbox.settle()
+    outbox.drained()
     outbox.enqueue(b"x", 17 << 10)
     assert (outbox.full, outbox.admits_request(1)) == (True, False), "half of the cap is for responses"
     outbox.dequeue()
@@ -280,7 +287,7 @@ def test_an_event_that_many_wait_for_is_there_once():
         assert budget.used_bytes == len(frame) == sum(o.outbox.charged_bytes for o in many), number
         if number % 2:
             owner.outbox.consume(owner.outbox.queued_bytes)
-            owner.outbox.settle()
+            owner.outbox.drained()
         else:
             owner.outbox.discard()
     assert budget.used_bytes == 0

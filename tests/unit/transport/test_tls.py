@@ -17,9 +17,8 @@ from broker.testing import Harness, connected
 from broker.testing.harness import Accepting, Recorder, failure_of, numbered, send_all, topics
 from broker.transport import handshaking
 from broker.transport.codec import FluxCodec
-from broker.transport.reserve import DescriptorReserve
-from broker.transport.tls import transport
-from broker.transport.tls.certificates import client_context, names_of, server_context
+from broker.transport.link import DescriptorReserve
+from broker.transport.tls import client_context, names_of, server_context, transport
 from broker.transport.tls.layer import OWED_MAX, Session, TlsCodec
 from broker.wire.message import event
 from tests.live.certificates import TlsFiles

@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.transport.link import Options
-from broker.transport.websocket import dialing, refusal
+from broker.transport.websocket import codec, dialing
 from broker.transport.websocket.address import fresh, parse, token_of
 from gateway import closes
 from tests.tables import for_each
@@ -108,7 +108,7 @@ def test_tokens_that_no_header_takes_are_not_shown():
 
 
 def test_every_close_code_has_an_errno_but_those_that_say_nothing():
-    assert set(closes.MEANINGS) - set(refusal.BY_CODE) == {
+    assert set(closes.MEANINGS) - set(codec.BY_CODE) == {
         closes.NORMAL,
         closes.INTERNAL,
         closes.ENDED,
@@ -116,9 +116,9 @@ def test_every_close_code_has_an_errno_but_those_that_say_nothing():
 
 
 def test_refusals_over_http():
-    problem = refusal.of_status("ws://h", 403, b'{"errno":13,"text":"not you"}')
+    problem = codec.of_status("ws://h", 403, b'{"errno":13,"text":"not you"}')
     assert (problem.errno, str(problem)) == (13, "ws://h refused the connection: 403 not you")
-    plain = refusal.of_status("ws://h", 401, b"who are you?\n")
+    plain = codec.of_status("ws://h", 401, b"who are you?\n")
     assert (plain.errno, str(plain)) == (13, "ws://h refused the connection: 401 who are you?")
-    assert str(refusal.of_status("ws://h", 502, b"", "Bad Gateway")).endswith("502 Bad Gateway")
-    assert refusal.of_status("ws://h", 799, b"[1]").errno == 111
+    assert str(codec.of_status("ws://h", 502, b"", "Bad Gateway")).endswith("502 Bad Gateway")
+    assert codec.of_status("ws://h", 799, b"[1]").errno == 111

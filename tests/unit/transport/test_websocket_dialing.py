@@ -23,7 +23,7 @@ def test_the_request_carries_token_origin_and_headers_and_no_secret_in_its_addre
         await welcome_and_wait(connection)
 
     async def then(link, recorder):
-        assert link.talk.welcome["session"] == "1"
+        assert link.replay.welcome["session"] == "1"
         assert "s3cret" not in link.peer.address
 
     seen = []

@@ -116,7 +116,7 @@ def test_resume_brings_what_was_missed():
     async def body(folder: Path) -> None:
         async with live(folder) as gateway, to(gateway) as publisher:
             before = await dial(gateway.ws, options(gateway))
-            welcome = before.talk.welcome
+            welcome = before.replay.welcome
             before.abort(LinkEnded("the network went away"))
             numbers = [await publisher.publish(f"job.{name}") for name in ("a", "b", "c")]
             last = {"token": welcome["resume"], "epoch": welcome["epoch"], "sequence": welcome["sequence"]}
@@ -124,7 +124,7 @@ def test_resume_brings_what_was_missed():
             recorder = Recorder()
             link.start(recorder)
             assert [each.sequence for each in await recorder.count(3)] == numbers
-            assert (link.talk.resumed["recovered"], link.talk.resumed["replayed"]) == (True, 3)
+            assert (link.replay.resumed["recovered"], link.replay.resumed["replayed"]) == (True, 3)
             await publisher.publish("job.d")
             assert (await recorder.count(4))[3].topic == "job.d"
             link.close()
@@ -138,7 +138,7 @@ def test_refresh_keeps_the_session():
             link = await dial(gateway.ws, options(gateway, token=lambda: gateway.tokens["ada"]))
             recorder = Recorder()
             link.start(recorder)
-            link.talk._refresh()
+            link.replay._refresh()
             link.send(request("attr.get", encode_json({"name": "rank"}), matchtag=1))
             link.flush()
             (answer,) = await recorder.count(1)

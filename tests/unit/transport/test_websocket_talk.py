@@ -50,7 +50,7 @@ def test_fragments_and_pings_are_taken():
     async def then(link, recorder):
         await recorder.count(3)
         assert [message.topic for message in recorder.messages] == ["a", "b", "c"]
-        assert (link.talk.gaps, link.talk.lost) == (1, 3)
+        assert (link.replay.gaps, link.replay.lost) == (1, 3)
 
     talking(script, then)
 
@@ -136,7 +136,7 @@ def test_resume():
         await connection.wait_closed()
 
     async def then(link, recorder):
-        assert link.talk.resumed["recovered"] is True
+        assert link.replay.resumed["recovered"] is True
         assert [message.topic for message in await recorder.count(1)] == ["missed"]
 
     said = []
@@ -166,11 +166,11 @@ def test_what_else_the_gateway_says_is_logged(caplog):
 
     async def then(link, recorder):
         await recorder.count(1)
-        assert link.talk.welcome["upstream"] == {"joined": False, "reason": "it was killed"}
+        assert link.replay.welcome["upstream"] == {"joined": False, "reason": "it was killed"}
         link.send(event("go"))
         link.flush()
         await recorder.count(2)
-        assert link.talk.welcome["upstream"] == {"joined": True}
+        assert link.replay.welcome["upstream"] == {"joined": True}
 
     talking(script, then)
     assert "it was killed" in caplog.text

@@ -17,9 +17,8 @@ from broker.errors import ConfigError, LinkBroken, LinkClosed, LinkEnded, LinkRe
 from broker.identity import PeerInfo
 from broker.testing.harness import PATIENCE_S, Accepting, Recorder, numbered, send_all, topics
 from broker.transport import curve, handshaking, zeromq
-from broker.transport.link import Options
+from broker.transport.link import DescriptorReserve, Options
 from broker.transport.outbox import OutboxLimits
-from broker.transport.reserve import DescriptorReserve
 from broker.transport.zeromq.codec import RECORD_BYTES
 from broker.transport.zeromq.connection import Connection, State
 from broker.transport.zeromq.frames import command, error, greeting

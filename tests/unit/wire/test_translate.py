@@ -11,8 +11,7 @@ import pytest
 
 from broker.errors import DecodeError, Untranslatable
 from broker.wire import message as m
-from broker.wire.dialects import Dialect, dialect
-from broker.wire.translate import answer_refused, said_instead, translate
+from broker.wire.dialects import Dialect, answer_refused, dialect, said_instead, translate
 from tests.tables import for_each
 
 DIALECTS = {

@@ -314,11 +314,11 @@ def test_a_long_replay_goes_as_fast_as_the_client_reads():
         assert len(web.topics) == PORTION_MSGS
         assert not web.told("resumed")
         web.near.outbox.queued_bytes = PORTION_BYTES + 1
-        web.near.outbox.settle()
+        web.near.outbox.drained()
         assert len(asked) == 2, "it waits to be told"
         web.near.__class__ = plain
         web.near.outbox.queued_bytes = PORTION_BYTES
-        web.near.outbox.settle()
+        web.near.outbox.drained()
         assert (await resumed(web))["recovered"] is True
         assert len(web.topics) == 1501
         numbers = [one.sequence for one in web.of(wire.EVENT)]
@@ -339,7 +339,7 @@ def test_events_that_fall_out_of_the_history_during_the_replay_are_a_loss():
         assert len(web.topics) == PORTION_MSGS
         await publish_many(desk, 601, "job.a")
         web.near.outbox.queued_bytes = 0
-        web.near.outbox.settle()
+        web.near.outbox.drained()
         assert (await resumed(web))["recovered"] is False
 
     run(script, rules=[NEWS], gateway={"history_msgs": 650})

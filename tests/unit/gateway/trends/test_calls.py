@@ -1,6 +1,6 @@
 """Calls by method: rates, quantiles, what comes first, what is left out, and what is bounded."""
 
-from broker.figures import TEXT_MAX
+from broker.name_stats import TEXT_MAX
 from gateway.trends import calls as module
 from gateway.trends.calls import METHODS_MAX, RECENT, ROWS_MAX, Calls
 from tests.tables import for_each

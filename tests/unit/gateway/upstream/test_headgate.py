@@ -11,8 +11,8 @@ import broker.client
 from broker import settings as broker_settings
 from broker.client import LATER
 from broker.node.assembly import Node
-from broker.transport.in_flight import WINDOW_MSGS
 from broker.transport.link import Options
+from broker.transport.outbox import WINDOW_MSGS
 from broker.wire import message as wire
 from broker.wire.payload import encode_json
 from gateway.upstream.supervisor import Upstream
@@ -186,10 +186,10 @@ def test_with_the_link_the_streams_of_all_its_sessions_end():
         await upstream.handle.rpc("broker.ping", {"seq": 1})
         await upstream.stop()
         await until(lambda: not ports(node), "the end")
-        drops = dict(node.broker.router.tally.drops)
+        drops = dict(node.broker.router.counters.drops)
         async with broker.client.connect(upstream.uri) as h:
             await h.log("info", "nobody follows")
             await h.rpc("broker.ping", {"seq": 1})
-        assert node.broker.router.tally.drops == drops
+        assert node.broker.router.counters.drops == drops
 
     run(script)

@@ -261,7 +261,7 @@ def test_a_gateway_that_was_stopped_asks_again(monkeypatch):
 def test_a_gateway_that_is_always_late_gives_a_silent_upstream_up_too(monkeypatch):
     monkeypatch.setattr(module, "SILENT_S", 0.05)
     monkeypatch.setattr(module, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(module, "absent_s", lambda _due, _now: 0.6)
+    monkeypatch.setattr(module, "stall_s", lambda _due, _now: 0.6)
 
     async def script():
         async with joined() as (standin, _, upstream):

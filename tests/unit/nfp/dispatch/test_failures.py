@@ -2,9 +2,10 @@
 
 import json
 
+from broker.nfp.management.workers import detailed
+
 from broker.nfp.management.accounting import Accounting
 from broker.nfp.management.jobs import shown
-from broker.nfp.management.workers import detailed
 from broker.nfp.names import Command
 from broker.nfp.records import Finished
 from broker.nfp.server.summaries import told_of

@@ -3,7 +3,7 @@
 import errno
 import json
 
-from broker.figures import BOUNDS_NS, OTHER, UNPROVEN_MAX
+from broker.name_stats import BOUNDS_NS, OTHER, UNPROVEN_MAX
 from broker.nfp.dispatch import DispatchConfig
 from broker.nfp.names import Command
 from tests.unit.nfp.dispatch.bench import Bench, the

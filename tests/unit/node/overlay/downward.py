@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from broker.identity import PeerInfo
 from broker.node.overlay import hello
+from broker.node.overlay.control import Status
 from broker.node.overlay.hello import Hello
-from broker.node.overlay.status import Status
 from broker.routing.topology import Topology
 from broker.transport import inproc
 from broker.transport.link import Options

@@ -6,8 +6,8 @@ from unittest import mock
 from broker.identity import PeerInfo
 from broker.node.overlay import control, hello
 from broker.node.overlay.children import HELD_MSGS
+from broker.node.overlay.control import Status
 from broker.node.overlay.hello import HeadgateHello, Hello
-from broker.node.overlay.status import Status
 from broker.wire.message import CONTROL, RESPONSE, request
 from broker.wire.payload import any_text, decode_json
 from tests.tables import for_each

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError, ProtocolError
 from broker.node.overlay import hello
+from broker.node.overlay.control import Status
 from broker.node.overlay.hello import Answer, HeadgateHello, Hello, Rules, judge
-from broker.node.overlay.status import Status
 from broker.wire.message import MATCHTAG_NONE, NODEID_ANY, request, response
 from broker.wire.payload import decode_json, encode_json
 from tests import vectors

@@ -4,8 +4,8 @@ import asyncio
 import errno
 
 from broker.node.overlay import control, hello
+from broker.node.overlay.control import Status
 from broker.node.overlay.hello import Hello
-from broker.node.overlay.status import Status
 from broker.wire.message import CONTROL, RESPONSE, ROUTE, Message, event, request
 from broker.wire.parts import encode_part
 from tests.unit.node.overlay.downward import HELLO, OTHER, Parent, ask, run, say
@@ -148,7 +148,7 @@ def test_responses_are_taken_only_from_the_child_that_was_asked():
             sent.front, sent.topic_part, b"", b"\x14\x8e\x01\x02\x09" + sent.head[5:13] + bytes(4), sent.tag
         )
         say(second, forged)
-        await until(lambda: parent.broker.router.tally.drops.get("response to no open call"))
+        await until(lambda: parent.broker.router.counters.drops.get("response to no open call"))
         assert not call.done()
         call.cancel()
 
@@ -166,7 +166,7 @@ def test_disconnect_tells_the_child_and_forgets_it():
         assert parent.health()["status"] == "lost"
         assert parent.health()["error"] == "administrative disconnect"
         assert (await ask(child, control.heartbeat())).aux1 == control.DISCONNECT
-        assert parent.broker.router.tally.sent()["control"] == 2
+        assert parent.broker.router.counters.sent()["control"] == 2
 
     run(story)
 
@@ -231,7 +231,7 @@ def test_a_silent_child_is_torpid_until_it_speaks_and_stays_online():
         assert parent.told[-1] == ("child", 1, "full", True)
         assert parent.health()["status"] == "full"
         say(child, control.heartbeat())
-        await until(lambda: parent.broker.router.tally.controls)
+        await until(lambda: parent.broker.router.counters.controls)
         parent.overlay.pulse()
         assert parent.told[-1] == ("child", 1, "full", False)
 

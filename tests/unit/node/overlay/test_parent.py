@@ -222,7 +222,7 @@ def test_a_heartbeat_is_sent_after_silence_only():
         await until(lambda: len(story.controls(control.HEARTBEAT)) >= 2)
         heartbeat = story.controls(control.HEARTBEAT)[0]
         assert (heartbeat.aux2, heartbeat.flags, heartbeat.topic) == (0, 8, None)
-        assert story.child.broker.router.tally.sent()["control"] >= 2
+        assert story.child.broker.router.counters.sent()["control"] >= 2
 
     run(tell, torpid_min_s=0.03)
 

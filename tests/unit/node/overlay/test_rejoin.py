@@ -331,7 +331,7 @@ def test_responses_that_name_a_former_incarnation_are_dropped():
         late.front = encode_part(former.encode()) + encode_part(story.child.broker.own.uuid.encode()) + b"\0"
         grandchild.overlay._parent.port.send(late)
         await until(
-            lambda: story.child.broker.router.tally.drops.get("response from a child without our hop")
+            lambda: story.child.broker.router.counters.drops.get("response from a child without our hop")
         )
         await grandchild.overlay.stop()
         await story.child.overlay.stop()

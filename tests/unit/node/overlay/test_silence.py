@@ -232,6 +232,6 @@ def test_an_idle_tree_of_ours_stays_together_by_its_keepalives():
             await asyncio.sleep(3)
             assert [rank.broker.router.uuid for rank in tree.ranks] == before
             assert tree.ranks[0].overlay.subtree_status() == "full"
-            assert tree.ranks[0].broker.router.tally.sent_controls > 10
+            assert tree.ranks[0].broker.router.counters.sent_controls > 10
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-from broker.node.overlay.status import Status, Timed, combine, read
+from broker.node.overlay.control import Status, Timed, combine, read
 from tests.tables import for_each
 
 FULL, PARTIAL, DEGRADED, LOST, OFFLINE, UNKNOWN = (

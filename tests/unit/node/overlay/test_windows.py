@@ -3,9 +3,9 @@
 import asyncio
 
 from broker.node.overlay.hello import HeadgateHello
-from broker.routing.window import LATE_MSGS, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES
-from broker.transport.in_flight import WINDOW_BYTES as LARGE_BYTES
-from broker.transport.in_flight import WINDOW_MSGS
+from broker.routing.flow import LATE_MSGS, TOLD_BYTES, TOLD_MSGS, WINDOW_BYTES
+from broker.transport.outbox import WINDOW_BYTES as LARGE_BYTES
+from broker.transport.outbox import WINDOW_MSGS
 from broker.wire.message import CONTROL, HANDLED, MARK, MARKED, OPEN, SHUT, control, event, request
 from broker.wire.shares import cost
 from tests.tables import for_each
@@ -30,7 +30,7 @@ def test_a_child_is_heeded_and_told_if_it_said_that_it_does_the_same(windows):
         for _ in range(2 * TOLD_BYTES // len(LARGE)):
             say(child, event("news", LARGE))
         say(child, control(SHUT))
-        await until(lambda: parent.broker.router.tally.controls == 1)
+        await until(lambda: parent.broker.router.counters.controls == 1)
         assert flow.blocked is windows
         await asyncio.sleep(0)
         assert bool(words(child)) is windows
@@ -51,7 +51,7 @@ def test_a_child_is_told_how_many_of_its_messages_are_handled(windows):
         child = await parent.join(HELLO._replace(ours=HeadgateHello(True, windows=windows)))
         for _ in range(LATE_MSGS):
             say(child, control(0))
-        await until(lambda: parent.broker.router.tally.controls == LATE_MSGS)
+        await until(lambda: parent.broker.router.counters.controls == LATE_MSGS)
         await asyncio.sleep(0)
         assert handled(child) == ([LATE_MSGS] if windows else [])
         for _ in range(TOLD_MSGS):
@@ -72,7 +72,7 @@ def test_a_mark_comes_back_and_is_taken_from_those_who_said_that_they_do_the_sam
         end = in_flight.end
         for word in (control(MARK, 7), control(MARKED, 0xFFFFFFFF), control(HANDLED, 0x7FFFFFFF)):
             say(child, word)
-        await until(lambda: parent.broker.router.tally.controls == 3)
+        await until(lambda: parent.broker.router.counters.controls == 3)
         await until(lambda: (MARKED, 7) in [(m.aux1, m.aux2) for m in child.inbox if m.type == CONTROL])
         assert in_flight.large_bytes == 0
         if not windows:
@@ -145,7 +145,7 @@ def test_a_parent_is_heeded_and_told_if_it_said_that_it_does_the_same(ours):
         for number in range(2 * TOLD_BYTES // len(LARGE)):
             story.link.say(event("news", LARGE, sequence=number + 1))
         story.link.say(control(SHUT))
-        await until(lambda: story.child.broker.router.tally.controls == 1)
+        await until(lambda: story.child.broker.router.counters.controls == 1)
         assert flow.blocked is ours.windows
         await asyncio.sleep(0)
         assert bool(words(story.link)) is ours.windows
@@ -170,6 +170,6 @@ def test_a_flood_through_a_real_tree_arrives_whole_and_in_order():
             await until(lambda: all(len(sequences()) == 3 * count for sequences in heard))
             assert all(sequences() == list(range(1, 3 * count + 1)) for sequences in heard)
             await until(lambda: not any(rank.broker.router.events.flow.blocked for rank in tree.ranks))
-            assert all(rank.broker.router.tally.sent_controls for rank in tree.ranks)
+            assert all(rank.broker.router.counters.sent_controls for rank in tree.ranks)
 
     asyncio.run(story())

@@ -5,8 +5,8 @@ import time
 from dataclasses import replace
 
 from broker.node.overlay import hello
+from broker.node.overlay.control import Status
 from broker.node.overlay.hello import HeadgateHello
-from broker.node.overlay.status import Status
 from broker.routing.topology import Topology
 from broker.transport import registry
 from broker.transport.link import Options

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.awake import Looks
+from broker.awake import StallMeter
 from broker.oslo.client.pending_calls import SPARE, PendingCall, PendingCalls
 from broker.oslo.contract import Address
 from tests.tables import for_each
@@ -59,14 +59,14 @@ def test_who_was_stopped_waits_for_heartbeats_anew_and_for_nothing_else():
 def test_a_caller_that_is_always_late_misses_heartbeats_too(late_s, end_s):
     """Its timer comes so much too late each time, and nobody answers: as the sender of calls looks."""
     now_s, calls = 0.0, PendingCalls()
-    looks = Looks(lambda: now_s)
+    stall = StallMeter(lambda: now_s)
     one, _ = call(1, monitor_s=2.0)
     one.beaten(now_s)
     calls.add(one)
     for _ in range(100):
-        looks.wakes_at(calls.next_end_s())
+        stall.wakes_at(calls.next_end_s())
         now_s = calls.next_end_s() + late_s
-        calls.forgive(looks.absent(), now_s)
+        calls.forgive(stall.stalled_s(), now_s)
         if calls.ended(now_s):
             break
     assert now_s == pytest.approx(end_s)

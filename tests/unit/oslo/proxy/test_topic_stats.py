@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from broker.figures import OTHER
+from broker.name_stats import OTHER
 from broker.oslo.names import Reason
 from broker.oslo.node import Rule
 from broker.oslo.proxy import call

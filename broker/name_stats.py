@@ -1,7 +1,7 @@
 """Rate, errors and duration of what has a name, such as a method, the topic of an event or a task; pure, bounded.
 
-Whoever counts tells the time, by a clock that nobody sets. Names that nobody has proven to be there are few, for
-anybody can make up names; what has no figures of its own is counted together as ``OTHER``.
+The caller that counts passes the time, by a clock that nobody sets. Names that nobody has proven to be there are few,
+for anybody can make up names; what has no figures of its own is counted together as ``OTHER``.
 """
 
 # compiled: mypyc

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.services.ring import LINE_MAX_BYTES, Ring, compose, parse
+from broker.services.log import Ring
+from broker.wire.log_entry import APP_CHARS_MAX, LINE_MAX_BYTES, compose, parse
 from tests.tables import for_each
 
 
@@ -37,6 +38,14 @@ def test_what_is_composed_parses_and_is_one_line(severity, words):
 def test_composed_entries_look_like_deployed_ones():
     entry = compose(3, 0, "broker", 77, "two\nlines", 1_795_193_573.75)
     assert entry.line == b"<24>1 2026-11-20T16:52:53.750000Z 0 broker 77 - - two lines"
+
+
+def test_no_text_and_no_name_of_a_program_breaks_an_entry():
+    assert compose(6, 0, "my app\n", 1, "half a pair: \ud800", 0.0).line.endswith(
+        b" 0 myapp 1 - - half a pair: ?"
+    )
+    assert compose(6, 0, " ", 1, "x", 0.0).line.endswith(b"Z 0 - 1 - - x")
+    assert f" 0 {'a' * APP_CHARS_MAX} 1 ".encode() in compose(6, 0, "a" * 99, 1, "x", 0.0).line
 
 
 def test_a_full_ring_loses_its_oldest_and_goes_on_counting():

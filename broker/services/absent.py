@@ -1,5 +1,5 @@
-"""What ``flux uptime``, ``flux resource`` and ``flux housekeeping`` ask of a scheduler, answered by a broker that has
-none (``resource``, ``job-manager``).
+"""Services that deployed tools ask for and this broker does not have: a scheduler (``resource``, ``job-manager``, for
+``flux uptime``, ``flux resource`` and ``flux housekeeping``) and remote execution (``rexec``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from broker.services import idset
 from broker.services.groups import ONLINE, TORPID, Groups
 from broker.services.service import Service, method
 from broker.serving.request import Request
+from broker.serving.runner import OWNER_TEXT
 
 ABSENT_TEXT: Final = "headgate runs no scheduler"
 
@@ -83,3 +84,19 @@ class JobManager(Service):
         if name:
             raise RpcError(errno.EINVAL, f"'{name[:64]}' is not a valid queue")
         return {"enable": False, "start": False, "disable_reason": ABSENT_TEXT, "stop_reason": ABSENT_TEXT}
+
+
+OFF_TEXT: Final = "remote execution is off: this broker starts no processes"
+
+
+class Rexec(Service):
+    """Remote execution is off: every method is refused with EPERM.
+
+    The methods of deployed brokers are for owners, so guests are refused for that reason first.
+    """
+
+    name = "rexec"
+
+    def unknown(self, request: Request) -> RpcError:
+        """EPERM, whatever the method."""
+        return RpcError(errno.EPERM, OFF_TEXT if request.owner else OWNER_TEXT)

@@ -1,6 +1,6 @@
 """What was received and sent, by type: what passes, what is answered here, what goes nowhere."""
 
-from broker.routing.tally import REASONS_MAX, Tally
+from broker.routing.counters import REASONS_MAX, MessageCounters
 from broker.wire.message import NORESPONSE, STREAMING, event, response
 from tests.tables import for_each
 from tests.unit.routing.sim import Tree
@@ -13,9 +13,9 @@ COUNTS = (
 
 def counts(rank):
     """(requests, responses, events) received, and sent."""
-    tally = rank.router.tally
+    counters = rank.router.counters
     kinds = ("request", "response", "event")
-    return [tuple(each[kind] for kind in kinds) for each in (tally.received(), tally.sent())]
+    return [tuple(each[kind] for kind in kinds) for each in (counters.received(), counters.sent())]
 
 
 def test_what_passes_is_counted_at_every_hop():
@@ -38,7 +38,7 @@ def test_a_refused_request_is_received_and_its_answer_sent():
     client.ask("nobody.x")
     client.ask("nobody.x", flags=NORESPONSE)
     assert counts(tree[0]) == [(2, 0, 0), (0, 1, 0)]
-    assert sum(tree[0].router.tally.drops.values()) == 1
+    assert sum(tree[0].router.counters.drops.values()) == 1
     assert len(client.inbox) == 1
 
 
@@ -92,18 +92,18 @@ def test_the_notice_for_a_stream_through_a_lost_child_is_sent():
 
 
 def test_counts_begin_anew():
-    tally = Tally()
+    counters = MessageCounters()
     for name in COUNTS:
-        setattr(tally, name, 1)
-    tally.drop("reason")
-    tally.clear()
-    assert {name: getattr(tally, name) for name in COUNTS} == dict.fromkeys(COUNTS, 0)
-    assert tally.drops == {}
+        setattr(counters, name, 1)
+    counters.drop("reason")
+    counters.clear()
+    assert {name: getattr(counters, name) for name in COUNTS} == dict.fromkeys(COUNTS, 0)
+    assert counters.drops == {}
 
 
 def test_reasons_are_bounded():
-    tally = Tally()
+    counters = MessageCounters()
     for number in range(REASONS_MAX + 10):
-        tally.drop(f"reason {number}", 2)
-    assert len(tally.drops) == REASONS_MAX + 1
-    assert tally.drops["other"] == 20
+        counters.drop(f"reason {number}", 2)
+    assert len(counters.drops) == REASONS_MAX + 1
+    assert counters.drops["other"] == 20
