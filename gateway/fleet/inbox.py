@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from gateway.fleet import messages
 from gateway.fleet.kept import AT_ONCE
 from gateway.fleet.messages import Entered, Revoked
-from gateway.identity import shared
 from gateway.principal import Denied
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Inbox:
             self.held_bytes -= _size(part)
         else:
             rows = self._rows[:AT_ONCE]
-            shared.take(self._store, rows)
+            messages.take(self._store, rows)
             del self._rows[:AT_ONCE]
             self.held_bytes -= _size(rows)
         if not self._revoked and not self._rows:

@@ -1,6 +1,6 @@
 """What Redis keeps for all gateways of a fleet, each key beginning with ``gateway.redis_channel``:
 
-    .login.ID   a login (``identity.shared``), until it ends
+    .login.ID   a login (`messages.Row`), until it ends
     .revoked    credentials that count no more, ended logins among them, and until when that counts
     .spent      answers of identity providers that were used, by hash, until none so old counts any more
     .userids    userids that people of providers have: userid -> who, for good
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from broker import secret
 from broker.secret import SecretUrl
-from gateway.identity import shared
+from gateway.fleet import messages
 from gateway.identity.leases import HEARTBEAT_S
 from gateway.identity.store import KEY_BYTES, LOGIN, LONGEST_S, Store
 from gateway.settings import redis_url
@@ -79,7 +79,7 @@ class Kept:
         while True:
             cursor, names = await self._redis.scan(cursor, match=pattern, count=AT_ONCE)
             if names:
-                shared.take(self._store, filter(None, await self._redis.mget(names)))
+                messages.take(self._store, filter(None, await self._redis.mget(names)))
             if not cursor:
                 return set(found)
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from broker.rates import Throttle
+from gateway.fleet import messages
 from gateway.fleet.kept import Kept
-from gateway.identity import shared
 from gateway.identity.store import KEY_BYTES, Store
 from gateway.principal import Denied
 
@@ -70,7 +70,7 @@ class SharedLogins:
         """
         row = None if self._away() else await self._answered(self._look(login_id))
         if row is not None:
-            shared.take(self._store, [row])
+            messages.take(self._store, [row])
         return row is not None
 
     async def spend(self, answer: bytes, until: float) -> bool:
@@ -103,7 +103,7 @@ class SharedLogins:
 
     async def _keep(self, login_id: str = "") -> bool:
         """Keep a login of ours, or all of them, and tell of those that were not kept."""
-        rows = shared.rows(self._store, login_id)
+        rows = messages.rows(self._store, login_id)
         if login_id and rows:
             await self._tell(
                 [row for row, _ in rows.values()]

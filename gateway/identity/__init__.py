@@ -2,21 +2,15 @@
 
 ``authenticate``  the one door: a request or a token -> a `Principal` or a refusal
 ``tokens``        bearer tokens: a file of hashes
-``jwt``           JSON Web Tokens of an identity provider
-``claims``        what a JWT or a provider says of a user, read alike       (pure)
+``jwt``           JSON Web Tokens of an identity provider; what claims say of a user, a provider's, too
 ``keys``          the public keys for them: PEM files, JWKS documents, rotation
 ``fetching``      what providers answer over HTTP, bounded
-``certificates``  the names that a client certificate proves
+``certificates``  client certificates: the names that one proves, those that their authority has taken back
 ``revocations``   which credentials count no more
-``crl``           client certificates that their authority has taken back
-``login``         one-time links, and the cookies of all logins
-``cookies``       of logins, and of those that were begun
-``shared``        logins that count at several gateways
-``user_logins``   logins by a token or at a provider
+``login``         logins: by one-time links, by a token, at a provider; their cookies
 ``oidc``          OpenID Connect: to a provider and back
 ``provider``      one provider: metadata, keys, the exchange of codes
-``users``         name -> userid and roles
-``userids``       a userid of its own for each person of a provider
+``users``         name -> userid and roles; a userid of its own for each person of a provider
 
 ``hook``          the authorisation hook: who may do what, asked over HTTP
 
@@ -26,5 +20,4 @@
 
 ``store``         the SQLite file that worker processes share: keys, revocations
 ``leases``        connections of each user over all workers
-``attempts``      refused credentials by address: answers and log lines limited
 """

@@ -9,6 +9,11 @@ In this order, and the first that is there decides:
 What a client is told of a refusal is always the same, "credential refused"; the log has the reason, and never the
 credential. A request with a credential that browsers add by themselves (certificate, cookie) goes through the checks
 of ``origin``, too, and so does one with none: whoever authenticates later is not let in from any page.
+
+Good credentials always pass, whoever else fails from the same address: tokens and cookies are 256 random bits and
+JWTs are signed, so there is nothing to guess, and a broken client behind a shared proxy must not lock its neighbours
+out. What is limited (`Attempts`) is what failing costs: log lines, and answers that ask the client to come again at
+once.
 """
 
 from __future__ import annotations
@@ -25,19 +30,18 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from broker.errors import ConfigError
-from gateway.identity import certificates, cookies
-from gateway.identity.attempts import Attempts
+from broker.rates import Bucket, Buckets
+from gateway.identity import certificates
 from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.jwt import Verifier, is_jwt
 from gateway.identity.keys import JwtKeys
 from gateway.identity.leases import HEARTBEAT_S, Connections
-from gateway.identity.login import LoggedIn, id_of
+from gateway.identity.login import LOGIN_COOKIE, LoggedIn, UserLogins, id_of
 from gateway.identity.origin import Origins
-from gateway.identity.proxies import Client, ListenerNetworks
+from gateway.identity.proxies import Client, ListenerNetworks, group_of
 from gateway.identity.revocations import TLS, Revocations
 from gateway.identity.store import FOREVER, LOGIN, Store
 from gateway.identity.tokens import CREDENTIAL, PREFIX, bearer_of, credential_of
-from gateway.identity.user_logins import UserLogins
 from gateway.identity.users import Users
 from gateway.principal import Denied, Principal, refused
 from gateway.settings.addresses import place_of
@@ -46,6 +50,41 @@ from gateway.settings.schema import GatewaySettings
 
 if TYPE_CHECKING:
     from gateway.fleet.logins import SharedLogins
+
+
+BURST: Final = 10
+"""Failures of one address that are told apart."""
+PER_S: Final = 0.5
+"""How fast they are forgiven: one in two seconds."""
+LINES_BURST: Final = 50
+LINES_PER_S: Final = 10.0
+"""Log lines of all addresses together: many addresses must not fill the disk either."""
+
+
+class Attempts:
+    """The failures of all addresses; ``now`` is a clock that never goes back, seconds.
+
+    Attributes:
+        failed: refused credentials so far.
+        silenced: those of them that were not logged.
+    """
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.silenced = 0
+        self._buckets = Buckets(PER_S, BURST)
+        self._lines: Bucket | None = None
+
+    def fail(self, address: str, now: float) -> tuple[bool, bool]:
+        """Count a failure: whether the address stays within its rate, and whether to log it."""
+        self.failed += 1
+        within = self._buckets.of(group_of(address), now).grant(now, 1) == 1
+        if self._lines is None:
+            self._lines = Bucket(LINES_PER_S, LINES_BURST, now)
+        told = within and self._lines.grant(now, 1) == 1
+        self.silenced += not told
+        return within, told
+
 
 POLL_S: Final = 1.0
 """How often `run` looks whether credentials were revoked: so long may a revoked session live on."""
@@ -315,7 +354,7 @@ class Authenticator:
             self.origins.check(request, client, kind="token")
             return await self._of_token(bearer)
         principal = self._of_certificate(request)
-        if principal is None and (cookie := cookies.LOGIN.of(request, client)) is not None:
+        if principal is None and (cookie := LOGIN_COOKIE.of(request, client)) is not None:
             await self._look_for(cookie)
             principal = self.logins.principal(cookie, client)
         self.origins.check(request, client, kind=None if principal is None else principal.kind)

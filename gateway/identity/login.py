@@ -1,19 +1,24 @@
-"""Logins of browsers: one-time links and the cookies that they, tokens and identity providers are exchanged for.
+"""Logins of browsers: one-time links, and the cookies that they, tokens and identity providers are exchanged for.
 
 The link is ``URL/login#once=SECRET``: what stands behind ``#`` a browser keeps for itself, so the secret is in no log
-of a proxy or server, nor in a `Referer`. The page posts it to ``/v1/login``, once, and gets a cookie:
+of a proxy or server, nor in a `Referer`. The page posts it to ``/v1/login``, once, and gets a cookie (RFC 6265):
 
 - ``HttpOnly``: no script reads it. ``SameSite=Strict``: pages of other sites do not make the browser send it.
-- Over https it is bound to this very host (``cookies``).
-- Browsers do not keep the ports of a host apart: every http server on 127.0.0.1 that the user visits gets the cookie.
-  Where other people have accounts on the machine, tokens are the better credential.
+- Over https it is ``Secure`` and its name begins with ``__Host-``: browsers take that from this very host and over
+  https only, so that neither a neighbouring subdomain nor a plain http page can plant one.
+- Browsers do not keep the ports of a host apart (RFC 6265, section 8.5): every http server on 127.0.0.1 that the user
+  visits gets the cookie. Where other people have accounts on the machine, tokens are the better credential.
 
-What the cookie means is looked up at each use: setting ``access.login_links`` to *off* ends all logins by a link, a
-revoked token or a provider that the settings name no more those that came from it.
+What the cookie means is looked up at each use: setting ``access.login_links`` to *off* ends all logins by a link. Who
+a login by a token or at a provider is, the users, roles and providers of now say: a user who is taken out of the
+settings, a token that is revoked and a provider that is named no more end the logins that came from them. Of what a
+provider or a JWT said only that is kept which counts for this.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import math
 import secrets
 import sqlite3
@@ -23,15 +28,52 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 from aiohttp import web
 
-from gateway.closes import NO_ROLE
-from gateway.identity import cookies
+from broker.identity import NOBODY
+from broker.rates import Buckets
+from gateway.closes import BUSY, NO_ROLE
 from gateway.identity.jwt import CREDENTIAL as JWT
-from gateway.identity.oidc import SOURCE
+from gateway.identity.oidc import SOURCE, Account, Providers
 from gateway.identity.proxies import Client
 from gateway.identity.store import FLEET, KEY_BYTES, LATEST, LOGIN, LONGEST_S, Store, count_change, hash_of
-from gateway.identity.users import GUEST_NAME, LINK, OWNER_NAME, link_principal
+from gateway.identity.users import GUEST_NAME, LINK, OWNER_NAME, Userids, Users, link_principal
 from gateway.principal import Denied, Principal, refused
-from gateway.settings.schema import AccessSection
+from gateway.settings.schema import AccessSection, GatewaySettings
+
+
+class Cookie(NamedTuple):
+    """One of them; no script reads it (``HttpOnly``)."""
+
+    name: str
+    same_site: Literal["Strict", "Lax"]
+
+    def of(self, request: web.BaseRequest, client: Client) -> str | None:
+        """Its value in a request; over https only the one that is bound to this host."""
+        return request.cookies.get(self._name(client))
+
+    def set(self, response: web.StreamResponse, value: str, client: Client, max_age: int | None) -> None:
+        """Give it to a browser, for so many seconds; None: until the browser ends."""
+        response.set_cookie(
+            self._name(client),
+            value,
+            max_age=max_age,
+            path="/",
+            httponly=True,
+            samesite=self.same_site,
+            secure=client.scheme == "https",
+        )
+
+    def clear(self, response: web.StreamResponse, client: Client) -> None:
+        """Take it away again."""
+        self.set(response, "", client, 0)
+
+    def _name(self, client: Client) -> str:
+        return f"__Host-{self.name}" if client.scheme == "https" else self.name
+
+
+LOGIN_COOKIE: Final = Cookie("headgate", "Strict")
+BEGUN_COOKIE: Final = Cookie("headgate-begun", "Lax")
+"""Lax, for the way back begins at the provider's site."""
+
 
 LinkRole = Literal["user", "owner"]
 SECRET_CHARS: Final = 128
@@ -365,7 +407,7 @@ def set_cookie(response: web.StreamResponse, logged_in: LoggedIn, client: Client
     """Give a browser its cookie; ``now`` is the wall clock."""
     expires = logged_in.principal.expires
     age = max(0, math.ceil(expires - now)) if expires is not None else None
-    cookies.LOGIN.set(response, logged_in.cookie, client, age)
+    LOGIN_COOKIE.set(response, logged_in.cookie, client, age)
 
 
 def _hash(secret: str) -> bytes:
@@ -374,3 +416,149 @@ def _hash(secret: str) -> bytes:
 
 def _id(credential: str) -> str:
     return credential.removeprefix(LOGIN)
+
+
+BURST: Final = 64
+PER_S: Final = 0.1
+"""Logins that one user may begin in a fleet, at once and over time: each that was ended is remembered until it would
+have ended anyway."""
+
+log = logging.getLogger("headgate")
+
+
+class UserLogins:
+    """The logins that came from no link.
+
+    Args:
+        settings: ``access``, ``oidc`` and ``jwt.trust_claims`` count.
+        store: where they are.
+        clock: seconds, never going back.
+        users: those of now.
+        ended: whether a token or JWT, by its credential, counts no more for a user.
+
+    Attributes:
+        logins: all logins, those by links among them.
+        providers: identity providers that people log in at.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        store: Store,
+        clock: Callable[[], float],
+        *,
+        users: Callable[[], Users],
+        ended: Callable[[str, str], bool],
+    ) -> None:
+        self.logins = Logins(store, settings.access, self.now)
+        self.providers = Providers(settings.oidc, store, clock)
+        self._userids = Userids(store, settings.access.own_userids)
+        self._trusted = settings.jwt.trust_claims
+        self._users = users
+        self._ended = ended
+        self._clock = clock
+        self._begun = Buckets(PER_S, BURST)
+
+    def by_token(self, mine: Principal) -> LoggedIn:
+        """Log in who has shown a token or a JWT; the login ends with it at the latest.
+
+        Raises:
+            Denied: the user began too many (429), or the store cannot be written.
+        """
+        known = self._users().known(mine.name)
+        claims = {} if known else {"userid": mine.userid, "roles": mine.role_names}
+        return self._enter(mine.credential, mine.name, claims, mine.expires)
+
+    async def take_userid(self, mine: Principal) -> None:
+        """Let a user of claims, who shows a JWT, have the userid that they say: nobody else has it from now on.
+
+        Raises:
+            Denied: somebody else came with it before (403), that cannot be found out at the moment (503), or the store
+                cannot be written.
+        """
+        taken = await self._userids.take(f"jwt {mine.name}", mine.userid, self.providers.elsewhere)
+        if taken:
+            return
+        said = "is another person's here" if taken is False else "may be another's: Redis does not answer"
+        raise Denied(
+            f"user {mine.name[:64]!r}: userid {mine.userid} {said}",
+            public="this user has no role here" if taken is False else "try again in a moment",
+            status=403 if taken is False else 503,
+            close=NO_ROLE if taken is False else BUSY,
+            errno=errno.EPERM if taken is False else errno.EAGAIN,
+        )
+
+    async def by_provider(self, name: str, account: Account) -> LoggedIn:
+        """Log in whom the provider ``name`` has let in, if the settings do, too; with a userid of its own.
+
+        Raises:
+            Denied: the user has no role here (403), or began too many (429), or the store cannot be written.
+        """
+        source, claims = f"{SOURCE}{name}", account.claims
+        self._principal(
+            Login("", source, account.user, claims, "", False, 0.0, 0.0)
+        )  # who may not gets no userid
+        if not self._users().known(account.user):
+            wanted = claims.get("userid")
+            own = await self._userids.give(f"{source} {account.user}", wanted, self.providers.elsewhere)
+            if own != wanted:
+                claims = {key: value for key, value in claims.items() if key != "userid"} | {
+                    "own": own or NOBODY
+                }
+            if own is None:
+                log.warning(
+                    "%s has no userid to itself until it logs in again: Redis does not answer", account.user
+                )
+            elif wanted not in (None, own):
+                log.warning("%s has userid %d: %s is another person's here", account.user, own, wanted)
+        return self._enter(source, account.user, claims, None)
+
+    def _enter(self, source: str, user: str, claims: dict[str, Any], until: float | None) -> LoggedIn:
+        self._principal(Login("", source, user, claims, "", False, 0.0, 0.0))  # who may not gets no login
+        if self.providers.elsewhere is not None and self._begun.of(user, self._clock()).take(self._clock()):
+            raise Denied(
+                f"{user!r} began more than {BURST} logins, and one in {1 / PER_S:g} s",
+                public="this user logs in too often: wait a minute",
+                status=429,
+                close=BUSY,
+                errno=errno.EAGAIN,
+            )
+        cookie, login = self.logins.begin(source, user, claims, until=until)
+        return LoggedIn(cookie, self._principal(login))
+
+    def now(self, login: Login) -> Principal | None:
+        """Who a login is now; None: it counts no more."""
+        if self._ended(login.source, login.user):
+            return None
+        try:
+            return self._principal(login)
+        except Denied as denied:
+            log.debug("login %s of %s: %s", login.id, login.user, denied)
+            return None
+
+    def _principal(self, login: Login) -> Principal:
+        """Who a login is by the users and providers of now.
+
+        Raises:
+            Denied: nobody (403).
+        """
+        claims, own = self._person(login)
+        return self._users().principal(
+            login.user,
+            kind="cookie",
+            credential=login.credential,
+            expires=login.expires,
+            login=login.source,
+            claims=claims,
+            own=own,
+        )
+
+    def _person(self, login: Login) -> tuple[dict[str, Any] | None, int | None]:
+        """Userid and roles for a user whom the settings do not name; None: they have to name it.
+
+        Raises:
+            Denied: its provider is not there any more (403).
+        """
+        if login.source.startswith(SOURCE):
+            return self.providers.person_of(login.source, login.claims)
+        return (login.claims if login.claims and self._trusted else None), None

@@ -38,7 +38,7 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from broker.holdings import Holdings
 from broker.identity import NOBODY
-from gateway.identity.claims import claim, name_of, texts_of, userid_of
+from gateway.identity.jwt import claim, name_of, texts_of, userid_of
 from gateway.identity.provider import Metadata, Provider, check_secret
 from gateway.identity.proxies import UNKNOWN, Client, group_of
 from gateway.identity.store import KEY_BYTES, Store, hash_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from gateway.identity.crl import RevocationLists
+from gateway.identity.certificates import RevocationLists
 from gateway.identity.store import Store
 from gateway.identity.tokens import CREDENTIAL, TokenFile, token_path
 from gateway.settings.schema import GatewaySettings

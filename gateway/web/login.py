@@ -9,8 +9,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.codecs.control import reason_of
-from gateway.identity.cookies import LOGIN
-from gateway.identity.login import set_cookie
+from gateway.identity.login import LOGIN_COOKIE, set_cookie
 from gateway.principal import Principal
 from gateway.web import bodies
 from gateway.web.app_context import FRONT, PRINCIPAL
@@ -54,14 +53,14 @@ async def logout(request: web.Request) -> web.Response:
     """
     identity = request.app[FRONT].identity
     client = identity.listeners.client(request)
-    cookie = LOGIN.of(request, client)
+    cookie = LOGIN_COOKIE.of(request, client)
     if cookie is None:
         principal = await identity.authenticate_request(request)
         kind = "no credential" if principal is None else principal.kind
         raise Refusal(401 if principal is None else 400, f"only a login ends here, and this is {kind}")
     await identity.logout(request, cookie)
     response = web.Response(status=204)
-    LOGIN.clear(response, client)
+    LOGIN_COOKIE.clear(response, client)
     return response
 
 

@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from gateway.identity.cookies import BEGUN
-from gateway.identity.login import set_cookie
+from gateway.identity.login import BEGUN_COOKIE, set_cookie
 from gateway.identity.oidc import BEGUN_S
 from gateway.principal import Denied
 from gateway.web import bodies
@@ -60,7 +59,7 @@ async def begin(request: web.Request) -> web.Response:
     except Denied as denied:
         return _refused(request.app[FRONT], name, denied, "../../../")
     response = web.Response(status=303, headers={"Location": place, "Cache-Control": "no-store"})
-    BEGUN.set(response, sealed, client, BEGUN_S)
+    BEGUN_COOKIE.set(response, sealed, client, BEGUN_S)
     return response
 
 
@@ -71,7 +70,7 @@ async def callback(request: web.Request) -> web.Response:
     query = {key: value for key, value in request.query.items() if request.query.getall(key) == [value]}
     try:
         with identity.counted(request) as client:
-            cookie = BEGUN.of(request, client)
+            cookie = BEGUN_COOKIE.of(request, client)
             account = await identity.user_logins.providers.finish(name, query, cookie, client)
             logged_in = await identity.user_logins.by_provider(name, account)
             await identity.share(logged_in)
@@ -83,7 +82,7 @@ async def callback(request: web.Request) -> web.Response:
             200, f'<p>You are logged in. <a href="{HOME}">Go on to the dashboard</a></p>', refresh
         )
         set_cookie(response, logged_in, client, now=front.wall())
-    BEGUN.clear(response, identity.listeners.client(request))
+    BEGUN_COOKIE.clear(response, identity.listeners.client(request))
     return response
 
 

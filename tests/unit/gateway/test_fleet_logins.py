@@ -14,10 +14,10 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as Gone
 
 from broker.secret import SecretUrl
-from gateway.fleet import inbox, kept, member
+from gateway.fleet import inbox, kept, member, messages
 from gateway.fleet.member import Fleet
 from gateway.fleet.messages import Entered, Revoked, decode, encode
-from gateway.identity import login, shared, user_logins
+from gateway.identity import login
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.oidc import Account
 from gateway.identity.store import LATEST, Store
@@ -321,8 +321,8 @@ def test_a_row_of_another_gateway_is_bounded_in_every_field(odd, caplog, alone):
     for at, value in odd.items():
         row[at] = now + value if value == 60 * 86400.0 else value
     caplog.clear()
-    shared.take(alone, [msgspec.msgpack.encode(row), msgspec.msgpack.encode(good)])
-    assert [*shared.rows(alone)] == [good[1]]
+    messages.take(alone, [msgspec.msgpack.encode(row), msgspec.msgpack.encode(good)])
+    assert [*messages.rows(alone)] == [good[1]]
     alone.revoke(f"login:{good[1]}", now + 1000)
     assert "a login of another gateway was left out" in caplog.text
 
@@ -372,11 +372,11 @@ async def test_rows_that_are_over_or_ended_are_not_taken(tmp_path):
     one, other = Member(tmp_path, "a", "", fleet=False), Member(tmp_path, "b", "", fleet=False)
     one.logins.begin("jwt:1", "ada", {}, until=one.store.wall() + 1)
     one.logins.begin("jwt:1", "ada", {})
-    rows = shared.rows(one.store)
+    rows = messages.rows(one.store)
     assert len(rows) == 2
     other.store.revoke_all({f"login:{name}": one.store.wall() + 1000 for name in list(rows)[:1]})
     other.store.wall = lambda: one.store.wall() + 2
-    shared.take(other.store, [row for row, _ in rows.values()])
+    messages.take(other.store, [row for row, _ in rows.values()])
     assert set(other.ids()) <= set(list(rows)[1:])
     for each in (one, other):
         await each.leave()
@@ -392,7 +392,7 @@ async def test_what_is_restored_is_forgotten_in_redis(redis, tmp_path):
 
 
 async def test_who_logs_in_again_and_again_has_to_wait(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr(user_logins, "BURST", 2)
+    monkeypatch.setattr(login, "BURST", 2)
     async with members(tmp_path, redis, "a") as (one,):
         for _ in range(2):
             one.user_logins._enter("jwt:1", "ada", {}, None)
@@ -603,7 +603,7 @@ async def test_logins_of_many_users_are_counted_in_one_look(redis, tmp_path, mon
         now = one.store.wall()
         each = [["oidc:x", f"u{n}", {}, "", now, now + 1000] for n in range(100)]
         told = [msgspec.msgpack.encode([secrets.token_bytes(32), secrets.token_hex(8), *row]) for row in each]
-        shared.take(one.store, told)
+        messages.take(one.store, told)
         assert len(one.ids()) == 100
         assert looks == [""]
 

@@ -10,8 +10,7 @@ import ssl
 from aiohttp import web
 
 from gateway.identity.authenticate import Authenticator
-from gateway.identity.cookies import LOGIN
-from gateway.identity.login import set_cookie
+from gateway.identity.login import LOGIN_COOKIE, set_cookie
 from gateway.identity.proxies import Networks
 from gateway.identity.store import Store
 from gateway.identity.tokens import TokenFile
@@ -61,7 +60,7 @@ class Doorway:
                 return response
             if request.path == "/v1/logout":
                 response = web.json_response({})
-                LOGIN.clear(response, self.identity.listeners.client(request))
+                LOGIN_COOKIE.clear(response, self.identity.listeners.client(request))
                 return response
             found = await self.identity.authenticate_request(request)
         except Denied as denied:

@@ -8,10 +8,9 @@ import pytest
 from broker.errors import ConfigError
 from broker.rates import USERS_MAX
 from gateway import closes
-from gateway.identity.attempts import BURST, Attempts
-from gateway.identity.cookies import LOGIN
+from gateway.identity.authenticate import BURST, Attempts
+from gateway.identity.login import LOGIN_COOKIE, UserLogins
 from gateway.identity.oidc import Account
-from gateway.identity.user_logins import UserLogins
 from gateway.principal import Denied
 from gateway.settings.credentials import OidcEntry, UserEntry
 from gateway.settings.schema import GatewaySettings
@@ -28,7 +27,7 @@ async def test_no_credential(open_door, state):
     for headers in (
         [],
         ["Authorization: Basic YTpi"],
-        [f"Cookie: {LOGIN.name}=ended; x=y"],
+        [f"Cookie: {LOGIN_COOKIE.name}=ended; x=y"],
         ["Cookie: ="],
     ):
         answer = await ask(door.port, *headers)

@@ -3,7 +3,7 @@
 import json
 import os
 
-from gateway.identity.cookies import LOGIN
+from gateway.identity.login import LOGIN_COOKIE
 from gateway.settings.credentials import UserEntry
 from gateway.settings.schema import AccessSection, ListenEntry
 from tests.tables import for_each
@@ -110,7 +110,7 @@ async def test_a_login(open_door, state):
     value, *attributes = answer.header("Set-Cookie").split("; ")
     assert set(attributes) == {"HttpOnly", "Max-Age=43200", "Path=/", "SameSite=Strict"}
     name, _, cookie = value.partition("=")
-    assert name == LOGIN.name
+    assert name == LOGIN_COOKIE.name
     found = (await ask(door.port, f"Cookie: {value}")).json()
     assert (found["name"], found["roles"], found["kind"]) == ("owner", ["owner"], "cookie")
     assert found["userid"] == os.geteuid()
@@ -124,7 +124,7 @@ async def test_a_login(open_door, state):
     assert (await ask(door.port, *socket)).status == 403
     assert (await ask(door.port, *socket, origin)).status == 200
     answer = await ask(door.port, path="/v1/logout")
-    assert f'{LOGIN.name}=""' in answer.header("Set-Cookie")
+    assert f'{LOGIN_COOKIE.name}=""' in answer.header("Set-Cookie")
     assert "Max-Age=0" in answer.header("Set-Cookie")
 
 
@@ -154,9 +154,10 @@ async def test_over_https_the_cookie_is_bound_to_the_host(open_door, mutual, tmp
     tls = client_tls(tmp_path / "ca.pem")
     answer = await log_in(door, f"Origin: https://127.0.0.1:{door.port}", tls=tls)
     value, *attributes = answer.header("Set-Cookie").split("; ")
-    assert value.startswith(f"__Host-{LOGIN.name}=")
+    assert value.startswith(f"__Host-{LOGIN_COOKIE.name}=")
     assert {"Secure", "Path=/", "HttpOnly", "SameSite=Strict"} < set(attributes)
     assert not any(each.startswith("Domain") for each in attributes)
     assert (await ask(door.port, f"Cookie: {value}", tls=tls)).json()["name"] == "owner"
-    planted = value.replace(f"__Host-{LOGIN.name}", LOGIN.name)  # as a plain http page of the host could do
+    # as a plain http page of the host could do
+    planted = value.replace(f"__Host-{LOGIN_COOKIE.name}", LOGIN_COOKIE.name)
     assert "name" not in (await ask(door.port, f"Cookie: {planted}", tls=tls)).json()

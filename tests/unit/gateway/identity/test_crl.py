@@ -9,9 +9,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
 from broker.errors import ConfigError
-from gateway.identity import crl
-from gateway.identity.certificates import read
-from gateway.identity.crl import RevocationLists
+from gateway.identity import certificates
+from gateway.identity.certificates import RevocationLists, read
 from gateway.principal import Denied
 from gateway.settings.schema import AccessSection
 from tests.tables import for_each
@@ -170,7 +169,7 @@ def test_a_bad_file_leaves_what_was_read_before(desk, text, problem, monkeypatch
     one = desk.authorities[0]
     desk.write(list_of(one, desk.alice))
     if "1000" in problem:
-        monkeypatch.setattr(crl, "FILE_BYTES", 1000)
+        monkeypatch.setattr(certificates, "FILE_BYTES", 1000)
     desk.write(text(desk))
     assert problem in desk.lists.problem
     assert [desk.check(each) for each in (desk.alice, desk.bob)] == [401, None]
@@ -244,7 +243,7 @@ def test_a_file_that_goes_is_a_problem_and_no_pardon(desk):
 
 
 def test_certificates_that_are_remembered_are_bounded(desk, monkeypatch):
-    monkeypatch.setattr(crl, "SHOWN", 1)
+    monkeypatch.setattr(certificates, "SHOWN", 1)
     desk.write(list_of(desk.authorities[0]))
     assert [desk.check(each) for each in (desk.alice, desk.bob)] == [None, None]
     assert list(desk.lists._shown) == [desk.shown(desk.bob).fingerprint]
@@ -288,9 +287,11 @@ async def test_a_revoked_certificate_is_refused_and_its_live_links_end(open_door
 async def test_a_list_is_never_read_in_the_loop(open_door, listed, monkeypatch, tmp_path):
     """One of some 400 000 certificates takes more than a second."""
     readers = []
-    read_one = crl._read
+    read_one = certificates._add_lists
     monkeypatch.setattr(
-        crl, "_read", lambda *each: (readers.append(threading.current_thread()), read_one(*each))
+        certificates,
+        "_add_lists",
+        lambda *each: (readers.append(threading.current_thread()), read_one(*each)),
     )
     settings, authority, alice, file = listed
     door = await open_door(settings)

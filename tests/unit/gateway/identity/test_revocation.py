@@ -7,7 +7,7 @@ import pytest
 from broker.errors import ConfigError
 from gateway import closes
 from gateway.identity import authenticate as room
-from gateway.identity.cookies import LOGIN
+from gateway.identity.login import LOGIN_COOKIE
 from gateway.identity.store import Store
 from gateway.principal import Denied
 from tests.unit.gateway.identity.authority import public_pem
@@ -106,7 +106,7 @@ async def test_a_bad_database_lets_nobody_in(open_door, state):
     with door.store.writing() as base:
         base.execute("ALTER TABLE revocations RENAME TO gone")
         base.execute("ALTER TABLE change RENAME TO gone_too")
-    for headers in ([bearer(text)], [f"Cookie: {LOGIN.name}=x", bearer(text)]):
+    for headers in ([bearer(text)], [f"Cookie: {LOGIN_COOKIE.name}=x", bearer(text)]):
         answer = await ask(door.port, *headers)
         assert (answer.status, answer.json()["close"]) == (503, closes.BUSY)
 
@@ -145,14 +145,14 @@ async def test_every_kind_can_be_revoked(open_door, state, tmp_path):
         assert door.identity.revoked(principal)
         with pytest.raises(Denied):
             await door.identity.authenticate_token(credential, address="x")
-    found = (await ask(door.port, f"Cookie: {LOGIN.name}={value}")).json()
+    found = (await ask(door.port, f"Cookie: {LOGIN_COOKIE.name}={value}")).json()
     from gateway.identity.users import link_principal
 
     principal = link_principal("owner", credential=found["credential"], expires=0.0)
     assert not door.identity.revoked(principal)
     door.identity.revoke(principal)
     assert door.identity.revoked(principal)
-    assert "name" not in (await ask(door.port, f"Cookie: {LOGIN.name}={value}")).json()
+    assert "name" not in (await ask(door.port, f"Cookie: {LOGIN_COOKIE.name}={value}")).json()
 
 
 @pytest.mark.usefixtures("quick")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.identity.store import Store
-from gateway.identity.userids import Userids
+from gateway.identity.users import Userids
 from tests.tables import for_each
 
 BOUNDS = (2**31, 2**31 + 3)

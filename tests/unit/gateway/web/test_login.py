@@ -6,7 +6,7 @@ from http.cookies import SimpleCookie
 import aiohttp
 import pytest
 
-from gateway.identity.attempts import BURST
+from gateway.identity.authenticate import BURST
 from gateway.identity.jwt import TOKEN_CHARS
 from tests.tables import for_each
 from tests.unit.gateway.identity.authority import public_pem

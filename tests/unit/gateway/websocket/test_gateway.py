@@ -10,8 +10,7 @@ from broker.wire.framing import Splitter
 from broker.wire.message import request
 from gateway.closes import BAD_CREDENTIAL
 from gateway.hub import Hub
-from gateway.identity.attempts import BURST
-from gateway.identity.authenticate import Authenticator
+from gateway.identity.authenticate import BURST, Authenticator
 from gateway.identity.store import Store
 from gateway.settings.credentials import UserEntry
 from gateway.settings.schema import GatewaySection, GatewaySettings, LimitsSection
