@@ -46,9 +46,8 @@ from gateway.web import app as pages
 from gateway.web.admission import Admission, fitted
 from gateway.web.app_context import AppContext
 from gateway.web.listener import Listener
-from gateway.web.samples import Snapshot
+from gateway.web.metrics import Snapshot, samples
 from gateway.web.static import Dashboard
-from gateway.web.tally import samples
 from gateway.web.worker_peers import WorkerPeers
 from gateway.websocket.endpoint import Endpoint
 

@@ -19,10 +19,9 @@ from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.proxies import UNIX
 from gateway.principal import Denied
 from gateway.web import health, metrics
+from gateway.web.answers import Refusal, of_denied, of_http, problem, secure
 from gateway.web.app_context import ADDRESS, EPOCH, FRONT, PRINCIPAL, AppContext
 from gateway.web.connections import Caller, Connection
-from gateway.web.errors import Refusal, of_denied, of_http, problem
-from gateway.web.headers import secure
 from gateway.web.routes import ROUTES, Handler, Route
 from gateway.web.static import Dashboard
 
@@ -160,8 +159,6 @@ async def _named(request: web.Request, handler: Next) -> web.StreamResponse:
 
 async def _headers(request: web.Request, response: web.StreamResponse) -> None:
     secure(response)
-    if request.path.removeprefix(request.app[FRONT].settings.gateway.prefix).startswith("/v1/"):
-        response.headers.setdefault("Cache-Control", "no-store")
     if origin := _allowed_origin(request):
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Allow-Credentials"] = "true"  # which its WebSocket may bring, too

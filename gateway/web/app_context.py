@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.identity.authenticate import Authenticator
     from gateway.settings.schema import GatewaySettings
     from gateway.upstream.supervisor import Upstream
-    from gateway.web.samples import Snapshot
+    from gateway.web.metrics import Snapshot
 
 
 @dataclass(slots=True)

@@ -20,8 +20,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, InvalidURLError
 
 from broker.awake import Deadline
-from gateway.web.errors import Refusal, of_http, problem
-from gateway.web.headers import secure
+from gateway.web.answers import Refusal, of_http, problem, secure
 
 if TYPE_CHECKING:
     from aiohttp.streams import StreamReader

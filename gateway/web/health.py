@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from broker.identity import Role
 from gateway.principal import Denied
+from gateway.web.answers import json_answer
 from gateway.web.app_context import FRONT, AppContext
-from gateway.web.bodies import JSON
 
 AWAY: Final = "upstream is away"
 """All that anybody is told of the upstream: its address and paths are not for everybody."""
@@ -18,7 +17,7 @@ AWAY: Final = "upstream is away"
 
 async def livez(_request: web.Request) -> web.Response:
     """Say that the process lives; never asks the upstream, or a lost broker would have gateways restarted."""
-    return _answer(200, {"status": "ok"})
+    return json_answer({"status": "ok"})
 
 
 async def readyz(request: web.Request) -> web.Response:
@@ -44,16 +43,7 @@ async def _is_admin(request: web.Request, front: AppContext) -> bool:
 
 def _ready(front: AppContext, reason: str) -> web.Response:
     if front.draining:
-        return _answer(503, {"status": "leaving", "reason": "the gateway is shutting down"})
+        return json_answer({"status": "leaving", "reason": "the gateway is shutting down"}, 503)
     if not front.upstream.joined:
-        return _answer(503, {"status": "not joined", "reason": reason.partition("\n")[0][:200]})
-    return _answer(200, {"status": "ok"})
-
-
-def _answer(status: int, said: dict[str, str]) -> web.Response:
-    return web.Response(
-        status=status,
-        body=msgspec.json.encode(said),
-        content_type=JSON,
-        headers={"Cache-Control": "no-store"},
-    )
+        return json_answer({"status": "not joined", "reason": reason.partition("\n")[0][:200]}, 503)
+    return json_answer({"status": "ok"})

@@ -10,20 +10,18 @@ import errno
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import msgspec
 from aiohttp import web
 
 from gateway.history.files import Absent
 from gateway.history.reader import LIMIT, Busy, Question, TooWide
 from gateway.history.traffic import BYS
-from gateway.web import bodies
+from gateway.web.answers import JSON, Refusal, json_answer
 from gateway.web.app_context import FRONT, PRINCIPAL
-from gateway.web.errors import Refusal
+from gateway.web.requests import RANK_MAX, choice, seconds, whole
 from gateway.web.rpc import take_rate
 
 LIMIT_MAX: Final = 500
 """Rows of a table that one answer holds."""
-RANK_MAX: Final = 2**32 - 3
 
 
 async def about(request: web.Request) -> web.Response:
@@ -39,7 +37,7 @@ async def about(request: web.Request) -> web.Response:
         except Busy as busy:
             raise Refusal(429, str(busy), busy.errno) from None
         said |= {"there": not why, "text": why}
-    return web.Response(body=msgspec.json.encode(said), content_type=bodies.JSON)
+    return json_answer(said)
 
 
 def asked(name: str, *more: str) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -53,10 +51,10 @@ def asked(name: str, *more: str) -> Callable[[web.Request], Awaitable[web.Respon
             raise Refusal(403, f"reading the history needs the role {roles}", errno.EPERM)
         question = Question(
             name,
-            _number(request, "since"),
-            _number(request, "until"),
+            _moment(request, "since"),
+            _moment(request, "until"),
             request.query.get("service"),
-            _whole(request, "rank", 0, RANK_MAX),
+            whole(request, "rank", 0, RANK_MAX),
             tuple((each, _MORE[each](request)) for each in more),
         )
         try:
@@ -68,7 +66,7 @@ def asked(name: str, *more: str) -> Callable[[web.Request], Awaitable[web.Respon
             raise Refusal(400, str(wide), wide.errno) from None
         except Busy as busy:
             raise Refusal(429, str(busy), busy.errno) from None
-        return web.Response(body=found, content_type=bodies.JSON)
+        return web.Response(body=found, content_type=JSON)
 
     return handle
 
@@ -80,38 +78,12 @@ def _allowed(request: web.Request) -> bool:
 # ---------------------------------------------------------------- parameters
 
 
-def _number(request: web.Request, name: str) -> float | None:
+def _moment(request: web.Request, name: str) -> float | None:
     """A time in seconds since 1970; whether it makes sense is told by the history."""
-    text = request.query.get(name)
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 <= value < 1e12:
-        raise Refusal(400, f"{name}: saw {text[:32]!r}, expected seconds since 1970")
-    return value
+    return seconds(request, name, lambda value: 0 <= value < 1e12, "seconds since 1970")
 
 
-def _whole(request: web.Request, name: str, low: int, high: int, default: int | None = None) -> int | None:
-    text = request.query.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and low <= int(text) <= high):
-        raise Refusal(400, f"{name}: saw {text[:32]!r}, expected a whole number from {low} to {high}")
-    return int(text)
-
-
-def _by(request: web.Request) -> str:
-    value = request.query.get("by", BYS[0])
-    if value not in BYS:
-        raise Refusal(400, f"by: saw {value[:32]!r}, expected one of {', '.join(BYS)}")
-    return value
-
-
-def _limit(request: web.Request) -> int | None:
-    return _whole(request, "limit", 1, LIMIT_MAX, LIMIT)
-
-
-_MORE: Final[dict[str, Callable[[web.Request], Any]]] = {"by": _by, "limit": _limit}
+_MORE: Final[dict[str, Callable[[web.Request], Any]]] = {
+    "by": lambda request: choice(request, "by", BYS) or BYS[0],
+    "limit": lambda request: whole(request, "limit", 1, LIMIT_MAX) or LIMIT,
+}

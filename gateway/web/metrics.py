@@ -1,15 +1,228 @@
-"""``GET /metrics``: one answer for the whole gateway, whichever worker process it reaches."""
+"""``GET /metrics``: one answer for the whole gateway, whichever worker process it reaches; and what it is made of.
+
+The corridor only counts; samples are made of its counts when somebody asks, as plain data: ``[name, kind, help,
+[[labels, value], ...]]``. Of several workers, values with the same labels are added, counters and gauges alike:
+sessions, bytes that wait, CPU seconds of the whole gateway. Of kind ``least`` the smallest counts: when the first
+certificate ends.
+"""
 
 from __future__ import annotations
 
+import resource
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
 from aiohttp import web
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from broker.identity import Role
+from gateway.closes import MEANINGS
+from gateway.sessions import listing
+from gateway.sessions.counters import PLAIN
 from gateway.settings.rules import METRICS
+from gateway.web.answers import Refusal
 from gateway.web.app_context import FRONT, PRINCIPAL
-from gateway.web.errors import Refusal
-from gateway.web.samples import merged, render
+
+if TYPE_CHECKING:
+    from gateway.fleet.member import Fleet
+    from gateway.hub import Hub
+    from gateway.identity.authenticate import Authenticator
+    from gateway.upstream.supervisor import Upstream
+    from gateway.web.admission import Admission
+
+
+PREFIX: Final = "headgate_gateway_"
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+LEAST: Final = "least"
+"""A gauge of which the smallest of all workers is shown."""
+
+Snapshot = list[list[Any]]
+"""The samples of one process; survives JSON unchanged."""
+
+
+def merged(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """The sum of several processes."""
+    found: dict[str, tuple[str, str, dict[tuple[tuple[str, str], ...], float]]] = {}
+    for snapshot in snapshots:
+        for name, kind, text, values in snapshot:
+            _, _, sums = found.setdefault(name, (kind, text, {}))
+            for labels, value in values:
+                key = tuple(sorted(labels.items()))
+                sums[key] = min(sums.get(key, value), value) if kind == LEAST else sums.get(key, 0) + value
+    return [
+        [name, kind, text, [[dict(key), value] for key, value in sums.items()]]
+        for name, (kind, text, sums) in found.items()
+    ]
+
+
+def counters_only(snapshot: Snapshot) -> Snapshot:
+    """What stays true of a process that has ended."""
+    return [sample for sample in snapshot if sample[1] == COUNTER]
+
+
+def render(snapshot: Snapshot) -> bytes:
+    """Prometheus text exposition format."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(snapshot))
+    return generate_latest(registry)
+
+
+class _Collector:
+    """Hands one snapshot to prometheus_client."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a family per name."""
+        for name, kind, text, values in self._snapshot:
+            family = CounterMetricFamily if kind == COUNTER else GaugeMetricFamily
+            labels = list(values[0][0]) if values else []
+            metric = family(PREFIX + name, text, labels=labels)
+            for named, value in values:
+                metric.add_metric([str(named.get(label, "")) for label in labels], value)
+            yield metric
+
+
+_WORDS = {
+    "requests": "Requests of clients sent upstream.",
+    "responses": "Responses handed to clients.",
+    "published": "Events sent upstream for clients.",
+    "delivered": "Requests handed to services of clients.",
+    "refused": "Requests answered here with an error.",
+    "denied": "Attempts without the right.",
+    "limited": "Messages above the rate limit.",
+    "late": "Responses to no open call, dropped.",
+    "forged": "Responses of providers to nothing they were delivered, dropped.",
+    "missed": "Events of the upstream that never came, as far as they could be counted; clients are told.",
+    "faults": "Messages whose handling raised.",
+}
+
+
+def samples(
+    hub: Hub,
+    upstream: Upstream,
+    identity: Authenticator,
+    admission: Admission,
+    expiries: Iterable[float],
+    hook: Mapping[str, int],
+) -> Snapshot:
+    """The counts of this process."""
+    counters, sessions = hub.counters, list(hub.sessions.values())
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    found: Snapshot = [
+        _plain("workers", GAUGE, "Worker processes that answered.", 1),
+        *(_plain(name, COUNTER, _WORDS.get(name, name), getattr(counters, name)) for name in PLAIN),
+        _labelled("sessions_opened", COUNTER, "Sessions opened.", "kind", counters.opened),
+        _labelled("sessions_refused", COUNTER, "Sessions not opened.", "reason", counters.refusals),
+        _labelled(
+            "sessions_ended",
+            COUNTER,
+            "Sessions this side ended, by close code.",
+            "code",
+            dict.fromkeys(MEANINGS, 0)
+            | counters.ended,  # each from 0 on: a rate needs to see where it begins
+        ),
+        _labelled("dropped", COUNTER, "Messages dropped.", "reason", counters.dropped),
+        _labelled(
+            "sessions",
+            GAUGE,
+            "Open sessions; over HTTP one for each kept connection and user.",
+            "kind",
+            Counter(each.kind for each in sessions),
+        ),
+        *_connections(admission),
+        _plain(
+            "calls_in_flight",
+            GAUGE,
+            "Calls of clients not answered yet.",
+            sum(each.calls.count for each in sessions),
+        ),
+        *_events(hub),
+        *_upstream(upstream),
+        _plain(
+            "store_away",
+            GAUGE,
+            "Workers that cannot write the shared store: limits of a user are each one's own.",
+            int(identity.connections.away),
+        ),
+        _labelled("authorization_hook", COUNTER, "Questions to the authorisation hook.", "outcome", hook),
+        *_fleet(hub.fleet),
+        _plain("credentials_refused", COUNTER, "Credentials that were refused.", identity.attempts.failed),
+        _plain("cpu_seconds", COUNTER, "CPU time.", usage.ru_utime + usage.ru_stime),
+        _plain("resident_bytes", GAUGE, "Largest resident set size.", usage.ru_maxrss * 1024),
+    ]
+    if ends := list(expiries):
+        found.append(
+            _plain("certificate_expires", LEAST, "When the first certificate ends, since 1970.", min(ends))
+        )
+    return found
+
+
+def _connections(admission: Admission) -> Snapshot:
+    open_ = {"anonymous": len(admission.strangers), "user": len(admission.users)}
+    said = "Connections without a credential; HTTP and closing ones of users."
+    ended, pauses = "Ended for newer ones, by the limit.", "Times accepting rested, out of file descriptors."
+    return [
+        _labelled("connections", GAUGE, said, "of", open_),
+        _labelled("connections_ended", COUNTER, ended, "limit", admission.ended),
+        _plain("accept_pauses", COUNTER, pauses, admission.pauses),
+    ]
+
+
+def _fleet(fleet: Fleet | None) -> Snapshot:
+    away = "Workers that do not reach the Redis of the fleet: limits of a user are each gateway's own."
+    others = "Processes of other gateways, as each worker knows them."
+    return [
+        _plain("fleet_away", GAUGE, away, int(fleet is not None and fleet.away)),
+        _plain("fleet_others", GAUGE, others, fleet.others if fleet is not None else 0),
+    ]
+
+
+def _events(hub: Hub) -> Snapshot:
+    return [
+        _plain("events", COUNTER, "Events that came from upstream.", hub.fanout.events),
+        _plain(
+            "event_deliveries", COUNTER, "Events handed to sessions, once for each.", hub.fanout.deliveries
+        ),
+        _plain(
+            "events_dropped",
+            COUNTER,
+            "Events that slow clients missed instead of being ended.",
+            hub.counters.events_dropped
+            + sum(each.link.outbox.dropped_events for each in hub.sessions.values()),
+        ),
+        _labelled(
+            "events_withheld",
+            COUNTER,
+            "Deliveries that rules kept from subscribers of a wider prefix; ids in topics are *.",
+            "topic",
+            listing.withheld(hub),
+        ),
+        _plain("queued_bytes", GAUGE, "Bytes that wait for slow clients.", hub.options.budget.used_bytes),
+        _plain("history_events", GAUGE, "Events kept for clients that come back.", len(hub.history)),
+        _plain("history_bytes", GAUGE, "Bytes of them.", hub.history.bytes),
+    ]
+
+
+def _upstream(upstream: Upstream) -> Snapshot:
+    return [
+        _plain("upstream_joined", GAUGE, "Workers that are joined to the upstream.", int(upstream.joined)),
+        _plain("upstream_joins", COUNTER, "Times the upstream was joined.", upstream.joins),
+        _plain("upstream_losses", COUNTER, "Times the upstream was lost.", upstream.losses),
+    ]
+
+
+def _plain(name: str, kind: str, text: str, value: float) -> list[Any]:
+    return [name, kind, text, [[{}, value]]]
+
+
+def _labelled(name: str, kind: str, text: str, label: str, values: Mapping[Any, int]) -> list[Any]:
+    return [name, kind, text, [[{label: str(key)}, value] for key, value in values.items()]]
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -33,4 +246,4 @@ async def metrics(request: web.Request) -> web.Response:
 async def open_metrics(request: web.Request) -> web.Response:
     """The same without asking who reads: for ``gateway.metrics_listen``."""
     text = render(merged(await request.app[FRONT].snapshots()))
-    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST, "Cache-Control": "no-store"})
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})

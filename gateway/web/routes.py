@@ -1,18 +1,21 @@
-"""Every route, once: the application is built from this table and so is ``/openapi.json``."""
+"""Every route, once: the application is built from this table, and so is ``/openapi.json`` (OpenAPI 3.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
 
+from broker import __version__
 from gateway.history import reader as history_reader
 from gateway.history.scope import LATEST_S
 from gateway.history.traffic import BYS
-from gateway.web import health, history, login, metrics, oidc, openapi, publish, rpc, stream
+from gateway.web import health, history, login, metrics, rpc, sse
+from gateway.web.answers import BYTES, JSON, PROBLEM, TEXT, json_answer
 from gateway.web.app_context import FRONT
+from gateway.web.requests import RANK_MAX, TOPIC_BYTES
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Schema = dict[str, Any]
@@ -59,15 +62,20 @@ async def websocket(request: web.Request) -> web.StreamResponse:
     return await request.app[FRONT].websocket(request)
 
 
-_JSON: Final = "application/json"
-_TEXT: Final = "text/plain"
-_BYTES: Final = "application/octet-stream"
-_PAYLOADS: Final = (_JSON, _TEXT, _BYTES)
+async def serve_openapi(request: web.Request) -> web.Response:
+    """Answer with the document."""
+    found = document(ROUTES)
+    if prefix := request.app[FRONT].settings.gateway.prefix:
+        found["servers"] = [{"url": prefix}]
+    return json_answer(found)
+
+
+_PAYLOADS: Final = (JSON, TEXT, BYTES)
 _TOPIC: Final = Parameter(
     "topic",
     "path",
     "SERVICE.METHOD",
-    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^/\x00]+$"},
+    {"type": "string", "minLength": 1, "maxLength": TOPIC_BYTES, "pattern": r"^[^/\x00]+$"},
 )
 _EVENT_TOPIC: Final = Parameter("topic", "path", "topic of the event", _TOPIC.schema)
 _FLAG: Final[Schema] = {"type": "string", "enum": ["0", "1"], "default": "0"}
@@ -90,7 +98,7 @@ _ERRORS: Final[dict[int, str]] = {
 
 def problems(*statuses: int) -> dict[int, tuple[str, tuple[str, ...]]]:
     """Answers with a problem body."""
-    return {status: (_ERRORS[status], ("application/problem+json",)) for status in statuses}
+    return {status: (_ERRORS[status], (PROBLEM,)) for status in statuses}
 
 
 _HISTORY: Final = (
@@ -107,9 +115,7 @@ _HISTORY: Final = (
         {"type": "number", "minimum": 0, "maximum": LATEST_S},
     ),
     Parameter("service", "query", "only this service", {"type": "string", "minLength": 1, "maxLength": 255}),
-    Parameter(
-        "rank", "query", "only this broker", {"type": "integer", "minimum": 0, "maximum": history.RANK_MAX}
-    ),
+    Parameter("rank", "query", "only this broker", {"type": "integer", "minimum": 0, "maximum": RANK_MAX}),
 )
 _LIMIT: Final = Parameter(
     "limit",
@@ -129,7 +135,7 @@ def _history(name: str, text: str, *parameters: Parameter) -> Route:
         f"/v1/history/{name}",
         history.asked(name, *(each.name for each in parameters)),
         text,
-        {200: ("the answer", (_JSON,)), **problems(400, 401, 403, 404, 429, 502, 503)},
+        {200: ("the answer", (JSON,)), **problems(400, 401, 403, 404, 429, 502, 503)},
         (*_HISTORY, *parameters),
     )
 
@@ -141,7 +147,7 @@ def _both(path: str, handler: Handler, text: str, answers: dict[int, str]) -> tu
         described = {status: (meaning, media) for status, meaning in answers.items()}
         return Route(method, path, handler, text, described, public=True)
 
-    return route("GET", _JSON), route("HEAD")
+    return route("GET", JSON), route("HEAD")
 
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -162,7 +168,7 @@ ROUTES: Final[tuple[Route, ...]] = (
                 "nodeid",
                 "query",
                 "rank of the broker; without it the nearest towards rank 0",
-                {"type": "integer", "minimum": 0, "maximum": 2**32 - 3},
+                {"type": "integer", "minimum": 0, "maximum": RANK_MAX},
             ),
             Parameter(
                 "timeout_s",
@@ -177,9 +183,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "POST",
         "/v1/events/{topic}",
-        publish.publish,
+        rpc.publish,
         "Publish an event. The body is its payload.",
-        {200: ("its number and the epoch of the numbers", (_JSON,)), **problems(*_ERRORS)},
+        {200: ("its number and the epoch of the numbers", (JSON,)), **problems(*_ERRORS)},
         (
             _EVENT_TOPIC,
             Parameter("private", "query", "1: for the same userid and the owner only", _FLAG),
@@ -189,9 +195,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
         "/v1/events",
-        stream.events,
+        sse.events,
         "Events as server-sent events, until either side ends.",
-        {200: ("a stream without end", (stream.MEDIA_TYPE,)), **problems(400, 401, 403, 429, 502, 503)},
+        {200: ("a stream without end", (sse.MEDIA_TYPE,)), **problems(400, 401, 403, 429, 502, 503)},
         (
             Parameter(
                 "prefix",
@@ -219,14 +225,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/session",
         login.session,
         "Who am I.",
-        {200: ("the user", (_JSON,)), **problems(401, 403, 429)},
+        {200: ("the user", (JSON,)), **problems(401, 403, 429)},
     ),
     Route(
         "GET",
         "/v1/login",
-        oidc.list_providers,
+        login.list_providers,
         "Identity providers that people can log in at.",
-        {200: ("their names and titles", (_JSON,))},
+        {200: ("their names and titles", (JSON,))},
         public=True,
     ),
     Route(
@@ -235,10 +241,10 @@ ROUTES: Final[tuple[Route, ...]] = (
         login.login,
         "Exchange the secret of a one-time link, or a token, for a cookie.",
         {
-            200: ("the user; Set-Cookie holds the login", (_JSON,)),
+            200: ("the user; Set-Cookie holds the login", (JSON,)),
             **problems(400, 401, 403, 408, 413, 415, 429, 503),
         },
-        body=(_JSON,),
+        body=(JSON,),
         body_schema={
             "oneOf": [
                 {
@@ -255,7 +261,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
         "/v1/login/oidc/{name}",
-        oidc.begin,
+        login.begin,
         "Send the browser to an identity provider.",
         {},
         public=True,
@@ -264,7 +270,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
         "/v1/login/oidc/{name}/callback",
-        oidc.callback,
+        login.callback,
         "Take the provider's answer, and log in.",
         {},
         public=True,
@@ -283,7 +289,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/history",
         history.about,
         "Whether there is a history, and whether it is for this user.",
-        {200: ("so it is", (_JSON,)), **problems(401, 403, 429, 503)},
+        {200: ("so it is", (JSON,)), **problems(401, 403, 429, 503)},
     ),
     _history("summary", "Tables, runs, sums and freshness of the history."),
     _history("traffic", "Messages and bytes over time.", _BY),
@@ -311,14 +317,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/metrics",
         metrics.metrics,
         "Counts of all worker processes for Prometheus.",
-        {200: ("Prometheus text", (_TEXT,)), **problems(401, 403, 429)},
+        {200: ("Prometheus text", (TEXT,)), **problems(401, 403, 429)},
     ),
     Route(
         "GET",
         "/openapi.json",
-        openapi.serve,
+        serve_openapi,
         "This document.",
-        {200: ("OpenAPI 3.1", (_JSON,))},
+        {200: ("OpenAPI 3.1", (JSON,))},
         public=True,
     ),
     Route(
@@ -331,3 +337,97 @@ ROUTES: Final[tuple[Route, ...]] = (
         wire=True,
     ),
 )
+
+
+# ---------------------------------------------------------------- OpenAPI
+
+_PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "title", "status", "errno", "name", "text"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "errno": {"type": "integer", "description": "POSIX error number"},
+        "name": {"type": "string", "description": "its name, like EPERM"},
+        "text": {"type": "string"},
+        "topic": {"type": "string"},
+    },
+}
+_PAYLOAD: dict[str, dict[str, Any]] = {JSON: {"type": "object"}, TEXT: {"type": "string"}, BYTES: {}}
+
+
+def document(routes: Iterable[Route]) -> dict[str, Any]:
+    """The OpenAPI document of ``routes``."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if not route.wire:
+            paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Headgate gateway",
+            "version": __version__,
+            "description": "Flux messages over HTTP. The WebSocket at /v1/ws is described in PROTOCOL.md.",
+        },
+        "security": [{"bearer": []}, {"cookie": []}, {"certificate": []}],
+        "paths": paths,
+        "components": {
+            "schemas": {"Problem": _PROBLEM},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": "headgate"},
+                "certificate": {"type": "mutualTLS"},
+            },
+        },
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "summary": route.text,
+        "operationId": _name(route),
+        "responses": {
+            str(status): _response(text, media) for status, (text, media) in sorted(route.answers.items())
+        },
+    }
+    if route.parameters:
+        described["parameters"] = [_parameter(each) for each in route.parameters]
+    if route.body:
+        content = {media: {"schema": route.body_schema or _PAYLOAD[media]} for media in route.body}
+        described["requestBody"] = {"required": route.body_schema is not None, "content": content}
+    if route.public:
+        described["security"] = []
+    return described
+
+
+def _name(route: Route) -> str:
+    words = [
+        word for word in route.path.replace(".", "/").split("/") if word and word != "v1" and "{" not in word
+    ]
+    return "_".join([route.method.lower(), *words])
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    schema = (
+        {"type": "array", "items": parameter.schema, "maxItems": 64} if parameter.many else parameter.schema
+    )
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "description": parameter.text,
+        "required": parameter.place == "path",
+        "schema": schema,
+    }
+
+
+def _response(text: str, media: tuple[str, ...]) -> dict[str, Any]:
+    if not media:
+        return {"description": text}
+    return {"description": text, "content": {each: {"schema": _schema(each)} for each in media}}
+
+
+def _schema(media: str) -> dict[str, Any]:
+    if media == PROBLEM:
+        return {"$ref": "#/components/schemas/Problem"}
+    return _PAYLOAD.get(media, {"type": "string"})

@@ -1,4 +1,5 @@
-"""``POST /v1/rpc/{topic}``: one call, its body the payload, its answer the response's payload.
+"""``POST /v1/rpc/{topic}``: one call, its body the payload, its answer the response's payload; and
+``POST /v1/events/{topic}``, a call of ``event.publish``.
 
 With ``stream=1`` the answers come as NDJSON, one ``{"payload": ...}`` (or ``text``, ``data``) a line; the last line is
 ``{"end": true}`` or says the error. An error before the first answer is a status, as for a plain call.
@@ -14,6 +15,7 @@ call has a session of its own.
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import errno
 from typing import TYPE_CHECKING, Final
@@ -21,27 +23,36 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from aiohttp import web
 
-from broker.errors import HeadgateError
+from broker.errors import HeadgateError, ProtocolError
 from broker.identity import PeerInfo
 from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message
+from broker.wire.payload import decode_json, encode_json
 from gateway.sessions.calls import unanswered
 from gateway.sessions.service import LINK_TOPICS
-from gateway.web import bodies
+from gateway.web.answers import (
+    ONE_LINE,
+    STREAMED,
+    Refusal,
+    described,
+    form_of,
+    json_answer,
+    of_payload,
+    of_response,
+)
 from gateway.web.app_context import ADDRESS, EPOCH, FRONT, PRINCIPAL, AppContext
 from gateway.web.connections import Connection
-from gateway.web.errors import Refusal, described, of_response
 from gateway.web.exchange import ExchangeLink
-from gateway.web.headers import STREAMED
-from gateway.web.sse import ONE_LINE
+from gateway.web.requests import RANK_MAX, flag, payload_of, seconds, topic_of, whole
 
 if TYPE_CHECKING:
     from gateway.sessions.session import Session
 
+
 NDJSON: Final = "application/x-ndjson"
-TOPIC_BYTES: Final = 255
-"""Longest topic: what deployed brokers have room for."""
+LONGEST_S: Final = 86400
+"""Longest time that a client may ask us to wait for an answer."""
 LASTING: Final = LINK_TOPICS - {"event.publish"}
 """Requests about the connection they come over: over HTTP there are no events, and nobody who answers requests."""
 
@@ -56,14 +67,16 @@ async def call(request: web.Request) -> web.StreamResponse:
     take_rate(request, topic)
     streaming = flag(request, "stream")
     timeout_s = _timeout(request, front.settings.limits.call_s)
-    payload = await bodies.payload_of(request, front.settings.limits.message_bytes)
+    payload = await payload_of(request, front.settings.limits.message_bytes)
     flags = wire.STREAMING if streaming else 0
-    message = wire.request(topic, payload, nodeid=_nodeid(request), flags=flags)
+    rank = whole(request, "nodeid", 0, RANK_MAX)
+    nodeid = NODEID_ANY if rank is None else rank
+    message = wire.request(topic, payload, nodeid=nodeid, flags=flags)
     if unanswered(topic.encode("utf-8", "surrogatepass")):
         return await _notify(request, message, timeout_s)
     if streaming:
         return await _stream(request, message, timeout_s)
-    return bodies.answer((await ask(request, message, timeout_s)).payload)
+    return of_payload((await ask(request, message, timeout_s)).payload)
 
 
 def take_rate(request: web.Request, topic: str = "", *, calls: int = 1) -> None:
@@ -258,7 +271,7 @@ def _lines(messages: list[Message]) -> tuple[list[bytes], bool]:
             refusal = of_response(message, message.topic or "")
             lines.append(_line(described(refusal.errnum, refusal.text)))
             return lines, True
-        lines.append(_line(bodies.form_of(message.payload)))
+        lines.append(_line(form_of(message.payload)))
     return lines, False
 
 
@@ -266,50 +279,27 @@ def _line(obj: dict[str, object]) -> bytes:
     return msgspec.json.encode(obj).translate(ONE_LINE) + b"\n"
 
 
-# ---------------------------------------------------------------- what the URL says
-
-
-def topic_of(request: web.Request) -> str:
-    """The topic in the path.
-
-    Raises:
-        Refusal: 400, it is none.
-    """
-    topic = request.match_info["topic"]
-    if not topic or "\0" in topic or len(topic.encode("utf-8", "surrogatepass")) > TOPIC_BYTES:
-        raise Refusal(400, f"expected a topic of 1 to {TOPIC_BYTES} bytes without NUL", errno.EPROTO)
-    return topic
-
-
-def flag(request: web.Request, name: str) -> bool:
-    """A query parameter that is 1 or 0.
-
-    Raises:
-        Refusal: 400, it is something else.
-    """
-    text = request.query.get(name, "0")
-    if text not in ("0", "1"):
-        raise Refusal(400, f"{name}: saw {text[:32]!r}, expected 0 or 1")
-    return text == "1"
-
-
-def _nodeid(request: web.Request) -> int:
-    text = request.query.get("nodeid")
-    if text is None:
-        return NODEID_ANY
-    if not (text.isascii() and text.isdecimal() and int(text[:11]) < NODEID_ANY - 1):
-        raise Refusal(400, f"nodeid: saw {text[:32]!r}, expected a rank")
-    return int(text)
-
-
 def _timeout(request: web.Request, default_s: float) -> float | None:
-    text = request.query.get("timeout_s")
-    if text is None:
-        return default_s or None
+    """How long to wait for an answer: as the client wants, no longer than the settings let it; None: for ever."""
+    wanted_s = seconds(
+        request, "timeout_s", lambda value: 0 < value <= LONGEST_S, "seconds above 0, at most a day"
+    )
+    return min(wanted_s or default_s, default_s) if default_s else wanted_s
+
+
+async def publish(request: web.Request) -> web.StreamResponse:
+    """Handle one event."""
+    front = request.app[FRONT]
+    topic = topic_of(request)
+    take_rate(request, topic)
+    content: dict[str, object] = {"topic": topic, "flags": wire.PRIVATE if flag(request, "private") else 0}
+    payload = await payload_of(request, front.settings.limits.message_bytes)
+    if payload is not None:
+        content["payload"] = base64.b64encode(payload).decode()
+    message = wire.request("event.publish", encode_json(content), nodeid=0)
+    answer = await ask(request, message, front.settings.limits.call_s or None)
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds <= 86400:
-        raise Refusal(400, f"timeout_s: saw {text[:32]!r}, expected seconds above 0, at most a day")
-    return min(seconds, default_s) if default_s else seconds
+        number = int(decode_json(answer.payload)["seq"])
+    except (ProtocolError, KeyError, TypeError, ValueError):
+        raise Refusal(502, "event.publish answered without a number", errno.EPROTO, topic=topic) from None
+    return json_answer({"sequence": number, "epoch": front.upstream.epoch})

@@ -21,7 +21,7 @@ import msgspec
 
 from broker import atomic
 from broker.obstacles import obstacle
-from gateway.web.samples import Snapshot, counters_only, merged
+from gateway.web.metrics import Snapshot, counters_only, merged
 
 log = logging.getLogger("headgate")
 

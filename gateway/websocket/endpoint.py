@@ -25,7 +25,8 @@ from gateway.closes import INTERNAL, SHUTDOWN
 from gateway.codecs import CODECS, choose, control, new_codec
 from gateway.principal import Denied
 from gateway.web.admission import Admission, key_of
-from gateway.web.errors import Refusal, of_denied
+from gateway.web.answers import Refusal, of_denied
+from gateway.web.requests import overflow_of
 from gateway.websocket import deflate, handshake
 from gateway.websocket.keepalive import Keepalive
 from gateway.websocket.link import WebSocketLink
@@ -139,9 +140,7 @@ class Endpoint:
         return new_codec(name, self.hub.settings.limits.message_bytes)
 
     def _policy(self, request: web.Request, codec: Codec) -> Policy:
-        asked = request.query.get("overflow")
-        if asked not in (None, "disconnect", "drop"):
-            raise Refusal(400, "overflow: expected disconnect or drop")
+        asked = overflow_of(request)
         if (asked or self.hub.settings.limits.slow_policy) == "disconnect":
             return "disconnect"
         if _has_control(codec):

@@ -18,7 +18,7 @@ from aiohttp import web
 from websockets.utils import accept_key
 
 from broker.transport.tls.layer import Session
-from gateway.web.acceptor import Accepted
+from gateway.web.listener import Accepted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,7 @@ from broker.wire.message import Message
 from broker.wire.payload import encode_json, encode_text
 from gateway import closes
 from gateway.codecs import jsonview
-from gateway.web.bodies import form_of
+from gateway.web.answers import form_of
 from tests import vectors
 
 NO_RANKS = (wire.NODEID_UPSTREAM, 1 << 32, -1, 1.5, "1")

@@ -15,7 +15,7 @@ from broker.nfp.server.broker import NfpBroker
 from broker.node.assembly import Node
 from broker.oslo.service import metrics as oslo
 from broker.settings import NfpSection, loads
-from gateway.web import samples, tally
+from gateway.web import metrics
 from tests.live.gateways import live
 
 Served = dict[str, tuple[str, str]]
@@ -54,8 +54,8 @@ def of_broker(folder: Path) -> Served:
 async def _of_gateway(folder: Path) -> Served:
     async with live(folder) as running:
         gateway = running.gateway
-        found = tally.samples(gateway.hub, gateway.upstream, gateway.identity, gateway.admission, [1.0], {})
-    return parsed(samples.render(found).decode())
+        found = metrics.samples(gateway.hub, gateway.upstream, gateway.identity, gateway.admission, [1.0], {})
+    return parsed(metrics.render(found).decode())
 
 
 def parsed(text: str) -> Served:

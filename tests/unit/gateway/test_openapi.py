@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import CHECKS
 from schemathesis.checks import load_all_checks as _load
 
-from gateway.web.openapi import document
-from gateway.web.routes import ROUTES
+from gateway.web.routes import ROUTES, document
 from tests.tables import for_each
 
 _load()

@@ -31,7 +31,7 @@ from broker.wire.message import Message
 from gateway.closes import MEANINGS
 from gateway.codecs import CODECS, control, jsonview, new_codec, zws
 from gateway.settings.schema import LimitsSection
-from gateway.web.errors import STATUS
+from gateway.web.answers import STATUS
 from gateway.web.routes import ROUTES
 from tests.conftest import OPTIONAL
 from tests.live.gateways import Live

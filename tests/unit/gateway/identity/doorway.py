@@ -18,8 +18,8 @@ from gateway.principal import Denied
 from gateway.settings.credentials import JwtSection, UserEntry
 from gateway.settings.schema import AccessSection, GatewaySection, GatewaySettings, LimitsSection, ListenEntry
 from gateway.tls import TlsContext
-from gateway.web.acceptor import Acceptor
 from gateway.web.admission import Admission
+from gateway.web.listener import Acceptor
 
 ALICE = UserEntry(name="alice", userid=1001, certificates=("CN=alice",))
 BOB = UserEntry(name="bob", userid=1002)

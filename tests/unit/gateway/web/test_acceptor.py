@@ -9,9 +9,9 @@ import pytest
 
 from gateway.identity.proxies import Networks
 from gateway.settings.schema import LimitsSection, ListenEntry
-from gateway.web import acceptor as room
-from gateway.web.acceptor import Acceptor, Turns
+from gateway.web import listener as room
 from gateway.web.admission import ADDRESS, DESCRIPTORS, Admission
+from gateway.web.listener import Acceptor, Turns
 from tests.tables import for_each
 from tests.unit.gateway.identity import doorway
 from tests.unit.gateway.identity.authority import Authority, common

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 
-from gateway.web import app, headers
+from gateway.web import answers, app
 from tests.tables import for_each
 from tests.unit.gateway.web.test_listener import dial, gone_by_us
 
@@ -47,7 +47,7 @@ async def answered(live, *sent):
 
 def check_ours(status, fields, body):
     assert fields["server"].startswith("headgate/")
-    assert {name: fields.get(name.lower()) for name in headers.SECURITY} == headers.SECURITY
+    assert {name: fields.get(name.lower()) for name in answers.SECURITY} == answers.SECURITY
     assert fields["content-type"] == "application/problem+json"
     assert body["status"] == status
 

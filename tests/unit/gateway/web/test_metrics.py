@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.errors import NotReady
-from gateway.web.samples import COUNTER, GAUGE, LEAST, counters_only, merged, render
+from gateway.web.metrics import COUNTER, GAUGE, LEAST, counters_only, merged, render
 from gateway.web.worker_peers import WorkerPeers, fold
 from tests.unit.gateway.web.site import Stream
 
