@@ -40,8 +40,7 @@ from gateway.settings.reading import renewed, unrenewed
 from gateway.settings.schema import GatewaySettings, ListenEntry
 from gateway.tls import TlsContext
 from gateway.trends.trends import Trends
-from gateway.upstream.keys import keys_of, options_for
-from gateway.upstream.supervisor import Upstream
+from gateway.upstream.supervisor import Upstream, keys_of, options_for
 from gateway.web import app as pages
 from gateway.web.admission import Admission, fitted
 from gateway.web.app_context import AppContext

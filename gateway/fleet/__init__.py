@@ -1,10 +1,7 @@
 """Several gateways as one, by way of a Redis server that they share.
 
-``member``    one process among those of all gateways: who is there, what is told
-``questions`` what is asked of the others
-``roster``    the processes of other gateways, and the connections of their users
-``logins``    logins that count at all of them
-``messages``  what they tell each other
-``inbox``     what was heard, until it is written down
-``kept``      what Redis keeps: logins, revocations, answers of providers that were used
+``member``    one process among those of all gateways: what is told, what was heard until it is written down
+``peers``     the processes of other gateways: connections of their users, their answers
+``messages``  what they tell each other, logins among it
+``kept``      what Redis keeps: logins that count at all of them, revocations, answers of providers that were used
 """

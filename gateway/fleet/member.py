@@ -21,14 +21,14 @@ import os
 import random
 import secrets
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.awake import StallMeter
 from broker.backoff import Backoff
-from gateway.fleet.inbox import Inbox
-from gateway.fleet.kept import Kept, client_of
-from gateway.fleet.logins import SharedLogins
+from gateway.fleet import messages
+from gateway.fleet.kept import AT_ONCE, Kept, SharedLogins, client_of
 from gateway.fleet.messages import (
     Bye,
     Counts,
@@ -40,8 +40,7 @@ from gateway.fleet.messages import (
     decode,
     encode,
 )
-from gateway.fleet.questions import ASK_S, Questions
-from gateway.fleet.roster import Roster, label_of
+from gateway.fleet.peers import ASK_S, Questions, Roster, label_of
 from gateway.identity.leases import HEARTBEAT_S, LEASE_S
 from gateway.identity.store import FLEET
 from gateway.principal import Denied
@@ -50,6 +49,80 @@ if TYPE_CHECKING:
     from broker.secret import SecretUrl
     from gateway.identity.leases import Connections
     from gateway.identity.store import Store
+
+
+HELD_BYTES: Final = 4 << 20
+"""What may wait, besides one message."""
+ENTRY_BYTES: Final = 200
+"""What each entry takes besides its text."""
+
+
+class Inbox:
+    """What other gateways have told, revocations and logins, until it is written down here.
+
+    It waits for the next tick, and for as long as the store cannot be written. What comes beyond ``HELD_BYTES`` then is
+    left out, and ``missed`` says so: once the store can be written again, everything has to be read and asked for anew.
+
+    Args:
+        store: where they are written.
+
+    Attributes:
+        held_bytes: about what waits. missed: some of it was left out; whoever reads everything anew sets it back.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.held_bytes = 0
+        self.missed = False
+        self._store = store
+        self._revoked: dict[str, float] = {}
+        self._rows: list[bytes] = []
+
+    def add(self, said: Revoked | Entered) -> bool:
+        """Keep what was told; False: it was left out, and counts as missed."""
+        size = _size(said.credentials if isinstance(said, Revoked) else said.rows)
+        try:
+            while not self.missed and self.held_bytes and self.held_bytes + size > HELD_BYTES:
+                self._write_some()
+        except Denied:
+            self.missed = True
+        if self.missed:
+            return False
+        self.held_bytes += size
+        if isinstance(said, Revoked):
+            self._revoked |= said.credentials
+        else:
+            self._rows += said.rows
+        return True
+
+    async def write(self) -> None:
+        """Write down what waits, in portions; what is heard meanwhile, too: nothing waits when this returns.
+
+        Raises:
+            Denied: the store cannot be written; what waits stays.
+        """
+        while self._revoked or self._rows:
+            self._write_some()
+            await asyncio.sleep(0)
+
+    def _write_some(self) -> None:
+        if self._revoked:
+            now, part = self._store.wall(), dict(islice(self._revoked.items(), AT_ONCE))
+            self._store.revoke_all({name: until for name, until in part.items() if until >= now})
+            for name in part:
+                del self._revoked[name]
+            self.held_bytes -= _size(part)
+        else:
+            rows = self._rows[:AT_ONCE]
+            messages.take(self._store, rows)
+            del self._rows[:AT_ONCE]
+            self.held_bytes -= _size(rows)
+        if not self._revoked and not self._rows:
+            self.held_bytes = 0  # what was told twice counted twice
+
+
+def _size(texts: Iterable[str] | Iterable[bytes]) -> int:
+    return sum(len(each) + ENTRY_BYTES for each in texts)
+
 
 log = logging.getLogger("headgate")
 

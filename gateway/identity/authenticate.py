@@ -49,7 +49,7 @@ from gateway.settings.rules import shared_userids
 from gateway.settings.schema import GatewaySettings
 
 if TYPE_CHECKING:
-    from gateway.fleet.logins import SharedLogins
+    from gateway.fleet.kept import SharedLogins
 
 
 BURST: Final = 10

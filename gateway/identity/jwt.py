@@ -20,7 +20,7 @@ from broker.identity import USERID_UNKNOWN
 from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.keys import NAMES, JwtKeys, Key
 from gateway.principal import Denied, refused
-from gateway.settings.credentials import JwtSection
+from gateway.settings.schema import JwtSection
 
 NAME_CHARS: Final = 256
 LISTED: Final = 1024

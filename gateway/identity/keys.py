@@ -33,7 +33,7 @@ from broker.nesting import read_json
 from broker.secret import masked, masked_in
 from gateway.identity.fetching import ANSWER_BYTES, FAULTS, fetch, told
 from gateway.settings.addresses import KEYS, is_keys_address
-from gateway.settings.credentials import JwtSection
+from gateway.settings.schema import JwtSection
 
 DOCUMENT_KEYS: Final = 64
 """Keys of one document that are used; providers publish two to ten."""

@@ -43,10 +43,10 @@ from gateway.identity.provider import Metadata, Provider, check_secret
 from gateway.identity.proxies import UNKNOWN, Client, group_of
 from gateway.identity.store import KEY_BYTES, Store, hash_of
 from gateway.principal import Denied, refused
-from gateway.settings.credentials import OidcEntry
+from gateway.settings.schema import OidcEntry
 
 if TYPE_CHECKING:
-    from gateway.fleet.logins import SharedLogins
+    from gateway.fleet.kept import SharedLogins
 
 SOURCE: Final = "oidc:"
 """What stands before the provider's name in ``Principal.login``."""

@@ -24,7 +24,7 @@ from gateway.identity.jwt import Untimely, Verifier
 from gateway.identity.keys import JwtKeys
 from gateway.principal import Denied, refused
 from gateway.settings.addresses import is_web_address
-from gateway.settings.credentials import JwtSection, OidcEntry
+from gateway.settings.schema import JwtSection, OidcEntry
 
 WELL_KNOWN: Final = "/.well-known/openid-configuration"
 FRESH_S: Final = 600.0

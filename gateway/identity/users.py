@@ -26,13 +26,12 @@ from gateway.identity.jwt import texts_of, userid_of
 from gateway.identity.oidc import SOURCE
 from gateway.identity.store import Store
 from gateway.principal import ROLE_NAMES, Denied, Principal
-from gateway.settings.credentials import UserEntry
 from gateway.settings.rules import shared_userids
 from gateway.settings.rules import users as faults
-from gateway.settings.schema import AccessSection, GatewaySettings
+from gateway.settings.schema import AccessSection, GatewaySettings, UserEntry
 
 if TYPE_CHECKING:
-    from gateway.fleet.logins import SharedLogins
+    from gateway.fleet.kept import SharedLogins
 
 
 LINK: Final = "link"

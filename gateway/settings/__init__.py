@@ -1,7 +1,6 @@
 """Typed configuration of a gateway: one TOML file, frozen once it is read (``headgate gateway --show``).
 
 schema   the sections and entries, each field with its unit, default, reason and off value
-credentials   those about what users may show, documented alike
 addresses   what a listener's URL says; origins of pages, and addresses that are asked
 redis_url   clients of redis-py
 sample   what the sample file has beside the schema: its head, examples
@@ -10,16 +9,20 @@ reading  file -> text -> tables -> `GatewaySettings`, or one `ConfigError` that 
 """
 
 from gateway.settings.addresses import place_of
-from gateway.settings.credentials import JwtSection, OidcEntry, OidcGroup, TokenSection, UserEntry
 from gateway.settings.reading import apply, check, load, loads, renewed
 from gateway.settings.schema import (
     AccessSection,
     GatewaySection,
     GatewaySettings,
     HistorySection,
+    JwtSection,
     LimitsSection,
     ListenEntry,
+    OidcEntry,
+    OidcGroup,
     RuleEntry,
+    TokenSection,
+    UserEntry,
 )
 
 __all__ = [

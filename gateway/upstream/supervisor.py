@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -19,9 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.awake import stall_s
 from broker.backoff import Backoff
 from broker.client.received import Response
-from broker.errors import HeadgateError, LinkBroken, LinkClosed, LinkError, LinkRefused, RpcError
+from broker.errors import ConfigError, HeadgateError, LinkBroken, LinkClosed, LinkError, LinkRefused, RpcError
 from broker.identity import Role
+from broker.schemes import capabilities_of
 from broker.secret import masked
+from broker.settings.transport_options import from_words, typed
 from broker.transport.link import Options
 from broker.transport.outbox import OutboxLimits
 from broker.transport.registry import dial, transport_for
@@ -36,6 +40,73 @@ if TYPE_CHECKING:
     from broker.client.nearby import Nearby
     from broker.wire.message import Message
     from gateway.hub import Hub
+    from gateway.settings.schema import GatewaySection
+
+
+CERT: Final = "HEADGATE_CERT"
+"""Environment: our certificate, where the settings name none."""
+SERVER_KEY: Final = "HEADGATE_SERVER_KEY"
+"""Environment: the key that the upstream must have, likewise."""
+
+
+OPTIONS: Final = "HEADGATE_OPTIONS"
+"""Environment: ``KEY=VALUE ...`` for the transport of another package, likewise."""
+
+
+def keys_of(
+    section: GatewaySection, uri: str, environ: Mapping[str, str] = os.environ
+) -> Callable[[], dict[str, Any]] | None:
+    """With which CURVE keys the gateway dials its upstream: what gives ``Options.extra`` of a dialer each time it is
+    called, and raises ConfigError when a file is wrong. The files are read again at each attempt, so that a key can be
+    changed while the gateway runs; nothing of ZeroMQ is loaded where none is named.
+
+    None: no keys are named, or ``uri`` is nothing that CURVE is spoken to.
+
+    Raises:
+        ConfigError: only one of certificate and key is named.
+    """
+    if not uri.startswith(("tcp://", "ipc://")):
+        return None
+    named = section.upstream_cert or section.upstream_key
+    cert = section.upstream_cert if named else environ.get(CERT)
+    key = section.upstream_key if named else environ.get(SERVER_KEY)
+    if not cert and not key:
+        return None
+    if not cert or not key:
+        missing = f"{SERVER_KEY} (or gateway.upstream_key)" if cert else f"{CERT} (or gateway.upstream_cert)"
+        raise ConfigError(f"{missing} is not set; CURVE needs a certificate and the upstream's key")
+    given = (cert, key)
+
+    def extra() -> dict[str, Any]:
+        from broker.transport import curve
+
+        cert, key = given
+        server = key if is_key(key) else curve.load_public(key).public_key
+        return {"curve": curve.CurveClient(curve.load(cert), server)}
+
+    return extra
+
+
+def options_for(section: GatewaySection, uri: str, environ: Mapping[str, str] = os.environ) -> Any:
+    """``Options.settings`` of a dialer; None at an address whose transport takes none.
+
+    Raises:
+        ConfigError: they are not what the transport takes.
+    """
+    if section.upstream_options:
+        return typed(section.upstream_options, capabilities_of(uri))
+    return from_words(environ.get(OPTIONS, ""), uri) if capabilities_of(uri).options is not None else None
+
+
+def is_key(text: str) -> bool:
+    """Whether ``text`` is a key in Z85 rather than the path of a file."""
+    from broker.transport.curve import check_key
+
+    try:
+        return bool(check_key(text)) and not os.path.exists(text)
+    except ConfigError:
+        return False
+
 
 log = logging.getLogger("headgate")
 
@@ -72,7 +143,7 @@ class Upstream:
         name: of this gateway process; its service is registered under it, so that the upstream takes the link for a
             provider's, which is never paused. None makes one: ``gateway-`` and eight hexadecimal digits.
         rejoin_max_s: longest pause between two attempts, in seconds.
-        keys: gives ``Options.extra`` (CURVE) at each attempt, see ``keys.keys_of``; None: nothing.
+        keys: gives ``Options.extra`` (CURVE) at each attempt, see `keys_of`; None: nothing.
 
     Attributes:
         handle: for calls as the owner; None while not joined.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from broker.errors import Untranslatable
     from broker.transport.batching import Form
     from gateway.codecs.contract import Codec
+    from gateway.websocket.link import Turn
     from gateway.websocket.reader import Reader
-    from gateway.websocket.receiving import Turn
 
 
 class ServerCodec:

@@ -22,8 +22,7 @@ from broker.transport.tls.layer import HeldContext
 from gateway.codecs import new_codec
 from gateway.web.admission import Slot
 from gateway.websocket.handshake import Taken, release
-from gateway.websocket.link import WebSocketLink
-from gateway.websocket.receiving import Turn
+from gateway.websocket.link import Turn, WebSocketLink
 
 HEAD_BYTES = 8192
 WELCOME: dict[str, object] = {"type": "welcome", "session": "00000000", "limits": {}, "expires": None}

@@ -11,7 +11,7 @@ from broker.secret import SecretUrl
 from gateway.closes import BUSY
 from gateway.fleet.member import BEAT_S, Fleet, _ended, _Lost
 from gateway.fleet.messages import Bye, Counts, Revoked, encode
-from gateway.fleet.roster import SILENT_BEATS, Roster
+from gateway.fleet.peers import SILENT_BEATS, Roster
 from gateway.identity.leases import LEASE_S, Connections
 from gateway.identity.store import Store
 from gateway.principal import Denied
@@ -184,7 +184,7 @@ async def test_all_answer_what_one_asks_and_its_own_gateway_does_not(redis, tmp_
 
 
 async def test_one_that_is_stopped_is_told_of(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.fleet.questions.ASK_S", 0.2)
+    monkeypatch.setattr("gateway.fleet.peers.ASK_S", 0.2)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         await other.leave(word=False)
@@ -253,7 +253,7 @@ def test_one_that_is_heard_is_there_for_another_lease():
 
 @pytest.mark.parametrize("ends", [lambda fleet: fleet._drop("p"), lambda fleet: fleet._forget()])
 async def test_whose_answer_cannot_come_any_more_is_not_waited_for(tmp_path, monkeypatch, ends):
-    monkeypatch.setattr("gateway.fleet.questions.ASK_S", 1000)
+    monkeypatch.setattr("gateway.fleet.peers.ASK_S", 1000)
     async with alone(tmp_path) as fleet:
         fleet._heard(Counts("there", "p", {}))
         asking = asyncio.get_running_loop().create_task(fleet.ask(b"?"), name="asking")
@@ -303,7 +303,7 @@ async def test_odd_messages_cost_nothing(redis, tmp_path, caplog):
 
 async def test_an_answer_that_fails_ends_nothing(redis, tmp_path, monkeypatch):
     """Another version may ask for what is not there: this gateway then spoke with nobody any more."""
-    monkeypatch.setattr("gateway.fleet.questions.ASK_S", 0.2)
+    monkeypatch.setattr("gateway.fleet.peers.ASK_S", 0.2)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         other.fleet._answer = {}.__getitem__
@@ -331,7 +331,7 @@ async def test_what_cannot_be_written_now_is_written_later(redis, tmp_path):
 
 
 async def test_who_leaves_is_not_waited_for_and_full_links_are_told_as_silence(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.fleet.questions.ASK_S", 1000)
+    monkeypatch.setattr("gateway.fleet.peers.ASK_S", 1000)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others == 1)
         asking = one.fleet._questions.ask(one.fleet._roster.peers, lambda _number: None)

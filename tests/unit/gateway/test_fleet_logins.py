@@ -14,7 +14,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as Gone
 
 from broker.secret import SecretUrl
-from gateway.fleet import inbox, kept, member, messages
+from gateway.fleet import kept, member, messages
 from gateway.fleet.member import Fleet
 from gateway.fleet.messages import Entered, Revoked, decode, encode
 from gateway.identity import login
@@ -22,8 +22,7 @@ from gateway.identity.authenticate import Authenticator
 from gateway.identity.oidc import Account
 from gateway.identity.store import LATEST, Store
 from gateway.principal import Denied
-from gateway.settings.credentials import UserEntry
-from gateway.settings.schema import AccessSection, GatewaySection, GatewaySettings
+from gateway.settings.schema import AccessSection, GatewaySection, GatewaySettings, UserEntry
 from tests.live.ports import free_port
 from tests.live.redis_server import redis_server
 from tests.tables import for_each
@@ -205,7 +204,7 @@ async def test_while_redis_is_away_each_has_its_own_and_then_all_have_all(tmp_pa
 
 
 async def test_what_could_not_be_kept_at_once_is_kept_later(redis, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.fleet.logins.ANSWER_S", 0.01)
+    monkeypatch.setattr("gateway.fleet.kept.ANSWER_S", 0.01)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         add, slow = one.fleet._kept.add_logins, asyncio.Event()
 
@@ -464,7 +463,7 @@ async def test_without_redis_a_login_is_ended_where_it_was_begun(tmp_path, idp):
 
 
 async def test_an_answer_that_redis_does_not_know_of_is_refused(redis, tmp_path, idp, monkeypatch):
-    monkeypatch.setattr("gateway.fleet.logins.ANSWER_S", 0.05)
+    monkeypatch.setattr("gateway.fleet.kept.ANSWER_S", 0.05)
     async with members(tmp_path, redis, "a", oidc=(idp.entry(),)) as (one,):
         url, cookie = await one.user_logins.providers.begin("corp", HERE)
         monkeypatch.setattr(one.fleet._kept, "spend", lambda *_: asyncio.sleep(10))
@@ -623,7 +622,7 @@ def unwritable(store, monkeypatch):
 async def test_what_is_heard_while_it_cannot_be_written_is_bounded_and_none_of_it_is_forgotten(
     redis, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(inbox, "HELD_BYTES", 1000)
+    monkeypatch.setattr(member, "HELD_BYTES", 1000)
     async with members(tmp_path, redis, "a", "b") as (one, other):
         await until(lambda: one.fleet.others and other.fleet.others)
         end = one.store.wall() + 1000
@@ -676,9 +675,9 @@ async def test_what_redis_has_is_taken_up_in_portions_and_what_is_known_not_agai
 
 
 async def test_what_was_heard_is_written_in_portions_and_stays_until_then(tmp_path, monkeypatch):
-    monkeypatch.setattr(inbox, "AT_ONCE", 10)
+    monkeypatch.setattr(member, "AT_ONCE", 10)
     store = Store(tmp_path)
-    heard, end = inbox.Inbox(store), store.wall() + 1000
+    heard, end = member.Inbox(store), store.wall() + 1000
     assert heard.add(Revoked("there", {f"jwt:{number}": end for number in range(25)}))
     size = heard.held_bytes
     with counted_writes(store, monkeypatch) as writes:
@@ -700,7 +699,7 @@ async def test_what_was_heard_is_written_in_portions_and_stays_until_then(tmp_pa
 async def test_many_that_are_heard_at_once_are_written_down_and_not_asked_for_again(
     redis, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(inbox, "HELD_BYTES", 2000)
+    monkeypatch.setattr(member, "HELD_BYTES", 2000)
     async with members(tmp_path, redis, "a") as (one,):
         end = one.store.wall() + 1000
         for start in range(0, 100, 10):

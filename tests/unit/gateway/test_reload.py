@@ -10,7 +10,7 @@ import pytest
 from broker.errors import ConfigError
 from gateway.closes import REVOKED
 from gateway.identity.tokens import TokenFile, token_path
-from gateway.settings.credentials import UserEntry
+from gateway.settings.schema import UserEntry
 
 JSON = ("flux.v1.json",)
 

@@ -15,8 +15,15 @@ from gateway.identity.proxies import Networks
 from gateway.identity.store import Store
 from gateway.identity.tokens import TokenFile
 from gateway.principal import Denied
-from gateway.settings.credentials import JwtSection, UserEntry
-from gateway.settings.schema import AccessSection, GatewaySection, GatewaySettings, LimitsSection, ListenEntry
+from gateway.settings.schema import (
+    AccessSection,
+    GatewaySection,
+    GatewaySettings,
+    JwtSection,
+    LimitsSection,
+    ListenEntry,
+    UserEntry,
+)
 from gateway.tls import TlsContext
 from gateway.web.admission import Admission
 from gateway.web.listener import Acceptor

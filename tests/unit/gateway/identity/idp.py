@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from gateway.identity.oidc import Providers
 from gateway.identity.proxies import Client
-from gateway.settings.credentials import OidcEntry, OidcGroup
+from gateway.settings.schema import OidcEntry, OidcGroup
 from tests.unit.gateway.identity.issuer import encoded, jwk
 
 HERE = Client("127.0.0.1", "127.0.0.1", "http", local=True, loopback_listener=True)

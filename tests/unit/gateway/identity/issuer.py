@@ -13,7 +13,7 @@ from gateway import closes
 from gateway.identity.jwt import Verifier
 from gateway.identity.keys import JwtKeys
 from gateway.principal import Denied
-from gateway.settings.credentials import JwtSection
+from gateway.settings.schema import JwtSection
 
 ISSUER, AUDIENCE = "https://id.example.org", "headgate"
 KEYS = {

@@ -12,8 +12,7 @@ from gateway.identity.authenticate import BURST, Attempts
 from gateway.identity.login import LOGIN_COOKIE, UserLogins
 from gateway.identity.oidc import Account
 from gateway.principal import Denied
-from gateway.settings.credentials import OidcEntry, UserEntry
-from gateway.settings.schema import GatewaySettings
+from gateway.settings.schema import GatewaySettings, OidcEntry, UserEntry
 from tests.tables import for_each
 from tests.unit.gateway.identity.authority import public_pem
 from tests.unit.gateway.identity.doorway import BOB, add_token, ask, bearer, settings_in

@@ -4,8 +4,7 @@ import json
 import os
 
 from gateway.identity.login import LOGIN_COOKIE
-from gateway.settings.credentials import UserEntry
-from gateway.settings.schema import AccessSection, ListenEntry
+from gateway.settings.schema import AccessSection, ListenEntry, UserEntry
 from tests.tables import for_each
 from tests.unit.gateway.identity.doorway import (
     ALICE,

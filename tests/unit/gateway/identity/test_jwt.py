@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from gateway.identity.jwt import TOKEN_CHARS, credential_of, is_jwt
-from gateway.settings.credentials import JwtSection
+from gateway.settings.schema import JwtSection
 from tests.tables import for_each
 from tests.unit.gateway.identity.authority import public_pem
 from tests.unit.gateway.identity.issuer import (

@@ -9,8 +9,7 @@ from broker.identity import NOBODY, Role
 from gateway import closes
 from gateway.identity.users import Users, link_principal
 from gateway.principal import Denied
-from gateway.settings.credentials import OidcEntry, UserEntry
-from gateway.settings.schema import AccessSection, GatewaySettings
+from gateway.settings.schema import AccessSection, GatewaySettings, OidcEntry, UserEntry
 from tests.tables import for_each
 
 

@@ -16,8 +16,8 @@ from gateway.closes import BUSY, INVALID_TEXT, PROTOCOL, TOO_BIG
 from gateway.identity.hook import Verdict
 from gateway.websocket import deflate
 from gateway.websocket.frames import BINARY, PING, TEXT, frame, head
+from gateway.websocket.link import TURN_BYTES, Turn
 from gateway.websocket.reader import MESSAGE_BYTES, Reader
-from gateway.websocket.receiving import TURN_BYTES, Turn
 from tests.live.gateways import live, run
 from tests.tables import for_each
 from tests.unit.gateway.websocket.house import flux

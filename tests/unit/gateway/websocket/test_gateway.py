@@ -12,8 +12,7 @@ from gateway.closes import BAD_CREDENTIAL
 from gateway.hub import Hub
 from gateway.identity.authenticate import BURST, Authenticator
 from gateway.identity.store import Store
-from gateway.settings.credentials import UserEntry
-from gateway.settings.schema import GatewaySection, GatewaySettings, LimitsSection
+from gateway.settings.schema import GatewaySection, GatewaySettings, LimitsSection, UserEntry
 from gateway.upstream.supervisor import Upstream
 from tests.unit.gateway.websocket.house import masked, request_head
 
