@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from errno import EAGAIN, EPERM
 
 from broker.errors import HeadgateError
 from broker.identity import NOBODY, USERID_UNKNOWN, Role
-from gateway.closes import BAD_CREDENTIAL
+from gateway.closes import BAD_CREDENTIAL, BUSY, NO_ROLE
 
 ROLE_NAMES = {"owner": Role.OWNER, "user": Role.USER, "admin": Role.ADMIN}
 """Role names in settings, claims and messages, and their bits (RFC 12). LOCAL is no web user's, ever."""
@@ -19,7 +20,7 @@ class Denied(HeadgateError):
 
     fault = "peer"
 
-    def __init__(self, text: str, *, public: str, status: int, close: int, errno: int = 1) -> None:
+    def __init__(self, text: str, *, public: str, status: int, close: int, errno: int = EPERM) -> None:
         self.public = public
         self.status = status
         self.close = close
@@ -29,6 +30,16 @@ class Denied(HeadgateError):
 def refused(text: str, public: str = "credential refused", status: int = 401) -> Denied:
     """A credential that does not count, and that is not to be shown again: `Denied` with ``BAD_CREDENTIAL``."""
     return Denied(text, public=public, status=status, close=BAD_CREDENTIAL)
+
+
+def no_role(text: str, public: str = "this user has no role here") -> Denied:
+    """A user who is known and gets nothing here: `Denied` (403) with ``NO_ROLE``."""
+    return Denied(text, public=public, status=403, close=NO_ROLE)
+
+
+def unavailable(text: str, public: str = "try again in a moment") -> Denied:
+    """What is needed to decide cannot be asked now: `Denied` (503) with ``BUSY``, so that clients come again."""
+    return Denied(text, public=public, status=503, close=BUSY, errno=EAGAIN)
 
 
 @dataclass(frozen=True, slots=True)

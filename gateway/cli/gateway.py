@@ -14,8 +14,8 @@ from broker.cli import settings_text
 from broker.cli.address import choose
 from broker.cli.parsing import Parser
 from gateway import delta, process
-from gateway.cli.login import choose as choose_listener
-from gateway.identity.login import LinkRole, add_link, link_url
+from gateway.cli.login import make
+from gateway.identity.login import link_facts
 from gateway.identity.store import Store
 from gateway.settings import GatewaySettings, ListenEntry, apply, check, load
 
@@ -120,11 +120,8 @@ def _supervised(settings: GatewaySettings, upstream: str, reread: Reread, *, lin
 
 def _link(settings: GatewaySettings, urls: list[str]) -> str:
     """A login link made beside the workers; the store is closed before another of them is forked."""
-    role: LinkRole = "owner" if settings.access.login_links == "owner" else "user"
     with contextlib.closing(Store(settings.gateway.statedir)) as store:
-        seconds = settings.access.login_link_s
-        secret = add_link(store, role, seconds=seconds, loopback_only=role == "owner")
-    return link_url(choose_listener(urls, role) + settings.gateway.prefix, secret)
+        return make(store, link_facts(settings, urls))[0]
 
 
 def _say(urls: list[str], link: str | None) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from broker.cli.screen import Screen, duration
 from broker.errors import ConfigError
 from gateway.cli.token import moment
 from gateway.cli.whereabouts import Config, Statedir, settings_of
-from gateway.identity.login import LinkRole, Logins, add_link, link_url
+from gateway.identity.login import LinkRole, Logins, add_link, link_facts, link_url
 from gateway.identity.store import FILE, Store
 from gateway.settings import AccessSection, GatewaySettings, place_of
 
@@ -51,19 +52,34 @@ def link(
     machine only. The secret stands behind the # and so is sent to no server but in the body of the login itself.
     """
     settings = settings_of(config, statedir)
-    store = _store(settings)
-    with contextlib.closing(store):
-        running = store.announced() or _from_settings(settings)
-        role = _role(running["login_links"])
+    with contextlib.closing(_store(settings)) as store:
+        running = store.announced() or link_facts(settings, [entry.url for entry in settings.listen])
+        text, role = make(store, running, url)
         seconds = float(running["login_link_s"])
-        base = url or choose(running["urls"], role) + running.get("prefix", "")
-        text = link_url(base, add_link(store, role, seconds=seconds, loopback_only=role == "owner"))
         value = {"url": text, "role": role, "expires": store.wall() + seconds}
     screen = Screen(as_json)
     screen.record(value, text)
     if screen.rich:
         screen.line(f"for one login as {role}, within {duration(seconds)}", "dim")
     return OK
+
+
+def make(store: Store, running: Mapping[str, Any], url: str | None = None) -> tuple[str, LinkRole]:
+    """A login link of the gateway that ``running`` describes (`link_facts`), and the role that it gives; ``url`` is how
+    the browser reaches it, by default where it listens.
+
+    Raises:
+        ConfigError: it takes no login links, or has no listener for them.
+        Denied: the store cannot be written.
+    """
+    if running["login_links"] == "off":
+        raise ConfigError(
+            'the gateway takes no login links, expected access.login_links = "user" or "owner" there'
+        )
+    role: LinkRole = "owner" if running["login_links"] == "owner" else "user"
+    base = url or choose(running["urls"], role) + running.get("prefix", "")
+    seconds = float(running["login_link_s"])
+    return link_url(base, add_link(store, role, seconds=seconds, loopback_only=role == "owner")), role
 
 
 @app.command("list")
@@ -134,33 +150,12 @@ def _store(settings: GatewaySettings) -> Store:
     Raises:
         ConfigError: there is none, or it cannot be opened.
     """
-    from pathlib import Path
-
     path = Path(settings.gateway.statedir, FILE)
     if not path.exists():
         raise ConfigError(
             f"{path}: no gateway has run with this state directory; --config or --statedir names it"
         )
     return Store(settings.gateway.statedir)
-
-
-def _from_settings(settings: GatewaySettings) -> dict[str, Any]:
-    return {
-        "urls": [entry.url for entry in settings.listen],
-        "prefix": settings.gateway.prefix,
-        "login_links": settings.access.login_links,
-        "login_link_s": settings.access.login_link_s,
-    }
-
-
-def _role(setting: str) -> LinkRole:
-    if setting == "owner":
-        return "owner"
-    if setting == "user":
-        return "user"
-    raise ConfigError(
-        'the gateway takes no login links, expected access.login_links = "user" or "owner" there'
-    )
 
 
 def main(argv: list[str]) -> int:

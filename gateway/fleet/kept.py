@@ -22,18 +22,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from broker import secret
 from broker.rates import Throttle
-from broker.secret import SecretUrl
 from gateway.fleet import messages
-from gateway.identity.leases import HEARTBEAT_S
 from gateway.identity.store import KEY_BYTES, LOGIN, LONGEST_S, Store
 from gateway.principal import Denied
-from gateway.settings import redis_url
 
 SPENT: Final = 16384
 """Used answers that are remembered; of more the earliest are forgotten."""
-CONNECT_S: Final = 2.0
 AT_ONCE: Final = 1000
 """Keys in one command, and revocations or logins in one transaction of the store."""
 KINDS: Final = {"key": "string", "revoked": "zset", "spent": "zset", "userids": "hash"}
@@ -166,22 +161,6 @@ class Kept:
             pipe.zadd(spent, {answer: until}, nx=True)
             pipe.zremrangebyrank(spent, 0, -SPENT - 1)
             return bool((await pipe.execute())[1])
-
-
-def client_of(url: SecretUrl, password_file: str | None = None) -> Any:
-    """A client of redis-py, which connects when it is used.
-
-    Args:
-        url: of the server.
-        password_file: has the password where the URL has none.
-
-    Raises:
-        ConfigError: redis-py is missing, the URL is none, or the password cannot be read.
-    """
-    password = {} if password_file is None else {"password": secret.read_file(password_file)}
-    return redis_url.client_of(
-        url, socket_connect_timeout=CONNECT_S, health_check_interval=HEARTBEAT_S, **password
-    )
 
 
 ANSWER_S: Final = 2.0

@@ -25,10 +25,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from broker import secret
 from broker.awake import StallMeter
 from broker.backoff import Backoff
 from gateway.fleet import messages
-from gateway.fleet.kept import AT_ONCE, Kept, SharedLogins, client_of
+from gateway.fleet.kept import AT_ONCE, Kept, SharedLogins
 from gateway.fleet.messages import (
     Bye,
     Counts,
@@ -44,6 +45,7 @@ from gateway.fleet.peers import ASK_S, Questions, Roster, label_of
 from gateway.identity.leases import HEARTBEAT_S, LEASE_S
 from gateway.identity.store import FLEET
 from gateway.principal import Denied
+from gateway.settings.redis_url import client_of
 
 if TYPE_CHECKING:
     from broker.secret import SecretUrl
@@ -127,6 +129,7 @@ def _size(texts: Iterable[str] | Iterable[bytes]) -> int:
 log = logging.getLogger("headgate")
 
 BEAT_S: Final = HEARTBEAT_S
+CONNECT_S: Final = 2.0
 TICK_S: Final = 0.1
 """How often what changed is told."""
 RETRY_S: Final = (0.2, 5.0)
@@ -162,7 +165,7 @@ class Fleet:
         logins: what ``identity`` asks of other gateways.
 
     Raises:
-        ConfigError: redis-py is missing, or the URL is none.
+        ConfigError: redis-py is missing, the URL is none, or the password cannot be read.
         Denied: the store cannot be written.
     """
 
@@ -196,7 +199,10 @@ class Fleet:
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._questions = Questions()
         self._running: asyncio.Task[None] | None = None
-        self._redis = client_of(url, password_file)
+        password = {} if password_file is None else {"password": secret.read_file(password_file)}
+        self._redis = client_of(
+            url, socket_connect_timeout=CONNECT_S, health_check_interval=HEARTBEAT_S, **password
+        )
         self._kept = Kept(self._redis, channel, store)
         self.logins = SharedLogins(self._kept, store, lambda: self.away, self._say_logins)
         self._reached = asyncio.Event()

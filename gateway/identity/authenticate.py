@@ -36,7 +36,7 @@ from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.jwt import Verifier, is_jwt
 from gateway.identity.keys import JwtKeys
 from gateway.identity.leases import HEARTBEAT_S, Connections
-from gateway.identity.login import LOGIN_COOKIE, LoggedIn, UserLogins, id_of
+from gateway.identity.login import LOGIN_COOKIE, LoggedIn, UserLogins, id_of, link_facts
 from gateway.identity.origin import Origins
 from gateway.identity.proxies import Client, ListenerNetworks, group_of
 from gateway.identity.revocations import TLS, Revocations
@@ -98,7 +98,6 @@ class Authenticator:
     Args:
         settings: users, tokens, jwt and access count.
         store: the file shared by the workers.
-        clock: seconds, never going back.
         worker: name of this worker process; "" when there is one only.
 
     Attributes:
@@ -117,12 +116,11 @@ class Authenticator:
         settings: GatewaySettings,
         store: Store,
         *,
-        clock: Callable[[], float] = time.monotonic,
         worker: str = "",
     ) -> None:
         self._settings = settings
         self._store = store
-        self._clock = clock
+        self._clock = clock = time.monotonic
         self.users = Users(settings)
         self._revocations = Revocations(settings, store)
         self.tokens = self._revocations.tokens
@@ -161,15 +159,7 @@ class Authenticator:
         Raises:
             Denied: the store cannot be written.
         """
-        access = self._settings.access
-        self._store.announce(
-            {
-                "urls": list(urls),
-                "prefix": self._settings.gateway.prefix,
-                "login_links": access.login_links,
-                "login_link_s": access.login_link_s,
-            }
-        )
+        self._store.announce(link_facts(self._settings, urls))
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Keep up with the world until cancelled: revocations, keys, the heartbeat of this worker.
@@ -385,6 +375,12 @@ class Authenticator:
         self._unrevoked(principal)
         if principal.kind == "jwt" and not self.users.known(principal.name):
             await self.user_logins.take_userid(principal)  # who may not come in takes none
+            now = self.users.again(self._unrevoked(principal))  # Redis may have taken its time to say so
+            if now is None:
+                raise refused(
+                    f"user {principal.name[:64]!r} is nobody, or another one, since its check began"
+                )
+            return now
         return principal
 
     def _of_certificate(self, request: web.BaseRequest) -> Principal | None:

@@ -25,9 +25,8 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
-from gateway.closes import BAD_CREDENTIAL, BUSY
 from gateway.identity.tokens import Stamp, stamp_of
-from gateway.principal import Denied
+from gateway.principal import refused, unavailable
 
 CACHED: Final = 256
 """Certificates whose names are remembered: one connection shows the same one with every request."""
@@ -225,24 +224,13 @@ class RevocationLists:
         lists = [each for each in self._lists.get(shown.issuer, ()) if each.has(shown)]
         revoked = self.revoked(shown.fingerprint)
         if revoked or not lists:
-            why = (
-                "was revoked by its authority"
-                if revoked
-                else "has no revocation list of its issuer, or its part"
-            )
-            raise Denied(
-                f"certificate {shown.subject[:128]!r} {why}",
-                public="credential refused",
-                status=401,
-                close=BAD_CREDENTIAL,
-            )
+            lacks = "has no revocation list of its issuer, or its part"
+            why = "was revoked by its authority" if revoked else lacks
+            raise refused(f"certificate {shown.subject[:128]!r} {why}")
         if any(each.overdue is not None and each.overdue <= now for each in lists):
-            raise Denied(
+            raise unavailable(
                 f"certificate {shown.subject[:128]!r}: the revocation list of its issuer is overdue",
-                public="client certificates cannot be checked now",
-                status=503,
-                close=BUSY,
-                errno=11,
+                "client certificates cannot be checked now",
             )
 
     def revoked(self, fingerprint: str) -> bool:

@@ -28,20 +28,35 @@ class Reply(NamedTuple):
     status: int
     body: bytes
 
-    def object(self) -> dict[str, Any]:
-        """The JSON object that it is.
+    def ok(self) -> Reply:
+        """Itself.
 
         Raises:
-            ValueError: it is none.
+            ValueError: its status is not 200.
         """
-        try:
-            found = read_json(self.body)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"expected a JSON object: {error}") from error
-        if not isinstance(found, dict):
-            raise ValueError("expected a JSON object")
-        json.loads(self.body, object_pairs_hook=_each_once)
-        return found
+        if self.status != 200:
+            raise ValueError(f"status {self.status}, expected 200")
+        return self
+
+    def object(self) -> dict[str, Any]:
+        """See `object_of`."""
+        return object_of(self.body)
+
+
+def object_of(text: bytes) -> dict[str, Any]:
+    """The JSON object that a text is.
+
+    Raises:
+        ValueError: it is none, or one of its objects has a key twice.
+    """
+    try:
+        found = read_json(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"expected a JSON object: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError("expected a JSON object")
+    json.loads(text, object_pairs_hook=_each_once)
+    return found
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> None:

@@ -206,10 +206,8 @@ class AuthorizationHook:
         body = msgspec.json.encode(question)
         async with asyncio.timeout(self._limit_s):
             reply = await fetch(self._url.reveal(), body=body, headers={"Content-Type": "application/json"})
-        if reply.status != 200:
-            raise ValueError(f"status {reply.status}, expected 200")
         try:
-            return msgspec.convert(reply.object(), _Said)
+            return msgspec.convert(reply.ok().object(), _Said)
         except msgspec.ValidationError as error:
             raise ValueError(f'expected {{"allow": true or false}}: {error}') from error
 

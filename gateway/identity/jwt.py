@@ -179,7 +179,11 @@ class Verifier:
         claims = self._claims(text, algorithm, keys[:TRIED])
         expires = _moment(claims, "exp")
         self._check_times(claims, expires)
-        return Verified(self._name(claims), claims, credential_of(text, claims), expires)
+        try:
+            name = name_of(claims, self._settings.user_claim, verified=False)
+        except ValueError as error:
+            raise refused(f"a JWT was refused: {error}") from error
+        return Verified(name, claims, credential_of(text, claims), expires)
 
     def _head(self, text: str) -> tuple[str, str | None]:
         """Algorithm and key name that the token claims: they choose among our keys, and nothing else."""
@@ -231,12 +235,6 @@ class Verifier:
         ahead = max(begins, issued if issued is not None else now) - now
         if ahead > leeway_s:
             raise Untimely(f"a JWT was refused: it counts from {ahead:.0f} s after now on", issued)
-
-    def _name(self, claims: dict[str, Any]) -> str:
-        try:
-            return name_of(claims, self._settings.user_claim, verified=False)
-        except ValueError as error:
-            raise refused(f"a JWT was refused: {error}") from error
 
 
 def credential_of(text: str, claims: dict[str, Any]) -> str:

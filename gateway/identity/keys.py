@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import jwt
-import msgspec
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
@@ -29,9 +28,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from broker.errors import ConfigError
-from broker.nesting import read_json
 from broker.secret import masked, masked_in
-from gateway.identity.fetching import ANSWER_BYTES, FAULTS, fetch, told
+from gateway.identity.fetching import ANSWER_BYTES, FAULTS, fetch, object_of, told
 from gateway.settings.addresses import KEYS, is_keys_address
 from gateway.settings.schema import JwtSection
 
@@ -146,10 +144,7 @@ class JwtKeys:
     async def _read(self, address: str) -> list[Key]:
         if _is_remote(address):
             accept = {"Accept": "application/jwk-set+json, application/json"}
-            reply = await fetch(address, headers=accept)
-            if reply.status != 200:
-                raise ValueError(f"status {reply.status}, expected 200")
-            return parse_document(reply.body, self._tell)
+            return parse_document((await fetch(address, headers=accept)).ok().body, self._tell)
         return await asyncio.to_thread(read_file, address, self._tell)
 
     def _tell(self, reason: str) -> None:
@@ -217,10 +212,9 @@ def parse_document(text: bytes, left_out: Callable[[str], None] = _ignore) -> li
         ValueError: it is no JWKS document, or none of its keys can be used.
     """
     try:
-        document = read_json(text)
-    except msgspec.DecodeError as error:
+        entries = object_of(text).get("keys")
+    except ValueError as error:
         raise ValueError(f"not a JWKS document: {error}") from error
-    entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise ValueError('not a JWKS document: expected {"keys": [...]}')
     keys = []

@@ -94,7 +94,11 @@ class Connections:
             self._own.add(user, -1)
         self.changed(user)
         if self._store is not None and not self.away:
-            self._try_put(self._store, user, self._own.of(user))
+            try:
+                with self._store.writing() as base:
+                    _put(base, user, self.worker, self._own.of(user))
+            except Denied as error:
+                self._lost(error)
 
     def own(self, user: str) -> int:
         """Connections of ``user`` in this worker."""
@@ -172,13 +176,6 @@ class Connections:
             return
         with contextlib.suppress(Denied):
             forget(self._store, self.worker)
-
-    def _try_put(self, store: Store, user: str, connections: int) -> None:
-        try:
-            with store.writing() as base:
-                _put(base, user, self.worker, connections)
-        except Denied as error:
-            self._lost(error)
 
 
 def forget(store: Store, worker: str | None) -> None:

@@ -30,13 +30,13 @@ from aiohttp import web
 
 from broker.identity import NOBODY
 from broker.rates import Buckets
-from gateway.closes import BUSY, NO_ROLE
+from gateway.closes import BUSY
 from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.oidc import SOURCE, Account, Providers
 from gateway.identity.proxies import Client
 from gateway.identity.store import FLEET, KEY_BYTES, LATEST, LOGIN, LONGEST_S, Store, count_change, hash_of
 from gateway.identity.users import GUEST_NAME, LINK, OWNER_NAME, Userids, Users, link_principal
-from gateway.principal import Denied, Principal, refused
+from gateway.principal import Denied, Principal, no_role, refused, unavailable
 from gateway.settings.schema import AccessSection, GatewaySettings
 
 
@@ -179,37 +179,44 @@ class Logins:
             role, loopback = row
             self._check(role, bool(loopback), client)
             base.execute("DELETE FROM links WHERE hash = ? OR expires <= ?", (_hash(secret), now))
-            cookie, login = self._made(LINK, "", {}, role=role, loopback=bool(loopback))
+            cookie, login = self.drafted(LINK, "", {}, role=role, loopback=bool(loopback))
             _begin(base, cookie, login)
         return LoggedIn(cookie, link_principal(role, credential=login.credential, expires=login.expires))
 
-    def begin(
-        self, source: str, user: str, claims: dict[str, Any], *, until: float | None = None
+    def drafted(
+        self,
+        source: str,
+        user: str,
+        claims: dict[str, Any],
+        *,
+        role: str = "",
+        loopback: bool = False,
+        until: float | None = None,
     ) -> tuple[str, Login]:
-        """Log in who has shown a token, or comes from a provider; returns the value of the cookie, too.
+        """The login of who has used a link, shown a token, or comes from a provider, and the value of its cookie; it
+        counts once `begin` has written it.
 
         Args:
-            source: the credential of the token, or ``oidc:NAME``.
-            user: whose login it is.
+            source: ``link``, the credential of the token, or ``oidc:NAME``.
+            user: whose login it is; "" for links.
             claims: what ``source`` says of the user, for those that the settings do not name.
+            role: what a link gives.
+            loopback: it counts on this machine only.
             until: it ends then at the latest, wall clock seconds.
-
-        Raises:
-            Denied: it gives nothing here, or the store cannot be written.
         """
-        cookie, login = self._made(source, user, claims)
-        if until is not None and until < login.expires:
-            login = login._replace(expires=until)
-        with self._store.writing() as base:
-            _begin(base, cookie, login)
-        return cookie, login
-
-    def _made(
-        self, source: str, user: str, claims: dict[str, Any], *, role: str = "", loopback: bool = False
-    ) -> tuple[str, Login]:
         cookie, now = secrets.token_urlsafe(KEY_BYTES), self._store.wall()
         end = now + self._access.cookie_s
+        end = end if until is None else min(end, until)
         return cookie, Login(id_of(cookie), source, user, claims, role, loopback, now, end)
+
+    def begin(self, cookie: str, login: Login) -> None:
+        """Let a login that was `drafted` count from now on.
+
+        Raises:
+            Denied: the store cannot be written.
+        """
+        with self._store.writing() as base:
+            _begin(base, cookie, login)
 
     def principal(self, cookie: str, client: Client) -> Principal | None:
         """Whose cookie this is; None for one that is unknown or has ended, or gives nothing any more.
@@ -293,11 +300,9 @@ class Logins:
     def _check(self, role: str, loopback: bool, client: Client) -> None:
         self._granted(role)
         if (loopback or role == "owner") and not client.local:
-            raise Denied(
+            raise no_role(
                 f"a login for this machine only, used from {client.address} by way of {client.peer}",
-                public="this login counts on the gateway's own machine only",
-                status=403,
-                close=NO_ROLE,
+                "this login counts on the gateway's own machine only",
             )
 
     def _granted(self, role: str) -> LinkRole:
@@ -305,11 +310,9 @@ class Logins:
             return "user"
         if role == "owner" and self._grants(role):
             return "owner"
-        raise Denied(
+        raise no_role(
             f"a login link for {role}, and access.login_links is {self._access.login_links}",
-            public="login links are off here",
-            status=403,
-            close=NO_ROLE,
+            "login links are off here",
         )
 
     def _grants(self, role: str) -> bool:
@@ -392,6 +395,19 @@ def add_link(store: Store, role: LinkRole, *, seconds: float, loopback_only: boo
         row = (hash_of(secret), role, loopback_only or role == "owner", now + seconds)
         base.execute("INSERT INTO links VALUES (?, ?, ?, ?)", row)
     return secret
+
+
+def link_facts(settings: GatewaySettings, urls: Sequence[str]) -> dict[str, Any]:
+    """What ``headgate login link`` has to know of a gateway that listens at ``urls``: what its links give, and where
+    they lead.
+    """
+    access = settings.access
+    return {
+        "urls": list(urls),
+        "prefix": settings.gateway.prefix,
+        "login_links": access.login_links,
+        "login_link_s": access.login_link_s,
+    }
 
 
 def link_url(listener: str, secret: str) -> str:
@@ -479,14 +495,10 @@ class UserLogins:
         taken = await self._userids.take(f"jwt {mine.name}", mine.userid, self.providers.elsewhere)
         if taken:
             return
-        said = "is another person's here" if taken is False else "may be another's: Redis does not answer"
-        raise Denied(
-            f"user {mine.name[:64]!r}: userid {mine.userid} {said}",
-            public="this user has no role here" if taken is False else "try again in a moment",
-            status=403 if taken is False else 503,
-            close=NO_ROLE if taken is False else BUSY,
-            errno=errno.EPERM if taken is False else errno.EAGAIN,
-        )
+        who = f"user {mine.name[:64]!r}: userid {mine.userid}"
+        if taken is None:
+            raise unavailable(f"{who} may be another's: Redis does not answer")
+        raise no_role(f"{who} is another person's here")
 
     async def by_provider(self, name: str, account: Account) -> LoggedIn:
         """Log in whom the provider ``name`` has let in, if the settings do, too; with a userid of its own.
@@ -495,9 +507,7 @@ class UserLogins:
             Denied: the user has no role here (403), or began too many (429), or the store cannot be written.
         """
         source, claims = f"{SOURCE}{name}", account.claims
-        self._principal(
-            Login("", source, account.user, claims, "", False, 0.0, 0.0)
-        )  # who may not gets no userid
+        self._principal(self.logins.drafted(source, account.user, claims)[1])  # who may not gets no userid
         if not self._users().known(account.user):
             wanted = claims.get("userid")
             own = await self._userids.give(f"{source} {account.user}", wanted, self.providers.elsewhere)
@@ -514,7 +524,8 @@ class UserLogins:
         return self._enter(source, account.user, claims, None)
 
     def _enter(self, source: str, user: str, claims: dict[str, Any], until: float | None) -> LoggedIn:
-        self._principal(Login("", source, user, claims, "", False, 0.0, 0.0))  # who may not gets no login
+        cookie, login = self.logins.drafted(source, user, claims, until=until)
+        principal = self._principal(login)  # who may not gets no login
         if self.providers.elsewhere is not None and self._begun.of(user, self._clock()).take(self._clock()):
             raise Denied(
                 f"{user!r} began more than {BURST} logins, and one in {1 / PER_S:g} s",
@@ -523,8 +534,8 @@ class UserLogins:
                 close=BUSY,
                 errno=errno.EAGAIN,
             )
-        cookie, login = self.logins.begin(source, user, claims, until=until)
-        return LoggedIn(cookie, self._principal(login))
+        self.logins.begin(cookie, login)
+        return LoggedIn(cookie, principal)
 
     def now(self, login: Login) -> Principal | None:
         """Who a login is now; None: it counts no more."""
@@ -542,7 +553,10 @@ class UserLogins:
         Raises:
             Denied: nobody (403).
         """
-        claims, own = self._person(login)
+        if login.source.startswith(SOURCE):
+            claims, own = self.providers.person_of(login.source, login.claims)
+        else:  # without claims that count, the settings have to name the user
+            claims, own = (login.claims if login.claims and self._trusted else None), None
         return self._users().principal(
             login.user,
             kind="cookie",
@@ -552,13 +566,3 @@ class UserLogins:
             claims=claims,
             own=own,
         )
-
-    def _person(self, login: Login) -> tuple[dict[str, Any] | None, int | None]:
-        """Userid and roles for a user whom the settings do not name; None: they have to name it.
-
-        Raises:
-            Denied: its provider is not there any more (403).
-        """
-        if login.source.startswith(SOURCE):
-            return self.providers.person_of(login.source, login.claims)
-        return (login.claims if login.claims and self._trusted else None), None

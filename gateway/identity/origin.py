@@ -20,9 +20,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.proxies import Client, host_name, is_local_host
-from gateway.principal import Denied
+from gateway.principal import Denied, refused
 from gateway.settings.addresses import PORTS, normal
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -66,7 +65,7 @@ class Origins:
         self.check_host(request, client)
         if origin is not None:
             return
-        if kind == "cookie" and (_is_websocket(request) or request.method not in SAFE_METHODS):
+        if kind == "cookie" and (is_upgrade(request) or request.method not in SAFE_METHODS):
             raise _denied("a cookie without an Origin, expected one on whatever changes something")
         site = request.headers.get("Sec-Fetch-Site", "none")
         if site not in ("same-origin", "none"):
@@ -94,9 +93,10 @@ class Origins:
             raise _denied(f"Host {host[:128]!r} on a loopback listener, expected localhost or 127.0.0.1")
 
 
-def _is_websocket(request: web.BaseRequest) -> bool:
+def is_upgrade(request: web.BaseRequest) -> bool:
+    """Whether a request asks for a WebSocket (RFC 6455, section 4.2.1): a GET that changes something."""
     return request.headers.get("Upgrade", "").strip().lower() == "websocket"
 
 
 def _denied(text: str) -> Denied:
-    return Denied(text, public="this page may not connect here", status=403, close=BAD_CREDENTIAL)
+    return refused(text, "this page may not connect here", 403)

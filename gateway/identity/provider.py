@@ -303,9 +303,7 @@ def _metadata(reply: Reply, entry: OidcEntry) -> Metadata:
     Raises:
         ValueError: it is none, or another issuer's, or names places that must not be asked.
     """
-    if reply.status != 200:
-        raise ValueError(f"status {reply.status}, expected 200")
-    said = reply.object()
+    said = reply.ok().object()
     if said.get("issuer") != entry.issuer:
         raise ValueError(f"of the issuer {str(said.get('issuer'))[:128]!r}, expected {entry.issuer!r}")
 

@@ -77,6 +77,9 @@ class Client(NamedTuple):
     """It came in by a listener that only this machine reaches."""
 
 
+_CLIENT: Final = web.RequestKey("client", Client)
+
+
 class Networks:
     """A set of IP networks.
 
@@ -106,7 +109,13 @@ class ListenerNetworks:
         self._trusted[_place(sockname)] = Networks(entry.trusted_proxies)
 
     def client(self, request: web.BaseRequest) -> Client:
-        """Who sent a request."""
+        """Who sent a request; found out once, however many ask."""
+        found = request.get(_CLIENT)
+        if found is None:
+            found = request[_CLIENT] = self._look(request)
+        return found
+
+    def _look(self, request: web.BaseRequest) -> Client:
         transport = request.transport
         own = None if transport is None else transport.get_extra_info("sockname")
         seen = None if transport is None else transport.get_extra_info("peername")
@@ -123,7 +132,7 @@ class ListenerNetworks:
             and peer not in trusted
             and speaker not in trusted
             and _is_loopback(client)
-            and not _was_forwarded(request)
+            and not any(name in request.headers for name in _FORWARDING)
             and is_local_host(request.headers.get("Host", "")),
             loopback_listener=_is_loopback(address_of(own)),
         )
@@ -162,7 +171,10 @@ def forwarded_for(headers: Iterable[str], trusted: Networks) -> IpAddress | None
     found: IpAddress | None = None
     entries = [entry for header in headers for entry in header.split(",")]
     for entry in entries[: -HOPS - 1 : -1]:
-        address = _forwarded_ip(entry.strip())
+        text = entry.strip()
+        address = _parsed(text) or _parsed(
+            host_name(text)
+        )  # some proxies add the port, and brackets around IPv6
         if address is None:  # not an address: what is left of it is as good as invented
             return found
         found = address
@@ -196,10 +208,6 @@ def _is_port(text: str) -> bool:
     return text.startswith(":") and text[1:].isascii() and text[1:].isdigit()
 
 
-def _was_forwarded(request: web.BaseRequest) -> bool:
-    return any(name in request.headers for name in _FORWARDING)
-
-
 def _place(sockname: Any) -> Any:
     if isinstance(sockname, tuple):
         address = address_of(sockname)
@@ -211,8 +219,8 @@ def address_of(name: Any) -> IpAddress | None:
     """The address of a ``peername`` or ``sockname``; a UNIX socket's is the loopback's, no socket has none."""
     if isinstance(name, tuple) and name:
         name = name[0]
-    elif isinstance(name, str | bytes) and not _is_address(name):
-        return LOOPBACK
+    elif isinstance(name, bytes) or (isinstance(name, str) and _parsed(name) is None):
+        return LOOPBACK  # the path of a UNIX socket; one without a file has bytes for a name
     return _parsed(name) if isinstance(name, str) else None
 
 
@@ -233,10 +241,6 @@ def group_of(address: str) -> str:
     return address[:64] if parsed is None else str(parsed)
 
 
-def _is_address(name: str | bytes) -> bool:
-    return isinstance(name, str) and _parsed(name) is not None
-
-
 @functools.lru_cache(KNOWN)
 def _parsed(text: str) -> IpAddress | None:
     try:
@@ -245,11 +249,6 @@ def _parsed(text: str) -> IpAddress | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address  # on a dual-stack socket IPv4 looks like ::ffff:192.0.2.7
-
-
-def _forwarded_ip(text: str) -> IpAddress | None:
-    """An entry of ``X-Forwarded-For``: some proxies add the port, and brackets around IPv6."""
-    return _parsed(text) or _parsed(host_name(text))
 
 
 def _is_loopback(address: IpAddress | None) -> bool:

@@ -7,9 +7,9 @@ What is in it, and which file of this room knows the table:
     revocations  credentials that count no more, until they would end    here
     change       a number that grows with every revocation               here
     links        one-time login links, by hash                           ``login``
-    logins       web logins, by the hash of their cookie                 ``login``, ``shared``
+    logins       web logins, by the hash of their cookie                 ``login``
     spent        logins at providers that have come back, by hash        ``oidc``
-    userids      people of providers, and the userid that each has       ``userids``
+    userids      people of providers, and the userid that each has       ``users``
     workers      worker processes and when they were last seen           ``leases``
     counts       connections of each user in each worker                 ``leases``
 
@@ -45,8 +45,7 @@ import msgspec
 from broker import home
 from broker.errors import ConfigError
 from broker.obstacles import obstacle
-from gateway.closes import BUSY
-from gateway.principal import Denied
+from gateway.principal import unavailable
 
 FILE: Final = "gateway.db"
 BUSY_S: Final = 0.1
@@ -162,7 +161,7 @@ class Store:
                 base.rollback()
                 raise
         except sqlite3.Error as error:
-            raise _unavailable(self.path, error) from error
+            raise unavailable(f"{self.path}: {error}") from error
 
     def reading(self, query: str, *values: Any) -> list[Any]:
         """The rows of one query; in WAL mode a reader waits for no writer.
@@ -174,7 +173,7 @@ class Store:
         try:
             return self._database.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise _unavailable(self.path, error) from error
+            raise unavailable(f"{self.path}: {error}") from error
 
     def _check_fork(self) -> None:
         if os.getpid() != self._pid:
@@ -371,7 +370,3 @@ def _set_up(base: sqlite3.Connection, path: Path) -> None:
             base.execute(statement)
         base.execute(f"PRAGMA user_version={VERSION}")
         base.execute("COMMIT")
-
-
-def _unavailable(path: Path, error: sqlite3.Error) -> Denied:
-    return Denied(f"{path}: {error}", public="try again in a moment", status=503, close=BUSY, errno=11)

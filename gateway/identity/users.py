@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.identity import NOBODY, Role
 from broker.settings.reading import check_by
-from gateway.closes import NO_ROLE
 from gateway.identity.jwt import CREDENTIAL as JWT
 from gateway.identity.jwt import texts_of, userid_of
 from gateway.identity.oidc import SOURCE
 from gateway.identity.store import Store
-from gateway.principal import ROLE_NAMES, Denied, Principal
+from gateway.principal import ROLE_NAMES, Principal, no_role
 from gateway.settings.rules import shared_userids
 from gateway.settings.rules import users as faults
 from gateway.settings.schema import AccessSection, GatewaySettings, UserEntry
@@ -95,7 +94,7 @@ class Users:
             expires: wall clock seconds, or None.
             login: what the login of a cookie came from, else "".
             claims: what a JWT or a provider says of who is not in ``[[users]]``; None: nothing that counts.
-            own: the userid that it was given here (``userids``); None: the claims say which.
+            own: the userid that it was given here (`Userids`); None: the claims say which.
 
         Raises:
             Denied: there is no such user, or the claims give nothing (403, do not reconnect).
@@ -105,11 +104,11 @@ class Users:
         if entry is None and claims is not None:
             userid = self._claimed_userid(name, claims) if own is None else self._own_userid(name, own)
             if userid in self._named or name in (OWNER_NAME, GUEST_NAME):
-                raise _no_role(f"user {name[:64]!r} has the name, or userid {userid}, of another one")
+                raise no_role(f"user {name[:64]!r} has the name, or userid {userid}, of another one")
             roles = self._claimed_roles(name, claims)
             return Principal(name, userid, roles, kind, credential, expires, login=login)
         if entry is None:
-            raise _no_role(f"user {name[:64]!r} is not in [[users]]")
+            raise no_role(f"user {name[:64]!r} is not in [[users]]")
         roles = roles_of(entry.roles)
         own = entry.userid not in self._owners or bool(roles & Role.OWNER)
         return Principal(
@@ -134,7 +133,7 @@ class Users:
             return  # the settings name it
         for source, prefix in self._prefixes.items():
             if source != login and name.startswith(prefix):
-                raise _no_role(f"user {name[:64]!r} is named as those of {source}")
+                raise no_role(f"user {name[:64]!r} is named as those of {source}")
 
     def again(self, mine: Principal) -> Principal | None:
         """Who somebody is now that other users let in; None when that is nobody, or another one."""
@@ -172,11 +171,8 @@ class Users:
         """
         found = {user for name in names for user in self._by_certificate.get(name, ())}
         if len(found) > 1:
-            raise Denied(
-                f"the certificate is of several users: {', '.join(sorted(found))}",
-                public="credential refused",
-                status=403,
-                close=NO_ROLE,
+            raise no_role(
+                f"the certificate is of several users: {', '.join(sorted(found))}", "credential refused"
             )
         return next(iter(found), None)
 
@@ -189,9 +185,9 @@ class Users:
         """
         userid = userid_of(claims.get("userid"))
         if userid is None:
-            raise _no_role(f"user {name[:64]!r}: the claim userid is no userid")
+            raise no_role(f"user {name[:64]!r}: the claim userid is no userid")
         if userid in (0, NOBODY, *self._owners) or self._is_own(userid):
-            raise _no_role(f"user {name[:64]!r}: no claim may say userid {userid}")
+            raise no_role(f"user {name[:64]!r}: no claim may say userid {userid}")
         return userid
 
     def _own_userid(self, name: str, own: object) -> int:
@@ -201,7 +197,7 @@ class Users:
             Denied: none is given that is so (403): the settings were others then.
         """
         if type(own) is not int or not (own == NOBODY or self._is_own(own)):
-            raise _no_role(f"user {name[:64]!r}: userid {own!r} is not of access.own_userids any more")
+            raise no_role(f"user {name[:64]!r}: userid {own!r} is not of access.own_userids any more")
         return own
 
     def _is_own(self, userid: int) -> bool:
@@ -216,7 +212,7 @@ class Users:
         """
         roles = self._let_in(each for each in texts_of(claims.get("roles")) if each in ROLE_NAMES)
         if not roles:
-            raise _no_role(f"user {name[:64]!r}: no role that is let in")
+            raise no_role(f"user {name[:64]!r}: no role that is let in")
         return roles
 
 
@@ -255,10 +251,6 @@ def normal_name(name: str) -> str:
     if kind in ("DNS", "email") and mark:
         return f"{kind}:{rest.lower()}"
     return name
-
-
-def _no_role(text: str) -> Denied:
-    return Denied(text, public="this user has no role here", status=403, close=NO_ROLE)
 
 
 def _allows(access: AccessSection, role: Role) -> bool:

@@ -87,7 +87,7 @@ def keys_of(
     return extra
 
 
-def options_for(section: GatewaySection, uri: str, environ: Mapping[str, str] = os.environ) -> Any:
+def options_for(section: GatewaySection, uri: str) -> Any:
     """``Options.settings`` of a dialer; None at an address whose transport takes none.
 
     Raises:
@@ -95,7 +95,7 @@ def options_for(section: GatewaySection, uri: str, environ: Mapping[str, str] = 
     """
     if section.upstream_options:
         return typed(section.upstream_options, capabilities_of(uri))
-    return from_words(environ.get(OPTIONS, ""), uri) if capabilities_of(uri).options is not None else None
+    return from_words(os.environ.get(OPTIONS, ""), uri) if capabilities_of(uri).options is not None else None
 
 
 def is_key(text: str) -> bool:

@@ -25,7 +25,6 @@ from gateway.upstream.numbering import Numbering
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.client.connection import Limits
     from broker.errors import LinkError
     from broker.transport.link import Link
     from gateway.hub import Hub
@@ -47,7 +46,6 @@ class Trunk(Handle):
         on_doubt: called when events are held back until ``numbering.settle``.
         on_choked: called with True when the upstream reads slowly, with False when it does again.
         on_end: called once, at once, when the link has ended.
-        limits: of the gateway's own calls.
 
     Attributes:
         numbering: follows the events' numbers.
@@ -63,7 +61,6 @@ class Trunk(Handle):
         on_doubt: Callable[[], None],
         on_choked: Callable[[bool], None],
         on_end: Callable[[Trunk, LinkError], None],
-        limits: Limits | None = None,
     ) -> None:
         self._hub = hub
         self._on_choked = on_choked
@@ -74,7 +71,7 @@ class Trunk(Handle):
         self._asked_at = 0
         self._behind: list[Message] = []  # answers that wait for the events in front of them
         self.faults = 0
-        super().__init__(link, limits)
+        super().__init__(link)
 
     # -- from the link -------------------------------------------------------------------------
 

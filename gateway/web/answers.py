@@ -71,6 +71,8 @@ STATUS: Final[dict[int, int]] = {
 }
 """Error number of a response -> status; every other one is 502: the service behind us failed."""
 
+WEBSOCKET_VERSION: Final = "13"
+"""The one version of WebSockets (RFC 6455, section 4.1)."""
 RETRY_S: Final = 1
 """What ``Retry-After`` says when the error brings no hint of its own."""
 
@@ -152,7 +154,7 @@ class Refusal(Exception):
 def problem(
     status: int, text: str, errnum: int = errno.EINVAL, *, topic: str = "", retry_s: float | None = None
 ) -> web.Response:
-    """An error answer; 401 names the ways to come in, 429 and 503 say when to try again."""
+    """An error answer; 401 names the ways to come in, 426 what is spoken, 429 and 503 say when to try again."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -164,6 +166,10 @@ def problem(
     headers = {}
     if status == 401:  # a 401 must say how to authenticate (RFC 9110, section 15.5.2)
         headers["WWW-Authenticate"] = 'Bearer realm="headgate"'
+    if (
+        status == 426
+    ):  # it must say to what (RFC 9110, section 15.5.22), and which version (RFC 6455, section 4.2.2)
+        headers |= {"Upgrade": "websocket", "Sec-WebSocket-Version": WEBSOCKET_VERSION}
     if status in (429, 503):  # in whole seconds (RFC 9110, section 10.2.3); 0 would have clients come at once
         headers["Retry-After"] = str(max(1, math.ceil(retry_s if retry_s is not None else RETRY_S)))
     return web.Response(status=status, body=msgspec.json.encode(body), content_type=PROBLEM, headers=headers)

@@ -1,7 +1,7 @@
 """The routes as an aiohttp application: who is it, may its page ask, which headers go with every answer.
 
 Around every handler, from the outside in: errors become problem bodies; a leaving gateway refuses; the credential is
-checked (``request[PRINCIPAL]``) unless the route is public. Headers are added where an answer begins, so that
+checked (``request[CALLER]``) unless the route is public. Headers are added where an answer begins, so that
 streams and pages have them, too.
 """
 
@@ -20,8 +20,8 @@ from gateway.identity.proxies import UNIX
 from gateway.principal import Denied
 from gateway.web import health, metrics
 from gateway.web.answers import Refusal, of_denied, of_http, problem, secure
-from gateway.web.app_context import ADDRESS, EPOCH, FRONT, PRINCIPAL, AppContext
-from gateway.web.connections import Caller, Connection
+from gateway.web.app_context import CALLER, FRONT, AppContext, Caller
+from gateway.web.connections import connection_of
 from gateway.web.routes import ROUTES, Handler, Route
 from gateway.web.static import Dashboard
 
@@ -72,7 +72,7 @@ def build_inner(front: AppContext) -> web.Application:
 
 
 def _empty(front: AppContext) -> web.Application:
-    app = web.Application(middlewares=[_errors], client_max_size=front.settings.limits.message_bytes)
+    app = web.Application(middlewares=[answer_errors], client_max_size=front.settings.limits.message_bytes)
     app[FRONT] = front
     app.on_response_prepare.append(_headers)
     return app
@@ -96,8 +96,7 @@ async def _identify(request: web.Request, front: AppContext) -> None:
     """Who sends it: who sent the last one over this connection, if that said the same of itself and nothing has changed
     since.
     """
-    identity = front.identity
-    connection = request.protocol if isinstance(request.protocol, Connection) else None
+    identity, connection = front.identity, connection_of(request)
     head = (request.method, *(each for each in request.raw_headers if each[0].lower() not in OF_BODY))
     caller = None if connection is None else connection.caller
     try:
@@ -113,7 +112,7 @@ async def _identify(request: web.Request, front: AppContext) -> None:
         if connection is not None:
             connection.belongs_to(principal.name)
             connection.caller = caller if principal.kind in REMEMBERED else None
-    request[PRINCIPAL], request[ADDRESS], request[EPOCH] = caller.principal, caller.address, caller.epoch
+    request[CALLER] = caller
 
 
 # ---------------------------------------------------------------- around every handler
@@ -122,12 +121,12 @@ Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: Next) -> web.StreamResponse:
+async def answer_errors(request: web.Request, handler: Next) -> web.StreamResponse:
     """Tell the connection that the head is there, and answer preflights of allowed origins. Whatever goes wrong is a
     problem body; what is our fault is logged, and the client learns no more than that.
     """
-    if isinstance(request.protocol, Connection):
-        request.protocol.arrived()
+    if (connection := connection_of(request)) is not None:
+        connection.arrived()
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return _preflight(request)
     try:

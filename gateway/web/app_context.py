@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import web
 
@@ -49,10 +49,18 @@ class AppContext:
     draining: bool = False
 
 
+class Caller(NamedTuple):
+    """Who sent a request."""
+
+    head: tuple[object, ...]
+    """All that it said which may tell: method and headers."""
+    epoch: tuple[object, ...]
+    """What was known (``Authenticator.epoch``) before its principal was checked."""
+    principal: Principal
+    address: str
+    """Where the client is."""
+
+
 FRONT = web.AppKey("front", AppContext)
-PRINCIPAL = web.RequestKey("principal", Principal)
-"""Who sent a request; missing on routes that need no credential."""
-ADDRESS = web.RequestKey("address", str)
-"""Where the client is, beside its principal."""
-EPOCH = web.RequestKey("epoch", tuple)
-"""What was known (``Authenticator.epoch``) before its principal was checked."""
+CALLER = web.RequestKey("caller", Caller)
+"""Missing on routes that need no credential."""

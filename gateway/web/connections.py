@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, InvalidURLError
@@ -25,8 +25,8 @@ from gateway.web.answers import Refusal, of_http, problem, secure
 if TYPE_CHECKING:
     from aiohttp.streams import StreamReader
 
-    from gateway.principal import Principal
     from gateway.web.admission import Admission, Slot
+    from gateway.web.app_context import Caller
     from gateway.web.exchange import ExchangeLink
 
 log = logging.getLogger("headgate")
@@ -35,17 +35,6 @@ LINGER_S = 5.0
 """How long a client may take to read the end of a stream whose session has ended."""
 REASON_CHARS = 120
 """How much of a parser's reason is told."""
-
-
-class Caller(NamedTuple):
-    """Who sent a request."""
-
-    head: tuple[object, ...]
-    """All that it said which may tell: method and headers."""
-    epoch: tuple[object, ...]
-    """``Authenticator.epoch`` of before it was checked."""
-    principal: Principal
-    address: str
 
 
 class Connection(web.RequestHandler):
@@ -144,9 +133,6 @@ class Connection(web.RequestHandler):
             self.exchange.close("the connection ended")
             self.exchange = None
 
-    def _expect_head(self) -> None:
-        self._expect_head_by(self._loop.time() + self._head_s)
-
     def _expect_head_by(self, due: float) -> None:
         self._deadline = Deadline(self._loop, due, self._head_s, self.cut)
 
@@ -175,7 +161,7 @@ class Connection(web.RequestHandler):
         begins = bool(data) and self._body is not None and self._deadline is None and self._body.is_eof()
         super().data_received(data)
         if begins and not self._messages:
-            self._expect_head()
+            self._expect_head_by(self._loop.time() + self._head_s)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -223,6 +209,11 @@ class Connection(web.RequestHandler):
             )
         else:
             log.error(*args, **kw)
+
+
+def connection_of(request: web.BaseRequest) -> Connection | None:
+    """The connection that a request came over; None where another server than a `Listener` took it."""
+    return request.protocol if isinstance(request.protocol, Connection) else None
 
 
 def reason_of(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from gateway.history.files import Absent
 from gateway.history.reader import LIMIT, Busy, Question, TooWide
 from gateway.history.traffic import BYS
 from gateway.web.answers import JSON, Refusal, json_answer
-from gateway.web.app_context import FRONT, PRINCIPAL
+from gateway.web.app_context import CALLER, FRONT
 from gateway.web.requests import RANK_MAX, choice, seconds, whole
 from gateway.web.rpc import take_rate
 
@@ -72,7 +72,7 @@ def asked(name: str, *more: str) -> Callable[[web.Request], Awaitable[web.Respon
 
 
 def _allowed(request: web.Request) -> bool:
-    return bool(set(request[PRINCIPAL].role_names) & set(request.app[FRONT].settings.history.roles))
+    return bool(set(request[CALLER].principal.role_names) & set(request.app[FRONT].settings.history.roles))
 
 
 # ---------------------------------------------------------------- parameters

@@ -20,7 +20,7 @@ from gateway.identity.login import BEGUN_COOKIE, LOGIN_COOKIE, set_cookie
 from gateway.identity.oidc import BEGUN_S
 from gateway.principal import Denied, Principal
 from gateway.web.answers import JSON, Refusal, json_answer
-from gateway.web.app_context import FRONT, PRINCIPAL, AppContext
+from gateway.web.app_context import CALLER, FRONT, AppContext
 from gateway.web.requests import payload_of
 
 
@@ -74,7 +74,7 @@ async def logout(request: web.Request) -> web.Response:
 
 async def session(request: web.Request) -> web.Response:
     """Who am I."""
-    return json_answer(described(request[PRINCIPAL]))
+    return json_answer(described(request[CALLER].principal))
 
 
 def described(principal: Principal) -> dict[str, Any]:

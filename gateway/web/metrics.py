@@ -8,6 +8,7 @@ certificate ends.
 
 from __future__ import annotations
 
+import errno
 import resource
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +25,7 @@ from gateway.sessions import listing
 from gateway.sessions.counters import PLAIN
 from gateway.settings.rules import METRICS
 from gateway.web.answers import Refusal
-from gateway.web.app_context import FRONT, PRINCIPAL
+from gateway.web.app_context import CALLER, FRONT
 
 if TYPE_CHECKING:
     from gateway.fleet.member import Fleet
@@ -230,16 +231,11 @@ async def metrics(request: web.Request) -> web.Response:
     ``gateway.metrics_public``.
     """
     front = request.app[FRONT]
-    principal = request.get(PRINCIPAL)
-    may = (
-        principal is None
-        or principal.roles & (Role.OWNER | Role.ADMIN)
-        or front.hub.access.allows(principal.roles, "call", METRICS)
-    )
-    if not may and not front.settings.gateway.metrics_public:
-        raise Refusal(
-            403, f"reading the metrics needs the role owner or admin, or a rule for calling {METRICS}", 1
-        )
+    caller = request.get(CALLER)  # missing where they are public
+    roles = Role.OWNER if caller is None else caller.principal.roles
+    if not roles & (Role.OWNER | Role.ADMIN) and not front.hub.access.allows(roles, "call", METRICS):
+        text = f"reading the metrics needs the role owner or admin, or a rule for calling {METRICS}"
+        raise Refusal(403, text, errno.EPERM)
     return await open_metrics(request)
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
 import errno
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +24,6 @@ from aiohttp import web
 
 from broker.errors import HeadgateError, ProtocolError
 from broker.identity import PeerInfo
-from broker.transport.link import Options
 from broker.wire import message as wire
 from broker.wire.message import NODEID_ANY, Message
 from broker.wire.payload import decode_json, encode_json
@@ -41,8 +39,8 @@ from gateway.web.answers import (
     of_payload,
     of_response,
 )
-from gateway.web.app_context import ADDRESS, EPOCH, FRONT, PRINCIPAL, AppContext
-from gateway.web.connections import Connection
+from gateway.web.app_context import CALLER, FRONT
+from gateway.web.connections import connection_of
 from gateway.web.exchange import ExchangeLink
 from gateway.web.requests import RANK_MAX, flag, payload_of, seconds, topic_of, whole
 
@@ -87,7 +85,7 @@ def take_rate(request: web.Request, topic: str = "", *, calls: int = 1) -> None:
         Refusal: 429, with the time after which the next call fits.
     """
     front = request.app[FRONT]
-    mine, rate, now = request[PRINCIPAL], front.settings.limits.msgs_per_s, front.hub.clock()
+    mine, rate, now = request[CALLER].principal, front.settings.limits.msgs_per_s, front.hub.clock()
     if not rate or mine.owner:
         return
     bucket = front.rates.of(mine.name, now)
@@ -137,17 +135,15 @@ def exchange_of(request: web.Request) -> ExchangeLink:
     Raises:
         Denied: it must not be; too many connections.
     """
-    connection = request.protocol if isinstance(request.protocol, Connection) else None
+    connection, caller, hub = connection_of(request), request[CALLER], request.app[FRONT].hub
     link = None if connection is None else connection.exchange
     if link is not None:
         session = link.session
-        woken = session is not None and request.app[FRONT].hub.wake(
-            session, request[PRINCIPAL], request[EPOCH]
-        )
-        if woken and link.peer.address == request[ADDRESS]:
+        woken = session is not None and hub.wake(session, caller.principal, caller.epoch)
+        if woken and link.peer.address == caller.address:
             return link
         link.close("another user calls over this connection")
-    link = ExchangeLink(PeerInfo(request[ADDRESS]), options_of(request.app[FRONT]))
+    link = ExchangeLink(PeerInfo(caller.address), hub.options)
     open_session(request, link, "http")
     if connection is not None:
         connection.keep(link)
@@ -158,8 +154,8 @@ def _leave(request: web.Request, link: ExchangeLink, *, is_over: bool) -> None:
     """Let the session rest whose call is over: answered, or sent where no answer comes. Another one ends, and the
     service hears of it.
     """
-    connection = request.protocol
-    if not (is_over and isinstance(connection, Connection) and connection.exchange is link):
+    connection = connection_of(request)
+    if not is_over or connection is None or connection.exchange is not link:
         link.close("the exchange is over")
     elif link.session is not None:
         request.app[FRONT].hub.rest(link.session)
@@ -171,22 +167,14 @@ def open_session(request: web.Request, link: ExchangeLink, kind: str) -> Session
     Raises:
         Denied: it must not be; too many connections.
     """
-    hub = request.app[FRONT].hub
+    hub, caller = request.app[FRONT].hub, request[CALLER]
     session = link.session = hub.open(
-        request[PRINCIPAL], link, kind=kind, address=request[ADDRESS], epoch=request[EPOCH]
+        caller.principal, link, kind=kind, address=caller.address, epoch=caller.epoch
     )
-    if kind != "http" and isinstance(request.protocol, Connection):
-        link.over = request.protocol.lingers
+    if kind != "http" and (connection := connection_of(request)) is not None:
+        link.over = connection.lingers
     link.start(hub.receiver(session))
     return session
-
-
-def options_of(front: AppContext, policy: str | None = None) -> Options:
-    """Options of an exchange: those of the hub; ``policy`` is what the client wants for events that do not fit."""
-    options = front.hub.options
-    if policy is None:
-        return options
-    return dataclasses.replace(options, limits=dataclasses.replace(options.limits, event_policy=policy))
 
 
 async def _answer_to(link: ExchangeLink, message: Message, timeout_s: float | None) -> Message:
@@ -227,7 +215,7 @@ def _ended(link: ExchangeLink) -> Refusal:
 
 async def _stream(request: web.Request, message: Message, silence_s: float | None) -> web.StreamResponse:
     """Make a streaming call in a session of its own, and write what comes."""
-    link = ExchangeLink(PeerInfo(request[ADDRESS]), options_of(request.app[FRONT]))
+    link = ExchangeLink(PeerInfo(request[CALLER].address), request.app[FRONT].hub.options)
     open_session(request, link, "ndjson")
     try:
         return await _write(request, link, await _answer_to(link, message, silence_s), silence_s)

@@ -31,10 +31,11 @@ from gateway import closes
 from gateway.codecs import control, jsonview
 from gateway.events.run import Run
 from gateway.web.answers import ONE_LINE, STATUS, STREAMED, Refusal, of_response
-from gateway.web.app_context import ADDRESS, FRONT, PRINCIPAL, AppContext
+from gateway.web.app_context import CALLER, FRONT, AppContext
 from gateway.web.exchange import ExchangeLink
 from gateway.web.requests import overflow_of
-from gateway.web.rpc import open_session, options_of, take_rate
+from gateway.web.rpc import open_session, take_rate
+from gateway.websocket.outbox import with_policy
 
 if TYPE_CHECKING:
     from gateway.principal import Principal
@@ -159,14 +160,14 @@ PREFIXES_A_CALL: Final = 16
 async def events(request: web.Request) -> web.StreamResponse:
     """Handle one stream."""
     front = request.app[FRONT]
-    principal = request[PRINCIPAL]
+    caller = request[CALLER]
     prefixes = list(dict.fromkeys(request.query.getall("prefix", [""])))
     position = _position(request)
-    options = options_of(front, overflow_of(request))
+    options = with_policy(front.hub.options, overflow_of(request))
     take_rate(request, calls=1 + len(prefixes) // PREFIXES_A_CALL)
     if position is not None:
-        _charge_replay(front, principal)
-    link = StreamLink(PeerInfo(request[ADDRESS]), options, lambda: front.hub.history.epoch)
+        _charge_replay(front, caller.principal)
+    link = StreamLink(PeerInfo(caller.address), options, lambda: front.hub.history.epoch)
     session = open_session(request, link, "sse")
     try:
         if position is None:

@@ -14,24 +14,23 @@ import asyncio
 import functools
 import itertools
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aiohttp import web
 
 from broker.awake import Deadline
 from broker.identity import PeerInfo
-from broker.transport.outbox import OutboxLimits
 from gateway.closes import AUTH_TIMEOUT, BAD_CREDENTIAL, BUSY, INTERNAL, SHUTDOWN
 from gateway.codecs import CODECS, choose, control, new_codec
 from gateway.codecs.contract import Refused
 from gateway.principal import Denied
 from gateway.web.admission import Admission, key_of
-from gateway.web.answers import Refusal, of_denied
+from gateway.web.answers import Refusal
 from gateway.web.requests import overflow_of
 from gateway.websocket import deflate, handshake
 from gateway.websocket.keepalive import Keepalive
 from gateway.websocket.link import Turn, WebSocketLink
+from gateway.websocket.outbox import with_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from gateway.identity.authenticate import Authenticator
     from gateway.principal import Principal
     from gateway.web.admission import Pool, Slot
-    from gateway.websocket.link import WebSocketLink
 
 
 log = logging.getLogger("headgate")
@@ -69,13 +67,11 @@ class PreAuthReceiver:
         self._held: list[Message | dict[str, Any] | Refused] = []
         self.link = link
         loop, limit_s = asyncio.get_running_loop(), endpoint.hub.settings.limits.handshake_s
-        self._deadline = Deadline(loop, loop.time() + limit_s, limit_s, self._late)
+        late = functools.partial(link.close_with, AUTH_TIMEOUT)
+        self._deadline = Deadline(loop, loop.time() + limit_s, limit_s, late)
         self.check: asyncio.Task[None] | None = None
         self.slot = link.slot
         self._cut, self.slot.abort = self.slot.abort, self._give_way
-
-    def _late(self) -> None:
-        self.link.close_with(AUTH_TIMEOUT)
 
     def received(self, link: Link, messages: list[Message]) -> None:
         """Messages may only follow the auth object."""
@@ -171,32 +167,14 @@ class Endpoint:
         self._turn = Turn()
         self.admission = Admission(limits) if admission is None else admission
         self.keepalive = Keepalive(limits.ping_s, limits.pong_s, stopped=hub.stopped)
-        self._options: dict[str, Options] = {
-            policy: replace(
-                hub.options,
-                limits=OutboxLimits(
-                    high_bytes=limits.outbox_bytes,
-                    event_bytes=limits.outbox_bytes,
-                    cap_bytes=limits.response_bytes,
-                    event_policy=policy,
-                ),
-            )
-            for policy in ("disconnect", "drop")
-        }
+        self._options = {policy: with_policy(hub.options, policy) for policy in ("disconnect", "drop")}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer ``GET /v1/ws``."""
-        try:
-            return await self._handle(request)
-        except handshake.NoHandshake as error:
-            answer = Refusal(error.status, str(error)).answer()
-            if error.status == 426:
-                answer.headers.update({"Upgrade": "websocket", "Sec-WebSocket-Version": handshake.VERSION})
-            return answer
-        except Refusal as refusal:
-            return refusal.answer()
+        """Answer ``GET /v1/ws``.
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        Raises:
+            Refusal, Denied: it is answered over HTTP.
+        """
         key = handshake.check(request)
         codec = self._codec(request)
         deflates = self.hub.settings.gateway.deflate and deflate.agreed(
@@ -217,7 +195,7 @@ class Endpoint:
                 principal = await self.identity.authenticate_request(request)
         except Denied as denied:
             if denied.status == 403 or "Authorization" in request.headers:
-                raise of_denied(denied) from None
+                raise  # no page sends this header with a WebSocket: a program reads the status
             refused = denied
         if principal is None and refused is None and not _has_control(codec):
             raise Refusal(401, f"{codec.name} has no auth object: bring a credential with the handshake")

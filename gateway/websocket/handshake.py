@@ -12,28 +12,18 @@ import binascii
 import os
 import select
 import socket
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import web
 from websockets.utils import accept_key
 
 from broker.transport.tls.layer import Session
+from gateway.identity.origin import is_upgrade
+from gateway.web.answers import WEBSOCKET_VERSION, Refusal
 from gateway.web.listener import Accepted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gateway.web.admission import Admission, Slot
-
-VERSION: Final = "13"
-
-
-class NoHandshake(Exception):
-    """A request that cannot become a WebSocket; ``status`` is its HTTP answer."""
-
-    def __init__(self, text: str, status: int = 400) -> None:
-        self.status = status
-        super().__init__(text)
 
 
 class Taken(NamedTuple):
@@ -52,27 +42,24 @@ def check(request: web.BaseRequest) -> str:
     """Return the client's key.
 
     Raises:
-        NoHandshake: what is missing or wrong; 426 when it is another version, or no WebSocket at all.
+        Refusal: 400, what is missing or wrong; 426 when it is another version, or no WebSocket at all.
     """
     headers = request.headers
     if request.method != "GET" or request.version < (1, 1) or request.can_read_body:
-        raise NoHandshake("a WebSocket begins with GET over HTTP/1.1, without a body")
-    if headers.get("Upgrade", "").strip().lower() != "websocket" or "upgrade" not in _words(
-        headers, "Connection"
-    ):
-        raise NoHandshake("expected Upgrade: websocket and Connection: Upgrade", 426)
-    if headers.get("Sec-WebSocket-Version", "").strip() != VERSION:
-        raise NoHandshake(f"expected Sec-WebSocket-Version: {VERSION}", 426)
+        raise Refusal(400, "a WebSocket begins with GET over HTTP/1.1, without a body")
+    if not is_upgrade(request) or "upgrade" not in map(str.lower, _words(request, "Connection")):
+        raise Refusal(426, "expected Upgrade: websocket and Connection: Upgrade")
+    if headers.get("Sec-WebSocket-Version", "").strip() != WEBSOCKET_VERSION:
+        raise Refusal(426, f"expected Sec-WebSocket-Version: {WEBSOCKET_VERSION}")
     keys = headers.getall("Sec-WebSocket-Key", [])
     if len(keys) != 1 or not _is_key(keys[0].strip()):
-        raise NoHandshake("expected one Sec-WebSocket-Key: 16 bytes in base64")
-    return keys[0].strip()
+        raise Refusal(400, "expected one Sec-WebSocket-Key: 16 bytes in base64")
+    return str(keys[0]).strip()
 
 
 def offered(request: web.BaseRequest) -> list[str]:
     """The subprotocols that the client offers, the one it likes best first."""
-    lines: Iterable[str] = request.headers.getall("Sec-WebSocket-Protocol", [])
-    return [name for line in lines for word in line.split(",") if (name := word.strip())]
+    return _words(request, "Sec-WebSocket-Protocol")
 
 
 def answer(key: str, subprotocol: str, extensions: str = "") -> bytes:
@@ -98,17 +85,17 @@ def take_over(request: web.BaseRequest, admission: Admission) -> Taken | None:
     Return ``Switched()`` from the handler right after that, without waiting for anything.
 
     Raises:
-        NoHandshake: the client has not read the answers to its requests before this one, or no descriptor is left.
+        Refusal: 400, the client has not read the answers to its requests before this one; 503, no descriptor is left.
     """
     protocol, transport = request.protocol, request.transport
     if transport is None or transport.is_closing():
         return None
     if transport.get_write_buffer_size() or not _is_writable(transport):
-        raise NoHandshake("a WebSocket begins behind answers that were read")
+        raise Refusal(400, "a WebSocket begins behind answers that were read")
     try:
         sock, session = release(transport)
     except OSError as error:
-        raise NoHandshake(f"no connection can be kept: {error.strerror}", 503) from error
+        raise Refusal(503, f"no connection can be kept: {error.strerror}") from error
     tail = _Tail()
     protocol.set_parser(tail)  # type: ignore[arg-type]  # all it needs of a parser is this
     protocol.transport = None  # it has none any more
@@ -166,8 +153,10 @@ class _Tail:
         """Nothing follows."""
 
 
-def _words(headers: Any, name: str) -> set[str]:
-    return {word.strip().lower() for line in headers.getall(name, []) for word in line.split(",")}
+def _words(request: web.BaseRequest, name: str) -> list[str]:
+    """The words of a header that is a list, over one line or several (RFC 9110, section 5.6.1)."""
+    lines = request.headers.getall(name, [])
+    return [word for line in lines for each in line.split(",") if (word := each.strip())]
 
 
 def _is_key(key: str) -> bool:

@@ -31,7 +31,6 @@ class Keepalive:
     Args:
         ping_s: seconds between two pings of a link.
         pong_s: seconds a link may take to show a sign of life.
-        pick: chooses a place below its argument.
         stopped: told the seconds in which this process was stopped.
     """
 
@@ -40,13 +39,11 @@ class Keepalive:
         ping_s: float,
         pong_s: float,
         *,
-        pick: Callable[[int], int] = random.randrange,
         stopped: Callable[[float], object] = lambda _seconds: None,
     ) -> None:
         turns = max(1, round(ping_s / min(TURN_S, ping_s / 4, pong_s / 2)))
         self._pong_s = pong_s
         self._turn_s = ping_s / turns
-        self._pick = pick
         self._stopped = stopped
         self._wheel: list[set[WebSocketLink]] = [set() for _ in range(turns)]
         self._at = 0
@@ -61,7 +58,7 @@ class Keepalive:
 
     def add(self, link: WebSocketLink) -> set[WebSocketLink]:
         """Keep ``link`` alive for as long as it is in the returned set: who ends takes itself out."""
-        place = self._wheel[self._pick(len(self._wheel))]
+        place = random.choice(self._wheel)
         place.add(link)
         if self._timer is None:
             self._again()

@@ -8,12 +8,16 @@ dropped until those that wait are at low water, a quarter: so a gap has one begi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.transport.budget import Budget
 from broker.transport.outbox import Outbox, OutboxLimits, Owner
 from broker.wire.message import EVENT
 from gateway.closes import SLOW
+
+if TYPE_CHECKING:
+    from broker.transport.link import Options
 
 LOW_WATER: Final = 4
 """Events are taken again when those that wait fill no more than this fraction of what they may."""
@@ -33,6 +37,13 @@ class Gap(NamedTuple):
     first: int
     """Number of the first one."""
     last: int
+
+
+def with_policy(options: Options, policy: str | None) -> Options:
+    """``options`` with what a client wants for events that do not fit; None: as the settings say."""
+    if policy is None:
+        return options
+    return replace(options, limits=replace(options.limits, event_policy=policy))
 
 
 class WebOutbox(Outbox[Any]):

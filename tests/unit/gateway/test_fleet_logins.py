@@ -80,7 +80,8 @@ class Member:
         return logged_in
 
     def _ada(self):
-        cookie, made = self.logins.begin("jwt:1", "ada", {})
+        cookie, made = self.logins.drafted("jwt:1", "ada", {})
+        self.logins.begin(cookie, made)
         return login.LoggedIn(cookie, self.user_logins.now(made))
 
     async def who(self, cookie, client=FAR):
@@ -369,8 +370,8 @@ async def test_odd_revocations_are_left_out_or_bounded(redis, tmp_path, caplog):
 
 async def test_rows_that_are_over_or_ended_are_not_taken(tmp_path):
     one, other = Member(tmp_path, "a", "", fleet=False), Member(tmp_path, "b", "", fleet=False)
-    one.logins.begin("jwt:1", "ada", {}, until=one.store.wall() + 1)
-    one.logins.begin("jwt:1", "ada", {})
+    for until_s in (1, 1000):
+        one.logins.begin(*one.logins.drafted("jwt:1", "ada", {}, until=one.store.wall() + until_s))
     rows = messages.rows(one.store)
     assert len(rows) == 2
     other.store.revoke_all({f"login:{name}": one.store.wall() + 1000 for name in list(rows)[:1]})
@@ -744,11 +745,13 @@ async def test_what_has_ended_is_remembered_for_as_long_as_it_would_have_lasted(
     async with members(tmp_path, redis, "a") as (one,):
         now = one.store.wall()
         one.store.wall = lambda: now
-        _, made = one.logins.begin("oidc:x", "u", {}, until=now + 10)
+        cookie, made = one.logins.drafted("oidc:x", "u", {}, until=now + 10)
+        one.logins.begin(cookie, made)
         one.logins.end_all([made])
         await until(lambda: client.zrange(key, 0, -1) == [made.credential.encode()])
         now += 11
-        _, fresh = one.logins.begin("oidc:x", "u", {}, until=now + 10)
+        cookie, fresh = one.logins.drafted("oidc:x", "u", {}, until=now + 10)
+        one.logins.begin(cookie, fresh)
         assert one.store.reading("SELECT credential FROM revocations") == []
         one.logins.end_all([fresh])
         await until(lambda: client.zrange(key, 0, -1) == [fresh.credential.encode()])

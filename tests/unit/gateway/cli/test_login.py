@@ -94,7 +94,8 @@ async def test_logins_are_listed_and_ended(tmp_path, capsys):
     async with open_door(settings_in(tmp_path)) as door:
         logins = door.identity.logins
         for source, user in (("oidc:corp", "corp:ada"), ("token:1", "bob"), ("token:2", "bob")):
-            cookie, _login = logins.begin(source, user, {})
+            cookie, login = logins.drafted(source, user, {})
+            logins.begin(cookie, login)
         rows = [json.loads(line) for line in said(capsys, "list", *at, "--json").splitlines()]
         assert [(row["user"], row["from"]) for row in rows] == [
             ("bob", "token:2"), ("bob", "token:1"), ("corp:ada", "oidc:corp"),

@@ -4,6 +4,7 @@ import errno
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from broker.errors import ConfigError
 from broker.rates import USERS_MAX
@@ -151,6 +152,28 @@ async def test_a_userid_of_claims_is_one_persons(open_door, state, tmp_path):
 
     door.identity.user_logins.providers.elsewhere = Away()
     assert [await status("carol", 7001), await status("erin", 7003)] == [200, 503]
+
+
+@for_each("change", ["revoked", "no user any more"])
+async def test_what_changed_while_other_gateways_were_asked_for_a_userid_counts(
+    open_door, state, tmp_path, change
+):
+    """A session that refreshes its token is judged by nobody else: what the check let in stays until it ends."""
+    (tmp_path / "key.pem").write_bytes(public_pem(KEYS["EdDSA"]))
+    settings = settings_in(state, jwt=section(tmp_path / "key.pem", trust_claims=True))
+    door = await open_door(settings)
+
+    class Meanwhile:
+        async def take_userid(self, _userid, _who):
+            if change == "revoked":
+                door.store.revoke("jwt:1", time.time() + 60)
+            else:  # the settings name somebody else of this userid now
+                door.identity.set_users(replace(settings, users=(replace(BOB, userid=7),)))
+            return True
+
+    door.identity.user_logins.providers.elsewhere = Meanwhile()
+    with pytest.raises(Denied):
+        await door.identity.authenticate_token(signed(sub="carol", userid=7, roles=["user"]), address="x")
 
 
 async def test_a_userid_that_is_shared_is_told(open_door, state, caplog):

@@ -147,7 +147,7 @@ def test_junk(store, secret):
 def test_logins_of_claims_are_those_of_their_source(store):
     logins = Logins(store, AccessSection())
     for source in ("jwt:1", "oidc:corp", "jwt:2", "token:1"):
-        logins.begin(source, "alice", {})
+        logins.begin(*logins.drafted(source, "alice", {}))
 
     def seen(kind, credential, login="", certificates=None):
         mine = Principal("alice", 7, Role.USER, kind, credential, login=login, certificates=certificates)

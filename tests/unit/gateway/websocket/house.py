@@ -12,12 +12,12 @@ from aiohttp import web
 
 from broker.errors import LinkError
 from broker.identity import Role
-from broker.transport.budget import Budget
-from broker.transport.link import Flusher, Options
 from broker.wire.message import REQUEST, Message, request, response
 from gateway.closes import BAD_CREDENTIAL
 from gateway.principal import Denied, Principal
+from gateway.serve import options_of
 from gateway.settings.schema import GatewaySection, GatewaySettings, LimitsSection
+from gateway.web.app import answer_errors
 from gateway.websocket import frames
 from gateway.websocket.endpoint import Endpoint
 from gateway.websocket.link import WebSocketLink
@@ -102,7 +102,7 @@ class SessionStub:
 class HubStub:
     def __init__(self, limits: LimitsSection, deflates: bool = False):
         self.settings = GatewaySettings(limits=limits, gateway=GatewaySection(deflate=deflates))
-        self.options = Options(flusher=Flusher(), budget=Budget(limits.budget_bytes))
+        self.options = options_of(self.settings)
         self.sessions = {}
         self.resting = set()
         self.opened: list[SessionStub] = []
@@ -313,7 +313,7 @@ async def house(serve, *, tls=None, hub=None, identity=None, deflates=False, **l
     limits = {"ping_s": 3600.0, **limits}  # nobody is pinged unless the test is about pings
     hub, identity = hub or HubStub(LimitsSection(**limits), deflates), identity or IdentityStub()
     endpoint = Endpoint(hub, identity)
-    app = web.Application()
+    app = web.Application(middlewares=[answer_errors])
     app.router.add_get("/v1/ws", endpoint.handle)
     app.router.add_get("/hello", _hello)
     app.router.add_get("/large", _large)
