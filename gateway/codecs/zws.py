@@ -95,6 +95,7 @@ class PlainCodec:
         if flag == _MORE:
             return []
         self._parts, self._size = [], 0
+        # ZMTP (RFC 37), subscriptions; a Flux message has two parts at least, delimiter and PROTO
         if len(parts) == 1 and part[:1] in (b"\0", b"\1"):
             self._sub = True
             return [_subscription(part)]

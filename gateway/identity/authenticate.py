@@ -343,6 +343,7 @@ class Authenticator:
         if bearer is not None:
             self.origins.check(request, client, kind="token")
             return await self._of_token(bearer)
+        # in this order: a certificate was proved for this very connection, a cookie may have been taken along
         principal = self._of_certificate(request)
         if principal is None and (cookie := LOGIN_COOKIE.of(request, client)) is not None:
             await self._look_for(cookie)
@@ -410,6 +411,7 @@ class Authenticator:
 
     def _failed(self, denied: Denied, address: str) -> Denied:
         """Count a refusal; what the client gets to see of it."""
+        # no client failed here: its rate is not charged, and it may come again at once
         if denied.status >= 500:
             if self._faults.fail(address, self._clock())[1]:
                 log.error("cannot check a credential: %s", denied)

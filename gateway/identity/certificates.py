@@ -257,12 +257,15 @@ def _add_lists(path: str, authorities: list[x509.Certificate], found: dict[bytes
 
 
 def _list_of(crl: x509.CertificateRevocationList, authorities: list[x509.Certificate]) -> _List:
+    # RFC 5280, section 6.3.3: by who issued the certificates; a list of anybody else could free a revoked one
     signers: list[Any] = [each.public_key() for each in authorities if each.subject == crl.issuer]
     if not any(crl.is_signature_valid(key) for key in signers):
         raise ValueError(f"that of {crl.issuer.rfc4514_string()!r} is signed by no authority of client_ca")
     points, users_only, part = frozenset[x509.GeneralName](), False, False
     for extension in crl.extensions:
+        # section 5.2.4: it has only what is new since a list that may not be here
         part |= isinstance(extension.value, x509.DeltaCRLIndicator)
+        # section 5.2: whoever does not know a critical extension must not use the list
         part |= extension.critical and isinstance(extension.value, x509.UnrecognizedExtension)
         if isinstance(place := extension.value, x509.IssuingDistributionPoint):
             points, users_only = frozenset(place.full_name or ()), place.only_contains_user_certs

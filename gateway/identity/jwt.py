@@ -54,6 +54,7 @@ def name_of(claims: dict[str, Any], user_claim: str, *, verified: bool) -> str:
     name = claim(claims, user_claim)
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS or not name.isprintable():
         raise ValueError(f"the claim {user_claim} names no user")
+    # OpenID Connect Core, section 5.1: an address that was not verified is what somebody typed into a form
     if user_claim == "email":
         said = claims.get("email_verified", not verified)
         if not is_true(said):
@@ -196,10 +197,12 @@ class Verifier:
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise refused(f"not a JWT: {type(error).__name__}") from error
         algorithm, kid = head.get("alg"), head.get("kid")
+        # RFC 8725, section 3.1: the settings choose, the token does not; "none" and HS256 are never among them
         if algorithm not in self._accepted:
             raise refused(
                 f"algorithm {str(algorithm)[:16]!r}, expected {', '.join(self._settings.algorithms)}"
             )
+        # RFC 7515, section 4.1.11: whoever does not understand what is critical must refuse
         if "crit" in head:
             raise refused("a critical header extension, and none is known here")
         if kid is not None and not isinstance(kid, str):
@@ -209,6 +212,7 @@ class Verifier:
     def _claims(self, text: str, algorithm: str, keys: list[Key]) -> dict[str, Any]:
         wrong: Exception | None = None
         named = ["sub"] if self._settings.user_claim == "sub" else []
+        # section 4.1.3: a token for another audience must be refused, and one without any might be for anybody
         options: Any = {**OPTIONS, "require": [*REQUIRED, *named]}
         for key in keys:
             try:
@@ -230,8 +234,10 @@ class Verifier:
         now, leeway_s = self._wall(), self._settings.leeway_s
         issued = _moment(claims, "iat") if "iat" in claims else None
         begins = _moment(claims, "nbf") if "nbf" in claims else now
+        # RFC 7519, section 4.1.4: on or after its time it must not be accepted
         if expires <= now - leeway_s:
             raise Untimely(f"a JWT was refused: it ended {now - expires:.0f} s ago", issued)
+        # sections 4.1.5 and 4.1.6: nbf binds; a token from the future is a clock that is wrong, or a forgery
         ahead = max(begins, issued if issued is not None else now) - now
         if ahead > leeway_s:
             raise Untimely(f"a JWT was refused: it counts from {ahead:.0f} s after now on", issued)
@@ -245,6 +251,7 @@ def credential_of(text: str, claims: dict[str, Any]) -> str:
     jti = claims.get("jti")
     if isinstance(jti, str) and 0 < len(jti) <= NAME_CHARS:
         return f"{CREDENTIAL}{jti}"
+    # ECDSA signatures have two forms, base64 has paddings: the hash of all would let a revoked token in again
     return f"{CREDENTIAL}sha256:{hashlib.sha256(text.rpartition('.')[0].encode()).hexdigest()}"
 
 

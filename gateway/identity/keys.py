@@ -239,11 +239,13 @@ def _usable(entry: Any) -> Key:
     """
     if not isinstance(entry, dict):
         raise ValueError("it is no object")
+    # RFC 7517, section 4.2: a key for encryption may be weaker, or others may hold it
     if (use := entry.get("use", "sig")) != "sig":
         raise ValueError(f"use {str(use)[:16]!r}, expected sig")
     operations = entry.get("key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
         raise ValueError("key_ops without verify")
+    # section 9.2: a provider that publishes this has lost the key: nothing that it signs proves anything
     if "d" in entry:
         raise ValueError("a private key, which stays with who signs")
     kid = entry.get("kid")
@@ -277,6 +279,7 @@ def _bound(public: Any, kid: str | None) -> Key:
         ValueError: the type or size of the key has none here.
     """
     if isinstance(public, RSAPublicKey):
+        # RFC 7518, section 3.3
         if public.key_size < RSA_BITS:
             raise ValueError(f"an RSA key of {public.key_size} bits, expected at least {RSA_BITS}")
         return Key(kid, "RS256", public)

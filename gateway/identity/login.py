@@ -67,6 +67,7 @@ class Cookie(NamedTuple):
         self.set(response, "", client, 0)
 
     def _name(self, client: Client) -> str:
+        # draft-ietf-httpbis-rfc6265bis, section 4.1.3.2: this prefix binds to host, path / and https
         return f"__Host-{self.name}" if client.scheme == "https" else self.name
 
 
@@ -178,6 +179,7 @@ class Logins:
                 raise refused("a login link that is unknown, used or expired")
             role, loopback = row
             self._check(role, bool(loopback), client)
+            # in the transaction that found it: of two who try the link, one gets in
             base.execute("DELETE FROM links WHERE hash = ? OR expires <= ?", (_hash(secret), now))
             cookie, login = self.drafted(LINK, "", {}, role=role, loopback=bool(loopback))
             _begin(base, cookie, login)
@@ -299,6 +301,7 @@ class Logins:
 
     def _check(self, role: str, loopback: bool, client: Client) -> None:
         self._granted(role)
+        # the owner commands the instance: that login is worth what an account on this machine is
         if (loopback or role == "owner") and not client.local:
             raise no_role(
                 f"a login for this machine only, used from {client.address} by way of {client.peer}",

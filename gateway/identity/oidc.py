@@ -136,10 +136,13 @@ class Providers:
         """
         provider = self._provider(name, client)
         metadata = await provider.metadata()
+        # state against login CSRF (RFC 6749, section 10.12), nonce against ID tokens of other logins (OpenID Connect
+        # Core, section 3.1.2.1), verifier against stolen codes (RFC 7636)
         begun = PendingLogin(name, *(secrets.token_urlsafe(KEY_BYTES) for _ in range(3)))
         sealed = _seal(self._fleet_key() or self._key).encrypt_at_time(
             msgspec.json.encode(begun), int(self._store.wall())
         )
+        # RFC 7636, section 4.2: S256; "plain" would show the verifier to whoever sees the address
         digest = hashlib.sha256(begun.verifier.encode()).digest()
         asked = {
             "response_type": "code",
@@ -165,12 +168,14 @@ class Providers:
         provider = self._provider(name, client)
         begun, by_fleet = self._opened(cookie)
         state = query.get("state", "")
+        # RFC 6749, section 10.12: before anything of the answer is used
         if not hmac.compare_digest(hash_of(state), hash_of(begun.state)):
             raise _again("an answer with the state of another login")
         if begun.provider != name:
             raise _again(f"an answer by way of {name} to a login begun at {begun.provider[:32]!r}")
         with self._checking(provider, client):
             _check_issuer(provider, await provider.metadata(), query.get("iss"))
+            # before the provider is asked: of two answers at the same moment one goes on
             await self._spend(begun, by_fleet=by_fleet)
             code = _code(provider, query)
             answer = await provider.exchange(code, begun.verifier, redirect_of(provider.entry))
@@ -197,6 +202,7 @@ class Providers:
         if provider is None:
             raise refused(f"no provider {name[:64]!r}", "there is no such provider here", 404)
         expected = urlsplit(provider.entry.url).scheme
+        # a Secure cookie would not be set, and the redirect URI would not be the one that the provider knows
         if client.scheme != expected:
             raise refused(
                 f"a login by {client.scheme}, and url of provider {name} begins with {expected}: is the proxy in "
@@ -294,6 +300,7 @@ def _wanted(entry: OidcEntry) -> list[str]:
 
 
 def _check_issuer(provider: Provider, metadata: Metadata, said: str | None) -> None:
+    # RFC 9207, section 2.4: against mix-up; who says that it names itself must do so
     if said != provider.entry.issuer and (said is not None or metadata.names_itself):
         raise provider.wrong(
             f"an answer of the issuer {str(said)[:128]!r}, expected {provider.entry.issuer!r}"
@@ -302,6 +309,8 @@ def _check_issuer(provider: Provider, metadata: Metadata, said: str | None) -> N
 
 def _code(provider: Provider, query: Mapping[str, str]) -> str:
     error, code = query.get("error"), query.get("code", "")
+    # RFC 6749, section 4.1.2.1; what stands in error_description is text of whoever made the address, and shown to
+    # nobody
     if error is not None:
         text = f"provider {provider.entry.name} answered {error[:64]!r}"
         if error == "access_denied":

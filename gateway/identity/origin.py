@@ -60,13 +60,17 @@ class Origins:
             Denied: 403, do not reconnect.
         """
         origin = self._origin(request, client)
+        # a token stands in no page of another site: whoever shows one meant to
         if kind not in ("cookie", "tls"):
             return
         self.check_host(request, client)
+        # it is ours, or allowed: no further word of the browser is needed
         if origin is not None:
             return
+        # browsers send Origin with each of these (Fetch standard): without one it is an old browser, or no page of ours
         if kind == "cookie" and (is_upgrade(request) or request.method not in SAFE_METHODS):
             raise _denied("a cookie without an Origin, expected one on whatever changes something")
+        # "none": the user typed the address; a browser that does not know the header has SameSite=Strict alone
         site = request.headers.get("Sec-Fetch-Site", "none")
         if site not in ("same-origin", "none"):
             raise _denied(f"Sec-Fetch-Site {site[:32]!r} with an ambient credential, expected same-origin")

@@ -97,6 +97,7 @@ class Provider:
         """
         async with self._lock:
             wait_s = RETRY_S if self._why else FRESH_S
+            # under the lock: of many who log in at once one asks, and all take what it found
             if self._asked is None or self._clock() - self._asked >= wait_s:
                 await self._read()
             if self._metadata is None:
@@ -111,6 +112,7 @@ class Provider:
             self._asked, self._why = self._clock(), told(error)
             log.warning("provider %s: metadata: %s", self.entry.name, self._why)
             return
+        # keys of the old address must not outlive it
         if self._jwt_keys is None or self._metadata is None or self._metadata.jwks != found.jwks:
             self.close()
             self._jwt_keys = JwtKeys(JwtSection(keys=(SecretPlace(found.jwks),)), clock=self._clock)
@@ -178,6 +180,7 @@ class Provider:
             leeway_s=entry.leeway_s,
         )
         try:
+            # OpenID Connect Core, section 3.1.3.7: issuer, audience, signature, times; then nonce and azp here
             claims = (await Verifier(section, self._jwt_keys, wall=self._wall).verify(answer.id_token)).claims
         except Untimely as error:
             raise self._clocks_differ(error) from error
@@ -187,6 +190,7 @@ class Provider:
         if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
             raise self.wrong("the ID token has the nonce of another login")
         audience = claims["aud"]
+        # section 3.1.3.7, 4 and 5: with several audiences azp says for whom, and it has to be us
         several = isinstance(audience, list) and len(audience) > 1
         if claims.get("azp", None if several else entry.client_id) != entry.client_id:
             raise self.wrong("the ID token was made for another client (azp)")
@@ -198,6 +202,7 @@ class Provider:
     async def _userinfo(self, address: str, access_token: str, subject: str) -> dict[str, Any]:
         reply = await self._ask(address, headers={"Authorization": f"Bearer {access_token}"})
         said = self._object(reply)
+        # OpenID Connect Core, section 5.3.2: another subject is an answer about somebody else
         if reply.status != 200 or said.get("sub") != subject:
             raise self.wrong(f"userinfo: status {reply.status}, or of another subject than the ID token")
         return said
@@ -304,6 +309,7 @@ def _metadata(reply: Reply, entry: OidcEntry) -> Metadata:
         ValueError: it is none, or another issuer's, or names places that must not be asked.
     """
     said = reply.ok().object()
+    # OpenID Connect Discovery 1.0, section 4.3: else one provider could speak for another
     if said.get("issuer") != entry.issuer:
         raise ValueError(f"of the issuer {str(said.get('issuer'))[:128]!r}, expected {entry.issuer!r}")
 
@@ -322,6 +328,7 @@ def _metadata(reply: Reply, entry: OidcEntry) -> Metadata:
     methods = said.get("code_challenge_methods_supported", ["S256"])
     if not isinstance(methods, list) or "S256" not in methods:
         raise ValueError("it does not know PKCE with S256")
+    # Discovery, section 3: what stands for a provider that does not say
     ways = said.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
     return Metadata(
         place("authorization_endpoint"),

@@ -120,6 +120,7 @@ class ListenerNetworks:
         own = None if transport is None else transport.get_extra_info("sockname")
         seen = None if transport is None else transport.get_extra_info("peername")
         peer = address_of(seen.proxy if isinstance(seen, ProxiedAddress) else seen)
+        # the PROXY header was believed by the listener already: who it names speaks HTTP, perhaps for others again
         speaker = client = address_of(seen)
         trusted = self._of(own)
         if speaker in trusted:
@@ -170,6 +171,7 @@ def forwarded_for(headers: Iterable[str], trusted: Networks) -> IpAddress | None
     """
     found: IpAddress | None = None
     entries = [entry for header in headers for entry in header.split(",")]
+    # from the right: each proxy appends the address that it saw itself
     for entry in entries[: -HOPS - 1 : -1]:
         text = entry.strip()
         address = _parsed(text) or _parsed(
@@ -237,6 +239,7 @@ def group_of(address: str) -> str:
     """
     parsed = _parsed(address)
     if isinstance(parsed, ipaddress.IPv6Address):
+        # RFC 6177: a site has a /64 at the least, and may take any address of it
         return str(ipaddress.ip_network((parsed, 64), strict=False))
     return address[:64] if parsed is None else str(parsed)
 

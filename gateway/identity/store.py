@@ -152,6 +152,7 @@ class Store:
         self._check_fork()
         base = self._database
         try:
+            # a setting of the connection, so for each transaction anew
             base.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             base.execute("BEGIN IMMEDIATE")
             try:
@@ -329,6 +330,8 @@ def _open(path: Path) -> sqlite3.Connection:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _make_private(path)
+        # no transaction of the module's own: BEGIN IMMEDIATE takes the write lock first, so that no read has to become
+        # a write and fail
         base = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             _set_up(base, path)

@@ -197,6 +197,7 @@ def bearer_of(request: web.BaseRequest) -> str | None:
     found = [each for each in words if each and each[0].lower() == "bearer"]
     if not found:
         return None
+    # RFC 6750, section 2: one way to show a token, once; of two, checks might see one and services the other
     if len(found) > 1 or len(found[0]) != 2:
         raise refused("an Authorization header without a token, or several")
     return found[0][1].strip()

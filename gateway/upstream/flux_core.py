@@ -78,6 +78,7 @@ class FluxCoreAdapter:
         if message.topic_part in OF_THE_CONNECTOR:
             self._to_connector(message)
             return
+        # its answer has to be behind its event, which comes by the shared link
         if message.topic_part == PUBLISH:
             self._trunk.send(message)
             return

@@ -122,6 +122,7 @@ class Numbering:
     def _bridge(self, sequence: int) -> bool:
         """Whether the event numbered ``sequence``, which is not the next one, is to be taken."""
         step = distance(self._history.last, sequence)
+        # numbers wrap at 32 bits: what lies far ahead lies behind
         if not step or not sequence or (self.certain and step > AHEAD):
             self.duplicates += 1
             return False

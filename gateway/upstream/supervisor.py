@@ -334,6 +334,7 @@ class Upstream:
             async with asyncio.timeout(JOIN_S):
                 await self._introduce(trunk)
                 await self._ask(trunk, "event.subscribe", {"topic": ""})
+                # a provider is never paused: a busy dashboard must not hold back everybody's answers
                 await trunk.serve(self.name, self._hub.process_service)
                 epoch, sequence = await self._agree(trunk)
                 await self._offer(trunk)
@@ -350,6 +351,7 @@ class Upstream:
             LinkRefused: it takes us for a guest, whose stamps it would overwrite.
         """
         seen = (await trunk.rpc("broker.ping", {"seq": 0})).json()
+        # RFC 12: a broker overwrites the stamps of guests, and every web user would be that guest
         if not int(seen.get("rolemask", 0)) & Role.OWNER:
             raise LinkRefused(
                 f"{self.shown} takes us for the guest {seen.get('userid')}: a gateway has to run as its owner",
@@ -397,6 +399,7 @@ class Upstream:
             trunk.watch_root()
             epoch = await self._root(trunk)
             sequence = await trunk.publish(ONLINE, {"name": self.name}, private=True)
+            # asked before and behind the event: the number in between belongs to this rank 0
             if await self._root(trunk) == epoch and not trunk.root_lost:
                 return epoch, sequence
         raise LinkBroken(f"{self.shown}: rank 0 changes faster than it can be asked")

@@ -103,6 +103,7 @@ class Trunk(Handle):
         try:
             if kind == wire.RESPONSE:
                 if len(message.front) > len(DELIMITER):
+                    # whoever has this answer relies on the event: it is still held back
                     if message.topic_part == PUBLISH and self.numbering.in_doubt and not message.errnum:
                         self._behind.append(message)
                         return

@@ -48,6 +48,7 @@ def build(front: AppContext, dashboard: Dashboard | None) -> web.Application:
             for path, name in dashboard.paths().items():
                 app.router.add_get(below + path, dashboard.handler(name))
     if prefix and dashboard is not None:
+        # without the slash relative addresses of the page would be looked for beside the prefix
         app.router.add_get(prefix, _to_folder)
     return app
 
@@ -97,6 +98,7 @@ async def _identify(request: web.Request, front: AppContext) -> None:
     since.
     """
     identity, connection = front.identity, connection_of(request)
+    # the whole head, cookies and Origin among it: whatever a check may look at makes it another one
     head = (request.method, *(each for each in request.raw_headers if each[0].lower() not in OF_BODY))
     caller = None if connection is None else connection.caller
     try:
@@ -127,6 +129,7 @@ async def answer_errors(request: web.Request, handler: Next) -> web.StreamRespon
     """
     if (connection := connection_of(request)) is not None:
         connection.arrived()
+    # Fetch standard: preflights carry no credential, so they are answered before anybody is asked for one
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
         return _preflight(request)
     try:
@@ -162,6 +165,7 @@ async def _headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Allow-Credentials"] = "true"  # which its WebSocket may bring, too
         response.headers["Access-Control-Expose-Headers"] = "Retry-After"
+        # RFC 9110, section 12.5.5: a cache must not give one page's leave to another
         response.headers["Vary"] = "Origin"
 
 

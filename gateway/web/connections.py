@@ -158,6 +158,7 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Bytes behind the end of a request begin the next head, which may be there in one piece."""
+        # bytes of a body that still comes are no new head: its own deadline is that of whoever reads it
         begins = bool(data) and self._body is not None and self._deadline is None and self._body.is_eof()
         super().data_received(data)
         if begins and not self._messages:
@@ -187,6 +188,7 @@ class Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """The answer to what is no HTTP, or to a fault outside of our handlers; the connection ends behind it."""
         self.log_exception("a request of %s failed", request.remote, exc_info=exc)
+        # a second head in the middle of an answer would be read as its body
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         if isinstance(exc, HttpProcessingError):

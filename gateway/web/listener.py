@@ -183,6 +183,7 @@ class Acceptor:
 
         The address is free at once: who connects from now on is refused instead of waiting in vain.
         """
+        # workers share the port: ours has to be closed for the kernel to choose others
         if self._sock.fileno() >= 0:
             self._pause()
             self._sock.close()
@@ -280,6 +281,7 @@ class Acceptor:
                 await there
         finally:
             self._loop.remove_reader(sock)
+        # a handshake of RSA takes a millisecond of the loop, and thousands may come at once
         await self._turns.wait()
 
     async def _read_source(self, sock: Accepted, name: Any) -> None:

@@ -177,6 +177,7 @@ async def events(request: web.Request) -> web.StreamResponse:
             await _resume(session, position, prefixes)
         response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE, **STREAMED})
         await response.prepare(request)
+        # WHATWG HTML, section 9.2.6: browsers choose some seconds of their own else
         await response.write(f"retry: {RETRY_MS}\n\n".encode())
         await _pump(response, link, front.settings.limits.ping_s)
         return response
@@ -239,6 +240,7 @@ async def _resume(session: Session, position: tuple[str, int], prefixes: list[st
             )
             if not said.allowed:
                 raise Refusal(STATUS[said.errnum], said.text, said.errnum, topic=prefix)
+    # an EventSource brings back an id and nothing else: position and prefixes say it all, the session is a new one
     token = session.welcome()["resume"]
     session.control(
         {

@@ -75,6 +75,7 @@ class Dashboard:
     def _answer(self, request: web.Request, file: File) -> web.Response:
         headers = {"ETag": file.etag, "Cache-Control": CACHE, "Content-Type": file.content_type}
         if _same(request.headers.get("If-None-Match", ""), file.etag):
+            # RFC 9110, section 15.4.5: a 304 describes what the client has, and repeats only what may have changed
             del headers["Content-Type"]
             return web.Response(status=304, headers=headers)
         return web.Response(body=file.body, headers=headers)

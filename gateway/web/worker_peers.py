@@ -159,6 +159,7 @@ def fold(folder: str, name: str) -> None:
     ended = _ended(place)
     samples = merged([ended.samples, counters_only(_saved(place / f"{name}.json"))])
     still = [each for each in ended.names if (place / f"{each}.json").exists()]
+    # the sum first, then the files: whoever reads between sees the name in both, and counts it once
     atomic.write(place / ENDED, msgspec.json.encode(_Ended([*still, name], samples)))
     for suffix in ("json", "sock"):
         with contextlib.suppress(FileNotFoundError):

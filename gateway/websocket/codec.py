@@ -94,9 +94,11 @@ class ServerCodec:
                     self.failure = error.with_traceback(None)  # which would make a cycle with this codec
                     return out
             elif opcode == PING:
+                # section 5.5.3: with the bytes of the ping
                 self.owed.append(pong(payload))
             elif opcode == CLOSE and not reader.deaf:
                 code, reason = close_meaning(payload)
+                # RFC 6455, section 5.5.1: a close frame is answered with one, and its code comes back
                 self._last = close(code)
                 self.failure = LinkEnded(f"closed by the client with {code} {reason!r}")
         if reader.failure is not None and self.failure is None:

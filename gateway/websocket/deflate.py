@@ -54,6 +54,7 @@ def _takes(offer: str) -> bool:
     name, *parameters = ("".join(word.lower().split()).replace('"', "") for word in offer.split(";"))
     names = [each.partition("=")[0] for each in parameters]
     known = all(name in _SIMPLE or each == _WIDE for name, each in zip(names, parameters, strict=True))
+    # RFC 7692, section 7.1: an offer with a parameter twice, or one that nobody knows, must be declined
     return name == NAME and known and len(set(names)) == len(names)
 
 
@@ -64,6 +65,7 @@ def inflate(data: bytes, limit: int) -> bytes:
         TooLarge: it has more than ``limit`` bytes. ValueError: that is no such form.
     """
     try:
+        # one byte above the limit tells that there is more, and the rest of a bomb is never made
         out = zlib.decompressobj(-WINDOW_BITS).decompress(data + _TAIL, limit + 1)
     except zlib.error as error:
         raise ValueError(f"a compressed message that cannot be read: {error}") from error
@@ -90,6 +92,7 @@ def packed(form: bytes) -> bytes:
             size, body = int.from_bytes(form[at + 2 : at + 10], "big"), at + 10
         stop = body + size
         opcode = form[at] & 0x0F
+        # control frames are never compressed (section 6)
         small = deflate(form[body:stop]) if size >= LEAST_BYTES and opcode <= BINARY else b""
         if small and len(small) < size:
             out += (head(RSV1 | opcode, len(small)), small)

@@ -83,6 +83,7 @@ class PreAuthReceiver:
 
     def _hold(self, items: Sequence[Message | Refused]) -> None:
         if self.check is not None:
+            # a client may send its first requests right behind the auth object, and spare a way there and back
             self._held += items
         else:
             self.link.close_with(BAD_CREDENTIAL, "the first message must be an auth object")
@@ -92,6 +93,8 @@ class PreAuthReceiver:
         if self.check is not None:
             self._held.append(obj)
         elif obj.get("type") == "auth":
+            # nothing further is read before it is known who asks: its messages may be many, and nobody has to answer
+            # for them yet
             self.link.pause()
             self.slot.set_busy()
             self.check = asyncio.get_running_loop().create_task(
@@ -182,6 +185,7 @@ class Endpoint:
         )
         policy = self._policy(request, codec)
         hub = self.hub
+        # told as a status here, while HTTP can still carry it; the hub looks again when the credential was checked
         if len(hub.sessions) - len(hub.resting) >= hub.settings.limits.connections:
             raise Refusal(503, "too many connections (limits.connections)")
         principal: Principal | None = None
@@ -197,6 +201,7 @@ class Endpoint:
             if denied.status == 403 or "Authorization" in request.headers:
                 raise  # no page sends this header with a WebSocket: a program reads the status
             refused = denied
+        # ZWS peers speak frames of ZeroMQ from the first byte on
         if principal is None and refused is None and not _has_control(codec):
             raise Refusal(401, f"{codec.name} has no auth object: bring a credential with the handshake")
         address = self.identity.listeners.client(request).address

@@ -31,6 +31,7 @@ def head(opcode: int, size: int) -> bytes:
     >>> head(BINARY, 125).hex(), head(BINARY, 126).hex(), head(BINARY, 65536).hex()
     ('827d', '827e007e', '827f0000000000010000')
     """
+    # RFC 6455, section 5.2: the shortest form is the only one that may be sent
     if size < 126:
         return bytes((_FIN | opcode, size))
     if size < 65536:
@@ -59,6 +60,7 @@ def close(code: int = NO_CODE, reason: str = "") -> bytes:
     >>> close(1000, "bye").hex(), close().hex()
     ('880503e8627965', '8800')
     """
+    # section 7.4.1: 1005 stands for "no code came" and must not be written into a frame
     if code == NO_CODE:
         return frame(CLOSE, b"")
     return frame(CLOSE, _CODE.pack(code) + cut(reason))

@@ -45,12 +45,15 @@ def check(request: web.BaseRequest) -> str:
         Refusal: 400, what is missing or wrong; 426 when it is another version, or no WebSocket at all.
     """
     headers = request.headers
+    # RFC 6455, section 4.2.1: over HTTP/1.0, or behind a body, what follows could not be told from the frames
     if request.method != "GET" or request.version < (1, 1) or request.can_read_body:
         raise Refusal(400, "a WebSocket begins with GET over HTTP/1.1, without a body")
     if not is_upgrade(request) or "upgrade" not in map(str.lower, _words(request, "Connection")):
         raise Refusal(426, "expected Upgrade: websocket and Connection: Upgrade")
+    # section 4.4: the answer names the version that is spoken, and the client may come again with that
     if headers.get("Sec-WebSocket-Version", "").strip() != WEBSOCKET_VERSION:
         raise Refusal(426, f"expected Sec-WebSocket-Version: {WEBSOCKET_VERSION}")
+    # section 11.3.1: at most once; of two, a proxy could have answered the other one
     keys = headers.getall("Sec-WebSocket-Key", [])
     if len(keys) != 1 or not _is_key(keys[0].strip()):
         raise Refusal(400, "expected one Sec-WebSocket-Key: 16 bytes in base64")
@@ -76,6 +79,7 @@ def answer(key: str, subprotocol: str, extensions: str = "") -> bytes:
         f"Sec-WebSocket-Protocol: {subprotocol}",
         *([f"Sec-WebSocket-Extensions: {extensions}"] if extensions else []),
     )
+    # section 4.2.2: one subprotocol of those that were offered, one extension; no other header has a meaning here
     return "\r\n".join((*lines, "", "")).encode()
 
 
@@ -90,6 +94,7 @@ def take_over(request: web.BaseRequest, admission: Admission) -> Taken | None:
     protocol, transport = request.protocol, request.transport
     if transport is None or transport.is_closing():
         return None
+    # what still waits there would be lost, or come between our frames
     if transport.get_write_buffer_size() or not _is_writable(transport):
         raise Refusal(400, "a WebSocket begins behind answers that were read")
     try:
@@ -115,6 +120,7 @@ def release(transport: asyncio.Transport) -> tuple[socket.socket, Session | None
     sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
     sock.setblocking(False)
     transport.set_protocol(asyncio.Protocol())  # which hears of the end, and does nothing
+    # not close(): it would say goodbye to TLS, and that of the socket goes on
     transport.abort()  # closes its own descriptor
     return sock, session
 

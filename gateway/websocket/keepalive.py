@@ -85,6 +85,7 @@ class Keepalive:
         self._awake.wakes_at(inf)
         self._timer = None
         try:
+            # we were stopped ourselves: rates of sessions must not count that against their clients
             if self._awake.stalled_s > before:
                 self._stopped(self._awake.stalled_s - before)
             self._close_silent(now)
@@ -103,5 +104,6 @@ class Keepalive:
         asked = self._asked
         while asked and asked[0][0] <= now:
             _, link, life = asked.popleft()
+            # any sign of life counts, a pong is one of many (RFC 6455, section 5.5.2)
             if link.ended is None and link.life == life:
                 link.close_with(NO_PONG)

@@ -195,6 +195,7 @@ class WebSocketLink(StreamLink):
                 self.resume()
 
     def _wait_for_turn(self) -> None:
+        # the rest of what was read comes first; read on, and it would grow without bound
         self._loop.remove_reader(self._sock.fileno())
         self._turn.later(self)
 
@@ -226,6 +227,7 @@ class WebSocketLink(StreamLink):
     def send(self, message: Message) -> None:
         """Queue ``message``; see ``Link.send``."""
         form, outbox = self.codec.encode(message), self.outbox
+        # one form alone would fill a write: what waits in front of it goes first
         if len(form) > WRITE_BYTES:
             self.flush()  # what is large may have to wait, and counts as what it is then
         if outbox.queue is None:
@@ -314,6 +316,7 @@ class WebSocketLink(StreamLink):
             return
         self.code = code
         reason = reason or MEANINGS[code].text
+        # browsers tell a page nothing of a close but code and reason: the object says whether to come again
         said = None if code == NORMAL else self.codec.encode_control(control.error(code, reason))
         self._web.leave((said or b"") + frames.close(code, reason))
         kind = LinkBroken if code == SLOW else LinkClosed  # as on other links whose outbox overflows
@@ -337,6 +340,7 @@ class WebSocketLink(StreamLink):
         self, left: deque[Form | memoryview], encode: Callable[[deque[Any]], bytes | bytearray]
     ) -> None:
         """See ``StreamLink``. What waits is not sent, for nobody counts it any more; what has begun goes to its end."""
+        # a frame that was cut off would make the close frame behind it part of its payload
         begun = deque(each for each in left if isinstance(each, memoryview))
         self.outbox.discarded += len(left) - len(begun)
         is_told = self._web.says_goodbye

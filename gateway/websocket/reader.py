@@ -230,9 +230,11 @@ class Reader:
             return 0, 0
         first, second = data[pos], data[pos + 1]
         self._check_first(first)
+        # RFC 6455, section 5.1: a server must end the connection then; masks keep caches on the way from being poisoned
         if second < 128:
             raise _Broken(PROTOCOL, "a frame from a client must be masked")
         size = second - 128
+        # section 5.5: so that one can be handled at once, without a bound of its own
         if first & 8 and size > CONTROL_BYTES:
             raise _Broken(PROTOCOL, "a control frame may carry 125 bytes at most")
         body = pos + 6
@@ -252,22 +254,26 @@ class Reader:
     def _check_first(self, first: int) -> None:
         """Hold a frame's first byte against the rules and against where we are in a message."""
         opcode = first & 0x0F
+        # section 5.2; RSV1 says "compressed" on the first frame of a message only (RFC 7692, section 6)
         if first & 0x70 and not (self._inflates and first & 0x70 == RSV1 and opcode in (TEXT, BINARY)):
             raise _Broken(PROTOCOL, "a reserved bit is set that no extension was agreed on for")
         if opcode not in _OPCODES:
             raise _Broken(PROTOCOL, f"opcode {opcode} is reserved")
         if opcode & 8:
             if first < 128:
+                # section 5.4: they may come between the fragments of a message, and so cannot be some themselves
                 raise _Broken(PROTOCOL, "a control frame must not be fragmented")
         elif opcode == CONTINUATION:
             if self._message is None:
                 raise _Broken(PROTOCOL, "a continuation of no message")
+        # section 5.4: fragments of two messages never mix, where no extension says so
         elif self._message is not None:
             raise _Broken(PROTOCOL, "a new message began inside a fragmented one")
 
     def _check_size(self, first: int, size: int) -> None:
         if first & 8:
             return
+        # asked before a byte of the payload is kept: a length alone must cost nothing (section 10.4)
         total = size + len(self._message or b"")
         if total > self.max_bytes:
             text = f"a message of {total} bytes or more, the limit is {self.max_bytes} ({self.setting})"
@@ -325,6 +331,7 @@ class Reader:
         utf8 = self._utf8
         if utf8 is not None:
             try:
+                # section 8.1; piece by piece, so that a message that is none is refused at its first bad fragment
                 utf8.decode(payload, final)
             except UnicodeDecodeError:
                 raise _Broken(INVALID_TEXT, "a text message is not UTF-8") from None
@@ -340,6 +347,7 @@ class Reader:
 
 def _long(size: int, least: int) -> int:
     """Check a length in its long form: the shortest form is the only valid one (section 5.2)."""
+    # a second way to write a length would let two readers see two frames
     if size < least:
         raise _Broken(PROTOCOL, f"a length of {size} in a form for lengths from {least}")
     if size >> 63:
@@ -360,6 +368,7 @@ def _checked(payload: bytes) -> bytes:
 def _check_close(payload: bytes) -> None:
     if not payload:
         return
+    # section 5.5.1: a body begins with the two bytes of a code
     if len(payload) == 1:
         raise _Broken(PROTOCOL, "a close frame with half a code")
     code = _CODE.unpack_from(payload)[0]
