@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from broker.errors import HeadgateError
 from broker.wire.message import Message
 from broker.wire.payload import any_text, is_json_object
 from gateway.principal import Denied
@@ -193,6 +194,11 @@ def of_response(message: Message, topic: str) -> Refusal:
     errnum = message.errnum
     text = any_text(message.payload) or errno.errorcode.get(errnum, "") or f"error {errnum}"
     return Refusal(STATUS.get(errnum, 502), text, errnum, topic=topic)
+
+
+def of_error(error: HeadgateError) -> Refusal:
+    """The refusal that an error of ours means, whose text is for whoever asked."""
+    return Refusal(STATUS.get(error.errno, 502), str(error), error.errno)
 
 
 def of_denied(denied: Denied) -> Refusal:

@@ -15,7 +15,7 @@ from aiohttp import web
 from gateway.history.files import Absent
 from gateway.history.reader import LIMIT, Busy, Question, TooWide
 from gateway.history.traffic import BYS
-from gateway.web.answers import JSON, Refusal, json_answer
+from gateway.web.answers import JSON, Refusal, json_answer, of_error
 from gateway.web.app_context import CALLER, FRONT
 from gateway.web.requests import RANK_MAX, choice, seconds, whole
 from gateway.web.rpc import take_rate
@@ -35,7 +35,7 @@ async def about(request: web.Request) -> web.Response:
         try:
             why = await front.history.missing()
         except Busy as busy:
-            raise Refusal(429, str(busy), busy.errno) from None
+            raise of_error(busy) from None
         said |= {"there": not why, "text": why}
     return json_answer(said)
 
@@ -59,13 +59,8 @@ def asked(name: str, *more: str) -> Callable[[web.Request], Awaitable[web.Respon
         )
         try:
             found = await front.history.ask(question)
-        except Absent as absent:
-            status = 503 if absent.errno == errno.ESHUTDOWN else 404
-            raise Refusal(status, str(absent), absent.errno) from None
-        except TooWide as wide:
-            raise Refusal(400, str(wide), wide.errno) from None
-        except Busy as busy:
-            raise Refusal(429, str(busy), busy.errno) from None
+        except (Absent, TooWide, Busy) as error:
+            raise of_error(error) from None
         return web.Response(body=found, content_type=JSON)
 
     return handle

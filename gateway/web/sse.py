@@ -30,7 +30,8 @@ from broker.wire.payload import encode_json
 from gateway import closes
 from gateway.codecs import control, jsonview
 from gateway.events.run import Run
-from gateway.web.answers import ONE_LINE, STATUS, STREAMED, Refusal, of_response
+from gateway.sessions import answers
+from gateway.web.answers import ONE_LINE, STREAMED, Refusal, of_response
 from gateway.web.app_context import CALLER, FRONT, AppContext
 from gateway.web.exchange import ExchangeLink
 from gateway.web.requests import overflow_of
@@ -174,7 +175,7 @@ async def events(request: web.Request) -> web.StreamResponse:
             await _subscribe(link, prefixes)
             link.tell(session.welcome())
         else:
-            await _resume(session, position, prefixes)
+            await _resume(session, link, position, prefixes)
         response = web.StreamResponse(headers={"Content-Type": MEDIA_TYPE, **STREAMED})
         await response.prepare(request)
         # WHATWG HTML, section 9.2.6: browsers choose some seconds of their own else
@@ -216,7 +217,7 @@ async def _subscribe(link: StreamLink, prefixes: list[str]) -> None:
         Refusal: one prefix may not be, or the upstream did not come back in time.
     """
     for number, prefix in enumerate(prefixes, 1):
-        message = wire.request("event.subscribe", encode_json({"topic": prefix}), matchtag=number)
+        message = _subscription(prefix, number)
         if link.receiver is not None and link.ended is None:
             link.receiver.received(link, [message])
     for answer in await link.answered(len(prefixes)):
@@ -224,22 +225,28 @@ async def _subscribe(link: StreamLink, prefixes: list[str]) -> None:
             raise of_response(answer, prefixes[answer.matchtag - 1])
 
 
-async def _resume(session: Session, position: tuple[str, int], prefixes: list[str]) -> None:
+def _subscription(prefix: str, number: int) -> Message:
+    return wire.request("event.subscribe", encode_json({"topic": prefix}), matchtag=number)
+
+
+async def _resume(session: Session, link: StreamLink, position: tuple[str, int], prefixes: list[str]) -> None:
     """Continue behind ``position``; ``resumed`` is told where the live events begin.
 
     Raises:
-        Refusal: the user may not subscribe to one of the prefixes.
+        Refusal: the user may not subscribe to one of the prefixes; it is told and recorded as if it had tried to.
     """
     hub = session.hub
     for prefix in prefixes:
-        if not hub.access.allows_pattern(session.roles, prefix.encode("utf-8", "surrogateescape")):
-            raise Refusal(403, "the user's roles do not allow this subscription", errno.EPERM, topic=prefix)
-        if hub.hook is not None:
-            said = await hub.hook.ask(
-                session.principal, "subscribe", prefix.encode("utf-8", "surrogateescape")
-            )
+        name = prefix.encode("utf-8", "surrogateescape")
+        if not hub.access.allows_pattern(session.roles, name):
+            answers.deny(session, _subscription(prefix, 1), "subscribe", name)
+        elif hub.hook is not None:
+            said = await hub.hook.ask(session.principal, "subscribe", name)
             if not said.allowed:
-                raise Refusal(STATUS[said.errnum], said.text, said.errnum, topic=prefix)
+                message = _subscription(prefix, 1)
+                answers.disallow(session, message, "subscribe", name, said.errnum, said.text)
+        if link.answers:
+            raise of_response(link.answers[0], prefix)
     # an EventSource brings back an id and nothing else: position and prefixes say it all, the session is a new one
     token = session.welcome()["resume"]
     session.control(

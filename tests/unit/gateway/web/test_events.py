@@ -169,9 +169,16 @@ async def test_an_id_that_is_none(site, seen):
 
 
 async def test_rights_are_checked_for_the_prefix_and_again_for_each_topic(site):
+    texts = set()
     for headers in ({}, {"Last-Event-ID": "e:1"}):
         async with site.get("/v1/events?prefix=secret.", "bob", headers=headers) as answer:
             assert answer.status == 403
+            texts.add((await answer.json())["text"])
+    (text,) = texts
+    assert "needs the role" in text
+    async with site.post("/v1/rpc/gateway.denied", json={}) as answer:
+        rows = (await answer.json())["denied"]
+    assert [(row["user"], row["topic"]) for row in rows] == [("bob", "secret.")] * 2, "both are recorded"
     async with site.get("/v1/events?prefix=", "bob") as answer:
         stream = Stream(answer)
         seen = (await stream.next("welcome")).id
