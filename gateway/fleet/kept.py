@@ -100,7 +100,7 @@ class Kept:
                 expected = f"a {kind}" if found != kind else f"{size}"
                 log.warning("redis: %s was deleted: saw %s, expected %s", key, saw, expected)
 
-    async def emptied(self) -> bool:
+    async def is_emptied(self) -> bool:
         """Whether Redis has lost what it kept, or has it from somebody else: read it all again."""
         return bool(await self._redis.get(f"{self._name}.key") != self.key)
 
@@ -202,8 +202,8 @@ class SharedLogins:
         key = None if self._away() else self._kept.key
         return key if key is not None and len(key) == KEY_BYTES else None
 
-    async def told(self, login_id: str) -> None:
-        """A login was made here; returns when it counts everywhere. Where Redis does not answer it will, later."""
+    async def share(self, login_id: str) -> None:
+        """Let a login that was made here count everywhere; where Redis does not answer, `catch_up` does it later."""
         kept = False
         try:
             kept = not self._away() and bool(await self._answered(self._keep(login_id)))

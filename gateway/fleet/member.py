@@ -1,11 +1,11 @@
 """One process among those of all gateways: how many connections each user has over all of them, who is logged in, which
 credentials count no more, and whose sessions there are, for an admin at any of them.
 
-Each process says how many connections its users have, what changed at once and all of it every ``BEAT_S``; who is
-silent for ``LEASE_S`` counts no more. A revocation is told to all, and everything that is revoked to whoever comes:
-nothing that one gateway refuses is taken by another for longer than the way to it. What is restored (``headgate token
-restore``) has to be restored at each gateway. A login is kept in Redis (``kept``) before its browser has the cookie,
-and told to all, who write it down: who is shown a cookie that it does not know yet looks there.
+Each process publishes how many connections its users have: changes at once, all counts every ``BEAT_S``. A process that
+is silent for ``LEASE_S`` counts no more. A revocation goes to all processes, and a process that joins is sent all
+revocations: a credential that one gateway refuses is accepted by another only until the message arrives. ``headgate
+token restore`` has to be called at each gateway. A login is kept in Redis (``kept``) before its browser has the cookie,
+and sent to all gateways, which write it down; a gateway that is shown an unknown cookie looks for it in Redis.
 
 While Redis is away each gateway has limits and new logins of its own, and nobody is refused for it; ``away`` and a
 metric say so. Whoever may write there may end sessions, revoke credentials and log in as anybody: the server is as
@@ -330,7 +330,7 @@ class Fleet:
             await asyncio.sleep(TICK_S)
             if self._clock() >= beat:
                 beat = self._clock() + BEAT_S
-                if await self._kept.emptied():
+                if await self._kept.is_emptied():
                     raise _Lost("it has lost what it kept")
                 self._say_counts()
                 for name in self._roster.beat():
@@ -411,7 +411,7 @@ class Fleet:
 
     def _heard(self, said: Said) -> None:
         if isinstance(said, Reply):
-            self._questions.replied(said.number, said.name, said.body)
+            self._questions.take_reply(said.number, said.name, said.body)
         elif isinstance(said, Bye):
             self._drop(said.name)
         elif isinstance(said, Revoked):
@@ -430,7 +430,7 @@ class Fleet:
         return self._channels[1].removesuffix(self._name) + name
 
     def _counted(self, said: Counts) -> None:
-        if self._roster.counted(said) and said.hello:
+        if self._roster.take_counts(said) and said.hello:
             self._say_counts()
             self._retell(self.others)
 
@@ -441,7 +441,7 @@ class Fleet:
 
     def _drop(self, name: str) -> None:
         self._roster.drop(name)
-        self._questions.gone(name)
+        self._questions.drop(name)
 
     def _forget(self) -> None:
         self.away = True

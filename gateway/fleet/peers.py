@@ -45,7 +45,7 @@ class Roster:
         """Connections of a user at all of them."""
         return self._users.of(user)
 
-    def counted(self, said: Counts) -> bool:
+    def take_counts(self, said: Counts) -> bool:
         """Take up what a process says; False: there are too many."""
         peer = self.peers.get(said.name)
         if peer is None:
@@ -103,7 +103,7 @@ class _Asked:
         self.missing = set(self.replies)
         self.all = asyncio.Event()
 
-    def replied(self, name: str, body: bytes) -> None:
+    def take_reply(self, name: str, body: bytes) -> None:
         if name in self.missing:
             self.missing.remove(name)
             self.replies[name] = body
@@ -134,15 +134,15 @@ class Questions:
             del self._asked[number]
         return list(asked.replies.values())
 
-    def replied(self, number: int, name: str, body: bytes) -> None:
+    def take_reply(self, number: int, name: str, body: bytes) -> None:
         """One has answered."""
         if number in self._asked:
-            self._asked[number].replied(name, body)
+            self._asked[number].take_reply(name, body)
 
-    def gone(self, name: str) -> None:
+    def drop(self, name: str) -> None:
         """One answers no more."""
         for asked in self._asked.values():
-            asked.replied(name, b"")
+            asked.take_reply(name, b"")
 
     def give_up(self) -> None:
         """Nobody answers any more."""

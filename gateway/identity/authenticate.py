@@ -244,7 +244,7 @@ class Authenticator:
 
     @contextlib.contextmanager
     def counted(self, request: web.BaseRequest) -> Iterator[Client]:
-        """Who sends a request; a refusal in the block is counted, and logged, as that client's."""
+        """Give the client of a request; a refusal (`Denied`) in the block is counted and logged as that client's."""
         client = self.listeners.client(request)
         try:
             yield client
@@ -278,7 +278,7 @@ class Authenticator:
     async def share(self, logged_in: LoggedIn) -> None:
         """Let a login that was made here count at other gateways, before its browser can be there."""
         if self._elsewhere is not None:
-            await self._elsewhere.told(logged_in.principal.credential.removeprefix(LOGIN))
+            await self._elsewhere.share(logged_in.principal.credential.removeprefix(LOGIN))
 
     async def logout(self, request: web.BaseRequest, cookie: str) -> None:
         """End the login that this cookie means, if any, from wherever it is used.
@@ -318,8 +318,8 @@ class Authenticator:
         return (self.users, self._revocations.epoch)
 
     def holds(self, principal: Principal, epoch: tuple[object, ...]) -> bool:
-        """Whether a check of ``principal`` that began at ``epoch`` would end the same now: it has not expired, and
-        nobody has changed users, tokens, revocations or logins since, in whichever process.
+        """Whether a check of ``principal`` that began at ``epoch`` would give the same result now: its credential has
+        not expired, and users, tokens, revocations and logins are the same as then, in all processes.
 
         Raises:
             Denied: the store cannot be read.

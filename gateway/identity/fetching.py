@@ -106,6 +106,6 @@ async def fetch(
         return Reply(response.status, bytes(taken))
 
 
-def told(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """What went wrong, for the log."""
     return str(error) or type(error).__name__

@@ -1,11 +1,13 @@
 """The authorisation hook: a program of the operator's that is asked, beside the rules, who may do what.
 
-One question is one ``POST`` of JSON, ``{"user", "userid", "roles", "kind", "topic"}`` with a kind of
-``access.KINDS``; the answer is 200 with ``{"allow": true}`` or ``{"allow": false, "text": WHY}``. It can take away
-only: what the rules deny is not asked for. Answers are remembered for ``access.hook_cache_s``. Whatever else comes, or
-nothing in time, is a no for ``AWAY_S``: to everybody where nobody answered, so that nobody waits for a hook that is
-away; to the same question where the answer was none, or where others were answered meanwhile. Its slots are shared by
-the users who ask, in turns, and what a question waits for its own is not the hook's silence.
+One question is one ``POST`` of JSON, ``{"user", "userid", "roles", "kind", "topic"}`` with a kind of ``access.KINDS``;
+the answer is 200 with ``{"allow": true}`` or ``{"allow": false, "text": WHY}``. The hook can only take rights away:
+what the rules deny is not asked for. Answers are remembered for ``access.hook_cache_s``.
+
+Any other answer, and none within ``access.hook_s``, counts as a no for ``AWAY_S``. Where the hook answers nobody, this
+no is for everybody, so that nobody waits for a hook that is away. Where it answered others meanwhile, or answered this
+question with something else, the no is for this question alone. The slots of the hook go to users in turns; the time
+that a question waits for its slot is not the hook's silence.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from broker.holdings import Holdings
-from gateway.identity.fetching import FAULTS, fetch, told
+from gateway.identity.fetching import FAULTS, fetch, reason_of
 from gateway.principal import Principal
 from gateway.settings.schema import AccessSection
 
@@ -165,13 +167,15 @@ class AuthorizationHook:
         except FAULTS as error:
             self.outcomes["failed"] += 1
             log.warning(
-                "authorisation hook %s: %s; it counts as a no", self._url, self._url.masked_in(told(error))
+                "authorisation hook %s: %s; it counts as a no",
+                self._url,
+                self._url.masked_in(reason_of(error)),
             )
             verdict = Verdict(False, AWAY, errno.EHOSTUNREACH)
             answers = isinstance(error, ValueError) and not isinstance(error, OSError)
             if answers or (isinstance(error, TimeoutError) and self._answered_at > began):
-                # it answers, if not this: whoever asked must not shut others out. A bad certificate is both errors,
-                # and nobody's question
+                # The hook is there: who sends a question that it cannot answer must not shut others out. A bad
+                # certificate is a ValueError and an OSError; it concerns everybody.
                 return self._remember(key, verdict, AWAY_S)
             self._away_until = self._clock() + AWAY_S
             return verdict

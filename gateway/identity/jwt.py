@@ -27,17 +27,17 @@ LISTED: Final = 1024
 """As many entries of one list are looked at."""
 
 
-def claim(claims: dict[str, Any], name: str) -> Any:
+def find_claim(claims: dict[str, Any], name: str) -> Any:
     """A claim by its name, or by a path to it; None where there is none.
 
-    >>> claim({"a.b": 1}, "a.b"), claim({"a": {"b": 2}}, "a.b"), claim({"a": 3}, "a.b")
+    >>> find_claim({"a.b": 1}, "a.b"), find_claim({"a": {"b": 2}}, "a.b"), find_claim({"a": 3}, "a.b")
     (1, 2, None)
     """
     if name in claims:
         return claims[name]
     first, dot, rest = name.partition(".")
     inner = claims.get(first)
-    return claim(inner, rest) if dot and isinstance(inner, dict) else None
+    return find_claim(inner, rest) if dot and isinstance(inner, dict) else None
 
 
 def name_of(claims: dict[str, Any], user_claim: str, *, verified: bool) -> str:
@@ -51,7 +51,7 @@ def name_of(claims: dict[str, Any], user_claim: str, *, verified: bool) -> str:
     Raises:
         ValueError: nobody.
     """
-    name = claim(claims, user_claim)
+    name = find_claim(claims, user_claim)
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS or not name.isprintable():
         raise ValueError(f"the claim {user_claim} names no user")
     # OpenID Connect Core, section 5.1: an address that was not verified is what somebody typed into a form

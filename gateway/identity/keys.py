@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from broker.errors import ConfigError
 from broker.secret import masked, masked_in
-from gateway.identity.fetching import ANSWER_BYTES, FAULTS, fetch, object_of, told
+from gateway.identity.fetching import ANSWER_BYTES, FAULTS, fetch, object_of, reason_of
 from gateway.settings.addresses import KEYS, is_keys_address
 from gateway.settings.schema import JwtSection
 
@@ -137,7 +137,7 @@ class JwtKeys:
             try:
                 self._keys[address] = await self._read(address)
             except FAULTS as error:
-                problems.append(Problem(address, f"{masked(address)}: {masked_in(told(error))}"))
+                problems.append(Problem(address, f"{masked(address)}: {masked_in(reason_of(error))}"))
                 log.warning("keys of JWTs: %s; the keys read before stay", problems[-1].text)
         return problems
 

@@ -121,8 +121,8 @@ class Connections:
         return int(rows[0][0])
 
     def uncertain(self, user: str) -> bool:
-        """Whether part of the count of ``user`` is a worker's that may have ended, or another gateway's, which says no
-        word when it ends at once: the limit may not be reached.
+        """Whether the limit of ``user`` may not be reached after all: some of the connections belong to a worker that
+        may have ended, or to another gateway, which cannot say when it is killed.
         """
         if self.elsewhere(user):
             return True

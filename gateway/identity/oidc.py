@@ -38,7 +38,7 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from broker.holdings import Holdings
 from broker.identity import NOBODY
-from gateway.identity.jwt import claim, name_of, texts_of, userid_of
+from gateway.identity.jwt import find_claim, name_of, texts_of, userid_of
 from gateway.identity.provider import Metadata, Provider, check_secret
 from gateway.identity.proxies import UNKNOWN, Client, group_of
 from gateway.identity.store import KEY_BYTES, Store, hash_of
@@ -278,9 +278,9 @@ def account_of(provider: Provider, claims: dict[str, Any]) -> Account:
         name = name_of(claims, entry.user_claim, verified=True)
     except ValueError as error:
         raise provider.wrong(str(error)) from error
-    listed = texts_of(claim(claims, entry.groups_claim))
+    listed = texts_of(find_claim(claims, entry.groups_claim))
     counts: dict[str, Any] = {"groups": sorted({each.group for each in entry.groups if each.group in listed})}
-    if entry.userid_claim is not None and (said := claim(claims, entry.userid_claim)) is not None:
+    if entry.userid_claim is not None and (said := find_claim(claims, entry.userid_claim)) is not None:
         counts["userid"] = (
             said if (userid := userid_of(said)) is None else userid
         )  # the users say what is wrong with it

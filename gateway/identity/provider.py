@@ -19,7 +19,7 @@ from urllib.parse import quote_plus
 from broker import secret
 from broker.errors import ConfigError
 from broker.secret import SecretPlace
-from gateway.identity.fetching import FAULTS, Reply, fetch, told
+from gateway.identity.fetching import FAULTS, Reply, fetch, reason_of
 from gateway.identity.jwt import Untimely, Verifier
 from gateway.identity.keys import JwtKeys
 from gateway.principal import Denied, refused
@@ -109,7 +109,7 @@ class Provider:
             reply = await fetch(self.entry.issuer.rstrip("/") + WELL_KNOWN)
             found = _metadata(reply, self.entry)
         except FAULTS as error:
-            self._asked, self._why = self._clock(), told(error)
+            self._asked, self._why = self._clock(), reason_of(error)
             log.warning("provider %s: metadata: %s", self.entry.name, self._why)
             return
         # keys of the old address must not outlive it
@@ -213,7 +213,7 @@ class Provider:
         try:
             reply = await fetch(address, form=form, headers=headers)
         except FAULTS as error:
-            raise self.away(f"{address}: {told(error)}") from error
+            raise self.away(f"{address}: {reason_of(error)}") from error
         if reply.status >= 500:
             raise self.away(f"{address}: status {reply.status}")
         return reply

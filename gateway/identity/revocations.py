@@ -1,4 +1,6 @@
-"""Which credentials count no more: tokens that are not in their file, certificates on a list, and what was revoked."""
+"""Which credentials do not count any more: tokens that are missing in their file, certificates on a revocation list,
+and what somebody revoked.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _NEVER: Final = (-1, -1, -1)
 
 
 class Revocations:
-    """What is known of that in one process.
+    """What one process knows of revocations.
 
     Args:
         settings: ``tokens``, ``access.client_crls`` and the authorities of listeners count.
@@ -67,7 +69,7 @@ class Revocations:
         return changed
 
     def untold(self) -> None:
-        """`poll` has to find the last change again."""
+        """Have the next `poll` report the last change again: whoever was told of it failed."""
         self._told = _NEVER
 
     def ended(self, credential: str, user: str) -> bool:

@@ -5,13 +5,13 @@ over HTTP, or as a WebSocket whose auth object has not come. Strangers are cappe
 credential an HTTP connection goes over to the pool of users, which is capped for each user; a WebSocket goes over to
 the hub, which counts sessions, and when its session has ended, but its connection has not, to the pool of users, too.
 
-No cap stops accepting for long: the newcomer gets in, and the oldest idle connection of the pool that is full ends, for
-it most likely does nothing for anybody. So whoever opens many connections and says nothing ends its own, and the room
-for strangers is never taken by users. But a stranger has `GRACE_S` to say its first word: when all of them are younger,
-accepting rests, and who comes waits in order. So thousands that come back in one moment, after another gateway died, do
-not throw each other out; of one address the newest still gets in at once, for nobody may shut its neighbours out by
-saying nothing. Every step costs the same however many connections there are; only among those of one address or user,
-which are capped, is one looked for.
+No cap stops accepting for long: the newcomer gets in, and the connection that has been idle for longest in the full
+pool ends, since it most likely does nothing for anybody. So a client that opens many connections and says nothing ends
+its own ones, and users never take the room of strangers. A stranger has `GRACE_S` to say its first word: while all
+strangers are younger than that, accepting rests, and newcomers wait in order. So thousands that come back at the same
+moment, after another gateway died, do not throw each other out. Of one address the newest connection still gets in at
+once: nobody may shut its neighbours out by saying nothing. Every step costs the same however many connections there
+are; a search takes place only among the connections of one address or user, which are capped.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ class Slot:
 
 
 class Pool:
-    """Connections under two caps; one more ends the one that has been idle for longest.
+    """Connections under two caps; a further one ends the connection that has been idle for longest.
 
     Args:
         most: connections in all. each: of one key.
         names: of both caps, for `ended`.
         ended: called with the name of a cap and the key of the connection that is ended for it.
-        spare: where all are at work, whether the newcomer is kept out (or else the oldest ends).
+        spare: where all are at work: True keeps the newcomer out, False ends the oldest.
         grace_s: how long nobody here is ended for a newcomer.
     """
 

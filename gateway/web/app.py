@@ -15,9 +15,8 @@ from typing import Final
 from aiohttp import web
 
 from broker.errors import HeadgateError
-from gateway.closes import BAD_CREDENTIAL
 from gateway.identity.proxies import UNIX
-from gateway.principal import Denied
+from gateway.principal import Denied, refused
 from gateway.web import health, metrics
 from gateway.web.answers import Refusal, of_denied, of_http, problem, secure
 from gateway.web.app_context import CALLER, FRONT, AppContext, Caller
@@ -94,8 +93,8 @@ def _handler(route: Route) -> Handler:
 
 
 async def _identify(request: web.Request, front: AppContext) -> None:
-    """Who sends it: who sent the last one over this connection, if that said the same of itself and nothing has changed
-    since.
+    """Find out who sends a request. It is the caller of the last request over this connection, where the head is the
+    same and nothing that its check depends on has changed since.
     """
     identity, connection = front.identity, connection_of(request)
     # the whole head, cookies and Origin among it: whatever a check may look at makes it another one
@@ -109,7 +108,7 @@ async def _identify(request: web.Request, front: AppContext) -> None:
         epoch = identity.epoch
         principal = await identity.authenticate_request(request)
         if principal is None:
-            raise Denied("no credential", public="a credential is needed", status=401, close=BAD_CREDENTIAL)
+            raise refused("no credential", "a credential is needed")
         caller = Caller(head, epoch, principal, identity.listeners.client(request).address)
         if connection is not None:
             connection.belongs_to(principal.name)

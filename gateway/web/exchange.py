@@ -134,7 +134,7 @@ class ExchangeLink(Link):
         self._took(1)
         return message
 
-    def taken(self) -> list[Message]:
+    def take_rest(self) -> list[Message]:
         """What else waits, in order."""
         messages: list[Message] = [self.outbox.dequeue() for _ in range(len(self.outbox.queue or ()))]
         self._took(len(messages))

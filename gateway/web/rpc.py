@@ -230,7 +230,7 @@ async def _write(
     await response.prepare(request)
     message: Message | None = first
     while message is not None:
-        lines, over = _lines([message, *link.taken()])
+        lines, over = _lines([message, *link.take_rest()])
         await response.write(b"".join(lines))
         if over:
             break

@@ -101,7 +101,7 @@ class StreamLink(ExchangeLink):
             self.outbox.enqueue(text, len(text))
             self._news.set()
 
-    async def answered(self, count: int) -> list[Message]:
+    async def wait_answers(self, count: int) -> list[Message]:
         """Wait for ``count`` answers; fewer when the link has ended. Each request is answered, so this ends."""
         while len(self.answers) < count and self.ended is None:
             self._news.clear()
@@ -110,7 +110,7 @@ class StreamLink(ExchangeLink):
         answers, self.answers = self.answers, []
         return answers
 
-    async def texts(self) -> list[bytes]:
+    async def take_texts(self) -> list[bytes]:
         """What waits, in order, as much as one write may hold; [] once the link has ended."""
         while self.ended is None:
             forms: list[bytes] = self.outbox.oldest(WRITE_BYTES) if self.outbox.queue else []
@@ -220,7 +220,7 @@ async def _subscribe(link: StreamLink, prefixes: list[str]) -> None:
         message = _subscription(prefix, number)
         if link.receiver is not None and link.ended is None:
             link.receiver.received(link, [message])
-    for answer in await link.answered(len(prefixes)):
+    for answer in await link.wait_answers(len(prefixes)):
         if answer.errnum:
             raise of_response(answer, prefixes[answer.matchtag - 1])
 
@@ -266,7 +266,7 @@ async def _pump(response: web.StreamResponse, link: StreamLink, ping_s: float) -
         items: list[bytes] | None = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ping_s):
-                items = await link.texts()
+                items = await link.take_texts()
         if items is None:
             await response.write(COMMENT)
         elif items:

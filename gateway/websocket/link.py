@@ -69,8 +69,8 @@ class WebReceiver(Receiver, Protocol):
 class Turn:
     """What the links of a loop have read in its present turn.
 
-    What is inflated counts as what is read does. Whoever has more waits, one link behind the other, and is not read
-    meanwhile: it goes on at the beginning of a later turn.
+    Inflated bytes count as read bytes do. A link that has more waits in a row with the others and is not read
+    meanwhile; it goes on at the beginning of a later turn.
 
     Attributes:
         taken: bytes that were read or inflated in it.

@@ -246,7 +246,7 @@ async def test_what_is_heard_is_a_sign_of_life_of_redis(tmp_path):
 def test_one_that_is_heard_is_there_for_another_lease():
     roster = Roster()
     for _ in range(3):
-        assert roster.counted(Counts("there", "p", {}))
+        assert roster.take_counts(Counts("there", "p", {}))
         assert [roster.beat() for _ in range(SILENT_BEATS)] == [[]] * SILENT_BEATS
     assert roster.beat() == ["p"]
 
