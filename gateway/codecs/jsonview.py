@@ -358,14 +358,10 @@ def _payload(obj: _Flux) -> bytes | None:
     if form is error and not (isinstance(obj, Response) and obj.errnum):
         raise ProtocolError('"error" needs "errnum"')
     if isinstance(form, Raw):
-        return _object(bytes(form))
+        if not bytes(form).startswith(b"{"):
+            raise ProtocolError('"payload" is a JSON object; a string goes into "text", bytes into "data"')
+        return bytes(form) + b"\0"
     return encode_text(form) if isinstance(form, str) else form
-
-
-def _object(text: bytes) -> bytes:
-    if not text.startswith(b"{"):
-        raise ProtocolError('"payload" is a JSON object; a string goes into "text", bytes into "data"')
-    return text + b"\0"
 
 
 # -- messages to JSON ----------------------------------------------------------------------------

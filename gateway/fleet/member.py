@@ -188,7 +188,7 @@ class Fleet:
         self._connections = connections
         self._answer = answer
         self._clock = clock
-        self._channels = (f"{channel}.all", f"{channel}.{self._name}")
+        self._channel = channel
         self._roster = Roster()
         self._changed: set[str] = set()
         self._told: set[str] = set()
@@ -274,7 +274,7 @@ class Fleet:
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(ASK_S):
                 if not self.away:
-                    await self._redis.publish(self._channels[0], encode(Bye(self._name)))
+                    await self._redis.publish(f"{self._channel}.all", encode(Bye(self._name)))
         if self._running is not None:
             await _ended([self._running])
         await self._redis.aclose()
@@ -282,7 +282,7 @@ class Fleet:
     async def _speak(self) -> None:
         async with self._redis.pubsub(ignore_subscribe_messages=True) as heard:
             async with asyncio.timeout(LEASE_S):  # older redis-py waits for the first answer for ever
-                await heard.subscribe(*self._channels)
+                await heard.subscribe(f"{self._channel}.all", f"{self._channel}.{self._name}")
                 try:
                     told = await self.logins.take_up()
                 except Denied as denied:
@@ -347,7 +347,7 @@ class Fleet:
     def _say(self, said: Said, channel: str = "") -> None:
         if len(self._waiting) >= WAITING_MAX:
             raise _Lost("it takes too little")
-        self._waiting.append((channel or self._channels[0], encode(said)))
+        self._waiting.append((channel or f"{self._channel}.all", encode(said)))
 
     def _say_counts(self, *, hello: bool = False) -> None:
         """All of them."""
@@ -360,7 +360,7 @@ class Fleet:
     async def _say_logins(self, rows: Sequence[bytes]) -> None:
         for at in range(0, len(rows), ROWS):
             said = encode(Entered(self._gateway, list(rows[at : at + ROWS])))
-            await self._redis.publish(self._channels[0], said)
+            await self._redis.publish(f"{self._channel}.all", said)
 
     def _say_users(self, rows: Sequence[tuple[str, int]]) -> None:
         for at in range(0, len(rows), PART):
@@ -420,24 +420,18 @@ class Fleet:
         elif said.gateway == self._gateway:
             return
         elif isinstance(said, Counts):
-            self._counted(said)
+            if self._roster.take_counts(said) and said.hello:
+                self._say_counts()
+                self._retell()
         elif isinstance(said, Entered):
             self._inbox.add(said)
         else:
-            self._say(Reply(self._name, said.number, self._answer(said.body)), self._channel_of(said.name))
+            self._say(Reply(self._name, said.number, self._answer(said.body)), f"{self._channel}.{said.name}")
 
-    def _channel_of(self, name: str) -> str:
-        return self._channels[1].removesuffix(self._name) + name
-
-    def _counted(self, said: Counts) -> None:
-        if self._roster.take_counts(said) and said.hello:
-            self._say_counts()
-            self._retell(self.others)
-
-    def _retell(self, others: int) -> None:
+    def _retell(self) -> None:
         """All that is revoked is told again; of many gateways one, as a rule: the others hear it before their turn."""
         self._told.clear()
-        self._retell_at = self._clock() + random.uniform(0, min(others * RETELL_S, RETELL_MAX_S))
+        self._retell_at = self._clock() + random.uniform(0, min(self.others * RETELL_S, RETELL_MAX_S))
 
     def _drop(self, name: str) -> None:
         self._roster.drop(name)

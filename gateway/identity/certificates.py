@@ -94,7 +94,9 @@ def read(encoded: bytes) -> VerifiedCertificate:
 def _read(certificate: x509.Certificate) -> VerifiedCertificate:
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
     subject = certificate.subject.rfc4514_string()
-    names = {f"SHA256:{fingerprint}", *_common_names(certificate), *_alternative_names(certificate)}
+    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    names = {f"SHA256:{fingerprint}", *_alternative_names(certificate)}
+    names.update(x509.Name([attribute]).rfc4514_string() for attribute in common)
     if subject:
         names.add(subject)
     return VerifiedCertificate(
@@ -123,11 +125,6 @@ def _distribution_points(certificate: x509.Certificate) -> list[x509.GeneralName
         return []
     whole = [each for each in points if each.reasons is None and each.crl_issuer is None]
     return [name for each in whole for name in each.full_name or ()]
-
-
-def _common_names(certificate: x509.Certificate) -> list[str]:
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return [x509.Name([attribute]).rfc4514_string() for attribute in found]
 
 
 def _alternative_names(certificate: x509.Certificate) -> list[str]:

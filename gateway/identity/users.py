@@ -27,7 +27,7 @@ from gateway.identity.store import Store
 from gateway.principal import ROLE_NAMES, Principal, no_role
 from gateway.settings.rules import shared_userids
 from gateway.settings.rules import users as faults
-from gateway.settings.schema import AccessSection, GatewaySettings, UserEntry
+from gateway.settings.schema import GatewaySettings, UserEntry
 
 if TYPE_CHECKING:
     from gateway.fleet.kept import SharedLogins
@@ -161,7 +161,7 @@ class Users:
 
     def _let_in(self, names: Iterable[str]) -> Role:
         """Roles of claims, without those that ``[access]`` does not let in over the web."""
-        return roles_of(name for name in names if _allows(self._access, ROLE_NAMES[name]))
+        return roles_of(name for name in names if getattr(self._access, f"allow_{name}", True))
 
     def by_certificate(self, names: Iterable[str]) -> str | None:
         """The user that a certificate with these names (``certificates.names``) is; None when it is nobody's.
@@ -251,12 +251,6 @@ def normal_name(name: str) -> str:
     if kind in ("DNS", "email") and mark:
         return f"{kind}:{rest.lower()}"
     return name
-
-
-def _allows(access: AccessSection, role: Role) -> bool:
-    if role == Role.OWNER:
-        return access.allow_owner
-    return access.allow_admin if role == Role.ADMIN else True
 
 
 TRIED: Final = 64

@@ -168,7 +168,8 @@ def _oidc(settings: GatewaySettings) -> Iterator[Problem]:
             yield saw(("oidc", index, "name"), entry.name, "each provider once")
         for other in settings.oidc[:index]:
             # one without a prefix names nobody of those that have one: its names that begin as theirs are refused
-            if bool(entry.prefix) == bool(other.prefix) and _overlap(entry.prefix, other.prefix):
+            one, two = entry.prefix, other.prefix
+            if bool(one) == bool(two) and (one.startswith(two) or two.startswith(one)):
                 expected = f"one that does not meet {other.prefix!r} of {other.name}"
                 yield saw(("oidc", index, "user_prefix"), entry.prefix, expected)
         for name in ("issuer", "url"):
@@ -177,10 +178,6 @@ def _oidc(settings: GatewaySettings) -> Iterator[Problem]:
         yield from _roles(settings, ("oidc", index, "roles"), entry.roles)
         for at, group in enumerate(entry.groups):
             yield from _roles(settings, ("oidc", index, "groups", at, "roles"), group.roles)
-
-
-def _overlap(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
 
 
 def _roles(settings: GatewaySettings, path: KeyPath, roles: Iterable[str]) -> Iterator[Problem]:

@@ -242,10 +242,7 @@ class Acceptor:
         opening = self._open(sock, name, proxied and self._header)
         task = self._loop.create_task(opening, name=f"accept {name}")
         self._opening[task] = sock
-        task.add_done_callback(self._opened)
-
-    def _opened(self, task: asyncio.Task[None]) -> None:
-        del self._opening[task]
+        task.add_done_callback(self._opening.pop)
 
     # ------------------------------------------------------------ what comes before HTTP
 

@@ -294,7 +294,7 @@ async def test_odd_messages_cost_nothing(redis, tmp_path, caplog):
         await until(lambda: one.fleet.others == 1)
         speaker = from_url(redis)
         for odd in (b"", b"\xc1", b"{}", b"\x81\xa4type\xa6counts"):
-            await speaker.publish(one.fleet._channels[0], odd)
+            await speaker.publish(f"{one.fleet._channel}.all", odd)
         await speaker.aclose()
         assert other.connections.acquire("ada", 1)
         await until(lambda: one.fleet.elsewhere("ada") == 1)
