@@ -556,10 +556,10 @@ class UserLogins:
         Raises:
             Denied: nobody (403).
         """
+        # without claims that count, the settings have to name the user
+        claims, own = (login.claims if login.claims and self._trusted else None), None
         if login.source.startswith(SOURCE):
             claims, own = self.providers.person_of(login.source, login.claims)
-        else:  # without claims that count, the settings have to name the user
-            claims, own = (login.claims if login.claims and self._trusted else None), None
         return self._users().principal(
             login.user,
             kind="cookie",
