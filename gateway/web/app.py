@@ -160,7 +160,7 @@ async def _named(request: web.Request, handler: Next) -> web.StreamResponse:
 
 async def _headers(request: web.Request, response: web.StreamResponse) -> None:
     secure(response)
-    if origin := _allowed_origin(request):
+    if "Origin" in request.headers and (origin := _allowed_origin(request)):
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Allow-Credentials"] = "true"  # which its WebSocket may bring, too
         response.headers["Access-Control-Expose-Headers"] = "Retry-After"

@@ -27,6 +27,8 @@ BODY_S: Final = 30.0
 TOPIC_BYTES: Final = 255
 """Longest topic: what deployed brokers have room for."""
 RANK_MAX: Final = 2**32 - 3
+FLAG: Final = ("0", "1")
+"""The words of a parameter that is off or on; without it, it is off."""
 WHOLE_CHARS: Final = 10
 """Longest number that is read: a rank has no more digits."""
 
@@ -56,15 +58,6 @@ def choice(request: web.Request, name: str, allowed: Sequence[str]) -> str | Non
     if text is not None and text not in allowed:
         raise _unexpected(name, text, " or ".join(allowed))
     return text
-
-
-def flag(request: web.Request, name: str) -> bool:
-    """A parameter that is 1 or 0; without it 0.
-
-    Raises:
-        Refusal: 400, it is something else.
-    """
-    return choice(request, name, ("0", "1")) == "1"
 
 
 def overflow_of(request: web.Request) -> str | None:

@@ -15,7 +15,7 @@ from gateway.history.traffic import BYS
 from gateway.web import health, history, login, metrics, rpc, sse
 from gateway.web.answers import BYTES, JSON, PROBLEM, TEXT, json_answer
 from gateway.web.app_context import FRONT
-from gateway.web.requests import RANK_MAX, TOPIC_BYTES
+from gateway.web.requests import FLAG, RANK_MAX, TOPIC_BYTES
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Schema = dict[str, Any]
@@ -78,7 +78,7 @@ _TOPIC: Final = Parameter(
     {"type": "string", "minLength": 1, "maxLength": TOPIC_BYTES, "pattern": r"^[^/\x00]+$"},
 )
 _EVENT_TOPIC: Final = Parameter("topic", "path", "topic of the event", _TOPIC.schema)
-_FLAG: Final[Schema] = {"type": "string", "enum": ["0", "1"], "default": "0"}
+_FLAG: Final[Schema] = {"type": "string", "enum": [*FLAG], "default": FLAG[0]}
 
 _ERRORS: Final[dict[int, str]] = {
     400: "the request is wrong, or the service says so (EINVAL, EPROTO)",

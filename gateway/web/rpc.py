@@ -42,7 +42,7 @@ from gateway.web.answers import (
 from gateway.web.app_context import CALLER, FRONT
 from gateway.web.connections import connection_of
 from gateway.web.exchange import ExchangeLink
-from gateway.web.requests import RANK_MAX, flag, payload_of, seconds, topic_of, whole
+from gateway.web.requests import FLAG, RANK_MAX, choice, payload_of, seconds, topic_of, whole
 
 if TYPE_CHECKING:
     from gateway.sessions.session import Session
@@ -63,8 +63,15 @@ async def call(request: web.Request) -> web.StreamResponse:
         text = f"{topic} needs a connection that stays: GET /v1/events, or the WebSocket /v1/ws"
         raise Refusal(400, text, errno.EPROTO, topic=topic)
     take_rate(request, topic)
-    streaming = flag(request, "stream")
-    timeout_s = _timeout(request, front.settings.limits.call_s)
+    streaming = choice(request, "stream", FLAG) == "1"
+    timeout_s = (
+        front.settings.limits.call_s or None
+    )  # the most that the settings let anybody wait; None: for ever
+    wanted_s = seconds(
+        request, "timeout_s", lambda value: 0 < value <= LONGEST_S, "seconds above 0, at most a day"
+    )
+    if wanted_s is not None:
+        timeout_s = min(wanted_s, timeout_s or wanted_s)
     payload = await payload_of(request, front.settings.limits.message_bytes)
     flags = wire.STREAMING if streaming else 0
     rank = whole(request, "nodeid", 0, RANK_MAX)
@@ -267,20 +274,13 @@ def _line(obj: dict[str, object]) -> bytes:
     return msgspec.json.encode(obj).translate(ONE_LINE) + b"\n"
 
 
-def _timeout(request: web.Request, default_s: float) -> float | None:
-    """How long to wait for an answer: as the client wants, no longer than the settings let it; None: for ever."""
-    wanted_s = seconds(
-        request, "timeout_s", lambda value: 0 < value <= LONGEST_S, "seconds above 0, at most a day"
-    )
-    return min(wanted_s or default_s, default_s) if default_s else wanted_s
-
-
 async def publish(request: web.Request) -> web.StreamResponse:
     """Handle one event."""
     front = request.app[FRONT]
     topic = topic_of(request)
     take_rate(request, topic)
-    content: dict[str, object] = {"topic": topic, "flags": wire.PRIVATE if flag(request, "private") else 0}
+    flags = wire.PRIVATE if choice(request, "private", FLAG) == "1" else 0
+    content: dict[str, object] = {"topic": topic, "flags": flags}
     payload = await payload_of(request, front.settings.limits.message_bytes)
     if payload is not None:
         content["payload"] = base64.b64encode(payload).decode()

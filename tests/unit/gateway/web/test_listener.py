@@ -106,7 +106,7 @@ async def test_a_request_that_came_while_the_gateway_was_stopped_is_answered(
 
 async def test_a_body_that_is_not_read_is_no_head(open_live, monkeypatch):
     begun = []
-    monkeypatch.setattr(Connection, "_expect_head", lambda self: begun.append(self))
+    monkeypatch.setattr(Connection, "_expect_head_by", lambda self, due: begun.append(due))
     live = await open_live()
     reader, writer = await dial(live.url)
     writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
@@ -117,7 +117,7 @@ async def test_a_body_that_is_not_read_is_no_head(open_live, monkeypatch):
     await asyncio.sleep(0.01)
     writer.write(ASK[5:])
     await answered(reader)
-    assert len(begun) == 1
+    assert len(begun) == 2, "of the connection, and of the second request"
     writer.close()
 
 
