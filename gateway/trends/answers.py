@@ -1,10 +1,22 @@
-"""What brokers answer, checked as a whole before anything of it counts (pure): an odd answer hinders no other one.
+"""What brokers answer, checked as a whole before anything of it counts (pure): an odd answer hinders no other one. That
+of ``broker.calls`` is in ``broker.call_report``.
 
-That of ``broker.calls`` is in ``broker.call_report``.
+It becomes figures, which charts have by name:
+
+=============  =======================================================
+``calls``      calls of users' services a second, where they entered; ``calls:METHOD`` of one method
+``errors``     those of them that failed; ``errors:METHOD``
+``p50 p99``    ms within which half, or 99 of 100, were answered; ``p99:METHOD``
+``open``       calls that wait for an answer, where they entered
+``in``         messages a second that came in, ``in:TYPE`` by type, ``in:RANK`` by broker
+``ms:RANK``    round trip from the gateway to a broker
+``dropped``    messages a second that brokers dropped
+=============  =======================================================
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,7 +25,9 @@ from msgspec import Struct
 from broker.call_report import Count, Name
 
 Form = TypeVar("Form")
+Answer = Mapping[str, Any]
 Counts = dict[Name, Count]
+Figures = dict[str, float]
 
 
 class Stats(Struct):

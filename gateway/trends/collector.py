@@ -2,7 +2,7 @@
 
 What happened between two rounds is marked: a broker that answers no more, or again; the broker of the gateway lost, or
 back. What a broker does not count, flux-core's or an older one, it is not asked for again before the next join. The
-tree and its health are asked for while somebody looks.
+tree and its health are asked for while somebody looks: each broker answers for itself and its direct children.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import HeadgateError, RpcError
+from gateway.trends.answers import Answer, Figures
 from gateway.trends.calls import Calls
-from gateway.trends.figures import Answer, Figures
-from gateway.trends.overlay import ODD, Overlay
-from gateway.trends.ranks import Ranks
+from gateway.trends.ranks import GONE, Ranks
 from gateway.trends.rings import Rings
 
 if TYPE_CHECKING:
@@ -48,6 +47,10 @@ CALLS: Final = "broker.calls"
 OVERLAY: Final = ("overlay", -1)
 TURNS: Final = 64
 """Brokers asked in one round; of more each has its turn."""
+ASKED_AT_ONCE: Final = 64
+"""Questions about the tree at a time."""
+ODD: Final = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What an answer of another form than expected raises."""
 UNKNOWN: Final = "These brokers do not count calls: Headgate's do."
 
 
@@ -255,3 +258,76 @@ class Collector:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Overlay:
+    """Fills ``ranks``.
+
+    Args:
+        behind: the brokers. clock: monotonic seconds.
+
+    Attributes:
+        hostlist: names of the hosts by rank, as RFC 29 writes them; "" where brokers do not tell.
+        why: why the shape is not known; "" where it is.
+    """
+
+    def __init__(self, ranks: Ranks, behind: Upstream, clock: Callable[[], float]) -> None:
+        self.hostlist = ""
+        self.why = ""
+        self._ranks = ranks
+        self._behind = behind
+        self._clock = clock
+        self._few = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def look(self, asked: Trunk, *, shape: bool) -> None:
+        """Once; a broker that is silent delays nobody's figures, but the end of this."""
+        if shape:
+            await self._shape(asked)
+        # a broker without states is worth showing, too
+        self._ranks.state = await self._word(asked, "state-machine.get", {}, "state")
+        root = next(
+            (each.rank for each in self._ranks.ranks.values() if each.placed and each.parent is None), None
+        )
+        level = [root] if root is not None else []
+        while level:
+            await asyncio.gather(*(self._health(asked, rank) for rank in level))
+            ranks = self._ranks.ranks
+            below = [
+                ranks[child]
+                for rank in level
+                if rank in ranks
+                for child in ranks[rank].children
+                if child in ranks
+            ]
+            level = [each.rank for each in below if each.children and each.status not in GONE]
+
+    async def _ask(self, asked: Trunk, topic: str, payload: dict[str, Any], rank: int) -> dict[str, Any]:
+        async with self._few:
+            self._ranks.questioned(rank, self._behind.rank)
+            answer: dict[str, Any] = (await asked.rpc(topic, payload, nodeid=rank, timeout_s=ANSWER_S)).json()
+            return answer
+
+    async def _shape(self, asked: Trunk) -> None:
+        try:
+            self._ranks.place(await self._ask(asked, "overlay.topology", {"rank": 0}, 0))
+            self.why = ""
+        except (HeadgateError, TimeoutError) as error:
+            self.why = f"The brokers do not tell their tree: {str(error) or 'no answer'}"
+        except ODD:
+            self.why = "The brokers tell their tree in another way."
+        # an old flux-core has none
+        self.hostlist = await self._word(asked, "attr.get", {"name": "hostlist"}, "value")
+
+    async def _word(self, asked: Trunk, topic: str, payload: dict[str, Any], key: str) -> str:
+        """What the root broker answers under a key; "" where it does not."""
+        try:
+            return str((await self._ask(asked, topic, payload, 0)).get(key, ""))
+        except (HeadgateError, TimeoutError, *ODD):
+            return ""
+
+    async def _health(self, asked: Trunk, rank: int) -> None:
+        try:
+            told = await self._ask(asked, "overlay.health", {}, rank)
+            self._ranks.health({**told, "rank": rank}, self._clock())
+        except (HeadgateError, TimeoutError, *ODD):
+            return  # its figures say whether it answers

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Any, Final, NamedTuple
 
-from gateway.trends.answers import Counts, Health, Shape, Stats, read
-from gateway.trends.figures import Answer, Figures
+from gateway.trends.answers import Answer, Counts, Figures, Health, Shape, Stats, read
 
 RANKS_MAX: Final = 64
 """Brokers with charts of their own, the first ones."""

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 FINE_S: Final = 1
 FINE: Final = 900
 COARSE_S: Final = 10
@@ -28,6 +30,10 @@ PEAKS: Final = frozenset(("p50", "p99", "ms", "open", "sessions"))
 """Figures whose most counts, not their mean."""
 HOLD_S: Final = 11
 """From one value to the next while nobody looks, and a little more."""
+VERSION: Final = 1
+"""Of what ``Rings.kept`` gives."""
+KEPT_BYTES: Final = NAMES_MAX * (COARSE * 5 + 1024)
+"""So large it is at most."""
 _NAN: Final = math.nan
 
 
@@ -140,6 +146,14 @@ def _gather(values: Sequence[float], peak: bool) -> float:
     return max(values) if peak else total / len(values)
 
 
+class _Kept(msgspec.Struct):
+    """What outlives a restart: the rings of ten seconds. ``tracks``: by name the first step, and the values."""
+
+    version: int
+    marks: list[Mark]
+    tracks: dict[str, tuple[int, bytes]]
+
+
 class Rings:
     """All figures of one gateway.
 
@@ -162,11 +176,6 @@ class Rings:
             else:
                 track.put(second, value)
 
-    def begin(self, name: str) -> Track:
-        """The track of a figure that has none yet."""
-        track = self.tracks[name] = Track(name.partition(":")[0] in PEAKS)
-        return track
-
     def _place(self, name: str, second: int) -> Track | None:
         if len(self.tracks) >= NAMES_MAX:
             oldest = second // COARSE_S - COARSE
@@ -174,7 +183,28 @@ class Rings:
                 del self.tracks[other]
             if len(self.tracks) >= NAMES_MAX:
                 return None
-        return self.begin(name)
+        return self._begin(name)
+
+    def _begin(self, name: str) -> Track:
+        track = self.tracks[name] = Track(name.partition(":")[0] in PEAKS)
+        return track
+
+    def kept(self) -> bytes:
+        """The rings of ten seconds and the marks, as MessagePack."""
+        tracks = {name: track.coarse.kept() for name, track in self.tracks.items()}
+        return msgspec.msgpack.encode(_Kept(VERSION, list(self.marks), tracks))
+
+    def restore(self, data: bytes) -> None:
+        """Take up what ``kept`` gave; nothing of another version.
+
+        Raises:
+            DecodeError: it is something else.
+        """
+        kept = msgspec.msgpack.decode(data, type=_Kept)
+        if kept.version == VERSION:
+            self.marks.extend(kept.marks)
+            for name, (first, values) in list(kept.tracks.items())[:NAMES_MAX]:
+                self._begin(name).coarse.restore(first, values)
 
     def mark(self, time: float, text: str) -> None:
         """Something happened."""

@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from broker import atomic
 from broker.errors import RpcError
-from gateway.trends import keeping
+from gateway.trends.answers import Figures
 from gateway.trends.collector import Collector
-from gateway.trends.figures import Figures
-from gateway.trends.rings import COARSE_S, FINE, FINE_S, Rings
+from gateway.trends.rings import COARSE_S, FINE, FINE_S, KEPT_BYTES, Rings
 
 if TYPE_CHECKING:
     from gateway.hub import Hub
     from gateway.settings.schema import GatewaySettings
     from gateway.upstream.supervisor import Upstream
 
+log = logging.getLogger("headgate")
+
+FILE: Final = "trends.bin"
+"""In the gateway's ``statedir``, mode 0600: what ``Rings.kept`` gives, so that charts outlive a restart."""
 FIGURES_MAX: Final = 16
 """Figures of one question that count, and answers that are kept."""
 SAVE_S: Final = 300.0
@@ -45,7 +52,7 @@ class Trends:
         self.rings = Rings()
         self._hub = hub
         self._wall = wall
-        self._path = Path(settings.gateway.statedir) / keeping.FILE if settings.history.charts_file else None
+        self._path = Path(settings.gateway.statedir) / FILE if settings.history.charts_file else None
         self._keeps = keeps
         self._charts = settings.history.charts
         self._behind = behind
@@ -59,7 +66,7 @@ class Trends:
     async def run(self) -> None:
         """Collect until it is cancelled."""
         if self._path is not None:
-            await asyncio.to_thread(keeping.load, self.rings, self._path)
+            await asyncio.to_thread(load, self.rings, self._path)
         self.rings.mark(self._wall(), "the gateway began")
         saving = asyncio.get_running_loop().create_task(self._save_again(), name="save charts")
         try:
@@ -72,12 +79,12 @@ class Trends:
         while True:
             await asyncio.sleep(SAVE_S)
             if self._path is not None and self._keeps:
-                await asyncio.to_thread(keeping.write, keeping.encode(self.rings), self._path)
+                await asyncio.to_thread(write, self.rings.kept(), self._path)
 
     def save(self) -> None:
         """Write the file, where one is wanted; it waits for the disk, so at the end only."""
         if self._path is not None and self._keeps:
-            keeping.write(keeping.encode(self.rings), self._path)
+            write(self.rings.kept(), self._path)
 
     def _own(self) -> Figures:
         now, delivered = self._hub.clock(), self._hub.fanout.deliveries
@@ -142,3 +149,22 @@ class Trends:
         await self._collector.fresh()
         if self._behind.asked is None:
             raise RpcError(errno.EHOSTUNREACH, self._hub.unreachable)
+
+
+def write(data: bytes, path: Path) -> None:
+    """Put what rings keep in the place of the file; a line in the log where that cannot be."""
+    try:
+        atomic.write(path, data)
+    except OSError as error:
+        log.error("%s: the figures of the charts cannot be kept: %s", path, error.strerror)
+
+
+def load(rings: Rings, path: Path) -> None:
+    """Take up what was written; nothing where there is none, or it is broken."""
+    try:
+        with open(path, "rb") as file:
+            rings.restore(file.read(KEPT_BYTES + 1))
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.DecodeError) as error:
+        log.warning("%s: the figures of the charts cannot be read, and begin anew: %s", path, error)

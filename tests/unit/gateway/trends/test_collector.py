@@ -9,6 +9,8 @@ from gateway.trends.collector import CALLS, SHAPE_EVERY, STATS, TURNS, Collector
 from gateway.trends.rings import Rings
 from tests.tables import for_each
 
+WORDS = ("state-machine.get", "attr.get")
+
 
 class Clock:
     """Time that stands still between two readings."""
@@ -266,6 +268,18 @@ async def test_a_tree_that_is_none_is_not_walked(odd):
     assert collecting.overlay.why == "The brokers tell their tree in another way."
     assert collecting.ranks.answer(0, time()(), True)["ranks"] == []
     await collecting.stop()
+
+
+async def test_a_root_that_answers_no_object_has_its_health_told_all_the_same():
+    brokers = Brokers()
+    _rings, collecting = collector(brokers, time())
+    collecting.watched()
+    told = brokers.told
+    brokers.told = lambda topic, payload: ["odd"] if topic in WORDS else told(topic, payload)
+    await collecting.collect()
+    await collecting.stop()
+    assert (collecting.ranks.state, collecting.overlay.hostlist) == ("", "")
+    assert [row["status"] for row in collecting.ranks.answer(0, time()(), True)["ranks"]] == ["full", "full"]
 
 
 async def test_odd_health_is_not_told():
