@@ -12,7 +12,7 @@ import signal
 import socket
 from asyncio import sslproto
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from broker import loglines, memory, supervision
 from broker.endings import OK, attended
@@ -91,15 +91,13 @@ class Leaving:
 
     Args:
         gateway: its ``stop`` is awaited at the end.
-        hangup: what SIGHUP means: ``reload`` (see ``Gateway.reload``), or ``leave``, for a terminal has gone.
 
     Attributes:
         forced: a second signal came: what is left should end without waiting.
     """
 
-    def __init__(self, gateway: Gateway, *, hangup: Literal["reload", "leave"] = "reload") -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._hangup = hangup
         self.forced = False
         self._told = asyncio.Event()
         self._task = asyncio.current_task()
@@ -109,10 +107,7 @@ class Leaving:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave, number.name)
-        if self._hangup == "reload":
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
-        else:
-            loop.add_signal_handler(signal.SIGHUP, self._leave, "SIGHUP")
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         return self
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:

@@ -71,7 +71,7 @@ class Rank(Child):
         number, rundir = settings.broker.rank or 0, settings.broker.rundir
         work = functools.partial(_run, settings, beside)
         program = Program(f"rank {number}", work=work, restarts=Restarts(final=frozenset()))
-        super().__init__(program, self._report, f"{rundir}/rank-{number}.ready")
+        super().__init__(program, self._report, f"{rundir}/rank-{number}")
 
     def is_final(self, _ends: int) -> bool:
         """Always."""

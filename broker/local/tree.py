@@ -70,7 +70,7 @@ class Tree(Supervisor):
         return [
             child
             for child in self.children.values()
-            if not child.ready or (child in self.ranks and _JOINED not in child.said)
+            if not (_joined(child) if child in self.ranks else child.ready)
         ]
 
     def lost(self) -> list[Child]:
@@ -84,10 +84,14 @@ class Tree(Supervisor):
             rank.expect_end()
         children = list(self.children.values())
         told = [child for child in (*self.beside, self._root) if child is not None]
-        # nobody follows a rank 0 that was killed
-        follow = self._root is None or self._root.pid
+        # nobody follows a rank 0 that was killed, or that they have not all joined yet
+        follow = self._root is None or _joined(self._root)
         first = [Step(told, signal.SIGTERM, LEAVE_S)] if follow else []
         await self.end(children, *first, Step(children, signal.SIGTERM, STOP_S - LEAVE_S))
+
+
+def _joined(rank: Child) -> bool:
+    return rank.ready and _JOINED in rank.said
 
 
 def named(children: Sequence[Child]) -> str:

@@ -93,9 +93,12 @@ class StatusReporter:
 
     def _renew(self) -> None:
         told = self._probes.standing()
-        if told != self._told:
+        if told == self._told:
+            return
+        if supervision.notify(f"STATUS={told}"):
             self._told = told
-            supervision.notify(f"STATUS={told}")
+        else:  # its queue is full, and this may be the last that there is to tell
+            asyncio.get_running_loop().call_later(supervision.RETRY_S, self._renew)
 
     def _say_ready(self) -> None:
         if not self._ready:

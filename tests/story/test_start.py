@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.endpoints import UNIX_PATH_BYTES
 from broker.local.command import INSIST
 from broker.local.tree import STOP_S
 from tests.live import starter
@@ -338,6 +339,11 @@ def test_wrong_words(rundir, words, code, lines, said):
     assert done.stderr.count("\n") == lines
     assert sorted(entry.name for entry in rundir.iterdir()) == ["b.toml", "open"]
     assert list((rundir / "open").iterdir()) == []
+
+
+def test_a_run_directory_may_have_the_longest_path_that_a_socket_has_room_for(rundir):
+    room = UNIX_PATH_BYTES - len(f"{rundir}//local-0")
+    assert run("--size", "2", "--rundir", f"{rundir}/{'x' * room}", "--", "true").returncode == 0
 
 
 def test_rank_that_cannot_start_says_why_once(here):

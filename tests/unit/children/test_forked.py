@@ -4,6 +4,10 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+pytestmark = pytest.mark.interpreter
+
 BEGIN = """
 import asyncio, os, signal, sys, time
 from broker import supervision

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from broker import settings
+from broker import settings, supervision
 from broker.errors import ConfigError
 from broker.node.assembly import Node
 from broker.node.probes import StatusReporter
@@ -159,5 +159,20 @@ def test_rank_0_is_ready_for_its_manager_once_all_has_started(rundir, told):
         assert told() == [["READY=1", "STATUS=rank 0 of 1, state run, tree full"]]
         node.context.tree_changed()  # nothing that the line shows
         assert told() == []
+
+    run(script())
+
+
+def test_how_a_broker_stands_is_not_lost_while_the_managers_queue_is_full(rundir, told):
+    async def script():
+        node = node_of(rundir)
+        StatusReporter(node.probes, node.context)
+        while supervision.notify("STATUS=busy"):
+            pass
+        node.state_follower.begin()
+        node.state_follower.joined()
+        assert [lines for lines in told() if lines != ["STATUS=busy"]] == []
+        await asyncio.sleep(2 * supervision.RETRY_S)
+        assert told() == [["STATUS=rank 0 of 1, state run, tree full"]]
 
     run(script())
