@@ -3,7 +3,7 @@
 One job's journey, room by room::
 
     server/      frames from a ROUTER -> packet; who sent it, is the name theirs, who answers it
-    dispatch/    what to do: orders and their parts, queues, credits, liveness, answers in the sender's dialect (pure)
+    dispatch/    what to do: jobs, their parts and attempts, queues, credits, liveness, answers by dialect (pure)
     store/       what must outlive the process: SQLite, one thread, group commits
     server/      the queue of every peer that was touched, flushed once what it says is stored
 

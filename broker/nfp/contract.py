@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from broker.errors import HeadgateError
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.principal import Principal
-from broker.nfp.records import Op
+from broker.nfp.records import JobRow, Op
 
 
 class Peer(Protocol):
@@ -61,6 +62,10 @@ lists the jobs it holds; those of them that have not begun, and every job that m
 the broker has confirmed that they are this worker's)."""
 
 
+class NotStored(HeadgateError):
+    """Something could not be read, or written; in the latter case it stays queued unless its owner took it out."""
+
+
 class Journal(Protocol):
     """What becomes durable.
 
@@ -76,6 +81,13 @@ class Journal(Protocol):
 
     def put(self, op: Op) -> None:
         """Write down ``op`` with the next commit. Never waits."""
+
+    def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+        """Those of these closed jobs that are durable, read at once: some 0.02 ms each, and what its disk takes.
+
+        Raises:
+            NotStored: they cannot be read; a disk that hangs is not asked.
+        """
 
 
 class JobEvent(msgspec.Struct, frozen=True, gc=False):

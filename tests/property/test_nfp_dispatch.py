@@ -1,7 +1,7 @@
 """Whatever clients, workers, time and restarts do: every job ends once, none is lost, nothing is left over.
 
 Invariants that hold after every step: an open job has a timer; a slot is in one place (queue, one worker, record);
-no slot is current at two workers; credits in use are what the runs hold, and never above the limit by dispatch; all
+no slot is current at two workers; credits in use are what the attempts take, and never above the limit by dispatch; all
 counters agree with the tables. The journal's book refuses a second final result of a slot, and anything after it.
 """
 
@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.nfp.bodies import read_token
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.dispatch.model import FINAL, OPEN, ORDER_BYTES, PART_BYTES, WAITING
+from broker.nfp.dispatch.machine import CURRENT, FINAL, GIVEN, STOPPING, TAKES_SLOT, WAITING
+from broker.nfp.dispatch.model import JOB_BYTES, OPEN, PART_BYTES
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.records import Dispatched, Finished, Forgotten, Snapshot
@@ -50,7 +51,6 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.bench = Bench(CONFIG)
-        self.bench.reads = False
         self.workers = {name: SimWorker(self, name, *about) for name, about in WORKERS.items()}
         self.clients = {
             "old": self.bench.client("old"),
@@ -89,7 +89,6 @@ class Machine(RuleBasedStateMachine):
     def again(self, data: st.DataObject, command: Command) -> None:
         uuid = data.draw(st.sampled_from(sorted(self.jobs)))
         name, service, target = self.jobs[uuid]
-        unread = self.bench.dispatcher._state.unread(uuid)
         if command is Command.POST:
             self.bench.post(self.clients[name], uuid, service=service, target=target)
         else:
@@ -99,9 +98,6 @@ class Machine(RuleBasedStateMachine):
                 (packet, 0)
                 for packet in self.bench.request(client, command, uuid, service=service, target=target)
             ]
-        if unread:
-            self.hear(name)
-            self.bench.read()
         assert self.hear(name)
 
     @rule(name=st.sampled_from(["old", "own", "rex"]))
@@ -151,6 +147,7 @@ class Machine(RuleBasedStateMachine):
     def worker_queue(self, name: str, room: int | None) -> None:
         if self.workers[name].peer is not None:
             self.workers[name].peer.room = room
+            self.workers[name].room_at = self.bench.now
 
     @precondition(lambda self: self.jobs)
     @rule(
@@ -162,7 +159,7 @@ class Machine(RuleBasedStateMachine):
     def worker_lies(self, data: st.DataObject, name: str, command: Command, attempt: int) -> None:
         worker = self.workers[name]
         uuid = data.draw(st.sampled_from(sorted(self.jobs)))
-        job = self.bench.dispatcher._state.orders.get(uuid)
+        job = self.bench.dispatcher._jobs.by_uuid.get(uuid)
         given = job.given_to(name) if job is not None else None
         if worker.peer is None or (given is not None and attempt <= given.given[name]):
             return  # that would be no lie
@@ -224,18 +221,13 @@ class Machine(RuleBasedStateMachine):
         for name, old in list(self.clients.items()):
             self.clients[name] = FakePeer(name, old.dialect, old.features)
 
-    @rule()
-    def closed_jobs_are_read(self) -> None:
-        """Some of those that somebody waits for."""
-        self.bench.read()
-
     # -- what always holds ------------------------------------------------------------------------
 
     @invariant()
     def nothing_is_lost(self) -> None:
         forgotten = {op.uuid for op in self.bench.journal.of(Forgotten)}
         for uuid in self.taken - forgotten:
-            assert uuid in self.bench.dispatcher._state.orders
+            assert uuid in self.bench.dispatcher._jobs.by_uuid
 
     @invariant()
     def results_are_of_who_was_given_the_job(self) -> None:
@@ -249,14 +241,17 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def tables_agree(self) -> None:
-        check(self.bench.dispatcher._state)
-        for worker in self.bench.dispatcher._state.registry.workers.values():
+        check(self.bench.dispatcher._jobs)
+        for worker in self.bench.dispatcher._jobs.registry.workers.values():
             if worker.connection is None or worker.connection.cancels:
                 continue
-            for run in worker.runs.values():  # what is over stays until the worker says so, and it is asked
+            for (
+                attempt
+            ) in worker.attempts.values():  # what is over stays until the worker says so, and it is asked
                 over_s = CONFIG.hold_s + CONFIG.keepalive_s + 0.1
-                last = max(run.ended, run.heard, run.asked)
-                assert not run.ended or run.doubtful or self.bench.now - last <= over_s
+                last = max(attempt.heard, attempt.asked, self.workers[worker.name].room_at)
+                full = worker.connection.peer.room == 0
+                assert attempt.state != STOPPING or full or self.bench.now - last <= over_s
 
     @invariant()
     def credits_hold(self) -> None:
@@ -271,10 +266,8 @@ class Machine(RuleBasedStateMachine):
             worker.die(loses_memory=False)
         for client in self.clients.values():
             self.bench.lose(client)
-        while self.bench.read():
-            pass
         self.bench.pass_time(CONFIG.job_timeout_s + CONFIG.result_ttl_s + 60)
-        check(self.bench.dispatcher._state)
+        check(self.bench.dispatcher._jobs)
         assert leftovers(self.bench.dispatcher) == {}
         assert self.bench.journal.snapshot()._replace(known=()) == Snapshot()
 
@@ -290,6 +283,8 @@ class SimWorker:
         self.limit = limit
         self.peer: FakePeer | None = None
         self.frozen = False
+        self.room_at = 0.0
+        """When its queue last got room for more, or less."""
         self.memory: dict[str, tuple[Packet, str]] = {}
         """By uuid: the POST, and running or done."""
         self.fresh: set[str] = set()
@@ -399,14 +394,14 @@ class SimWorker:
 
     def check_credits(self) -> None:
         """Jobs that it was given since it came, has not finished, and nobody else has ended."""
-        jobs = self.bench.dispatcher._state.orders
+        jobs = self.bench.dispatcher._jobs.by_uuid
         busy = [
             uuid
             for uuid in self.fresh
             if uuid in jobs
             and (part := jobs[uuid].given_to(self.name)) is not None
-            and part.run is not None
-            and part.run.worker.name == self.name
+            and part.current is not None
+            and part.current.worker.name == self.name
         ]
         assert len(busy) <= self.limit + (self.kind == "ours")
 
@@ -422,7 +417,7 @@ def check(state: Any) -> None:
     current: dict[Any, str] = {}
     assert not state.freed
     assert not state.returned
-    for order in state.orders.values():
+    for order in state.by_uuid.values():
         parts = order.parts.values()
         if order.stored:
             assert not parts
@@ -437,43 +432,45 @@ def check(state: Any) -> None:
         if queued:
             waiting[order.holder] = waiting.get(order.holder, 0) + 1
             waiting_parts[order.holder] = waiting_parts.get(order.holder, 0) + queued
-        assert order.size >= ORDER_BYTES + len(order.body) + len(parts) * PART_BYTES
+        assert order.size >= JOB_BYTES + len(order.body) + len(parts) * PART_BYTES
         for part in parts:
             assert (part.queue is not None) == (part.state == WAITING)
-            assert (part.run is None) == (part.state in (WAITING, FINAL))
-            if part.run is not None:
-                assert part.run.worker.runs[order.uuid] is part.run
-                assert state.registry.workers[part.run.worker.name] is part.run.worker
-                current[part] = part.run.worker.name
+            assert (part.current is not None) == (part.state == GIVEN)
+            if part.current is not None:
+                worker = part.current.worker
+                assert part.current.state in CURRENT
+                assert worker.attempts[order.uuid] is part.current
+                assert state.registry.workers[worker.name] is worker
+                current[part] = worker.name
     assert state.waiting.counts == waiting
     assert state.waiting_parts.counts == waiting_parts
-    assert state.open_parts == sum(order.open for order in state.orders.values() if order.state == OPEN)
-    assert state.open_orders == sum(order.state == OPEN for order in state.orders.values())
-    assert state.open_bytes == sum(order.size for order in state.orders.values() if order.state == OPEN)
+    assert state.open_parts == sum(order.open for order in state.by_uuid.values() if order.state == OPEN)
+    assert state.open_jobs == sum(order.state == OPEN for order in state.by_uuid.values())
+    assert state.open_bytes == sum(order.size for order in state.by_uuid.values() if order.state == OPEN)
     assert state.recent_bytes == sum(order.size for order in state.recent)
     assert [order for order in state.closed if not order.stored] == list(state.recent)
     assert state.kept_bytes == sum(order.size for order in state.closed)
     assert [order.closed_at for order in state.closed] == sorted(order.closed_at for order in state.closed)
     for client in state.clients:
         assert client.kept == sum(order.client is client for order in state.closed)
-        assert client.owed.keys() <= state.orders.keys()
+        assert client.owed.keys() <= state.by_uuid.keys()
     assert {order.uuid for order in state.closed} == {
-        order.uuid for order in state.orders.values() if order.state != OPEN
+        order.uuid for order in state.by_uuid.values() if order.state != OPEN
     }
     for worker in state.registry.workers.values():
-        assert worker.busy == sum(run.holds for run in worker.runs.values()) + sum(worker.foreign.values())
-        assert not worker.foreign.keys() & worker.runs.keys()
-        assert all(state.foreign[uuid][worker.name] is worker for uuid in worker.foreign)
+        taken = sum(attempt.state in TAKES_SLOT for attempt in worker.attempts.values())
+        assert worker.busy == taken + sum(worker.claims.values())
+        assert not worker.claims.keys() & worker.attempts.keys()
+        assert all(state.claims[uuid][worker.name] is worker for uuid in worker.claims)
         service, free = worker.service, worker.connection is not None and not worker.choked
         assert (worker in service.idle) == (free and worker.busy < worker.slots)
         assert (worker in service.ready) == (free and worker.slots <= worker.busy < worker.limit)
         assert (worker in service.ahead) == (free and worker.busy > worker.slots)
         assert worker.timer is not None
-        for run in worker.runs.values():
-            assert run.ended or current[run.part] == worker.name
-            assert run.holds or run.ended or run.ready is not None
-    assert sum(map(len, state.foreign.values())) == sum(
-        len(worker.foreign) for worker in state.registry.workers.values()
+        for attempt in worker.attempts.values():
+            assert attempt.state == STOPPING or current[attempt.part] == worker.name
+    assert sum(map(len, state.claims.values())) == sum(
+        len(worker.claims) for worker in state.registry.workers.values()
     )
     for service in state.registry.services.values():
         assert service.workers or service.queue or service.gathering
@@ -486,17 +483,16 @@ def check(state: Any) -> None:
 
 def leftovers(dispatcher: Any) -> dict[str, int]:
     """What a dispatcher still holds."""
-    state = dispatcher._state
+    state = dispatcher._jobs
     tables = {
-        "orders": state.orders,
+        "orders": state.by_uuid,
         "closed": state.closed,
-        "claims": state.foreign,
+        "claims": state.claims,
         "waiting": state.waiting.counts,
         "waiting_parts": state.waiting_parts.counts,
         "recent": state.recent,
-        "later": dispatcher._stored._waiting,
-        "costs": dispatcher._stored._costs.counts,
-        "paying": dispatcher._stored._paying,
+        "read": dispatcher._closed_jobs._read,
+        "unpaid": dispatcher._closed_jobs._unpaid,
         "safe": state.safe,
         "timers": state.timers,
         "workers": state.registry.workers,
@@ -505,7 +501,7 @@ def leftovers(dispatcher: Any) -> dict[str, int]:
         "clients": state.clients,
         "relays": dispatcher._relays,
         "offers": dispatcher._liveness._offers,
-        "open": range(state.open_orders + state.open_parts + state.open_bytes + state.kept_bytes),
+        "open": range(state.open_jobs + state.open_parts + state.open_bytes + state.kept_bytes),
     }
     return {name: len(table) for name, table in tables.items() if len(table)}
 

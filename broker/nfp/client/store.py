@@ -16,11 +16,11 @@ import msgspec
 from broker.errors import ConfigError
 from broker.nfp.client.errors import JobCancelled, JobError, JobFailed, JobTimeout
 from broker.nfp.client.job import Job, Submission
+from broker.nfp.contract import NotStored
 from broker.nfp.names import Code
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import Failure
 from broker.nfp.store.peers import PeerStore, Row, schema
-from broker.nfp.store.writer import NotStored
 from broker.nfp.targets import Kind, Target
 
 log = logging.getLogger("headgate")

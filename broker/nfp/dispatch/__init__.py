@@ -3,22 +3,22 @@
 Pure: packets and the time come in, packets go to peers, records to the journal, events to who listens; nothing waits.
 In the order of a job's life::
 
-    dispatcher    the walk: which part handles what
-    requests      a POST is checked and becomes an order with a part for each worker it is for; GET, DELETE and PUT
-    scheduler     parts get workers, or wait in ``queues``; ``connections`` writes to workers in their dialect;
-                  ``rebalancing`` takes back what a worker has not begun, ``foreign_jobs`` what it has from elsewhere
-    progress      what workers say about jobs
-    results       the one recorded result of each part; ``translation`` for clients of the other dialect
-    responses     what clients are told, by kind of client
-    relays        requests that are no jobs: the workers' management
-    expiry        time limits, on the heap of ``timers``
-    liveness      workers come, are heard, fall silent, come back
-    restore       a restart
-    stored_jobs   closed jobs that are in the store only: who speaks of one waits until it was read
+    machine          which states parts, attempts and workers may be in, and what leads where (drawn in ``STATES.md``)
+    dispatcher       the walk: which room handles what
+    client_requests  a POST is checked and becomes a job with a part for each worker it is for; GET, DELETE and PUT
+    jobs             every step of a job: its parts wait in ``queues``, are given to workers, come back, get their one
+                     result, run out of time on the heap of ``timers``
+    connections      writes to workers in their dialect
+    worker_messages  what workers say about jobs
+    responses        what clients are told, by kind of client; ``translation`` for clients of the other dialect
+    relays           requests that are no jobs: the workers' management
+    liveness         workers come, are heard, fall silent, come back; ``claimed_jobs`` are what they have from elsewhere
+    closed_jobs      how long jobs are remembered; what is in the store only is read when somebody speaks of it
+    restore          a restart
 
-What they share: ``model`` orders (a client's jobs), their parts, runs, workers, services and clients; ``registry`` who
-is there; ``state`` all tables; ``config``, ``counts`` and ``task_stats``. ``views`` is for people, ``search`` for those
-that they look for.
+What they share: ``model`` jobs, their parts, attempts, workers, services and clients; ``registry`` who is there;
+``state`` all tables; ``config``, ``counts`` and ``task_stats``. ``views`` is for people, ``search`` for those that they
+look for.
 """
 
 # compiled: mypyc

@@ -26,7 +26,7 @@ class DispatchConfig:
         job_timeout_s: deadline of a job whose body names none; as deployed.
         job_ttl_s: the longest deadline a body may name; a request with a longer one is refused.
         result_ttl_s: how long a closed job is remembered.
-        results_max_bytes: what closed jobs may cost in the store, or in memory with the store off (``Order.size``); the
+        results_max_bytes: what closed jobs may cost in the store, or in memory with the store off (``Job.size``); the
             oldest are forgotten first.
         results_max_jobs: how many of them, likewise.
         recent_max_bytes, recent_max_jobs: what of them stays in memory, too, where there is a store: most results are

@@ -11,22 +11,29 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
-from functools import partial
 from math import ceil
 from typing import Final, NamedTuple
 
-from broker.nfp.contract import FEATURES, Peer
+from broker.nfp.contract import FEATURES, NotStored, Peer
+from broker.nfp.dispatch.client_requests import ClientRequests
 from broker.nfp.dispatch.connections import WorkerConnection, connection_of, disconnect
-from broker.nfp.dispatch.foreign_jobs import ForeignJobs
-from broker.nfp.dispatch.model import ALIVE, EXPECTED, FINAL, LOST, WAITING, Run, WorkerEntry
-from broker.nfp.dispatch.progress import Progress
+from broker.nfp.dispatch.jobs import Jobs
+from broker.nfp.dispatch.machine import (
+    ALIVE,
+    ANNOUNCE,
+    CURRENT,
+    EXPECTED,
+    FINAL,
+    LEAVE,
+    LOSE,
+    LOST,
+    STOPPING,
+    WAITING,
+)
+from broker.nfp.dispatch.model import Attempt, WorkerEntry
 from broker.nfp.dispatch.relays import Relays
-from broker.nfp.dispatch.requests import Requests
-from broker.nfp.dispatch.results import Results
-from broker.nfp.dispatch.scheduler import Scheduler
-from broker.nfp.dispatch.state import State
-from broker.nfp.dispatch.stored_jobs import LONG_PATIENCE_S, HeldRequest, StoredJobs
 from broker.nfp.dispatch.timers import Timer  # a compiled NamedTuple needs the types of its fields
+from broker.nfp.dispatch.worker_messages import WorkerMessages
 from broker.nfp.frames import Packet
 from broker.nfp.names import Dialect
 from broker.nfp.opening import HeldJob, WorkerOpen
@@ -60,24 +67,12 @@ class Liveness:
     """Who is there."""
 
     def __init__(
-        self,
-        state: State,
-        results: Results,
-        scheduler: Scheduler,
-        requests: Requests,
-        progress: Progress,
-        relays: Relays,
-        foreign: ForeignJobs,
-        stored: StoredJobs,
+        self, jobs: Jobs, requests: ClientRequests, messages: WorkerMessages, relays: Relays
     ) -> None:
-        self._state = state
-        self._results = results
-        self._scheduler = scheduler
+        self._jobs = jobs
         self._requests = requests
-        self._progress = progress
+        self._messages = messages
         self._relays = relays
-        self._foreign = foreign
-        self._stored = stored
         self._offers: dict[Peer, _Offer] = {}
         self._offers_weight = 0
         self._told = Throttle(TOLD_S)
@@ -88,7 +83,7 @@ class Liveness:
 
     def of(self, peer: Peer) -> WorkerEntry | None:
         """The worker that is registered on this very connection."""
-        worker = self._state.registry.workers.get(peer.name)
+        worker = self._jobs.registry.workers.get(peer.name)
         if worker is None or worker.connection is None or worker.connection.peer is not peer:
             return None
         return worker
@@ -103,12 +98,12 @@ class Liveness:
             self._offend(peer, "OPEN after DISCONNECT")
             return False
         self._forget_offer(peer)
-        if not (peer.principal.owner or self._state.access.may_work(peer.principal)):
+        if not (peer.principal.owner or self._jobs.access.may_work(peer.principal)):
             return True  # its READY will be refused
         weight = 1 + len(offer.jobs) + len(offer.tasks) + len(offer.resources)
         while self._offers and self._offers_weight + weight > OFFERED_MAX:
             self._forget_offer(next(iter(self._offers)))
-        timer = self._state.timers.at(now + self._state.config.hold_s, self._never_came, peer)
+        timer = self._jobs.timers.at(now + self._jobs.config.hold_s, self._never_came, peer)
         self._offers[peer] = _Offer(offer, timer, weight)
         self._offers_weight += weight
         return True
@@ -122,13 +117,13 @@ class Liveness:
         offer = self._offers.pop(peer, None)
         if offer is None:
             return WorkerOpen()
-        self._state.timers.cancel(offer.timer)
+        self._jobs.timers.cancel(offer.timer)
         self._offers_weight -= offer.weight
         return offer.open
 
     def ready(self, peer: Peer, packet: Packet, now: float) -> None:
         """READY: registers, once for each connection."""
-        registry = self._state.registry
+        registry = self._jobs.registry
         worker = registry.workers.get(peer.name)
         if worker is not None and worker is self.of(peer):
             self.unexpected(worker, "a second READY", now)
@@ -139,7 +134,7 @@ class Liveness:
         if worker is not None and worker.key != peer.principal.key and worker.connection is not None:
             self._refuse(peer, packet, f"the name {peer.name} belongs to another key")
             return
-        if not self._state.access.may_offer(peer.principal, packet.service):
+        if not self._jobs.access.may_offer(peer.principal, packet.service):
             self._refuse(peer, packet, f"this key may not offer {packet.service}")
             return
         if worker is not None and worker.key != peer.principal.key:
@@ -158,32 +153,32 @@ class Liveness:
     def _register(
         self, worker: WorkerEntry, peer: Peer, packet: Packet, offer: WorkerOpen, now: float
     ) -> None:
-        state = self._state
+        jobs = self._jobs
         worker.dialect = packet.dialect
         worker.holder = peer.principal.holder
         worker.features = offer.features & FEATURES
         worker.tasks = offer.tasks
-        state.registry.announced(worker, offer.resources)
-        usual = state.config.credits if packet.dialect is Dialect.NORFAB else 1
-        worker.slots = min(offer.credits or usual, state.config.credits_max)
+        jobs.registry.announced(worker, offer.resources)
+        usual = jobs.config.credits if packet.dialect is Dialect.NORFAB else 1
+        worker.slots = min(offer.credits or usual, jobs.config.credits_max)
         worker.tx = worker.rx = 0
         worker.sent = now
         connection = connection_of(peer, packet.dialect, packet.service, worker.features)
         if connection.lists:
-            worker.ahead = state.config.ahead
+            worker.ahead = jobs.config.ahead
         else:  # who names a limit is given no more, and the text's workers get one job at a time
             deployed = packet.dialect is Dialect.NORFAB and not offer.credits
-            worker.ahead = state.config.ahead * worker.slots if deployed else 0
-        state.registry.arrived(worker, connection, now)
-        state.journal.put(WorkerSeen(worker.name, packet.service, packet.dialect, worker.key))
+            worker.ahead = jobs.config.ahead * worker.slots if deployed else 0
+        jobs.registry.arrived(worker, connection, now)
+        jobs.journal.put(WorkerSeen(worker.name, packet.service, packet.dialect, worker.key))
         self._arm(worker, now)
         self._reconcile(worker, offer, now)
         self._requests.gathered(worker, now)
-        state.freed.append(worker)
+        jobs.freed.append(worker)
 
     def _refuse(self, peer: Peer, packet: Packet, reason: str) -> None:
-        self._state.counts.refused += 1
-        self._state.refused(errno.EPERM)
+        self._jobs.counts.refused += 1
+        self._jobs.refused(errno.EPERM)
         peer.send(disconnect(packet.dialect, packet.service, reason))
 
     # -- what it still has ----------------------------------------------------------------------
@@ -192,72 +187,68 @@ class Liveness:
         """It was here before: what does it still have? Its OPEN says it, or it is asked for each job."""
         connection = worker.connection
         assert connection is not None
-        self._foreign.clear(worker)
-        missing: list[Run] = []
-        for uuid, run in list(worker.runs.items()):
-            run.heard = now
-            run.asked = 0.0
-            if run.part.run is not run:
-                self._results.release(run)
+        self._jobs.claimed.clear(worker)
+        missing: list[Attempt] = []
+        for uuid, attempt in list(worker.attempts.items()):
+            attempt.heard = now
+            attempt.asked = 0.0
+            if attempt.state == STOPPING:
+                self._jobs.move(attempt, LOSE)
             elif not connection.lists:
-                self._progress.ask(run, now)
+                self._messages.ask(attempt, now)
             elif uuid not in offer.jobs:
-                missing.append(run)
-        self._scheduler.give_back_lost(missing, "came back without the job", now)
+                missing.append(attempt)
+        self._jobs.give_back_lost(missing, "came back without the job", now)
         if connection.lists:
             may_begin = [
                 uuid for uuid, held in offer.jobs.items() if self._holds(worker, connection, uuid, held, now)
             ]
             if may_begin:
-                connection.confirm(may_begin, self._state.journal.position)
-
-    def unread(self, _why: str) -> None:
-        """A worker's word about a closed job is dropped, which could not be read: it says it again."""
-        self._state.counts.unroutable += 1
-
-    def _still_holds(
-        self, worker: WorkerEntry, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
-    ) -> None:
-        if worker.connection is connection and self._holds(worker, connection, uuid, held, now):
-            connection.confirm([uuid], self._state.journal.position)
+                connection.confirm(may_begin, self._jobs.journal.position)
 
     def _holds(
         self, worker: WorkerEntry, connection: WorkerConnection, uuid: str, held: HeldJob, now: float
     ) -> bool:
         """What is true of a job that ``worker`` lists. True: it is this worker's, has not begun, and may."""
-        state = self._state
-        if state.unread(uuid):
-            again = partial(self._still_holds, worker, connection, uuid, held)
-            self._stored.later(
-                HeldRequest(connection.peer, uuid, again, self.unread, now + LONG_PATIENCE_S), now
-            )
+        jobs = self._jobs
+        job = jobs.by_uuid.get(uuid)
+        if (
+            job is not None and job.stored and held.state == "done"
+        ):  # nobody waits for it: it need not be read
+            self._jobs.acknowledge(worker, uuid)
             return False
-        order = state.orders.get(uuid)
-        part = order.given_to(worker.name) if order is not None else None
-        if order is None or part is None:
-            self._foreign.add(worker, uuid, running=held.state == "running")
-            if order is not None:
-                self._scheduler.found_at(order, worker, now)
+        try:
+            job = self._jobs.closed_jobs.read(uuid)
+        except NotStored:  # it says so again when it is back
+            jobs.counts.unroutable += 1
+            return False
+        part = job.given_to(worker.name) if job is not None else None
+        if job is None or part is None:
+            self._jobs.claimed.add(worker, uuid, running=held.state == "running")
+            if job is not None:
+                self._jobs.found_at(job, worker, now)
             return False
         if part.state == FINAL and held.state == "done":
-            self._results.acknowledge(worker, uuid)
+            self._jobs.acknowledge(worker, uuid)
             return False
-        run = worker.runs.get(uuid)
-        if run is None and part.state == WAITING:
-            run = self._scheduler.adopt(part, worker, now)
-        elif run is None:
-            run = Run(part, worker, part.given[worker.name], now)
-        if part.run is not run and held.state != "done":
-            self._results.stop(run, now)
+        attempt = worker.attempts.get(uuid)
+        if attempt is None and part.state == WAITING:
+            attempt = self._jobs.adopt(part, worker, now)
+        elif attempt is None:
+            attempt = Attempt(part, worker, part.given[worker.name], now)
+        waits, done = held.state == "waiting", held.state == "done"
+        if attempt.state in CURRENT:
+            if not waits or self._jobs.asks_first(attempt):
+                self._jobs.accept(attempt)
+            if done:
+                self._jobs.move(attempt, ANNOUNCE)
+        elif not done:
+            self._jobs.cancel(attempt, now)
             return False
-        waits = held.state == "waiting"
-        if part.run is run and (not waits or self._scheduler.asks_first(run)):
-            self._progress.accept(run)
-        if held.state == "done":
-            if connection.pushes:
-                run.doubtful = True  # it is sent anyway, and may be large: asked for when it does not come
-            else:
-                self._progress.ask(run, now)
+        if (
+            done and not connection.pushes
+        ):  # else it is sent anyway, and may be large: asked for when it does not come
+            self._messages.ask(attempt, now)
         return waits
 
     # -- being there ----------------------------------------------------------------------------
@@ -270,10 +261,10 @@ class Liveness:
     def _unchoke(self, worker: WorkerEntry) -> None:
         if worker.choked:
             worker.choked = False
-            self._state.has_room(worker)
+            self._jobs.has_room(worker)
 
     def _arm(self, worker: WorkerEntry, now: float) -> None:
-        config, timers = self._state.config, self._state.timers
+        config, timers = self._jobs.config, self._jobs.timers
         if worker.state == ALIVE:
             when = max(now, min(worker.sent + config.keepalive_s, worker.heard + config.hold_s))
         elif worker.state == LOST:
@@ -286,7 +277,7 @@ class Liveness:
 
     def _look(self, worker: WorkerEntry, now: float) -> None:
         worker.timer = None
-        config, connection = self._state.config, worker.connection
+        config, connection = self._jobs.config, worker.connection
         if connection is None:
             self.declare_dead(worker, _LOST, now)
             return
@@ -298,14 +289,14 @@ class Liveness:
         if now >= worker.sent + config.keepalive_s:
             worker.tx += connection.keepalive()
             worker.sent = now
-        self._progress.look_after(worker, now)
+        self._messages.look_after(worker, now)
         self._unchoke(worker)
         self._arm(worker, now)
 
     def _dismiss(self, connection: WorkerConnection, reason: str, now: float) -> None:
         """DISCONNECT: it has to end the connection, or to register anew on it."""
         connection.disconnect(reason)
-        self._state.timers.at(now + DISCONNECT_S, self._cut_unregistered, connection.peer)
+        self._jobs.timers.at(now + DISCONNECT_S, self._cut_unregistered, connection.peer)
 
     def _cut_unregistered(self, peer: Peer, now: float) -> None:
         """Cut who was told to come back and did not: it may be frozen, and nobody else could have its name."""
@@ -319,11 +310,11 @@ class Liveness:
         if peer in self._ended:
             self._offend(peer, f"{packet.command.name} after DISCONNECT")
             return
-        self._state.counts.unexpected += 1
+        self._jobs.counts.unexpected += 1
         if not self._told.admits(peer.name, now):
             return
         peer.send(disconnect(packet.dialect, packet.service or "unknown", "not registered"))
-        self._state.offended(peer, "unexpected", f"{packet.command.name} without READY")
+        self._jobs.offended(peer, "unexpected", f"{packet.command.name} without READY")
 
     def unexpected(self, worker: WorkerEntry, what: str, now: float) -> None:
         """A valid command at a wrong time: DISCONNECT, and nothing more to it (NFP, "Opening and Closing").
@@ -339,8 +330,8 @@ class Liveness:
             self._offend(connection.peer, what)
 
     def _offend(self, peer: Peer, what: str) -> None:
-        self._state.counts.unexpected += 1
-        self._state.offended(peer, "unexpected", what)
+        self._jobs.counts.unexpected += 1
+        self._jobs.offended(peer, "unexpected", what)
 
     def goodbye(self, worker: WorkerEntry, now: float) -> None:
         """DISCONNECT. Our workers mean it; deployed ones reconnect at once and still run what they have."""
@@ -356,42 +347,42 @@ class Liveness:
         worker = self.of(peer)
         if worker is not None:
             self.mark_lost(worker, now)
-            self._state.journal.put(WorkerLost(worker.name))
+            self._jobs.journal.put(WorkerLost(worker.name))
 
     def mark_lost(self, worker: WorkerEntry, now: float) -> None:
         """Nothing can be sent to it any more; it may be back within its grace."""
-        self._state.registry.left(worker, now)
+        self._jobs.registry.left(worker, now)
         self._relays.gone(worker)
         self._arm(worker, now)
 
     def declare_dead(self, worker: WorkerEntry, why: str, now: float) -> None:
         """It is dead: what it has goes to others."""
-        state = self._state
-        state.registry.left(worker, now)
+        jobs = self._jobs
+        jobs.registry.left(worker, now)
         self._relays.gone(worker)
-        state.timers.cancel(worker.timer)
+        jobs.timers.cancel(worker.timer)
         worker.timer = None
         if why != _GOODBYE:
-            state.counts.died += 1
-        for run in list(worker.runs.values()):
-            if run.part.run is not run:
-                self._results.release(run)
-        held = list(worker.runs.values())
+            jobs.counts.died += 1
+        for attempt in list(worker.attempts.values()):
+            if attempt.state == STOPPING:
+                self._jobs.move(attempt, LOSE)
+        held = list(worker.attempts.values())
         if why in _LOSSES:
-            self._scheduler.give_back_lost(held, why, now)
+            self._jobs.give_back_lost(held, why, now)
         else:
-            for run in held:
-                self._scheduler.give_back(run, why, now)
-        self._foreign.clear(worker)
+            for attempt in held:
+                self._jobs.give_back(attempt, LOSE, why, now)
+        self._jobs.claimed.clear(worker)
         expected = worker.state == EXPECTED
-        state.registry.remove(worker, now)
-        state.journal.put(WorkerLeft(worker.name))
+        jobs.registry.remove(worker, now)
+        jobs.journal.put(WorkerLeft(worker.name))
         if expected:
-            self._scheduler.no_longer_meant(worker, now)
+            self._jobs.no_longer_meant(worker, now)
 
     def disconnect(self, names: Iterable[str] | None, reason: str, now: float) -> list[str]:
         """DISCONNECT these workers, all of them with None; those that are waited for are not there."""
-        workers = self._state.registry.workers
+        workers = self._jobs.registry.workers
         found = []
         for name in list(workers) if names is None else names:
             worker = workers.get(name)
@@ -406,7 +397,8 @@ class Liveness:
 
         One that was ``lost`` by then has its grace, and does not count for "all".
         """
-        worker.state = LOST if lost else EXPECTED
+        if lost:
+            worker.step(LEAVE)
         worker.since = now
-        self._state.registry.add(worker)
+        self._jobs.registry.add(worker)
         self._arm(worker, now)

@@ -1,7 +1,8 @@
-"""What the dispatcher knows: orders of clients, their parts, who runs each, the workers, services, clients and queues.
+"""What the dispatcher knows: jobs of clients, their parts, the attempts at them, workers, services, clients and queues.
 
-A client's POST becomes an ``Order`` with one ``Part`` for each worker it is for. A part that is given to a worker is a
-``Run`` there; one that waits stands in a ``FairQueue``. Nothing here decides anything.
+A client's POST becomes a ``Job`` with one ``Part`` for each worker it is for. What a worker that a part is given to has
+to do with it is an ``Attempt``; a part that waits stands in a ``FairQueue``. Nothing here decides anything: which
+states there are, and what leads from one to another, stands in ``machine``.
 """
 
 # compiled: mypyc
@@ -16,6 +17,17 @@ from broker.name_stats import NameStats
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
 from broker.nfp.dispatch.connections import WorkerConnection
+from broker.nfp.dispatch.machine import (
+    ENTERED,
+    EXPECTED,
+    GIVEN,
+    PART,
+    RELEASED,
+    SETTLE,
+    WAITING,
+    WORKER,
+    following,
+)
 from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.dispatch.timers import Timer
 from broker.nfp.names import Command, Dialect
@@ -25,15 +37,10 @@ from broker.nfp.principal import Principal
 from broker.nfp.records import JobAdded
 from broker.nfp.targets import Target, render
 
-WAITING: Final = "waiting"
-DISPATCHED: Final = "dispatched"
-ACCEPTED: Final = "accepted"
-FINAL: Final = "final"
-
 OPEN: Final = "open"
 """The state of a job that has not ended; the others are those of ``outcome``."""
 
-ORDER_BYTES: Final = 1536
+JOB_BYTES: Final = 1536
 """What a job costs in memory beside bodies: the object, its uuid and strings, its places in tables."""
 PART_BYTES: Final = 512
 """The same of a part; a queue of its own for each name is not in it."""
@@ -41,12 +48,8 @@ PART_BYTES: Final = 512
 BODY_KEPT_BYTES: Final = 2048
 """A closed job keeps a body of up to so many bytes: people want to know its arguments."""
 
-ALIVE: Final = "alive"
-LOST: Final = "lost"
-EXPECTED: Final = "expected"
 
-
-class Order:
+class Job:
     """A job as the broker holds it: a client's request and everything that came of it.
 
     Attributes:
@@ -60,7 +63,7 @@ class Order:
         dropped: how many bytes it had then, else 0.
         stored: it is closed and the store alone has its body, its parts and their results.
         stats: where it is counted while it is open.
-        size: bytes it costs: its body, its recorded results, ``ORDER_BYTES``, and ``PART_BYTES`` for each part.
+        size: bytes it costs: its body, its recorded results, ``JOB_BYTES``, and ``PART_BYTES`` for each part.
         after: the commit that makes the job durable, and later its end.
     """
 
@@ -89,7 +92,7 @@ class Order:
         self.state = OPEN
         self.timer: Timer | None = None
         self.stats: NameStats | None = None
-        self.size = ORDER_BYTES + len(added.body)
+        self.size = JOB_BYTES + len(added.body)
         self.after = 0
         self.dropped = 0
         self.stored = False
@@ -151,39 +154,53 @@ class Part:
 
     Attributes:
         name: the worker it is for; "" for any of the service.
-        state: waiting, dispatched, accepted or final.
-        run: who has it at present.
+        state: of ``machine.PART``; only ``step`` changes it.
+        current: the attempt of who has it at present; None unless it is given.
         given: every worker it was ever given to, with the latest attempt there: each may still bring the result.
-        strangers: those of ``given`` that said since that they do not know the job.
+        forgotten: those of ``given`` that said since that they do not know the job.
         lost: the workers that were lost while they had it, as often as that was.
-        attempt: of the latest dispatch, 0 before the first.
-        repeat: whether it may be run again when the worker that has accepted it is lost.
         since: when it began to wait.
         queue: where it waits.
-        asked: body of the input request that the client has not answered, else None.
         worker: whose result was recorded; "" while none is, and for the broker's own.
         ended: how it ended, see ``outcome.part_state``; "" while it has no result.
         after: the commit that makes the recorded result durable.
     """
 
-    def __init__(self, order: Order, name: str, now: float) -> None:
-        self.order = order
+    def __init__(self, job: Job, name: str, now: float) -> None:
+        self.job = job
         self.name = name
         self.state = WAITING
-        self.run: Run | None = None
+        self.current: Attempt | None = None
         self.given: dict[str, int] = {}
-        self.strangers: frozenset[str] = frozenset()
+        self.forgotten: frozenset[str] = frozenset()
         self.lost: tuple[str, ...] = ()
-        self.attempt = 0
-        self.repeat = True
         self.since = now
         self.queue: FairQueue[Part] | None = None
-        self.asked: Any = None
         self.worker = ""
         self.status = 0
         self.body = b""
         self.ended = ""
         self.after = 0
+
+    def step(self, event: str) -> None:
+        """Go on to the state that ``event`` leads to.
+
+        Raises:
+            IllegalEvent: it cannot happen now.
+        """
+        self.state = following(PART, self.state, event)
+
+    @property
+    def number(self) -> int:
+        """Of the latest attempt, 0 before the first."""
+        return max(self.given.values(), default=0)
+
+    @property
+    def stage(self) -> str:
+        """Its state as people and the store read it: waiting, dispatched, accepted or final."""
+        if self.state != GIVEN or self.current is None:
+            return self.state
+        return "accepted" if self.current.state in ENTERED else "dispatched"
 
     @property
     def losses(self) -> str:
@@ -194,49 +211,49 @@ class Part:
 
     def settle(self, worker: str, status: int, body: bytes) -> None:
         """Record its one result; ``worker`` is "" when the broker made it."""
-        self.state = FINAL
+        self.step(SETTLE)
         self.worker, self.status, self.body = worker, status, body
         self.ended = part_state(status, body)
 
 
-class Run:
-    """A part in the hands of a worker. It is current while ``part.run is run``; else somebody else's result counts.
+class Attempt:
+    """What one worker has to do with a part. It is current while ``part.current`` is it; else others' results count.
 
     Attributes:
-        heard: when the worker last said something about it.
+        number: 1 for the first attempt at the part; an older one when the worker speaks of that.
+        state: of ``machine.ATTEMPT``; only ``Jobs.move`` changes it.
+        heard: when the worker last said something about it, or was told to stop.
         asked: when the unanswered GET was sent, 0.0 with none.
-        doubtful: it is asked by GET when nothing more is heard about it, even if its worker pushes results.
-        check: the GET asks whether the worker has the job from an earlier attempt; POST follows if not.
-        told_accepted: the client was told that the worker has it (201).
-        ready: body of the worker's result_ready event, whose result is on its way to us; else None.
-        holds: a credit of the worker is in use for it.
-        whole: nothing that it has streamed can have gone elsewhere: it was given to a worker that did not have it.
+        unasked: a GET found no room: it is sent later, even to a worker that brings its results without.
+        once: the task must not be run again, which is settled when the worker has accepted it.
+        question: body of the input request that the client has not answered, else None.
+        announcement: body of the worker's result_ready event, whose result is on its way to us; else None.
+        fresh: nothing that it has streamed can have gone elsewhere: it was given to a worker that did not have it.
         content: what it has streamed to a client that cannot be sent STREAM, None while nothing.
-        ended: when it ceased to be current, 0.0 before.
     """
 
-    def __init__(self, part: Part, worker: WorkerEntry, attempt: int, now: float) -> None:
+    def __init__(self, part: Part, worker: WorkerEntry, number: int, now: float) -> None:
         self.part = part
         self.worker = worker
-        self.attempt = attempt
+        self.number = number
+        self.state = RELEASED
         self.heard = now
         self.asked = 0.0
-        self.doubtful = False
-        self.check = False
-        self.told_accepted = False
-        self.ready: Any = None
-        self.holds = self.whole = False
-        self.ended = 0.0
+        self.unasked = False
+        self.once = False
+        self.question: Any = None
+        self.announcement: Any = None
+        self.fresh = False
         self.content: bytearray | None = None
 
     def request(self, command: Command, body: Body, after: int = 0) -> bool:
         """Write to the worker about it. False: nothing was queued, the worker is away or its queue is full."""
-        connection, order = self.worker.connection, self.part.order
+        connection, job = self.worker.connection, self.part.job
         if connection is None:
             return False
-        client = order.client
-        address = client.token(self.attempt) if connection.tokens else client.address(self.attempt)
-        return connection.request(command, order.uuid, address, body, after)
+        client = job.client
+        address = client.token(self.number) if connection.tokens else client.address(self.number)
+        return connection.request(command, job.uuid, address, body, after)
 
     def ask(self) -> bool:
         """GET: what became of it. Deployed workers do not read the body."""
@@ -247,14 +264,14 @@ class WorkerEntry:
     """A worker that is there or waited for.
 
     Attributes:
-        state: alive, lost (connection broken, not dead yet) or expected (known from the store, not back yet).
+        state: of ``machine.WORKER``; only ``step`` changes it.
         connection: how it is written to; None unless alive.
         slots: jobs it runs at a time.
         ahead: jobs beyond its slots that it is given, so that it never waits for the next one, where they can be taken
             back; where not, only while it is alone: see ``limit``.
         busy: credits in use.
-        runs: by job, what it was given and has not finished.
-        foreign: jobs that it said it holds and was not given here; True for those it runs, which take credits.
+        attempts: by job, what it was given and has not finished, or has to stop.
+        claims: jobs that it said it holds and was not given here; True for those it runs, which take credits.
         choked: its queue was full: it gets nothing until it is heard again.
         turn: of a request in its mailbox and one of its service, it was given the first last time.
         heard, sent: when anything last came from or went to it.
@@ -275,8 +292,8 @@ class WorkerEntry:
         self.slots = 1
         self.ahead = 0
         self.busy = 0
-        self.runs: dict[str, Run] = {}
-        self.foreign: dict[str, bool] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.claims: dict[str, bool] = {}
         self.choked = False
         self.turn = False
         self.heard = self.sent = self.since = now
@@ -284,6 +301,14 @@ class WorkerEntry:
         self.tx = self.rx = 0
         self.resources: tuple[str, ...] = ()
         self.tasks: Mapping[str, bool | None] = {}
+
+    def step(self, event: str) -> None:
+        """Go on to the state that ``event`` leads to.
+
+        Raises:
+            IllegalEvent: it cannot happen now.
+        """
+        self.state = following(WORKER, self.state, event)
 
     @property
     def limit(self) -> int:
@@ -323,7 +348,7 @@ class Service:
         self.ahead: dict[WorkerEntry, None] = {}
         self.sharing: Timer | None = None
         self.queue: FairQueue[Part] = FairQueue()
-        self.gathering: dict[Order, None] = {}
+        self.gathering: dict[Job, None] = {}
         self.absent_since = self.began = now
 
 
@@ -356,26 +381,26 @@ class Client:
 
     def owe(self, part: Part) -> None:
         """The result of ``part`` is still to be sent."""
-        uuid = part.order.uuid
+        uuid = part.job.uuid
         if uuid not in self.owed:
             self.owed[uuid] = {part.name: None}
         elif self.owed[uuid]:
             self.owed[uuid][part.name] = None
 
-    def owed_of(self, order: Order) -> dict[str, None]:
-        """The parts of ``order`` that it is owed, by name."""
-        owed = self.owed.get(order.uuid)
-        return owed or dict.fromkeys(order.parts if owed is not None else ())
+    def owed_of(self, job: Job) -> dict[str, None]:
+        """The parts of ``job`` that it is owed, by name."""
+        owed = self.owed.get(job.uuid)
+        return owed or dict.fromkeys(job.parts if owed is not None else ())
 
-    def settle(self, order: Order, parts: Iterable[Part]) -> None:
+    def settle(self, job: Job, parts: Iterable[Part]) -> None:
         """The results of ``parts`` are not owed any more."""
-        left = self.owed_of(order)
+        left = self.owed_of(job)
         for part in parts:
             left.pop(part.name, None)
         if left:
-            self.owed[order.uuid] = left
+            self.owed[job.uuid] = left
         else:
-            self.owed.pop(order.uuid, None)
+            self.owed.pop(job.uuid, None)
 
     def token(self, attempt: int) -> bytes:
         """The address written to workers that run its jobs."""

@@ -11,7 +11,8 @@ from typing import Final
 
 from broker.nfp.contract import Peer
 from broker.nfp.dispatch.connections import WorkerConnection
-from broker.nfp.dispatch.model import ALIVE, LOST, Client, Part, Service, WorkerEntry
+from broker.nfp.dispatch.machine import ARRIVE, BURY, LEAVE
+from broker.nfp.dispatch.model import Client, Part, Service, WorkerEntry
 from broker.nfp.dispatch.queues import FairQueue
 from broker.nfp.names import Dialect
 from broker.nfp.records import KNOWN_MAX
@@ -23,6 +24,9 @@ EVERY_SERVICE: Final = "all"
 class WorkerRegistry:
     """All workers and services of the broker.
 
+    Args:
+        moved: told of a worker that has come (True; its ``connection`` is the new one), or is about to be gone (False).
+
     Attributes:
         workers: by name.
         services: by name; those with nothing in them are removed.
@@ -30,17 +34,16 @@ class WorkerRegistry:
         mailboxes: by name of a worker, requests that wait for just this one.
         away: by name, since when a worker that is remembered is not there.
         ended: by name, how many parts of jobs ended at a worker since the start, by how they ended; the latest names.
-        moved: told of a worker that has come (True; its ``connection`` is the new one), or is about to be gone (False).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, moved: Callable[[WorkerEntry, bool], None] | None) -> None:
+        self._moved = moved
         self.workers: dict[str, WorkerEntry] = {}
         self.services: dict[str, Service] = {}
         self.resources: dict[str, dict[str, WorkerEntry]] = {}
         self.mailboxes: dict[str, FairQueue[Part]] = {}
         self.away: OrderedDict[str, float] = OrderedDict()
         self.ended: OrderedDict[str, Counter[str]] = OrderedDict()
-        self.moved: Callable[[WorkerEntry, bool], None] | None = None
 
     def service(self, name: str, now: float) -> Service:
         """The service of that name, made if need be."""
@@ -63,6 +66,7 @@ class WorkerRegistry:
 
     def remove(self, worker: WorkerEntry, now: float) -> None:
         """It is waited for no longer; its name stays known."""
+        worker.step(BURY)
         self.announced(worker, ())
         del self.workers[worker.name]
         del worker.service.workers[worker.name]
@@ -116,22 +120,22 @@ class WorkerRegistry:
         if worker.connection is None:
             worker.service.alive += 1
         worker.connection = connection
-        worker.state = ALIVE
+        worker.step(ARRIVE)
         worker.since = worker.heard = now
         worker.choked = False
         self.away.pop(worker.name, None)
         self._refresh_limits(worker, 2)
-        if self.moved is not None:
-            self.moved(worker, True)
+        if self._moved is not None:
+            self._moved(worker, True)
 
     def left(self, worker: WorkerEntry, now: float) -> None:
         """``worker`` cannot be written to any more."""
         if worker.connection is None:
             return
-        if self.moved is not None:
-            self.moved(worker, False)
+        if self._moved is not None:
+            self._moved(worker, False)
         worker.connection = None
-        worker.state = LOST
+        worker.step(LEAVE)
         worker.since = now
         worker.service.alive -= 1
         if not worker.service.alive:

@@ -86,7 +86,7 @@ class Relays:
 
     def _unfit(self, packet: Packet) -> str:
         state = self._state
-        if packet.uuid in self._waiting or packet.uuid in state.orders:
+        if packet.uuid in self._waiting or packet.uuid in state.by_uuid:
             return "this uuid is in use"
         return "too many requests wait for workers" if len(self._waiting) >= RELAYS_MAX else ""
 

@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Final
 from broker.nfp import bodies
 from broker.nfp.contract import Journal, Peer
 from broker.nfp.dispatch.counts import Counts
-from broker.nfp.dispatch.model import ACCEPTED, FINAL, WAITING, Client, Order, Part, Run
+from broker.nfp.dispatch.machine import ENTERED, FINAL, WAITING
+from broker.nfp.dispatch.model import Attempt, Client, Job, Part
 from broker.nfp.dispatch.translation import (
     error_for_norfab,
     failure_for_norfab,
@@ -59,38 +60,38 @@ class Responder(ABC):
         body = bodies.failed(code, packet.uuid, packet.service, target, error)
         self._respond(peer, packet.service, packet.uuid, code, body)
 
-    def submitted(self, peer: Peer, order: Order) -> None:
+    def submitted(self, peer: Peer, job: Job) -> None:
         """A POST: 202 when it is, or will be, dispatched; 300 when nobody is there yet."""
-        self._respond(peer, order.service, order.uuid, *self._submission(order), order.after)
+        self._respond(peer, job.service, job.uuid, *self._submission(job), job.after)
 
     @abstractmethod
-    def results(self, peer: Peer, order: Order, parts: Sequence[Part]) -> bool:
+    def results(self, peer: Peer, job: Job, parts: Sequence[Part]) -> bool:
         """A GET about these parts; none: none of the job's that it named. False: not all of it could be sent."""
 
-    def cancelled(self, peer: Peer, order: Order, workers: Iterable[str], status: str) -> None:
+    def cancelled(self, peer: Peer, job: Job, workers: Iterable[str], status: str) -> None:
         """A DELETE that was carried out; ``status`` is CANCELLED, or how the job had ended before."""
-        body = bodies.cancelled(order.uuid, order.service, order.target_text, workers, status)
-        self._respond(peer, order.service, order.uuid, 202, body, self._journal.position)
+        body = bodies.cancelled(job.uuid, job.service, job.target_text, workers, status)
+        self._respond(peer, job.service, job.uuid, 202, body, self._journal.position)
 
     # -- pushes ---------------------------------------------------------------------------------
     # the strictest kind is told nothing unasked, so doing nothing is what these do unless a kind says otherwise
 
-    def dispatched(self, order: Order) -> None:  # noqa: B027
+    def dispatched(self, job: Job) -> None:  # noqa: B027
         """A job that nobody was there for is given to its first worker."""
 
-    def accepted(self, order: Order, body: Body) -> None:  # noqa: B027
+    def accepted(self, job: Job, body: Body) -> None:  # noqa: B027
         """A worker has the job: 201, ``body`` says which."""
 
-    def event(self, run: Run, kind: str, packet: Packet) -> None:  # noqa: B027
+    def event(self, attempt: Attempt, kind: str, packet: Packet) -> None:  # noqa: B027
         """An EVENT of the worker; ``kind`` is its event_type, "" when it has none."""
 
-    def stream(self, run: Run, packet: Packet) -> None:  # noqa: B027
+    def stream(self, attempt: Attempt, packet: Packet) -> None:  # noqa: B027
         """A STREAM of the worker."""
 
-    def recorded(self, part: Part, ready: Any) -> None:  # noqa: B027
-        """A part is final; ``ready`` is the body of the event that announced it, None without one."""
+    def recorded(self, part: Part, announcement: Any) -> None:  # noqa: B027
+        """A part is final; ``announcement`` is the body of the event that announced it, None without one."""
 
-    def closed(self, order: Order) -> None:  # noqa: B027
+    def closed(self, job: Job) -> None:  # noqa: B027
         """All parts of the job are final."""
 
     def delivered_again(self, part: Part) -> None:  # noqa: B027
@@ -98,28 +99,28 @@ class Responder(ABC):
 
     # -- inner part -----------------------------------------------------------------------------
 
-    def _submission(self, order: Order) -> tuple[int, bytes]:
-        target = order.target_text
-        if not order.told_dispatched:
-            return 300, bodies.queued(order.uuid, order.service, target, order.missing)
-        return 202, bodies.dispatched(order.uuid, order.service, target, self._workers(order), order.missing)
+    def _submission(self, job: Job) -> tuple[int, bytes]:
+        target = job.target_text
+        if not job.told_dispatched:
+            return 300, bodies.queued(job.uuid, job.service, target, job.missing)
+        return 202, bodies.dispatched(job.uuid, job.service, target, self._workers(job), job.missing)
 
-    def _workers(self, order: Order) -> list[str]:
+    def _workers(self, job: Job) -> list[str]:
         """Whom the job is for, as far as that is settled."""
-        anyone = order.parts.get("")
+        anyone = job.parts.get("")
         if anyone is None:
-            return list(order.parts)
-        owner = order.owner or anyone.worker
+            return list(job.parts)
+        owner = job.owner or anyone.worker
         return [owner] if owner else []
 
     def _respond(self, peer: Peer, service: str, uuid: str, code: int, body: Body, after: int = 0) -> bool:
         return peer.send(answer_packet(_RESPONSE, self.dialect, service, uuid, code, body), after)
 
-    def _forward(self, order: Order, command: Command, body: Body, after: int = 0) -> bool:
+    def _forward(self, job: Job, command: Command, body: Body, after: int = 0) -> bool:
         """Push to the job's client; what finds no room, or nobody, is counted."""
-        peer = order.client.peer
+        peer = job.client.peer
         if peer is not None and peer.send(
-            answer_packet(command, self.dialect, order.service, order.uuid, 200, body), after
+            answer_packet(command, self.dialect, job.service, job.uuid, 200, body), after
         ):
             return True
         self._counts.dropped += 1
@@ -131,21 +132,21 @@ class LockstepResponder(Responder):
 
     dialect: ClassVar[Dialect] = Dialect.SEED
 
-    def results(self, peer: Peer, order: Order, parts: Sequence[Part]) -> bool:
+    def results(self, peer: Peer, job: Job, parts: Sequence[Part]) -> bool:
         """One answer for all: 200 with the result or an object of all results; else what stands in the way."""
-        return self._respond(peer, order.service, order.uuid, *self._outcome(order, parts))
+        return self._respond(peer, job.service, job.uuid, *self._outcome(job, parts))
 
-    def _outcome(self, order: Order, parts: Sequence[Part]) -> tuple[int, bytes, int]:
-        if not parts and order.parts:
+    def _outcome(self, job: Job, parts: Sequence[Part]) -> tuple[int, bytes, int]:
+        if not parts and job.parts:
             return (
                 400,
-                bodies.failed(400, order.uuid, order.service, order.target_text, NOT_GIVEN),
-                order.after,
+                bodies.failed(400, job.uuid, job.service, job.target_text, NOT_GIVEN),
+                job.after,
             )
         if not parts or any(part.state != FINAL for part in parts):
             begun = any(part.state != WAITING for part in parts)
             state = "STARTED" if begun else "PENDING"
-            return 300, bodies.progress(order.uuid, order.service, "", state), order.after
+            return 300, bodies.progress(job.uuid, job.service, "", state), job.after
         after = max(part.after for part in parts)
         if len(parts) == 1:
             return seed_code(parts[0].status), parts[0].body, after
@@ -168,41 +169,41 @@ def seed_code(code: int) -> int:
 class NorfabResponder(Responder):
     """NorFab's own client: it gets events, and fetches a result when it hears that it is ready."""
 
-    def results(self, peer: Peer, order: Order, parts: Sequence[Part]) -> bool:
+    def results(self, peer: Peer, job: Job, parts: Sequence[Part]) -> bool:
         """One answer for each part; never an error of one among several."""
         sent = True
         if not parts:
-            sent = self._respond(peer, order.service, order.uuid, *self._none_of(order), order.after)
+            sent = self._respond(peer, job.service, job.uuid, *self._none_of(job), job.after)
         for part in parts:
             if part.state == FINAL:
                 sent &= self._answer_result(peer, part)
             else:
-                sent &= self._respond(peer, order.service, order.uuid, *self._under_way(part), order.after)
+                sent &= self._respond(peer, job.service, job.uuid, *self._under_way(part), job.after)
         return sent
 
-    def _none_of(self, order: Order) -> tuple[int, bytes]:
-        if order.open or not order.parts:  # without parts it waits for the first worker of its service
-            return 300, bodies.progress(order.uuid, order.service, "")
-        return 404, bodies.failed(404, order.uuid, order.service, order.target_text, NOT_GIVEN)
+    def _none_of(self, job: Job) -> tuple[int, bytes]:
+        if job.open or not job.parts:  # without parts it waits for the first worker of its service
+            return 300, bodies.progress(job.uuid, job.service, "")
+        return 404, bodies.failed(404, job.uuid, job.service, job.target_text, NOT_GIVEN)
 
     def _under_way(self, part: Part) -> tuple[int, bytes]:
-        order, run = part.order, part.run
-        worker = order.owner or (run.worker.name if run is not None else part.worker or part.name)
-        if part.asked is not None:
-            return 102, waits_for_input(part, worker)
-        state = "STARTED" if part.state == ACCEPTED else "PENDING"
-        return 300, bodies.progress(order.uuid, order.service, worker, state)
+        job, attempt = part.job, part.current
+        worker = job.owner or (attempt.worker.name if attempt is not None else part.worker or part.name)
+        if attempt is not None and attempt.question is not None:
+            return 102, waits_for_input(part, worker, attempt.question)
+        state = "STARTED" if attempt is not None and attempt.state in ENTERED else "PENDING"
+        return 300, bodies.progress(job.uuid, job.service, worker, state)
 
     def _answer_result(self, peer: Peer, part: Part) -> bool:
         """What finds no room is sent once there is, to the client whose job it is."""
         sent = self._respond_result(peer, part)
-        if not sent and part.order.client.peer is peer:
-            part.order.client.owe(part)
+        if not sent and part.job.client.peer is peer:
+            part.job.client.owe(part)
         return sent
 
     def _respond_result(self, peer: Peer, part: Part) -> bool:
-        order = part.order
-        return self._respond(peer, order.service, order.uuid, *self._recorded(part), part.after)
+        job = part.job
+        return self._respond(peer, job.service, job.uuid, *self._recorded(part), part.after)
 
     def _recorded(self, part: Part) -> tuple[int, bytes]:
         """A status other than 200 would end the whole job: of one worker among several it is a task that failed.
@@ -211,84 +212,84 @@ class NorfabResponder(Responder):
         """
         if part.status == 200:
             return 200, result_for_norfab(part)
-        if part.order.told_dispatched and len(part.order.parts) > 1:
+        if part.job.told_dispatched and len(part.job.parts) > 1:
             return 200, failure_for_norfab(part)
         return part.status, error_for_norfab(part)
 
     # -- pushes ---------------------------------------------------------------------------------
 
-    def dispatched(self, order: Order) -> None:
+    def dispatched(self, job: Job) -> None:
         """202, after the 300 that the POST got."""
-        if order.client.peer is not None:
-            self.submitted(order.client.peer, order)
+        if job.client.peer is not None:
+            self.submitted(job.client.peer, job)
 
-    def accepted(self, order: Order, body: Body) -> None:
+    def accepted(self, job: Job, body: Body) -> None:
         """201 as it came: that the worker has the job does not depend on our record of it."""
-        if order.client.peer is not None:
-            self._respond(order.client.peer, order.service, order.uuid, 201, body)
+        if job.client.peer is not None:
+            self._respond(job.client.peer, job.service, job.uuid, 201, body)
 
-    def event(self, run: Run, kind: str, packet: Packet) -> None:
+    def event(self, attempt: Attempt, kind: str, packet: Packet) -> None:
         """As it came; the owner is named first where the event would be lost otherwise."""
         if kind in _NAMING:
-            self._name(run.part, run.worker.name)
-        self._forward(run.part.order, _EVENT, packet.body)
+            self._name(attempt.part, attempt.worker.name)
+        self._forward(attempt.part.job, _EVENT, packet.body)
 
-    def stream(self, run: Run, packet: Packet) -> None:
+    def stream(self, attempt: Attempt, packet: Packet) -> None:
         """As it came: what was streamed by one worker cannot be continued by another, so the owner is settled."""
-        self._name(run.part, run.worker.name)
-        self._forward(run.part.order, Command.STREAM, packet.body)
+        self._name(attempt.part, attempt.worker.name)
+        self._forward(attempt.part.job, Command.STREAM, packet.body)
 
-    def recorded(self, part: Part, ready: Any) -> None:
+    def recorded(self, part: Part, announcement: Any) -> None:
         """A result that the worker announced is announced; any other one is pushed."""
         self._name(part, part.worker)
-        order = part.order
-        if ready is not None and part.status == 200 and not self._renamed(part):
-            if not self._forward(order, _EVENT, ready, part.after):
-                order.client.owe(part)
+        job = part.job
+        if announcement is not None and part.status == 200 and not self._renamed(part):
+            if not self._forward(job, _EVENT, announcement, part.after):
+                job.client.owe(part)
         else:
             self._push(part)
 
     def delivered_again(self, part: Part) -> None:
         """The 202 that names the worker, too: it may have been lost with the result."""
         if part.state == FINAL:
-            self.dispatched(part.order)
+            self.dispatched(part.job)
             self._push(part)
 
     # -- inner part -----------------------------------------------------------------------------
 
     def _push(self, part: Part) -> None:
-        client = part.order.client
+        client = part.job.client
         if client.peer is None or not self._respond_result(client.peer, part):
             client.owe(part)
 
     def _renamed(self, part: Part) -> bool:
-        return not part.name and bool(part.order.owner) and part.order.owner != part.worker
+        return not part.name and bool(part.job.owner) and part.job.owner != part.worker
 
     def _name(self, part: Part, worker: str) -> None:
         """The second 202 of a job for any: who has it, once that cannot change without the client's knowing."""
-        order = part.order
-        if part.name or order.owner or not worker:
+        job = part.job
+        if part.name or job.owner or not worker:
             return
-        order.owner = worker
+        job.owner = worker
         if part.state != FINAL:
-            self._journal.put(Owned(order.uuid, worker))
-        order.after = self._journal.position  # a restarted broker must know whom the client was told of
-        if order.client.peer is not None:
-            self.submitted(order.client.peer, order)
+            self._journal.put(Owned(job.uuid, worker))
+        job.after = self._journal.position  # a restarted broker must know whom the client was told of
+        if job.client.peer is not None:
+            self.submitted(job.client.peer, job)
 
 
 class OwnResponder(NorfabResponder):
     """Our client: it gets every result as soon as it is recorded, errors of single workers too."""
 
-    def event(self, run: Run, kind: str, packet: Packet) -> None:
+    def event(self, attempt: Attempt, kind: str, packet: Packet) -> None:
         """All but the announcements of results."""
         if kind != "result_ready":
-            super().event(run, kind, packet)
+            super().event(attempt, kind, packet)
 
-    def recorded(self, part: Part, ready: Any) -> None:
+    def recorded(self, part: Part, announcement: Any) -> None:
         """The result itself; of one that says whose it is the client need not be told before."""
-        if not part.name and part.status == 200 and not part.order.owner and names_worker(part):
-            part.order.owner = part.worker
+        if not part.name and part.status == 200 and not part.job.owner and names_worker(part):
+            part.job.owner = part.worker
         else:
             self._name(part, part.worker)
         self._push(part)
@@ -301,28 +302,28 @@ class OwnResponder(NorfabResponder):
 class TextResponder(LockstepResponder):
     """The text's dialect with the feature ``push``: events as they come, and at the end what a GET would answer."""
 
-    def dispatched(self, order: Order) -> None:
+    def dispatched(self, job: Job) -> None:
         """202, after the 300 that the POST got."""
-        if order.client.peer is not None:
-            self.submitted(order.client.peer, order)
+        if job.client.peer is not None:
+            self.submitted(job.client.peer, job)
 
-    def event(self, run: Run, kind: str, packet: Packet) -> None:
+    def event(self, attempt: Attempt, kind: str, packet: Packet) -> None:
         """As it came."""
-        self._forward(run.part.order, _EVENT, packet.body)
+        self._forward(attempt.part.job, _EVENT, packet.body)
 
-    def closed(self, order: Order) -> None:
+    def closed(self, job: Job) -> None:
         """One answer for the whole job."""
-        self.delivered_again(next(iter(order.parts.values())))
+        self.delivered_again(next(iter(job.parts.values())))
 
     def delivered_again(self, part: Part) -> None:
         """The answer for the whole job; owed under its first part."""
-        order = part.order
-        first = next(iter(order.parts.values()))
-        if order.open or part is not first:
+        job = part.job
+        first = next(iter(job.parts.values()))
+        if job.open or part is not first:
             return
-        client = order.client
-        answer = self._outcome(order, list(order.parts.values()))
-        if client.peer is None or not self._respond(client.peer, order.service, order.uuid, *answer):
+        client = job.client
+        answer = self._outcome(job, list(job.parts.values()))
+        if client.peer is None or not self._respond(client.peer, job.service, job.uuid, *answer):
             client.owe(first)
 
 

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
-from broker.nfp.dispatch.model import Order, Part
+from broker.nfp.dispatch.closed_jobs import ClosedJobs
+from broker.nfp.dispatch.model import Job, Part
 from broker.nfp.dispatch.state import State
-from broker.nfp.dispatch.stored_jobs import READ_AT_ONCE, READ_MAX_BYTES, filled
 from broker.nfp.dispatch.views import JobView, ResultView, job_view, part_worker, result_views
 from broker.nfp.outcome import DONE
-from broker.nfp.records import JobRow
 
 Tell = Callable[[JobView, list[ResultView]], Any]
 
 SLICE: int = 500
 """Jobs looked at in one go: about a millisecond, five when a text is looked for."""
+READ_MAX_BYTES: int = 4 * 1024 * 1024
+"""What those that are read from the store in one go may have in all; the last one may be larger."""
+READ_BYTES: Final = 64 * 1024
+"""What reading costs besides, as if it were bytes: 64 jobs in one go, some two milliseconds."""
 
 
 class JobFilter(NamedTuple):
@@ -50,8 +53,9 @@ class JobSearch:
     """One search.
 
     Args:
-        state: the dispatcher's. which: what is looked for. may_see: whether the searcher may see jobs of a holder.
-        limit: how many are returned. now: as of the dispatcher. tell: what is returned of each.
+        state: the dispatcher's. closed: reads from the store. which: what is looked for.
+        may_see: whether the searcher may see jobs of a holder. limit: how many are returned.
+        now: as of the dispatcher. tell: what is returned of each.
 
     Attributes:
         found: what is told of the first ``limit``, the newest first.
@@ -62,6 +66,7 @@ class JobSearch:
     def __init__(
         self,
         state: State,
+        closed: ClosedJobs,
         which: JobFilter,
         may_see: Callable[[str], bool],
         limit: int,
@@ -73,7 +78,8 @@ class JobSearch:
         self.states: Counter[str] = Counter()
         self.services: Counter[str] = Counter()
         self._state = state
-        self._uuids = list(state.orders)
+        self._closed = closed
+        self._uuids = list(state.by_uuid)
         self._which = which
         self._may_see = may_see
         self._limit = limit
@@ -83,80 +89,68 @@ class JobSearch:
         self._from = now - which.since_s if which.since_s is not None else None
         self._to = now - which.until_s if which.until_s is not None else None
 
-    def steps(self) -> Generator[list[str], list[JobRow], None]:
-        """Look at all jobs that are there now. Yields those to be read next, and is sent what the store has of them.
+    def steps(self) -> Iterator[None]:
+        """Look at all jobs that are there now; whoever takes the steps does something else after each.
 
-        [] lets others have their turn.
+        Raises:
+            NotStored: the store cannot be read.
         """
         while self._uuids:
-            orders, unread = self._next()
-            rows = (yield unread) if unread or self._uuids else []
-            read = filled(self._state, rows)
-            try:
-                for at, order in enumerate(orders):
-                    if (
-                        order.stored and order.uuid not in unread and self._needs_all()
-                    ):  # it has just left memory
-                        self._uuids += [each.uuid for each in reversed(orders[at:])]
-                        break
-                    if self._is_meant(order):
-                        self._count(order)
-            finally:
-                for order in read:
-                    order.leave_to_store()
+            self._look()
+            if self._uuids:
+                yield
 
-    def _next(self) -> tuple[list[Order], list[str]]:
-        """Some that may be meant, and which of them are to be read."""
-        orders: list[Order] = []
-        unread: list[str] = []
+    def _look(self) -> None:
+        """Look at the next ones."""
         weight = 0
         for _ in range(min(SLICE, len(self._uuids))):
-            order = self._state.orders.get(self._uuids.pop())  # None: it was forgotten meanwhile
-            if order is None or not self._may_be_meant(order):
+            job = self._state.by_uuid.get(self._uuids.pop())
+            if job is None or not self._may_be_meant(job):  # None: it was forgotten meanwhile
                 continue
-            orders.append(order)
-            if order.stored and self._needs_all(len(orders)):
-                unread.append(order.uuid)
-                weight += order.size + order.dropped
-                if weight > READ_MAX_BYTES or len(unread) >= READ_AT_ONCE:
-                    break
-        return orders, unread
+            if job.stored and self._needs_all():
+                weight += READ_BYTES + job.size + job.dropped
+                self._closed.read(job.uuid)
+            if self._is_meant(job):
+                self._count(job)
+            if weight > READ_MAX_BYTES:
+                break
+        self._closed.put_back()
 
-    def _needs_all(self, ahead: int = 1) -> bool:
-        """Whether all of an order is needed, to know whether it is meant or to tell of it; so many may be told of."""
-        return bool(self._which.worker or self._needles) or len(self.found) + ahead <= self._limit
+    def _needs_all(self) -> bool:
+        """Whether all of a job is needed, to know whether it is meant or to tell of it."""
+        return bool(self._which.worker or self._needles) or len(self.found) < self._limit
 
-    def _count(self, order: Order) -> None:
+    def _count(self, job: Job) -> None:
         self.total += 1
-        self.states[order.state] += 1
-        self.services[order.service] += 1
-        if len(self.found) < self._limit and not order.stored:
-            view = job_view(order, self._state.config.result_ttl_s, self._now)
-            self.found.append(self._tell(view, result_views(order)))
+        self.states[job.state] += 1
+        self.services[job.service] += 1
+        if len(self.found) < self._limit:
+            view = job_view(job, self._state.config.result_ttl_s, self._now)
+            self.found.append(self._tell(view, result_views(job)))
 
-    def _may_be_meant(self, order: Order) -> bool:
+    def _may_be_meant(self, job: Job) -> bool:
         which = self._which
         return (
-            which.service in ("", "all", order.service)
-            and which.task in ("", order.task)
-            and (not which.states or order.state in which.states)
-            and which.client in ("", order.client.name)
-            and which.holder in ("", order.holder)
-            and (self._from is None or order.added_at >= self._from)
-            and (self._to is None or order.added_at < self._to)
-            and self._may_see(order.holder)
+            which.service in ("", "all", job.service)
+            and which.task in ("", job.task)
+            and (not which.states or job.state in which.states)
+            and which.client in ("", job.client.name)
+            and which.holder in ("", job.holder)
+            and (self._from is None or job.added_at >= self._from)
+            and (self._to is None or job.added_at < self._to)
+            and self._may_see(job.holder)
         )
 
-    def _is_meant(self, order: Order) -> bool:
+    def _is_meant(self, job: Job) -> bool:
         """Whether one that may be meant is."""
         worker = self._which.worker
-        return (not worker or worker in map(_whose, order.parts.values())) and (
-            not self._needles or self._says(order)
+        return (not worker or worker in map(_whose, job.parts.values())) and (
+            not self._needles or self._says(job)
         )
 
-    def _says(self, order: Order) -> bool:
-        places = [order.uuid.encode(), order.body]
-        places += (part.body for part in order.parts.values() if part.ended not in ("", DONE))
+    def _says(self, job: Job) -> bool:
+        places = [job.uuid.encode(), job.body]
+        places += (part.body for part in job.parts.values() if part.ended not in ("", DONE))
         return any(needle in place.lower() for place in places for needle in self._needles)
 
 

@@ -13,7 +13,7 @@ import errno
 from typing import Any, Final
 
 from broker.name_stats import NameStats, StatsTable, readable
-from broker.nfp.dispatch.model import Order
+from broker.nfp.dispatch.model import Job
 from broker.nfp.outcome import CANCELLED, DONE, EXPIRED, FAILED, explain
 
 ERRNOS: Final = {FAILED: errno.EIO, EXPIRED: errno.ETIMEDOUT, CANCELLED: errno.ECANCELED}
@@ -27,30 +27,30 @@ class TaskStats:
     def __init__(self) -> None:
         self._table: StatsTable = StatsTable()
 
-    def submitted(self, order: Order, *, counted: bool = True) -> None:
+    def submitted(self, job: Job, *, counted: bool = True) -> None:
         """A job was accepted; ``counted`` False: it was before."""
-        stats = order.stats = self._table.of(name_of(order.service, order.task))
+        stats = job.stats = self._table.of(name_of(job.service, job.task))
         stats.calls += counted
         stats.open += 1
 
-    def removed(self, order: Order) -> None:
+    def removed(self, job: Job) -> None:
         """A job that never was."""
-        stats, order.stats = order.stats, None
+        stats, job.stats = job.stats, None
         if stats is not None:
             stats.open -= 1
             stats.calls -= 1
 
-    def ended(self, order: Order, now: float) -> None:
+    def ended(self, job: Job, now: float) -> None:
         """Every part of a job is final."""
-        stats, order.stats = order.stats, None
+        stats, job.stats = job.stats, None
         if stats is None:
             return
         stats.open -= 1
-        stats.took(int((now - order.added_at) * 1e9))
-        if order.state != DONE:
-            stats.failed(ERRNOS[order.state], _error_of(order), order.userid, int(now * 1e9))
+        stats.took(int((now - job.added_at) * 1e9))
+        if job.state != DONE:
+            stats.failed(ERRNOS[job.state], _error_of(job), job.userid, int(now * 1e9))
         elif not stats.proven:
-            self._table.proven(name_of(order.service, order.task))
+            self._table.proven(name_of(job.service, job.task))
 
     def refused(self, service: str, task: str, errnum: int, text: str, userid: int, now: float) -> None:
         """A job was not accepted."""
@@ -77,9 +77,9 @@ def name_of(service: str, task: str) -> str:
     return readable(f"{service}.{task}")
 
 
-def _error_of(order: Order) -> str:
+def _error_of(job: Job) -> str:
     """What the first part that failed says."""
-    for part in order.parts.values():
-        if part.ended == order.state and len(part.body) <= READ_MAX_BYTES:
+    for part in job.parts.values():
+        if part.ended == job.state and len(part.body) <= READ_MAX_BYTES:
             return explain(part.status, part.body).error
     return ""

@@ -15,7 +15,7 @@ import msgspec
 
 from broker.nesting import decoder, read_json
 from broker.nfp.bodies import UNREADABLE
-from broker.nfp.dispatch.model import Order, Part
+from broker.nfp.dispatch.model import Job, Part
 from broker.nfp.opening import read_object
 
 _UNREADABLE_ERRORS: Final = (msgspec.MsgspecError, UnicodeError)
@@ -23,17 +23,17 @@ _encode = msgspec.json.Encoder().encode
 _members: Final = decoder(dict[str, msgspec.Raw])
 
 
-def is_object(order: Order) -> bool:
+def is_object(job: Job) -> bool:
     """True when the job's body is a JSON object in UTF-8: deployed workers do not survive anything else."""
-    if order.task in ("", UNREADABLE):
+    if job.task in ("", UNREADABLE):
         try:
-            return isinstance(read_json(order.body), dict)
+            return isinstance(read_json(job.body), dict)
         except _UNREADABLE_ERRORS:
             return False
-    if order.body.isascii():  # task was read from it: it is an object
+    if job.body.isascii():  # task was read from it: it is an object
         return True
     try:
-        order.body.decode()
+        job.body.decode()
     except UnicodeDecodeError:
         return False
     return True
@@ -41,8 +41,8 @@ def is_object(order: Order) -> bool:
 
 def result_for_norfab(part: Part) -> bytes:
     """The recorded 200 of ``part`` as ``{worker: {...}}``, under the name its client knows the worker by."""
-    order, worker, body = part.order, part.worker, part.body
-    known = order.owner if not part.name and order.owner else worker
+    job, worker, body = part.job, part.worker, part.body
+    known = job.owner if not part.name and job.owner else worker
     if known == worker and names_worker(part):
         return body
     inner = _inner(worker, body)
@@ -68,11 +68,11 @@ def _wrapped(part: Part, worker: str, *, errors: tuple[str, ...] = ()) -> dict[s
         "failed": bool(errors),
         "errors": errors,
         "messages": [],
-        "task": f"{worker}:{part.order.task}",
-        "juuid": part.order.uuid,
+        "task": f"{worker}:{part.job.task}",
+        "juuid": part.job.uuid,
         "resources": [],
         "status": "failed" if errors else "completed",
-        "service": part.order.service,
+        "service": part.job.service,
     }
 
 
@@ -95,8 +95,8 @@ def error_for_norfab(part: Part) -> bytes:
     if "error" not in said:
         said["error"] = str(said.get("status") or f"worker {worker}: status {part.status}")
     said["worker"] = worker
-    said.setdefault("uuid", part.order.uuid)
-    said.setdefault("service", part.order.service)
+    said.setdefault("uuid", part.job.uuid)
+    said.setdefault("service", part.job.service)
     said.setdefault("status", "FAILED")
     return _encode(said)
 
@@ -108,17 +108,17 @@ def failure_for_norfab(part: Part) -> bytes:
 
 
 def _whose(part: Part) -> str:
-    return part.worker or part.name or part.order.owner
+    return part.worker or part.name or part.job.owner
 
 
-def waits_for_input(part: Part, worker: str) -> bytes:
+def waits_for_input(part: Part, worker: str, question: Any) -> bytes:
     """102: the input request that the client may have missed, in deployed NorFab's form."""
-    extras = _readable(bytes(part.asked))
+    extras = _readable(bytes(question))
     extras = extras.get("extras") if isinstance(extras, dict) else None
     said = {
         "worker": worker,
-        "uuid": part.order.uuid,
-        "service": part.order.service,
+        "uuid": part.job.uuid,
+        "service": part.job.service,
         "status": "WAITING_CLIENT_INPUT",
     }
     if isinstance(extras, dict) and isinstance(extras.get("input_request"), dict):

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.nfp.dispatch.config import DispatchConfig
-from broker.nfp.dispatch.model import EXPECTED, FINAL, OPEN, Client, Order, Part, Service, WorkerEntry
+from broker.nfp.dispatch.machine import EXPECTED, FINAL
+from broker.nfp.dispatch.model import OPEN, Client, Job, Part, Service, WorkerEntry
 from broker.nfp.dispatch.registry import WorkerRegistry
 from broker.nfp.names import Dialect
 from broker.nfp.outcome import END_STATES
@@ -161,7 +162,7 @@ def worker_view(
         worker.features,
         worker.slots,
         min(worker.busy, worker.slots),
-        tuple(worker.runs),
+        tuple(worker.attempts),
         len(box) if box is not None else 0,
         max(0.0, holdtime),
         now - worker.since if worker.connection is not None else 0.0,
@@ -181,7 +182,7 @@ def service_view(service: Service) -> ServiceView:
         service.alive,
         len(service.idle),
         len(service.queue) + len(service.gathering),
-        sum(len(worker.runs) for worker in service.workers.values()),
+        sum(len(worker.attempts) for worker in service.workers.values()),
     )
 
 
@@ -199,46 +200,46 @@ def client_view(client: Client, now: float) -> ClientView:
     )
 
 
-def job_view(order: Order, result_ttl_s: float, now: float) -> JobView:
+def job_view(job: Job, result_ttl_s: float, now: float) -> JobView:
     """One job."""
-    until = order.deadline if order.state == OPEN else order.closed_at + result_ttl_s
-    parts = order.parts.values()
+    until = job.deadline if job.state == OPEN else job.closed_at + result_ttl_s
+    parts = job.parts.values()
     return JobView(
-        order.uuid,
-        order.service,
-        order.task,
-        order.target,
-        order.holder,
-        order.userid,
-        order.client.name,
-        order.state,
-        now - order.added_at,
+        job.uuid,
+        job.service,
+        job.task,
+        job.target,
+        job.holder,
+        job.userid,
+        job.client.name,
+        job.state,
+        now - job.added_at,
         max(0.0, until - now),
-        tuple(part.run.worker.name for part in parts if part.asked is not None and part.run is not None),
+        tuple(each.worker.name for part in parts if (each := part.current) and each.question is not None),
         tuple(slot_view(part) for part in parts),
-        (order.closed_at if order.state != OPEN else now) - order.added_at,
-        order.body,
+        (job.closed_at if job.state != OPEN else now) - job.added_at,
+        job.body,
     )
 
 
 def slot_view(part: Part) -> SlotView:
     """One worker's part of a job."""
     return SlotView(
-        part.name, part_worker(part), part.attempt, part.state, part.status, len(part.body), part.ended
+        part.name, part_worker(part), part.number, part.stage, part.status, len(part.body), part.ended
     )
 
 
 def part_worker(part: Part) -> str:
     """Who has a part, had it last or finished it; "" when nobody yet."""
-    if part.run is not None:
-        return part.run.worker.name
+    if part.current is not None:
+        return part.current.worker.name
     return part.worker or next(reversed(part.given), "")
 
 
-def result_views(order: Order) -> list[ResultView]:
+def result_views(job: Job) -> list[ResultView]:
     """What is recorded of a job."""
     return [
         ResultView(part.worker or part.name, part.status, part.body)
-        for part in order.parts.values()
+        for part in job.parts.values()
         if part.state == FINAL
     ]

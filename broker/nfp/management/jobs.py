@@ -29,15 +29,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from broker.nesting import read_json
-from broker.nfp.contract import Call
+from broker.nfp.contract import Call, NotStored
 from broker.nfp.dispatch.search import JobFilter, JobSearch
-from broker.nfp.dispatch.views import FoundJob, JobView, ResultView
+from broker.nfp.dispatch.views import JobView, ResultView
 from broker.nfp.management.internal_service import Deferred, InternalService, Refused, number, text, words
 from broker.nfp.names import JOBS, Code
 from broker.nfp.opening import read_any
 from broker.nfp.outcome import DONE, END_STATES, FAILED, Explained, explain, part_state
 from broker.nfp.principal import Standing, told_userid
-from broker.nfp.store.writer import NotStored
 from broker.nfp.targets import render
 
 if TYPE_CHECKING:
@@ -78,19 +77,15 @@ class JobService(InternalService):
     def _search(self, call: Call, limit: int, told: Callable[[JobSearch], dict[str, Any]]) -> Any:
         may_see, now = call.peer.principal.may_see, self._broker.clock.now()
         search = self._broker.dispatcher.search(_filter(call), may_see, limit, now, _row)
-        return Deferred(partial(self._broker.job_reader.finish, search), partial(_searched, told))
+        return Deferred(partial(self._broker.searches.finish, search), partial(_searched, told))
 
-    def _show(self, call: Call) -> Deferred:
-        find = self._broker.dispatcher.find
-        return Deferred(
-            partial(find, text(call, "uuid"), self._broker.clock.now()), partial(self._shown, call)
-        )
-
-    def _shown(self, call: Call, found: FoundJob | str | None) -> dict[str, Any]:
-        if isinstance(found, str):
-            raise Refused(found, Code.ERROR)
+    def _show(self, call: Call) -> dict[str, Any]:
+        uuid = text(call, "uuid")
+        try:
+            found = self._broker.dispatcher.find(uuid, self._broker.clock.now())
+        except NotStored as error:
+            raise Refused(str(error), Code.ERROR) from error
         if found is None or not self._broker.access.may_read(call.peer.principal, found.view.holder):
-            uuid = text(call, "uuid")
             raise Refused(f"job {uuid[:64]!r} is not known")  # somebody else's is no more known than none
         job, results = found
         told = _row(job, results)

@@ -28,6 +28,6 @@ Beside it::
 
     recording     what passes, for the journal; ``summaries``: what it says of each packet and job (pure)
     disconnects   DISCONNECT to the workers of an earlier run
-    job_reader    closed jobs are read from the store when somebody speaks of them or looks for them
+    searches      for jobs, step by step
     files_worker  the file service in this process
 """

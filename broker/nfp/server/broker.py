@@ -34,7 +34,6 @@ from broker.nfp.server.files_worker import FilesWorker
 from broker.nfp.server.flusher import Flusher
 from broker.nfp.server.ingress import Ingress
 from broker.nfp.server.invalid_messages import InvalidMessages
-from broker.nfp.server.job_reader import JobReader
 from broker.nfp.server.keys import BrokerKeys, access_of, prepare
 from broker.nfp.server.listening import listen
 from broker.nfp.server.local import LocalChannel, LocalPeer, OnPacket
@@ -42,6 +41,7 @@ from broker.nfp.server.name_pins import NamePins
 from broker.nfp.server.outbox import QueuedPeer, QueueLimits
 from broker.nfp.server.recording import Recording
 from broker.nfp.server.router import NfpRouter
+from broker.nfp.server.searches import Searches
 from broker.nfp.store import NoStore, Store
 from broker.settings.nfp import NfpSection
 from broker.transport.leaving import all_left
@@ -128,6 +128,8 @@ class NfpBroker:
             self.access,
             self._happened,
             self._offended,
+            refused=self.recording.refused if self.recording is not None else unnoticed,
+            moved=self.recording.moved if self.recording is not None else None,
         )
         self.flusher = Flusher(
             self.loop,
@@ -136,7 +138,7 @@ class NfpBroker:
             overtaking=lambda: bool(self.store.broken),
         )
         self.clock = self.flusher.clock
-        self.job_reader = JobReader(self.dispatcher, self.store, self.flusher)
+        self.searches = Searches()
         self.started_s = self.clock.now()
 
     def _make_ingress(self) -> None:
@@ -151,8 +153,6 @@ class NfpBroker:
         self.files_worker = FilesWorker(settings, self.local_channel)
         hold_s = settings.keepalive_ms * settings.multiplier / 1000
         self.disconnects = Disconnects(self.loop, hold_s)
-        if self.recording is not None:
-            self.dispatcher.listen(self.recording.refused, self.recording.moved)
         self.commands = Commands(
             self.dispatcher,
             self.access,
@@ -233,7 +233,7 @@ class NfpBroker:
             return
         self._closed = True
         self.disconnects.close()
-        await self.job_reader.stop()
+        await self.searches.stop()
         self.reader.close()
         await self.files_worker.stop()
         await self.store.close()

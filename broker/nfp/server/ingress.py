@@ -166,7 +166,7 @@ class Ingress:
     def has_room(self, peer: QueuedPeer[Any]) -> None:
         """Send ``peer`` what it is owed: its queue is at most half full again, after something found no room."""
         if peer.alive:
-            self._dispatcher.has_room(peer)
+            self._dispatcher.has_room(peer, self._flusher.clock.now())
             self._flusher.soon()
 
     def gone(self, peer: QueuedPeer[Any], now: float) -> None:

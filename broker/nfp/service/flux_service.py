@@ -11,7 +11,6 @@ import errno
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -23,7 +22,7 @@ from broker.errors import HeadgateError, RpcError
 from broker.nfp import bodies
 from broker.nfp.client.events import Event
 from broker.nfp.client.job import Job
-from broker.nfp.contract import JobEvent
+from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.dispatch.search import JobSearch
 from broker.nfp.dispatch.views import FoundJob, JobView, ResultView
 from broker.nfp.frames import Packet
@@ -49,7 +48,6 @@ from broker.nfp.service.payloads import (
     worker_row,
 )
 from broker.nfp.service.publisher import EventPublisher
-from broker.nfp.store.writer import NotStored
 from broker.nfp.targets import Target
 from broker.transport.link import Options
 from broker.wire.payload import read_request
@@ -139,7 +137,7 @@ class FluxService:
         caller = self._callers.caller(_principal(request))
         uuid = what.job.uuid or uuid4().hex
         body = bodies.request(what.task, what.job.args, what.job.kwargs, what.job.timeout)
-        if _is_awaited(caller, uuid, what, body) and (found := await self._find(uuid)) is not None:
+        if _is_awaited(caller, uuid, what, body) and (found := self._find(uuid)) is not None:
             return await self._attach(request, caller, found.view)
         with caller.following(uuid, what.service, what.task, what.target, body) as job:
             caller.send(job, Command.MMI if what.service in ASKED_BY_MMI else Command.POST, body)
@@ -164,7 +162,7 @@ class FluxService:
 
     async def jobs_attach(self, request: Request) -> dict[str, Any] | None:
         """``nfp.jobs.attach``."""
-        caller, view, _ = await self._job_of(request)
+        caller, view, _ = self._job_of(request)
         return await self._attach(request, caller, view)
 
     async def _attach(self, request: Request, caller: Caller, view: JobView) -> dict[str, Any] | None:
@@ -198,7 +196,7 @@ class FluxService:
 
     async def jobs_result(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.result``."""
-        caller, view, _ = await self._job_of(request, results=True)
+        caller, view, _ = self._job_of(request, results=True)
         with _followed(caller, view) as job:
             self._ask_results(caller, job, view, over=True)
             await _within(job.wait(), job, "results")
@@ -206,19 +204,19 @@ class FluxService:
 
     async def jobs_cancel(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.cancel``."""
-        caller, view, _ = await self._job_of(request)
+        caller, view, _ = self._job_of(request)
         if view.state != "open":
             return {"uuid": view.uuid, "state": view.state}
         with _followed(caller, view) as job:
             if not await _within(caller.cancel(job), job, "cancellation") and (error := error_of(job)):
                 raise error
-        after = await self._find(view.uuid)
+        after = self._find(view.uuid)
         return {"uuid": view.uuid, "state": after.view.state if after is not None else "cancelled"}
 
     async def jobs_answer(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.answer``; the task's next event says that it came."""
         said = read_request(JobAnswer, request.payload)
-        caller, view, _ = await self._job_of(request, said)
+        caller, view, _ = self._job_of(request, said)
         workers = (said.worker,) if said.worker else view.asked
         if not workers or view.state != "open":
             raise RpcError(errno.EINVAL, f"job {view.uuid} waits for no input")
@@ -228,7 +226,7 @@ class FluxService:
             caller.send(job, Command.PUT, msgspec.json.encode(answer), target)
         return {"uuid": view.uuid, "workers": list(workers)}
 
-    async def _job_of(
+    def _job_of(
         self, request: Request, said: OneJob | None = None, *, results: bool = False
     ) -> tuple[Caller, JobView, list[ResultView]]:
         """Who asks, and the job; ``results``: its results are all that is asked for.
@@ -238,7 +236,7 @@ class FluxService:
         """
         uuid = (said or read_request(OneJob, request.payload)).uuid
         principal = _principal(request)
-        found = await self._find(uuid)
+        found = self._find(uuid)
         allowed = self._broker.dispatcher.may_read if results else Principal.may_see
         if found is None or not allowed(principal, found.view.holder):
             raise RpcError(errno.ENOENT, f"no job {uuid[:64]!r} that you may see")
@@ -246,12 +244,12 @@ class FluxService:
 
     def _look(self, caller: Caller, job: Job) -> None:
         """Ask for the results that are there; the request then waits for no more, if the job is over."""
-        self._broker.dispatcher.find(job.uuid, _now(), partial(self._looked, caller, job))
-
-    def _looked(self, caller: Caller, job: Job, found: FoundJob | str | None) -> None:
-        if isinstance(found, str):
-            job.give_up(HeadgateError(found, errno.EIO))
-        elif found is None:
+        try:
+            found = self._broker.dispatcher.find(job.uuid, _now())
+        except NotStored as error:
+            job.give_up(HeadgateError(str(error), errno.EIO))
+            return
+        if found is None:
             caller.expect(job, 0)
         else:
             self._ask_results(caller, job, found.view, over=found.view.state != "open")
@@ -264,16 +262,16 @@ class FluxService:
         if recorded and not job.done:
             caller.send(job, Command.GET, target=_whole(view))
 
-    async def _find(self, uuid: str) -> FoundJob | None:
-        """The job, which may have to be read from the store; None when it is not known.
+    def _find(self, uuid: str) -> FoundJob | None:
+        """The job; None when it is not known.
 
         Raises:
             RpcError: EIO, it cannot be read.
         """
-        found: FoundJob | str | None = await _answer(partial(self._broker.dispatcher.find, uuid, _now()))
-        if isinstance(found, str):
-            raise RpcError(errno.EIO, found)
-        return found
+        try:
+            return self._broker.dispatcher.find(uuid, _now())
+        except NotStored as error:
+            raise RpcError(errno.EIO, str(error)) from error
 
     # -- views ---------------------------------------------------------------------------------
 
@@ -288,7 +286,7 @@ class FluxService:
 
     async def jobs_show(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.show``."""
-        _, view, results = await self._job_of(request, results=True)
+        _, view, results = self._job_of(request, results=True)
         return {**job_row(view, results), "slots": explained_slots(view, results)}
 
     async def jobs_count(self, request: Request) -> dict[str, Any]:
@@ -299,9 +297,11 @@ class FluxService:
         principal = _principal(request)
         dispatcher = self._broker.dispatcher
         search = dispatcher.search(which.filter(principal), principal.may_see, limit, _now(), job_row)
-        outcome = await _answer(partial(self._broker.job_reader.finish, search))
-        if isinstance(outcome, NotStored):
-            raise RpcError(errno.EIO, str(outcome))
+        try:
+            for _ in search.steps():
+                await asyncio.sleep(0)
+        except NotStored as error:
+            raise RpcError(errno.EIO, str(error)) from error
         return search
 
     async def services_list(self, _request: Request) -> dict[str, Any]:
@@ -314,13 +314,6 @@ class FluxService:
         views = self._broker.dispatcher.workers(_now())
         rows = [worker_row(view, principal) for view in views if which.service in ("", view.service)]
         return {"workers": rows}
-
-
-async def _answer(ask: Callable[[Callable[[T], None]], None]) -> T:
-    """What ``ask`` calls the function with that it is given."""
-    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    ask(lambda said: None if answer.done() else answer.set_result(said))
-    return await answer
 
 
 async def _within(waiting: Awaitable[T], job: Job, what: str) -> T:

@@ -13,7 +13,7 @@
 The stores of the worker and of the client (``worker.store``, ``client.store``) are built on ``peers``.
 """
 
+from broker.nfp.contract import NotStored
 from broker.nfp.store.journal import NoStore, Store
-from broker.nfp.store.writer import NotStored
 
 __all__ = ["NoStore", "NotStored", "Store"]

@@ -256,6 +256,17 @@ def _connection(path: Path) -> sqlite3.Connection:
     )
 
 
+def open_reader(path: str | os.PathLike[str]) -> sqlite3.Connection:
+    """A second connection to the file of an open database, which only reads, in the thread that calls this.
+
+    It sees what is committed, and in WAL mode neither waits for a writer nor makes one wait.
+    """
+    name = Path(path).absolute().as_uri()
+    return sqlite3.connect(
+        f"{name}?mode=ro", timeout=0.0, isolation_level=None, cached_statements=STATEMENTS, uri=True
+    )
+
+
 def _make_private(path: Path) -> None:
     """Make the file before SQLite can, tighten the mode of one that is there."""
     if not os.path.lexists(path):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from broker.nfp.contract import NotStored
 from broker.nfp.records import KNOWN_MAX, JobRow, Op, Snapshot, Used
 from broker.nfp.store import snapshot, writing
 from broker.nfp.store.clock import Clock, StoreClock
-from broker.nfp.store.database import Sync, give_back, open_database
+from broker.nfp.store.database import Sync, give_back, open_database, open_reader
 from broker.nfp.store.schema import SCHEMA
-from broker.nfp.store.thread import RETRY_S, StoreThread
+from broker.nfp.store.thread import CLOSE_S, RETRY_S, StoreThread
+
+log = logging.getLogger("headgate")
 
 
 class Store(StoreThread[Op]):
@@ -54,6 +58,8 @@ class Store(StoreThread[Op]):
     ) -> None:
         self.path = os.fspath(path)
         self._clock = StoreClock(clock)
+        self._reader: sqlite3.Connection | None = None
+        self._readable = True
         super().__init__(
             partial(open_database, path, SCHEMA, sync),
             partial(writing.write, clock=self._clock),
@@ -72,15 +78,34 @@ class Store(StoreThread[Op]):
         Raises:
             ConfigError: another broker uses it, it is damaged, of another version, not ours, or cannot be written.
         """
-        return await self.start(self._read_all)
+        found = await self.start(self._read_all)
+        self._reader = open_reader(self.path)
+        return found
 
-    async def closed(self, uuids: Sequence[str]) -> list[JobRow]:
-        """Those of these jobs that are there, among those that are durable.
+    async def close(self, timeout_s: float = CLOSE_S) -> int:
+        """See ``StoreThread.close``; nothing can be read any more."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+        return await super().close(timeout_s)
+
+    def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+        """Those of these jobs that are there, among those that are durable, read at once.
 
         Raises:
-            NotStored: the file cannot be read.
+            NotStored: the disk hangs, the file cannot be read, or what it has is no job.
         """
-        return await self.ask(partial(self._read_named, uuids), behind=False)
+        if self.hangs or self._reader is None:
+            raise NotStored(self.broken or "nfp store: closed, nothing can be read")
+        try:
+            rows = snapshot.named(self._reader, self._clock.now(), uuids)
+        except Exception as error:  # besides a failing disk: what is no job
+            if self._readable:
+                log.exception("closed jobs cannot be read")
+            self._readable = False
+            raise NotStored(f"{self.path}: {error}") from error
+        self._readable = True
+        return rows
 
     async def usage(self) -> list[Used]:
         """Sums of all ``Used`` put so far, by holder, key and service.
@@ -95,9 +120,6 @@ class Store(StoreThread[Op]):
     def _read_all(self, connection: sqlite3.Connection) -> Snapshot:
         self._clock.load(connection)
         return snapshot.read(connection, self._clock.now())
-
-    def _read_named(self, uuids: Sequence[str], connection: sqlite3.Connection) -> list[JobRow]:
-        return snapshot.named(connection, self._clock.now(), uuids)
 
     def _clean_up(self, connection: sqlite3.Connection) -> bool:
         _forget_workers(connection)
@@ -145,7 +167,7 @@ class NoStore:
     async def durable(self) -> None:
         """Returns at once."""
 
-    async def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+    def closed(self, uuids: Sequence[str]) -> list[JobRow]:
         """Nothing was kept."""
         return []
 

@@ -26,8 +26,9 @@ from functools import partial
 from typing import Final, Generic
 
 from broker.awake import StallMeter
+from broker.nfp.contract import NotStored
 from broker.nfp.store.database import Database
-from broker.nfp.store.writer import Answer, NotStored, Operation, Writer, Written
+from broker.nfp.store.writer import Answer, Operation, Writer, Written
 from broker.nfp.threads import Threads
 
 log = logging.getLogger("headgate")
@@ -73,6 +74,7 @@ class StoreThread(Generic[Operation]):
         position: the number of the commit that makes durable all that was put so far.
         committed: the number of the last commit that is done.
         broken: "" or why nothing can be written at present.
+        hangs: the disk has not answered for ``HANGS_S``, and does not since.
         lost: operations dropped because they can never be written, or because too many waited.
     """
 
@@ -92,6 +94,7 @@ class StoreThread(Generic[Operation]):
         self.position = 0
         self.committed = 0
         self.broken = ""
+        self.hangs = False
         self.lost = 0
         self._loop = loop
         self._on_commit = on_commit
@@ -264,6 +267,7 @@ class StoreThread(Generic[Operation]):
             self._look_after(max(left, PATIENCE_S))
             return
         self.broken = f"{self._name}: the disk has not answered for {HANGS_S:g} s"
+        self.hangs = True
         log.error("%s", self.broken)
         if self._on_stuck is not None:
             self._on_stuck()
@@ -294,6 +298,7 @@ class StoreThread(Generic[Operation]):
         error: BaseException | None,
     ) -> None:
         """The group ``number`` is written, or is not."""
+        self.hangs = False
         if written is None:  # such as no memory left
             written = Written(operations, f"{self._name}: {error!r}", [])
         for operation, why in written.dropped:

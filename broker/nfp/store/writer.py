@@ -9,16 +9,12 @@ import threading
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
-from broker.errors import HeadgateError
+from broker.nfp.contract import NotStored
 from broker.nfp.store.database import Database, complaint, make_room, transaction
 
 log = logging.getLogger("headgate")
 Operation = TypeVar("Operation")
 Answer = TypeVar("Answer")
-
-
-class NotStored(HeadgateError):
-    """Something could not be written; it stays queued and is tried again unless its owner took it out."""
 
 
 class Written(NamedTuple, Generic[Operation]):

@@ -1,10 +1,6 @@
 """A search of a few lines, for fake brokers; the real one is tested with the dispatcher."""
 
 from collections import Counter
-from types import SimpleNamespace
-
-from broker.nfp.server.job_reader import JobReader
-from broker.nfp.store import NoStore
 
 
 class Found:
@@ -27,9 +23,4 @@ class Found:
 
     def steps(self):
         for _ in range(self._slices - 1):
-            yield []
-
-
-def no_store(dispatcher):
-    """Who finishes searches, where nothing is ever read."""
-    return JobReader(dispatcher, NoStore(), SimpleNamespace())
+            yield

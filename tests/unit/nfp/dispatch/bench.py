@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from broker.nfp.access import Access
-from broker.nfp.contract import JobEvent
+from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.dispatch import DispatchConfig, Dispatcher, JobView
 from broker.nfp.dispatch.search import JobFilter, JobSearch
-from broker.nfp.dispatch.views import FoundJob
+from broker.nfp.dispatch.views import FoundJob, ResultView
 from broker.nfp.frames import Packet, decode, encode, status_text
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import HeldJob, WorkerOpen
@@ -95,6 +94,10 @@ class FakeJournal:
     def __init__(self) -> None:
         self.committed = 0
         self.broken = ""
+        self.unreadable = ""
+        """Why closed jobs cannot be read, "" when they can."""
+        self.reads: list[str] = []
+        """The closed jobs that were read."""
         self.pending: list[Op] = []
         self.ops: list[Op] = []
 
@@ -110,6 +113,14 @@ class FakeJournal:
             self.ops += self.pending
             self.pending = []
             self.committed += 1
+
+    def closed(self, uuids: Sequence[str]) -> list[JobRow]:
+        """Those of these jobs that are durable."""
+        if self.unreadable:
+            raise NotStored(self.unreadable)
+        self.reads += uuids
+        book = self.book()
+        return [book.row(uuid) for uuid in uuids if uuid in book.jobs]
 
     def of(self, kind: type) -> list[Any]:
         """Everything of one kind that was ever put."""
@@ -226,8 +237,6 @@ class Bench:
         self.listener = FakeListener()
         self.offences: list[tuple[str, str]] = []
         self.due = 0.0
-        self.reads = True
-        """What is wanted from the store is read at the end of each turn."""
         self.made = 0
         self._start()
 
@@ -252,19 +261,6 @@ class Bench:
         self.dispatcher.restore(self.journal.snapshot(age_s), self.now)
         self.end_turn()
 
-    def read(self) -> list[str]:
-        """Some closed jobs are read from the store; returns which."""
-        uuids = self.dispatcher.to_read()
-        if uuids:
-            self.dispatcher.was_read(uuids, self.rows(uuids), self.now)
-            self._end_turn()
-        return uuids
-
-    def rows(self, uuids: Iterable[str]) -> list[JobRow]:
-        """What the store has of these jobs."""
-        book = self.journal.book()
-        return [book.row(uuid) for uuid in uuids if uuid in book.jobs]
-
     def search(self, which: JobFilter, may_see: Callable[[str], bool], limit: int) -> JobSearch:
         """A search that has not begun; it tells of jobs as they are."""
         return self.dispatcher.search(which, may_see, limit, self.now, lambda view, _: view)
@@ -272,15 +268,9 @@ class Bench:
     def look(self, which: JobFilter, limit: int, may_see: Callable[[str], bool]) -> JobSearch:
         """A whole search."""
         search = self.search(which, may_see, limit)
-        self.go_on(search.steps())
+        for _ in search.steps():
+            pass
         return search
-
-    def go_on(self, steps: Generator[list[str], list[JobRow], None], uuids: list[str] | None = None) -> None:
-        """All steps of a search that are left, ``uuids`` is what it has just asked for."""
-        with contextlib.suppress(StopIteration):
-            uuids = next(steps) if uuids is None else uuids
-            while True:
-                uuids = steps.send(self.rows(uuids))
 
     def jobs(self) -> list[JobView]:
         """All of them, the oldest first."""
@@ -288,18 +278,19 @@ class Bench:
 
     def find(self, uuid: str) -> FoundJob | None:
         """One of them, which is read if need be."""
-        found: list[Any] = []
-        self.dispatcher.find(uuid, self.now, found.append)
-        while not found:
-            assert self.read()
-        return found[0]
+        return self.dispatcher.find(uuid, self.now)
+
+    def job(self, uuid: str) -> JobView | None:
+        """The same without results."""
+        found = self.find(uuid)
+        return found.view if found is not None else None
+
+    def results(self, uuid: str) -> list[ResultView]:
+        """Its results."""
+        found = self.find(uuid)
+        return found.results if found is not None else []
 
     def end_turn(self) -> None:
-        self._end_turn()
-        while self.reads and self.read():
-            pass
-
-    def _end_turn(self) -> None:
         self.due = self.dispatcher.tick(self.now)
         self.journal.commit()
 

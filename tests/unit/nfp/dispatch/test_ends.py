@@ -49,7 +49,7 @@ def test_deleting_one_part_tells_how_this_part_ended():
     client.take()
     (answer,) = bench.delete(client, uuid, target="a")
     assert said(answer)["status"] == "COMPLETED"
-    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    assert bench.job(uuid).state == "open"
     (answer,) = [packet for packet in bench.delete(client, uuid, target="a,b") if packet.status == 202]
     assert (said(answer)["status"], said(answer)["workers"]) == ("CANCELLED", ["b"])
 
@@ -65,7 +65,7 @@ def test_a_delete_for_workers_that_never_had_the_job_cancels_nothing(there):
     (answer,) = bench.delete(client, uuid, target="w2")
     assert answer.status == 400
     assert "not given to" in said(answer)["error"]
-    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    assert bench.job(uuid).state == "open"
 
 
 @for_each("target", ["a,b", "all"])
@@ -97,16 +97,16 @@ def test_a_closed_job_keeps_no_body_but_knows_it(restarted):
     worker, client = bench.register("w1", ours=True), bench.own_client()
     body = b'{"task":"ping","data":"%s"}' % (b"x" * MIB)
     uuid = bench.post(client, body=body)
-    state = bench.dispatcher._state
+    state = bench.dispatcher._jobs
     assert state.open_bytes > MIB
     bench.finish(worker, the(worker.take(), POST))
     client.take()
     if restarted:
         bench.restart()
         client = bench.own_client()
-        state = bench.dispatcher._state
+        state = bench.dispatcher._jobs
     else:
-        assert (state.open_bytes, state.orders[uuid].body) == (0, b"")
+        assert (state.open_bytes, state.by_uuid[uuid].body) == (0, b"")
     bench.post(client, uuid, body=body)
     assert story(client.take())[-1] == "200"
     assert bench.counts.duplicates == 1
@@ -115,4 +115,4 @@ def test_a_closed_job_keeps_no_body_but_knows_it(restarted):
         assert story(client.take()) == ["400"]
     assert 0 < state.kept_bytes < 4096
     bench.pass_time(bench.config.result_ttl_s + 1)
-    assert (state.kept_bytes, len(state.orders)) == (0, 0)
+    assert (state.kept_bytes, len(state.by_uuid)) == (0, 0)

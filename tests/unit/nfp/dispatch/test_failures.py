@@ -2,8 +2,7 @@
 
 import json
 
-from broker.nfp.management.workers import detailed
-
+from broker.nfp.management import mmi
 from broker.nfp.management.accounting import Accounting
 from broker.nfp.management.jobs import shown
 from broker.nfp.names import Command
@@ -53,13 +52,13 @@ def test_all_of_it_agrees(how, state):
     bench = Bench()
     uuid = ended(bench, how)
     bench.journal.commit()
-    view = bench.dispatcher.job(uuid, bench.now)
+    view = bench.job(uuid)
     (part,) = view.slots
     row = shown(view)
     assert (row["state"], part.ended, row["failed"]) == (state, state, ["w1"] if state == "failed" else [])
     assert bench.journal.of(Finished)[-1].closes == state
     (worker,) = bench.dispatcher.workers(bench.now)
-    said = detailed(worker, owner=False)
+    said = mmi._detailed(worker, owner=False)
     for figures in (bench.counts.as_dict(), said):
         assert {name: figures[name] for name in HOWS.values()} == {
             name: int(name == state) for name in HOWS.values()
@@ -97,7 +96,7 @@ def test_a_job_of_several_workers_that_all_fail_has_failed(how, client):
             bench.answer(worker, post, 200, body.encode())
         else:
             bench.finish(worker, post, code=500)
-    view = bench.dispatcher.job(uuid, bench.now)
+    view = bench.job(uuid)
     assert (view.state, shown(view)["failed"]) == ("failed", names.split(","))
     assert told_of(bench.listener.events[-1])["status"] == "FAILED"
     told = [packet for packet in asking.take() if packet.status != 202]

@@ -24,7 +24,7 @@ def test_a_request_for_nobody_waits_and_is_dispatched(target):
     client = bench.client()
     uuid = bench.post(client, target=target)
     assert story(client.take()) == ["300"]
-    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    assert bench.job(uuid).state == "open"
     worker = bench.register("w1")
     the(worker.take(), POST)
     wanted = {"any": "202[]", '["w1","w2"]': "202[w1,w2]"}.get(target, "202[w1]")
@@ -54,9 +54,9 @@ def test_a_request_for_nobody_expires(target, seed):
     uuid = bench.post(client, target=target, timeout=500)
     client.take()
     bench.pass_time(59.9)
-    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    assert bench.job(uuid).state == "open"
     bench.pass_time(0.2)
-    assert bench.dispatcher.job(uuid, bench.now).state == "expired"
+    assert bench.job(uuid).state == "expired"
     assert story(client.take()) == ([] if seed else ["408"])
     got = bench.get(client, uuid)
     assert story(got) == ["408"]
@@ -71,7 +71,7 @@ def test_a_client_hears_that_nobody_is_there_before_it_stops_listening(target, t
     client = bench.client()
     uuid = bench.post(client, target=target, timeout=timeout)
     bench.pass_time(told_at - 0.1)
-    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    assert bench.job(uuid).state == "open"
     client.take()
     bench.pass_time(0.2)
     error = said(the(client.take(), Command.RESPONSE))["error"]
@@ -88,9 +88,9 @@ def test_what_waits_for_a_busy_worker_has_until_its_deadline():
     for _ in range(199):
         bench.pass_time(0.1)
         bench.event(worker, post)
-    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    assert bench.job(uuid).state == "open"
     bench.pass_time(0.2)
-    assert bench.dispatcher.job(uuid, bench.now).state == "expired"
+    assert bench.job(uuid).state == "expired"
     assert "no result within 20 s" in said(client.take()[-1])["error"]
 
 
@@ -102,15 +102,15 @@ def test_the_queue_ttl_counts_from_when_the_last_worker_left():
     for _ in range(30):  # 300 s: longer than the ttl, but somebody is there
         bench.pass_time(10)
         bench.event(busy, post)
-    assert bench.dispatcher.job(waiting, bench.now).state == "open"
+    assert bench.job(waiting).state == "open"
     bench.lose(busy)
     bench.pass_time(59)
-    assert bench.dispatcher.job(waiting, bench.now).state == "open"
+    assert bench.job(waiting).state == "open"
     bench.pass_time(1.1)
-    assert bench.dispatcher.job(waiting, bench.now).state == "expired"
-    assert bench.dispatcher.job(running, bench.now).state == "open"  # it waits since the grace ended
+    assert bench.job(waiting).state == "expired"
+    assert bench.job(running).state == "open"  # it waits since the grace ended
     bench.pass_time(2)
-    assert bench.dispatcher.job(running, bench.now).state == "expired"
+    assert bench.job(running).state == "expired"
 
 
 def test_a_name_that_was_there_is_held_and_told():
@@ -154,7 +154,7 @@ def test_a_name_in_a_list_that_nobody_ever_had_fails_at_once(kind):
         assert (story(more), said(more[0])["worker"], said(more[0])["error"]) == (["400"], "ghost", error)
     bench.finish(worker, the(worker.take(), POST))
     assert story(client.take()) == ([] if kind == "text" else ["200"])
-    assert bench.dispatcher.job(uuid, bench.now).state == "failed"
+    assert bench.job(uuid).state == "failed"
     if kind == "text":
         (answer,) = bench.get(client, uuid, target="w1,ghost")
         assert (answer.status, said(answer)["ghost"]["error"]) == (500, error)
@@ -172,7 +172,7 @@ def test_names_that_nobody_ever_had_fail_at_once_where_the_service_has_workers(k
     first, *more = client.take()
     names = ["ghost", "spook"] if "," in target else ["ghost"]
     assert (first.status, said(first)["workers"], said(first)["missing"]) == (202, names, names)
-    assert bench.dispatcher.job(uuid, bench.now).state == "failed"
+    assert bench.job(uuid).state == "failed"
     if kind != "text":
         assert "no worker is called ghost, and no resource" in str(said(more[0]))
     assert len(more) == (0 if kind == "text" else len(names))
@@ -193,7 +193,7 @@ def test_a_name_that_nobody_had_yet_is_waited_for_while_the_services_workers_com
     bench.pass_time(0.2)
     (told,) = client.take()
     assert (told.uuid, told.status) == (never, 400)
-    assert bench.dispatcher.job(late, bench.now).state == "open"
+    assert bench.job(late).state == "open"
 
 
 def test_a_list_of_names_that_nobody_ever_had_waits_and_is_not_told_as_a_result_before_a_202():
@@ -240,7 +240,7 @@ def test_a_resource_is_its_workers_while_they_are_known_and_a_worker_of_that_nam
     bench.pass_time(COME_S)
     bench.post(client, target="r1,r3")
     assert story(client.take()) == ["202[r1,w1]", "400"]
-    registry = bench.dispatcher._state.registry
+    registry = bench.dispatcher._jobs.registry
     assert list(registry.resources) == ["r3"]
 
 
@@ -283,9 +283,9 @@ def test_a_longer_deadline_than_the_brokers_is_refused(seed):
     bench = Bench(DispatchConfig(job_ttl_s=100, job_timeout_s=50))
     client = bench.client(seed=seed)
     long, longest, usual = (bench.post(client, timeout=each) for each in (101, 100, None))
-    assert bench.dispatcher.job(long, bench.now) is None
-    assert bench.dispatcher.job(longest, bench.now).remaining_s == 100
-    assert bench.dispatcher.job(usual, bench.now).remaining_s == 50
+    assert bench.job(long) is None
+    assert bench.job(longest).remaining_s == 100
+    assert bench.job(usual).remaining_s == 50
     refused = client.take()[0]
     assert refused.status == 400
     assert "timeout 101 s: a job of this broker has 100 s at most" in said(refused)["error"]
@@ -293,7 +293,7 @@ def test_a_longer_deadline_than_the_brokers_is_refused(seed):
 
 def test_a_usual_deadline_above_the_longest_is_the_longest():
     bench = Bench(DispatchConfig(job_ttl_s=100))
-    assert bench.dispatcher.job(bench.post(bench.client()), bench.now).remaining_s == 100
+    assert bench.job(bench.post(bench.client())).remaining_s == 100
 
 
 # -- turns ----------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def test_a_post_that_cannot_be_sent_goes_back_in_front():
     posts = [packet for packet in worker.take() if packet.command is POST]
     assert [packet.uuid for packet in posts] == [first]
     assert posts[0].client == b"c1"  # it is still the first attempt
-    assert bench.dispatcher.job(second, bench.now).state == "open"
+    assert bench.job(second).state == "open"
 
 
 def test_a_post_that_cannot_be_sent_goes_to_another_worker():
@@ -456,4 +456,4 @@ def test_more_timers_than_needed_are_swept():
         bench.post(client)
         bench.finish(worker, the([p for p in worker.take() if p.command is POST], POST))
         client.take()
-    assert len(bench.dispatcher._state.timers._heap) < 300
+    assert len(bench.dispatcher._jobs.timers._heap) < 300

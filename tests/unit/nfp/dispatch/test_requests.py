@@ -4,7 +4,7 @@ import json
 
 from broker.nfp.access import Access, Rule
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.dispatch.model import ORDER_BYTES, PART_BYTES
+from broker.nfp.dispatch.model import JOB_BYTES, PART_BYTES
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.principal import Standing
@@ -149,7 +149,7 @@ def test_delete_ends_what_waits(target, seed):
     client.take()
     out = bench.delete(client, uuid, target="all")
     assert [packet.status for packet in out] == ([202] if seed else [417, 202])
-    assert bench.dispatcher.job(uuid, bench.now).state == "cancelled"
+    assert bench.job(uuid).state == "cancelled"
     got = bench.get(client, uuid)
     assert (got[0].status, said(got[0])["status"]) == (417, "CANCELLED")
     assert bench.listener.kinds(uuid)[-1] == "cancelled"
@@ -171,7 +171,7 @@ def test_delete_of_what_runs_tells_workers_that_understand(kind, told):
     assert worker.take() == []  # it still works, as far as we know
     bench.finish(worker, post)
     assert the([p for p in worker.take() if p.command is POST], POST).uuid == waiting
-    assert bench.dispatcher.job(uuid, bench.now).state == "cancelled"
+    assert bench.job(uuid).state == "cancelled"
     assert bench.counts.late == 1
 
 
@@ -183,8 +183,8 @@ def test_delete_of_one_worker_leaves_the_others():
     bench.delete(client, uuid, target="w1")
     assert DELETE in [packet.command for packet in first.take()]
     bench.finish(second, the(second.take(), POST))
-    assert bench.dispatcher.job(uuid, bench.now).state == "cancelled"
-    assert [result.status for result in bench.dispatcher.results(uuid)] == [417, 200]
+    assert bench.job(uuid).state == "cancelled"
+    assert [result.status for result in bench.results(uuid)] == [417, 200]
 
 
 # -- PUT ------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_a_job_that_could_not_be_stored_is_taken_back():
     uuids = [running, waiting, gathering]
     bench.dispatcher.unstored(uuids, "disk full", bench.now)
     assert story(client.take()) == ["500"] * 3
-    assert [bench.dispatcher.job(uuid, bench.now) for uuid in uuids] == [None] * 3
+    assert [bench.job(uuid) for uuid in uuids] == [None] * 3
     assert bench.dispatcher.workers(bench.now)[0].busy == 0
     assert story(worker.take()) == ["DELETE"]
     assert [view.name for view in bench.dispatcher.services()] == ["net"]
@@ -309,7 +309,7 @@ def test_results_are_forgotten_after_their_time():
 
 
 def test_results_are_forgotten_for_room():
-    room = 2 * (ORDER_BYTES + PART_BYTES) + 300
+    room = 2 * (JOB_BYTES + PART_BYTES) + 300
     bench = Bench(DispatchConfig(results_max_bytes=room))
     worker, client = bench.register("w1", ours=True), bench.client()
     uuids = []
@@ -317,10 +317,10 @@ def test_results_are_forgotten_for_room():
         uuids.append(bench.post(client))
         post = next(packet for packet in worker.take() if packet.command is POST)
         bench.finish(worker, post, "x" * 60)
-    kept = [uuid for uuid in uuids if bench.dispatcher.job(uuid, bench.now) is not None]
+    kept = [uuid for uuid in uuids if bench.job(uuid) is not None]
     assert kept == uuids[-len(kept) :]
     assert len(kept) == 2
-    assert bench.dispatcher._state.kept_bytes <= room
+    assert bench.dispatcher._jobs.kept_bytes <= room
 
 
 @for_each("most", [1, 3])
@@ -337,7 +337,7 @@ def test_so_many_jobs_are_remembered_and_no_more(most):
 def test_a_job_costs_more_than_its_body():
     """A job without body takes memory as well, and so does each worker it is for."""
     names = [f"n{number}" for number in range(20)]
-    bench = Bench(DispatchConfig(open_max_bytes=ORDER_BYTES + 20 * PART_BYTES))
+    bench = Bench(DispatchConfig(open_max_bytes=JOB_BYTES + 20 * PART_BYTES))
     client = bench.client()
     bench.post(client, target=json.dumps(names), body=b"")
     assert story(client.take()) == ["300"]
@@ -346,7 +346,7 @@ def test_a_job_costs_more_than_its_body():
     bench.delete(client, "job1")
     bench.post(client, uuid, body=b"")
     assert story(client.take()) == ["300"]
-    assert bench.dispatcher._state.open_parts == 1
+    assert bench.dispatcher._jobs.open_parts == 1
 
 
 # -- clients that vanish --------------------------------------------------------------------------

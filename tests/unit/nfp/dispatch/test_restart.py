@@ -34,14 +34,14 @@ def test_a_worker_that_comes_back_keeps_its_job(stage, ours):
     uuid = stages(bench, bench.register("w1", ours=ours), stage)
     bench.restart()
     assert bench.dispatcher.workers(bench.now)[0].status == "expected"
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "dispatched"
+    assert bench.job(uuid).slots[0].state == "dispatched"
     other = bench.register("w2", ours=ours)
     assert other.take() == []
     back = bench.register("w1", ours=ours, jobs={uuid: (1, "running")})
     if not ours:
         bench.answer(back, the(back.take(), GET), 300, b"{}")
     assert back.take() == []
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "accepted"
+    assert bench.job(uuid).slots[0].state == "accepted"
 
 
 @for_each("ours", [False, True])
@@ -81,7 +81,7 @@ def test_all_means_who_was_alive_when_the_broker_ended_and_only_for_a_hold_time(
     for _ in range(8):
         bench.pass_time(2)
         bench.dispatcher.worker(back, _keepalive(), bench.now)
-    results = {each.worker or "": each.status for each in bench.dispatcher.results(uuid)}
+    results = {each.worker or "": each.status for each in bench.results(uuid)}
     assert sorted(results.values()) == [200, 408]
     bench.post(client, target="all", timeout=500)
     assert bench.journal.of(JobAdded)[-1].parts == ("w1",)
@@ -94,7 +94,7 @@ def test_a_worker_that_was_lost_when_the_broker_ended_may_still_come_back():
     bench.lose(worker)
     bench.restart()
     bench.register("w1", ours=True, jobs={uuid: (1, "running")})
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "accepted"
+    assert bench.job(uuid).slots[0].state == "accepted"
 
 
 def _keepalive() -> Packet:
@@ -150,7 +150,7 @@ def test_what_was_only_dispatched_is_given_to_another_after_a_restart():
     uuid = bench.post(bench.own_client(), timeout=500)
     bench.restart()
     bench.register("w1", ours=True, tasks={"ping": False}, limit=1)
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].attempt == 2
+    assert bench.job(uuid).slots[0].attempt == 2
 
 
 def test_what_waited_still_waits_in_order():
@@ -171,15 +171,15 @@ def test_deadlines_go_on_and_queues_start_anew():
     client = bench.client()
     uuid = bench.post(client, timeout=100)
     bench.restart(age_s=90)
-    assert bench.dispatcher.job(uuid, bench.now).remaining_s == pytest.approx(10)
+    assert bench.job(uuid).remaining_s == pytest.approx(10)
     bench.pass_time(10.1)
-    assert bench.dispatcher.job(uuid, bench.now).state == "expired"
+    assert bench.job(uuid).state == "expired"
     late = bench.post(client, timeout=500)
     bench.restart(age_s=59)
     bench.pass_time(59)
-    assert bench.dispatcher.job(late, bench.now).state == "open"
+    assert bench.job(late).state == "open"
     bench.pass_time(1.1)
-    assert bench.dispatcher.job(late, bench.now).state == "expired"
+    assert bench.job(late).state == "expired"
 
 
 @for_each("seed", [False, True])
@@ -194,7 +194,7 @@ def test_results_survive(seed):
     bench.post(client, uuid, timeout=500)
     assert bench.counts.duplicates == 1
     bench.pass_time(bench.config.result_ttl_s + 1)
-    assert bench.dispatcher.job(uuid, bench.now) is None
+    assert bench.job(uuid) is None
 
 
 def test_a_result_that_comes_after_the_restart_is_pushed_to_the_client_that_is_back():
@@ -221,7 +221,7 @@ def test_attempts_go_on():
     sent = Packet(Sender.BROKER, POST, client=b"c1#1", uuid=uuid)
     bench.answer(late, sent, 200, result_body("w1"))  # given once: it still counts
     assert bench.journal.of(Finished)[0].attempt == 1
-    assert bench.dispatcher.job(uuid, bench.now).state == "done"
+    assert bench.job(uuid).state == "done"
 
 
 def test_names_of_workers_that_had_left_are_still_known():
@@ -358,7 +358,7 @@ def test_what_was_not_committed_never_was():
     post = the(worker.take(bench.journal.committed), POST)
     del bench.end_turn
     bench.restart()
-    assert bench.dispatcher.job(uuid, bench.now) is None
+    assert bench.job(uuid) is None
     back = bench.register("w1", ours=True, jobs={uuid: (1, "running")})
     bench.finish(back, post)  # of a job that was never promised to anybody
     assert (bench.counts.unroutable, bench.counts.forged, bench.offences) == (1, 0, [])

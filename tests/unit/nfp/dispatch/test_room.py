@@ -31,10 +31,10 @@ def test_what_is_owed_is_sent_as_far_as_there_is_room():
     back.spare = 4  # a 202 and a result each
     bench.dispatcher.client_seen(back, bench.now)
     assert results(back) == uuids[:2]
-    bench.dispatcher.has_room(back)
+    bench.dispatcher.has_room(back, bench.now)
     assert results(back) == uuids[2:4]
-    bench.dispatcher.has_room(back)
-    bench.dispatcher.has_room(back)
+    bench.dispatcher.has_room(back, bench.now)
+    bench.dispatcher.has_room(back, bench.now)
     assert results(back) == uuids[4:]
 
 
@@ -47,10 +47,10 @@ def test_room_at_a_connection_that_is_no_longer_the_clients_changes_nothing():
     second.spare = 0
     bench.dispatcher.client_seen(second, bench.now)
     first.room = None
-    bench.dispatcher.has_room(first)
+    bench.dispatcher.has_room(first, bench.now)
     assert results(first) == []
     second.spare = None
-    bench.dispatcher.has_room(second)
+    bench.dispatcher.has_room(second, bench.now)
     assert results(second) == [uuid]
 
 
@@ -79,5 +79,5 @@ def test_answers_to_get_that_find_no_room_come_later():
     client.room = 1
     assert story(bench.get(client, uuid, target="all")) == ["200"]
     client.room = None
-    bench.dispatcher.has_room(client)
+    bench.dispatcher.has_room(client, bench.now)
     assert story(client.take()).count("200") >= 2

@@ -100,10 +100,11 @@ def test_a_slice_at_a_time_while_jobs_come_and_go(bench, monkeypatch):
     monkeypatch.setattr(search_room, "SLICE", 2)
     search = bench.search(JobFilter(), lambda holder: True, 10)
     steps = search.steps()
-    wanted = next(steps)
+    next(steps)
     submit(bench, bench.client("c1"), "e", target="w9")
     bench.pass_time(bench.config.result_ttl_s - 25)
-    bench.go_on(steps, wanted)
+    for _ in steps:
+        pass
     assert [job.uuid for job in search.found] == ["d", "c", "b"]
 
 

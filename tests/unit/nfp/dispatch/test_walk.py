@@ -3,7 +3,7 @@
 import json
 
 from broker.nfp.access import Access, TaskRule
-from broker.nfp.dispatch import progress
+from broker.nfp.dispatch import worker_messages
 from broker.nfp.frames import encode
 from broker.nfp.names import SEED_CODES, Command
 from broker.nfp.records import Dispatched, Finished, JobAdded
@@ -193,7 +193,7 @@ def test_what_is_streamed_to_a_client_of_the_text_is_its_result_unless_the_task_
         body = json.dumps({"w1": {"result": True, "failed": failed}}).encode()
         bench.answer(worker, post, 200, body)
         assert bench.get(client, uuid)[0].data.startswith(got)
-        state, order = bench.dispatcher._state, bench.dispatcher._state.orders[uuid]
+        state, order = bench.dispatcher._jobs, bench.dispatcher._jobs.by_uuid[uuid]
         assert (state.open_bytes, order.size < 4096) == (0, True)
 
 
@@ -221,9 +221,27 @@ def test_a_client_of_the_text_never_gets_a_part_of_a_file_as_all_of_it(lost):
     bench.answer(back, post, 200, b'{"w1": {"result": true, "failed": false}}')
     answer = bench.get(client, uuid, service="filesharing")[-1]
     assert (answer.status, "submit it again" in said(answer)["error"]) == (500, True)
-    assert bench.dispatcher.job(uuid, bench.now).state == "failed"
+    assert bench.job(uuid).state == "failed"
     (view,) = bench.dispatcher.workers(bench.now)
     assert lost != "restart" or view.busy == 0
+
+
+def test_what_was_gathered_of_one_worker_costs_nothing_once_another_brought_the_result():
+    bench = Bench()
+    late, client = bench.register("w1", ours=True), bench.client(seed=True)
+    uuid = bench.post(client, task="report")
+    post = the(late.take(), POST)
+    bench.lose(late)
+    bench.pass_time(bench.config.grace_s + 1)
+    second = bench.register("w2", ours=True)
+    bench.answer(second, the(second.take(), POST), 200, b"x" * 1000, Command.STREAM)
+    late = bench.register("w1", ours=True, jobs={uuid: (1, "done")})
+    bench.finish(late, post)
+    state = bench.dispatcher._jobs
+    assert bench.job(uuid).state == "done"
+    bench.answer(second, the(second.take(), Command.DELETE), 417)
+    assert (state.open_bytes, state.kept_bytes) == (0, state.by_uuid[uuid].size)
+    assert state.kept_bytes < 4096
 
 
 def test_an_empty_file_is_empty_for_a_client_of_the_text():
@@ -237,7 +255,7 @@ def test_an_empty_file_is_empty_for_a_client_of_the_text():
 
 
 def test_no_more_is_gathered_for_a_client_of_the_text_than_fits(monkeypatch):
-    monkeypatch.setattr(progress, "GATHERED_MAX_BYTES", 8)
+    monkeypatch.setattr(worker_messages, "GATHERED_MAX_BYTES", 8)
     bench = Bench()
     worker = bench.register("w1", ours=True)
     client = bench.client(seed=True)
@@ -249,7 +267,7 @@ def test_no_more_is_gathered_for_a_client_of_the_text_than_fits(monkeypatch):
     assert [packet.command for packet in worker.take()] == [Command.DELETE]
     (answer,) = bench.get(client, uuid)
     assert (answer.status, "offset and length" in said(answer)["error"]) == (417, True)
-    assert bench.dispatcher._state.open_bytes == 0
+    assert bench.dispatcher._jobs.open_bytes == 0
 
 
 def test_a_result_of_the_texts_worker_is_wrapped_for_a_deployed_client():
@@ -403,7 +421,7 @@ def test_all_means_who_is_there_and_names_who_is_lost_at_the_moment():
     answer = client.take()[0]
     assert (said(answer)["workers"], said(answer)["missing"]) == (["w1"], ["w2"])
     bench.finish(first, the(first.take(), POST))
-    assert bench.dispatcher.job(uuid, bench.now).state == "done"
+    assert bench.job(uuid).state == "done"
 
 
 def test_all_waits_for_who_was_there_when_everybody_is_lost():
@@ -425,4 +443,4 @@ def test_service_all_is_every_worker_or_one_of_each_service():
     bench.post(client, service="all", target="all")
     assert story(client.take()) == ["202[w1,w2,x1]"]
     uuid = bench.post(client, service="all", target="any")
-    assert len(bench.dispatcher.job(uuid, bench.now).slots) == 2
+    assert len(bench.job(uuid).slots) == 2

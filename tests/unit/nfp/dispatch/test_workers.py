@@ -7,8 +7,8 @@ import pytest
 from broker.children.child import ENDS_MAX
 from broker.nfp.access import Access, Key, TaskRule
 from broker.nfp.dispatch import DispatchConfig
+from broker.nfp.dispatch.jobs import ACKNOWLEDGE_S
 from broker.nfp.dispatch.liveness import GRID_S
-from broker.nfp.dispatch.results import ACKNOWLEDGE_S
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.opening import WorkerOpen
@@ -143,7 +143,7 @@ def test_a_new_connection_replaces_the_old_one():
     bench.lose(old)  # heard late
     assert bench.dispatcher.workers(bench.now)[0].status == "alive"
     bench.finish(new, post)
-    assert bench.dispatcher.job(uuid, bench.now).state == "done"
+    assert bench.job(uuid).state == "done"
 
 
 def test_a_worker_that_changes_its_service_is_another_one():
@@ -152,7 +152,7 @@ def test_a_worker_that_changes_its_service_is_another_one():
     uuid = bench.post(bench.client(), timeout=900)
     bench.register("w1", "other", ours=True)
     assert {view.name for view in bench.dispatcher.services()} == {"net", "other"}
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "waiting"
+    assert bench.job(uuid).slots[0].state == "waiting"
 
 
 def test_keepalives_only_where_nothing_else_was_sent():
@@ -322,7 +322,7 @@ def test_a_named_job_waits_for_its_worker():
     bench.register("w2", ours=True)
     bench.lose(worker)
     bench.pass_time(30)
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "waiting"
+    assert bench.job(uuid).slots[0].state == "waiting"
     assert story(bench.get(client, uuid, target='["w1"]'))[1:] == ["300"]
     back = bench.register("w1", ours=True)
     assert the(back.take(), POST).client == b"c1#2"
@@ -341,7 +341,7 @@ def test_within_its_grace_a_deployed_worker_is_asked_what_it_has():
     bench.answer(back, asked[done], 200, result_body("w1"))
     bench.answer(back, asked[unknown], 404, b"{}")
     assert [(packet.uuid, packet.client) for packet in posts(back)] == [(unknown, b"c1#2")]
-    states = [bench.dispatcher.job(uuid, bench.now).slots[0].state for uuid in (kept, done, unknown)]
+    states = [bench.job(uuid).slots[0].state for uuid in (kept, done, unknown)]
     assert states == ["accepted", "final", "dispatched"]
 
 
@@ -378,8 +378,8 @@ def test_our_worker_lists_what_it_has():
     back = bench.register("w1", ours=True, limit=4, jobs={running: (1, "running"), done: (1, "done")})
     post = the(back.take(), POST)  # and no GET: a result that waits there comes by itself
     assert (post.uuid, post.client) == (lost, b"c1#2")
-    assert bench.dispatcher.job(running, bench.now).slots[0].state == "accepted"
-    assert bench.dispatcher.job(done, bench.now).slots[0].state == "accepted"
+    assert bench.job(running).slots[0].state == "accepted"
+    assert bench.job(done).slots[0].state == "accepted"
 
 
 @for_each("seed", [False, True])
@@ -406,7 +406,7 @@ def test_a_worker_that_pushes_is_asked_all_the_same_when_what_it_has_is_in_doubt
         bench.say(back, keepalive(seed))
     assert GET not in [packet.command for packet in back.take()]
     bench.answer(back, asked[0], 200, result_body("w1"))
-    assert bench.dispatcher.job(uuid, bench.now).state == "done"
+    assert bench.job(uuid).state == "done"
 
 
 def test_after_its_death_what_it_lists_and_nobody_has_stays_with_it():
@@ -416,7 +416,7 @@ def test_after_its_death_what_it_lists_and_nobody_has_stays_with_it():
     post = the(worker.take(), POST)
     bench.lose(worker)
     bench.pass_time(5)
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "waiting"
+    assert bench.job(uuid).slots[0].state == "waiting"
     back = bench.register("w1", ours=True, jobs={uuid: (1, "running")})
     assert back.take() == []
     bench.finish(back, post)
@@ -460,6 +460,32 @@ def test_a_deployed_worker_that_may_have_the_job_is_asked_before_it_is_given_it_
     assert the(back.take(), POST).client == b"c1#3"
 
 
+def test_a_deployed_worker_that_got_a_forgotten_job_again_may_have_it():
+    bench = Bench()
+    worker, client = bench.register("w1"), bench.client()
+    bench.post(client, target="w1")
+    bench.answer(worker, the(worker.take(), POST), 404, b"{}")
+    bench.accept(worker, the(worker.take(), POST))
+    bench.lose(worker)
+    bench.pass_time(5)
+    assert posts(back := bench.register("w1")) == []
+    assert back.alive
+
+
+def test_a_worker_that_has_to_stop_a_job_and_is_given_it_again_takes_one_slot_for_it():
+    bench = Bench(DispatchConfig(ahead=0))
+    _, uuid, (first, _), (second, _) = two_workers_at_one_job(bench, ours=True, limit=2)
+    bench.lose(second)
+    bench.pass_time(5)  # w1 has not said yet that it has stopped, and has a slot left
+    again = the([packet for packet in first.take() if packet.command is POST], POST)
+    assert again.uuid == uuid
+    (view,) = bench.dispatcher.workers(bench.now)
+    assert view.busy == 1
+    bench.finish(first, again)
+    (view,) = bench.dispatcher.workers(bench.now)
+    assert view.busy == 0
+
+
 def test_a_lost_announcement_is_noticed():
     bench = Bench(DispatchConfig(probe_s=10))
     worker, client = bench.register("w1"), bench.client()
@@ -482,7 +508,7 @@ def test_a_job_that_outlives_too_many_workers_is_given_up():
         assert len(posts(worker)) == (attempt < 3)
         bench.lose(worker)
         bench.pass_time(2.1)
-    assert bench.dispatcher.results(uuid)[0].status == 500
+    assert bench.results(uuid)[0].status == 500
     assert len(bench.journal.of(Dispatched)) == len(bench.journal.of(Returned)) == 3
 
 
@@ -492,12 +518,12 @@ def test_a_job_that_ends_its_workers_ends_as_failed_at_once_and_names_them():
     client = bench.own_client()
     uuid = bench.post(client, timeout=900)
     for name, away_s in (("w1", 0.5), ("w1", 2.1), ("w2", 2.1)):
-        assert not bench.dispatcher.results(uuid)
+        assert not bench.results(uuid)
         worker = bench.register(name, ours=True)
         assert [packet.uuid for packet in posts(worker)] == [uuid]
         bench.lose(worker)
         bench.pass_time(away_s)
-    (ended,) = bench.dispatcher.results(uuid)
+    (ended,) = bench.results(uuid)
     assert (ended.status, json.loads(ended.body)["error"]) == (
         500,
         "given up: 3 workers were lost while they had it (w1 2 times, w2); it may have ended them",
@@ -515,9 +541,9 @@ def test_who_was_only_there_when_a_worker_was_lost_is_not_blamed_for_it():
         assert len(posts(worker)) == attempt + 2
         bench.lose(worker)
         bench.pass_time(2.1)
-    assert bench.dispatcher.results(bad)[0].status == 500
-    assert not bench.dispatcher.results(others[1])
-    assert not bench.dispatcher.results(others[2])
+    assert bench.results(bad)[0].status == 500
+    assert not bench.results(others[1])
+    assert not bench.results(others[2])
 
 
 def test_a_job_that_waits_for_workers_in_vain_says_who_was_lost_over_it():
@@ -526,7 +552,7 @@ def test_a_job_that_waits_for_workers_in_vain_says_who_was_lost_over_it():
     uuid = bench.post(client, timeout=900)
     bench.lose(bench.register("w1", ours=True))
     bench.pass_time(70)
-    error = json.loads(bench.dispatcher.results(uuid)[0].body)["error"]
+    error = json.loads(bench.results(uuid)[0].body)["error"]
     assert error.startswith("service net had no workers for")
     assert error.endswith("while workers had it these were lost: w1")
 
@@ -643,7 +669,7 @@ def test_what_a_worker_says_about_others_jobs_is_dropped(command, form):
     assert client.take() == []
     assert bench.counts.forged == 1
     assert [about[:2] for about in bench.offences] == [("w2", "forged")]
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "dispatched"
+    assert bench.job(uuid).slots[0].state == "dispatched"
 
 
 def test_an_attempt_that_was_never_made_counts_for_nothing():
@@ -655,7 +681,7 @@ def test_an_attempt_that_was_never_made_counts_for_nothing():
         worker, worker_says(Command.RESPONSE, client=b"c1#2", uuid=uuid, status=200, body=result_body("w1"))
     )
     assert (bench.counts.unroutable, bench.counts.forged, bench.offences) == (1, 0, [])
-    assert bench.dispatcher.job(uuid, bench.now).state == "open"
+    assert bench.job(uuid).state == "open"
 
 
 @for_each("kind", ["submitted", "closed", "cancelled", "a b\n", "x.y", "p" * 70_000, ""])
@@ -683,7 +709,7 @@ def test_codes_that_nobody_knows_change_nothing(code):
     worker, client = bench.register("w1"), bench.client()
     uuid = bench.post(client)
     bench.answer(worker, the(worker.take(), POST), code, b"{}")
-    assert bench.dispatcher.job(uuid, bench.now).slots[0].state == "dispatched"
+    assert bench.job(uuid).slots[0].state == "dispatched"
     assert bench.counts.unexpected == 1
 
 

@@ -23,9 +23,10 @@ from broker.nfp.outcome import END_STATES
 from broker.nfp.principal import Principal, Standing
 from broker.nfp.server.invalid_messages import InvalidMessages
 from broker.nfp.server.name_pins import NamePins
+from broker.nfp.server.searches import Searches
 from broker.nfp.targets import ANY
 from broker.settings.nfp import NfpSection
-from tests.unit.nfp.found import Found, no_store
+from tests.unit.nfp.found import Found
 
 OWNER = Principal("key:owner", Standing.OWNER)
 ANNA = Principal("uid:1000", Standing.USER, 1000)
@@ -127,16 +128,13 @@ class FakeDispatcher:
 
     slices = 1
 
-    def read_with(self, wanted):
-        pass
-
     def search(self, which, may_see, limit, now, tell):
         self.searched = Found(self.all_jobs, which, may_see, limit, tell, self.results, self.slices)
         return self.searched
 
-    def find(self, uuid, now, then):
+    def find(self, uuid, now):
         view = next((job for job in self.all_jobs if job.uuid == uuid), None)
-        then(FoundJob(view, self.results(uuid)) if view is not None else None)
+        return FoundJob(view, self.results(uuid)) if view is not None else None
 
     def results(self, uuid):
         return [ResultView("w1", 200, body) for body in self.found.get(uuid, ())]
@@ -183,7 +181,7 @@ class FakeBroker:
         self.accounting = Accounting(FakeJournal(), clock=lambda: 0.0)
         self.log = LogBuffer()
         self.dispatcher = FakeDispatcher()
-        self.job_reader = no_store(self.dispatcher)
+        self.searches = Searches()
         self.datastore = FakeDatastore()
         self.reader = FakeReader()
         self.invalid_messages = InvalidMessages(10)

@@ -54,7 +54,7 @@ def test_who_comes_back_gets_all_it_is_owed_though_it_is_more_than_its_queue_hol
             client.say(opened())
             for uuid in uuids:
                 client.say(request(POST, uuid))
-            live.eventually(lambda: live.broker.dispatcher.job("u5", 0.0))
+            live.eventually(lambda: live.broker.dispatcher.find("u5", 0.0))
         live.eventually(lambda: not any(view.present for view in clients_of(live.broker)))
         for _ in uuids:
             worker.say(reply(worker.until(lambda packet: packet.command is POST), 200, BIG))

@@ -8,7 +8,7 @@ from broker.client import Limits
 from broker.client.bridge import offer
 from broker.identity import USERID_UNKNOWN
 from broker.nfp.access import Access
-from broker.nfp.contract import JobEvent
+from broker.nfp.contract import JobEvent, NotStored
 from broker.nfp.dispatch.task_stats import TaskStats
 from broker.nfp.dispatch.views import FoundJob, JobView, SlotView
 from broker.nfp.frames import Packet
@@ -17,7 +17,7 @@ from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.service import FluxService
 from broker.nfp.targets import ALL
 from tests.unit.client.peer import talk
-from tests.unit.nfp.found import Found, no_store
+from tests.unit.nfp.found import Found
 
 
 def job_view(uuid, *slots, holder="uid:7", client="", state="open", target=ALL, userid=7):
@@ -52,8 +52,7 @@ class FakeBroker:
         self.submitted = []
         self.peers = []
         self.known = {}
-        self.stored = {}
-        self.job_reader = no_store(self)
+        self.unreadable = {}
         self.fresh = asyncio.Event()
 
     def now(self):
@@ -84,17 +83,12 @@ class FakeBroker:
     def search(self, which, may_see, limit, now, tell):
         return Found(list(self.known.values()), which, may_see, limit, tell, self.results, slices=2)
 
-    def read_with(self, wanted):
-        pass
-
-    def find(self, uuid, now, then):
-        """One that is ``stored`` is read first."""
+    def find(self, uuid, now):
+        """One that is ``unreadable`` cannot be read."""
+        if uuid in self.unreadable:
+            raise NotStored(self.unreadable[uuid])
         view = self.known.get(uuid)
-        found = FoundJob(view, self.results(uuid)) if view is not None else None
-        if uuid in self.stored:
-            asyncio.get_running_loop().call_later(0.01, then, self.stored[uuid] or found)
-        else:
-            then(found)
+        return FoundJob(view, self.results(uuid)) if view is not None else None
 
     def results(self, uuid):
         return []

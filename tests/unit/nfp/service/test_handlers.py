@@ -323,10 +323,9 @@ def test_attach_to_a_cancelled_job_without_results():
     with_face(script)
 
 
-def test_a_job_that_is_in_the_store_only_is_found_by_all_who_ask_for_it():
+def test_a_closed_job_is_found_by_all_who_ask_for_it():
     async def script(peer, broker):
         broker.known["u"] = job_view("u", ("w1", "final"), client="cli", state="done")
-        broker.stored["u"] = None
         for tag, method in enumerate(("attach", "result"), 1):
             peer.call(f"nfp.jobs.{method}", {"uuid": "u"}, tag=tag)
             caller, packet = await broker.next()
@@ -343,7 +342,7 @@ def test_a_job_that_is_in_the_store_only_is_found_by_all_who_ask_for_it():
 
 def test_a_job_that_cannot_be_read_is_an_error():
     async def script(peer, broker):
-        broker.stored["u"] = "the store does not answer"
+        broker.unreadable["u"] = "the store does not answer"
         for method in ("attach", "result", "show", "cancel"):
             peer.call(f"nfp.jobs.{method}", {"uuid": "u"})
             assert await record(peer) == (errno.EIO, "the store does not answer")

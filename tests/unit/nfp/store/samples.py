@@ -72,7 +72,7 @@ async def whole(store: Store, found: Snapshot) -> Snapshot:
     """``found`` with all jobs in the order they were added, as if closed ones were not read later."""
     rows = {
         row.added.uuid: row
-        for row in (*found.jobs, *await store.closed([row.job.added.uuid for row in found.closed]))
+        for row in (*found.jobs, *store.closed([row.job.added.uuid for row in found.closed]))
     }
     order = await store.ask(lambda base: base.execute("SELECT uuid FROM jobs ORDER BY id").fetchall())
     assert len(order) == len(rows)

@@ -10,10 +10,10 @@ import pytest
 
 from broker import awake
 from broker.errors import ConfigError
+from broker.nfp.contract import NotStored
 from broker.nfp.store import thread as threads
 from broker.nfp.store.database import Schema, open_database
 from broker.nfp.store.thread import StoreThread
-from broker.nfp.store.writer import NotStored
 from tests.unit.nfp.store.samples import run, until
 
 pytestmark = pytest.mark.interpreter

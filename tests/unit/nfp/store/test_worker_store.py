@@ -7,8 +7,8 @@ import sqlite3
 import pytest
 
 from broker.errors import ConfigError
+from broker.nfp.contract import NotStored
 from broker.nfp.store.peers import KEEP_UNSETTLED_S, Retention
-from broker.nfp.store.writer import NotStored
 from broker.nfp.worker.store import AssignmentStore, StoredAssignment
 from tests.unit.nfp.store.samples import Clocks, run, until, write
 

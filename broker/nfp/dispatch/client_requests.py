@@ -24,14 +24,12 @@ from typing import Final, NamedTuple
 
 from broker.nfp import bodies
 from broker.nfp.contract import Peer
-from broker.nfp.dispatch.expiry import MISSPELT
-from broker.nfp.dispatch.model import FINAL, LOST, OPEN, Order, Part, WorkerEntry
+from broker.nfp.dispatch.jobs import MISSPELT, Jobs
+from broker.nfp.dispatch.machine import FINAL, LOSE, LOST
+from broker.nfp.dispatch.model import OPEN, Job, Part, WorkerEntry
 from broker.nfp.dispatch.registry import EVERY_SERVICE
 from broker.nfp.dispatch.relays import Relays
 from broker.nfp.dispatch.responses import NOT_GIVEN
-from broker.nfp.dispatch.results import Results
-from broker.nfp.dispatch.scheduler import Scheduler
-from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Dialect, Sender
 from broker.nfp.outcome import STATUS_WORDS, job_state
@@ -55,19 +53,17 @@ class Plan(NamedTuple):
     denied: str = ""
 
 
-class Requests:
+class ClientRequests:
     """What clients ask of jobs."""
 
-    def __init__(self, state: State, results: Results, scheduler: Scheduler, relays: Relays) -> None:
-        self._state = state
-        self._results = results
-        self._scheduler = scheduler
+    def __init__(self, jobs: Jobs, relays: Relays) -> None:
+        self._jobs = jobs
         self._relays = relays
 
     def post(self, peer: Peer, packet: Packet, now: float) -> None:
         """A POST."""
         assert packet.target is not None
-        known = self._state.orders.get(packet.uuid)
+        known = self._jobs.by_uuid.get(packet.uuid)
         if known is not None:
             self._again(known, peer, packet, now)
             return
@@ -76,7 +72,7 @@ class Requests:
         refusal = self._refusal(peer.principal.holder, packet, head, plan)
         if refusal is not None:
             _, text, errnum = refusal
-            self._state.tasks.refused(packet.service, head.task, errnum, text, peer.principal.userid, now)
+            self._jobs.tasks.refused(packet.service, head.task, errnum, text, peer.principal.userid, now)
             self._refuse(peer, packet, *refusal)
         else:
             self._accept(peer, packet, head, plan, now)
@@ -85,30 +81,30 @@ class Requests:
         self, holder: str, packet: Packet, head: bodies.Head, plan: Plan
     ) -> tuple[int, str, int] | None:
         """Why a new job is not taken: status, text and errno."""
-        state = self._state
-        longest_s = state.config.job_ttl_s
+        jobs = self._jobs
+        longest_s = jobs.config.job_ttl_s
         if packet.uuid in self._relays:
             return 400, _IN_USE, errno.EEXIST
-        if state.journal.broken:
-            return 500, f"the broker cannot store jobs: {state.journal.broken}", errno.EIO
+        if jobs.journal.broken:
+            return 500, f"the broker cannot store jobs: {jobs.journal.broken}", errno.EIO
         if plan.denied:
             return 400, plan.denied, errno.EPERM
         if head.timeout_s and head.timeout_s > longest_s:
             text = f"timeout {head.timeout_s:g} s: a job of this broker has {longest_s:g} s at most (nfp.job_ttl_s)"
             return 400, text, errno.EINVAL
         names = tuple(name for name in plan.parts if name)
-        full = self._scheduler.full(packet.service, names, holder)
+        full = self._jobs.full(packet.service, names, holder)
         return (500, full, errno.EAGAIN) if full else None
 
     def _refuse(self, peer: Peer, packet: Packet, code: int, error: str, errnum: int) -> None:
-        self._state.counts.denied += 1
-        self._state.refused(errnum)
-        self._state.responders.of(peer).refused(peer, packet, code, error)
+        self._jobs.counts.denied += 1
+        self._jobs.refused(errnum)
+        self._jobs.responders.of(peer).refused(peer, packet, code, error)
 
     def _accept(self, peer: Peer, packet: Packet, head: bodies.Head, plan: Plan, now: float) -> None:
-        state, who = self._state, peer.principal
-        client = self._state.clients.of(peer, now)
-        ttl_s = head.timeout_s or min(state.config.job_timeout_s, state.config.job_ttl_s)
+        jobs, who = self._jobs, peer.principal
+        client = self._jobs.clients.of(peer, now)
+        ttl_s = head.timeout_s or min(jobs.config.job_timeout_s, jobs.config.job_ttl_s)
         target = packet.target
         assert target is not None
         added = JobAdded(
@@ -124,78 +120,78 @@ class Requests:
             ttl_s,
             plan.parts,
         )
-        order = Order(added, client, who, now)
-        order.told_dispatched, order.missing = plan.there, plan.missing
-        state.orders[order.uuid] = order
+        job = Job(added, client, who, now)
+        job.told_dispatched, job.missing = plan.there, plan.missing
+        jobs.by_uuid[job.uuid] = job
         client.open += 1
-        state.open_orders += 1
-        state.open_bytes += order.size
-        state.counts.submitted += 1
-        state.tasks.submitted(order)
-        state.journal.put(added)
-        parts = self._parts(order, plan.parts, now)
-        order.after = state.journal.position
-        self._state.check_in_time(order, now)
-        state.tell("submitted", order, size=len(order.body))
-        self._state.responders.of(client).submitted(peer, order)
-        misspelt_at = state.misspelt_at(order.service) if plan.missing else inf
+        jobs.open_jobs += 1
+        jobs.open_bytes += job.size
+        jobs.counts.submitted += 1
+        jobs.tasks.submitted(job)
+        jobs.journal.put(added)
+        parts = self._make_parts(job, plan.parts, now)
+        job.after = jobs.journal.position
+        self._jobs.watch(job, now)
+        jobs.tell("submitted", job, size=len(job.body))
+        self._jobs.responders.of(client).submitted(peer, job)
+        misspelt_at = self._jobs.misspelt_at(job.service) if plan.missing else inf
         for part in parts:
             if now >= misspelt_at and part.name in plan.missing:
-                self._results.fail(part, 400, MISSPELT.format(part.name), now)
+                self._jobs.fail(part, 400, MISSPELT.format(part.name), now)
             else:
-                self._scheduler.place(part, now)
+                self._jobs.place(part, now)
         if not parts:
-            self._scheduler.gather(order, now)
-        if order.waiting:
-            state.check_at(order, max(now, misspelt_at))
-            state.tell("queued", order)
+            self._jobs.gather(job, now)
+        if job.waiting:
+            self._jobs.check_at(job, max(now, misspelt_at))
+            jobs.tell("queued", job)
 
-    def _parts(self, order: Order, names: Iterable[str], now: float) -> list[Part]:
-        parts = [Part(order, name, now) for name in names]
-        self._scheduler.count(order, parts)
+    def _make_parts(self, job: Job, names: Iterable[str], now: float) -> list[Part]:
+        parts = [Part(job, name, now) for name in names]
+        self._jobs.count(job, parts)
         return parts
 
     # -- the same again -------------------------------------------------------------------------
 
-    def _again(self, order: Order, peer: Peer, packet: Packet, now: float) -> None:
+    def _again(self, job: Job, peer: Peer, packet: Packet, now: float) -> None:
         """A job that is known: answered from its state when it is the same, by the same holder."""
         same = (
-            peer.principal.holds(order.holder)
-            and order.service == packet.service
-            and order.target == packet.target
-            and order.has_body(packet.data)
+            peer.principal.holds(job.holder)
+            and job.service == packet.service
+            and job.target == packet.target
+            and job.has_body(packet.data)
         )
         if not same:
             self._refuse(peer, packet, 400, _IN_USE, errno.EEXIST)
             return
-        self._state.counts.duplicates += 1
-        self._move(order, peer, now)
-        responder = self._state.responders.of(peer)
-        responder.submitted(peer, order)
-        for part in order.parts.values():
+        self._jobs.counts.duplicates += 1
+        self._move(job, peer, now)
+        responder = self._jobs.responders.of(peer)
+        responder.submitted(peer, job)
+        for part in job.parts.values():
             if part.state == FINAL:
                 responder.delivered_again(part)
 
-    def _move(self, order: Order, peer: Peer, now: float) -> None:
-        """What comes of ``order`` goes to ``peer`` from now on: REQ clients come back under a new identity."""
-        old, new = order.client, self._state.clients.of(peer, now)
+    def _move(self, job: Job, peer: Peer, now: float) -> None:
+        """What comes of ``job`` goes to ``peer`` from now on: REQ clients come back under a new identity."""
+        old, new = job.client, self._jobs.clients.of(peer, now)
         if old is new:
             return
-        order.client = new
+        job.client = new
         for client, by in ((old, -1), (new, 1)):
-            if order.state == OPEN:
+            if job.state == OPEN:
                 client.open += by
             else:
                 client.kept += by
-        old.owed.pop(order.uuid, None)
-        self._state.clients.tidy(old)
+        old.owed.pop(job.uuid, None)
+        self._jobs.clients.tidy(old)
 
     # -- targets --------------------------------------------------------------------------------
 
     def _plan(self, who: Principal | None, service: str, target: Target, task: str) -> Plan:
         """Whom ``target`` means now. ``who`` None: nobody's rights are known, only ``service`` itself is allowed."""
         every = service == EVERY_SERVICE
-        access, registry = self._state.access, self._state.registry
+        access, registry = self._jobs.access, self._jobs.registry
         if not every and who is not None and not access.may_call(who, service, task):
             return Plan(denied=access.denial(who, service, task))
         if target.kind == "any" and not every:
@@ -214,7 +210,7 @@ class Requests:
         return Plan(names, bool(names), lost)
 
     def _named(self, who: Principal | None, service: str, names: tuple[str, ...], task: str) -> Plan:
-        registry, meant, missing = self._state.registry, dict[str, None](), []
+        registry, meant, missing = self._jobs.registry, dict[str, None](), []
         for name in names:
             workers = registry.named(name, service)
             for worker in workers:
@@ -237,125 +233,125 @@ class Requests:
             return f"not allowed: worker {worker.name} does not offer {service}"
         if who is None:
             return f"not allowed: worker {worker.name} offers {offered}"
-        access = self._state.access
+        access = self._jobs.access
         return "" if access.may_call(who, offered, task) else access.denial(who, offered, task)
 
     def gathered(self, worker: WorkerEntry, now: float) -> None:
         """``worker`` has come: requests for all of its service, made while there was nobody, are settled."""
         for name in (worker.service.name, EVERY_SERVICE):
-            service = self._state.registry.services.get(name)
+            service = self._jobs.registry.services.get(name)
             if service is None:
                 continue
-            for order in list(service.gathering):
-                plan = self._plan(order.principal, order.service, order.target, order.task)
+            for job in list(service.gathering):
+                plan = self._plan(job.principal, job.service, job.target, job.task)
                 if plan.parts:
-                    self._scheduler.stop_gathering(order)
+                    self._jobs.stop_gathering(job)
                     for name in plan.parts:
-                        self._state.journal.put(PartAdded(order.uuid, name))
-                    parts = self._parts(order, plan.parts, now)
-                    order.after = self._state.journal.position  # a restarted broker must know whom we name
+                        self._jobs.journal.put(PartAdded(job.uuid, name))
+                    parts = self._make_parts(job, plan.parts, now)
+                    job.after = self._jobs.journal.position  # a restarted broker must know whom we name
                     for part in parts:
-                        self._scheduler.place(part, now)
+                        self._jobs.place(part, now)
 
     # -- GET, DELETE, PUT -----------------------------------------------------------------------
 
-    def _find(self, peer: Peer, packet: Packet) -> Order | None:
+    def _find(self, peer: Peer, packet: Packet) -> Job | None:
         return self._seen(peer, packet, peer.principal.may_see)
 
-    def _readable(self, peer: Peer, packet: Packet) -> Order | None:
-        return self._seen(peer, packet, partial(self._state.access.may_read, peer.principal))
+    def _readable(self, peer: Peer, packet: Packet) -> Job | None:
+        return self._seen(peer, packet, partial(self._jobs.access.may_read, peer.principal))
 
-    def _seen(self, peer: Peer, packet: Packet, may: Callable[[str], bool]) -> Order | None:
+    def _seen(self, peer: Peer, packet: Packet, may: Callable[[str], bool]) -> Job | None:
         """The job, for whom it is waiting for it by the connection that submitted it, and whoever else may see it."""
-        order = self._state.orders.get(packet.uuid)
-        return order if order is not None and (order.client.peer is peer or may(order.holder)) else None
+        job = self._jobs.by_uuid.get(packet.uuid)
+        return job if job is not None and (job.client.peer is peer or may(job.holder)) else None
 
     def get(self, peer: Peer, packet: Packet, now: float) -> None:
         """GET: from the record. A job that only workers may know of is asked for there, for owners."""
-        responder = self._state.responders.of(peer)
-        order = self._readable(peer, packet)
-        self._state.clients.known(peer, now)
-        if order is not None:
+        responder = self._jobs.responders.of(peer)
+        job = self._readable(peer, packet)
+        self._jobs.clients.known(peer, now)
+        if job is not None:
             assert packet.target is not None
-            parts = order.named(packet.target.names)
-            if responder.results(peer, order, parts) and order.client.peer is peer:
-                order.client.settle(order, parts)
+            parts = job.named(packet.target.names)
+            if responder.results(peer, job, parts) and job.client.peer is peer:
+                job.client.settle(job, parts)
         elif (
-            packet.uuid in self._state.orders
+            packet.uuid in self._jobs.by_uuid
             or not peer.principal.owner
             or packet.dialect is Dialect.SEED
             or not self._relays.get(peer, packet, now)
         ):
-            self._state.counts.unroutable += 1
+            self._jobs.counts.unroutable += 1
             responder.refused(peer, packet, 400, _UNKNOWN)
 
     def delete(self, peer: Peer, packet: Packet, now: float) -> None:
         """DELETE: what has no result yet ends at once; workers that understand it are told. What is over stays so."""
-        responder = self._state.responders.of(peer)
-        order = self._find(peer, packet)
-        self._state.clients.known(peer, now)
-        if order is None:
-            self._state.counts.unroutable += 1
+        responder = self._jobs.responders.of(peer)
+        job = self._find(peer, packet)
+        self._jobs.clients.known(peer, now)
+        if job is None:
+            self._jobs.counts.unroutable += 1
             responder.refused(peer, packet, 400, _UNKNOWN)
             return
         assert packet.target is not None
-        if not order.parts and not packet.target.names:
-            self._scheduler.settle_nowhere(order, now)
-        meant = order.named(packet.target.names)
+        if not job.parts and not packet.target.names:
+            self._jobs.settle_nowhere(job, now)
+        meant = job.named(packet.target.names)
         if not meant:
-            self._state.counts.unroutable += 1
+            self._jobs.counts.unroutable += 1
             responder.refused(peer, packet, 400, NOT_GIVEN)
             return
         parts = [part for part in meant if part.state != FINAL]
-        running = [part.run.worker.name for part in parts if part.run is not None]
+        running = [part.current.worker.name for part in parts if part.current is not None]
         for part in parts:
-            self._scheduler.withdraw(part)
-            self._results.fail(part, 417, "cancelled", now)
-        responder.cancelled(peer, order, running, "CANCELLED" if parts else _end_of(meant))
+            self._jobs.withdraw(part)
+            self._jobs.fail(part, 417, "cancelled", now)
+        responder.cancelled(peer, job, running, "CANCELLED" if parts else _end_of(meant))
 
     def put(self, peer: Peer, packet: Packet, now: float) -> None:
         """PUT: to the workers that run it. There is no answer: a deployed client would take an error for the end."""
-        order = self._find(peer, packet)
-        self._state.clients.known(peer, now)
+        job = self._find(peer, packet)
+        self._jobs.clients.known(peer, now)
         sent = False
-        if order is not None and packet.target is not None:
-            for part in order.named(packet.target.names):
-                if part.run is not None:
-                    sent |= part.run.request(Command.PUT, packet.body)
+        if job is not None and packet.target is not None:
+            for part in job.named(packet.target.names):
+                if part.current is not None:
+                    sent |= part.current.request(Command.PUT, packet.body)
         if not sent:
-            self._state.counts.unroutable += 1
+            self._jobs.counts.unroutable += 1
 
     def unread(self, peer: Peer, packet: Packet, why: str) -> None:
-        """A request about a closed job that could not be read; PUT has no answer."""
+        """A request about a closed job that cannot be read; PUT has no answer."""
         if packet.command is Command.PUT:
-            self._state.counts.unroutable += 1
+            self._jobs.counts.unroutable += 1
         else:
             error = f"this job cannot be read at present: {why}"
             self._refuse(peer, packet, 500, error, errno.EIO)
 
     def unstored(self, uuid: str, error: str) -> None:
         """The store refused the job for good: as if it had never come, but for the 500."""
-        state = self._state
-        order = state.orders.pop(uuid, None)
-        if order is None:
+        jobs = self._jobs
+        job = jobs.by_uuid.pop(uuid, None)
+        if job is None:
             return
-        for part in order.parts.values():
-            self._scheduler.withdraw(part)
-            run = part.run
-            if run is not None:
-                connection = run.worker.connection
+        for part in job.parts.values():
+            self._jobs.withdraw(part)
+            attempt = part.current
+            if attempt is not None:
+                connection = attempt.worker.connection
                 if connection is not None and connection.cancels:
-                    run.request(Command.DELETE, b"")
-                self._results.release(run)
-        if not order.parts:
-            self._scheduler.stop_gathering(order)
-        self._results.remove(order)
-        state.counts.submitted -= 1
-        state.counts.denied += 1
-        client = order.client
+                    attempt.request(Command.DELETE, b"")
+                self._jobs.move(attempt, LOSE)
+        if not job.parts:
+            self._jobs.stop_gathering(job)
+        self._jobs.remove(job)
+        jobs.counts.submitted -= 1
+        jobs.counts.denied += 1
+        client = job.client
         if client.peer is not None:
-            asked = Packet(Sender.CLIENT, Command.POST, service=order.service, target=order.target, uuid=uuid)
-            self._state.responders.of(client).refused(
+            asked = Packet(Sender.CLIENT, Command.POST, service=job.service, target=job.target, uuid=uuid)
+            self._jobs.responders.of(client).refused(
                 client.peer, asked, 500, f"the broker cannot store jobs: {error}"
             )
 

@@ -1,4 +1,4 @@
-"""Closed jobs that are in the store only: who speaks of one waits for it, and for nothing else."""
+"""Closed jobs that are in the store only are read when somebody speaks of them."""
 
 import gc
 import tracemalloc
@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from broker.nfp.contract import NotStored
 from broker.nfp.dispatch import DispatchConfig
-from broker.nfp.dispatch import stored_jobs as room
+from broker.nfp.dispatch import search as search_room
 from broker.nfp.dispatch.search import JobFilter
 from broker.nfp.frames import Packet
 from broker.nfp.names import Command, Sender
@@ -33,22 +34,21 @@ def finished(bench: Bench, many: int, client: FakePeer | None = None) -> list[st
 
 def in_the_store(bench: Bench) -> list[str]:
     """The jobs that are there only."""
-    return [uuid for uuid, order in bench.dispatcher._state.orders.items() if order.stored]
+    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if order.stored]
 
 
 def in_memory(bench: Bench) -> list[str]:
-    return [uuid for uuid, order in bench.dispatcher._state.orders.items() if not order.stored]
+    return [uuid for uuid, order in bench.dispatcher._jobs.by_uuid.items() if not order.stored]
 
 
 @pytest.fixture(params=["restarted", "left memory"])
 def stored(request):
-    """A bench and three jobs that are in the store only; nothing is read until the test says so."""
+    """A bench and three jobs that are in the store only."""
     bench = Bench(NONE_STAYS if request.param == "left memory" else None)
     uuids = finished(bench, 3)
     bench.pass_time(1)
     if request.param == "restarted":
         bench.restart()
-    bench.reads = False
     assert in_the_store(bench) == uuids
     return bench, uuids
 
@@ -63,8 +63,6 @@ def test_a_duplicate_is_answered_and_not_run_again(stored, make):
     bench, uuids = stored
     worker, client = bench.register("w1", ours=True), make(bench)
     bench.post(client, uuids[0])
-    assert client.take() == []
-    assert bench.read() == [uuids[0]]
     assert story(client.take()) == ["202[w1]", "202[w1]", "200"]
     assert worker.take() == []
     assert len(bench.journal.of(Dispatched)) == 3
@@ -74,69 +72,27 @@ def test_a_duplicate_is_answered_and_not_run_again(stored, make):
 def test_a_strict_client_gets_one_answer_for_each_command(stored):
     bench, uuids = stored
     client = bench.client(seed=True, holder="peer:c1")
-    assert bench.get(client, uuids[1]) == bench.delete(client, uuids[1]) == []
-    bench.read()
-    assert story(client.take()) == ["200", "202[]"]
+    assert story(bench.get(client, uuids[1]) + bench.delete(client, uuids[1])) == ["200", "202[]"]
 
 
-def test_nothing_is_read_that_nobody_speaks_of_and_all_together_that_somebody_does(stored):
-    bench, uuids = stored
-    asked = []
-    bench.dispatcher.read_with(lambda: asked.append(1))
-    assert bench.dispatcher.to_read() == []
-    client = bench.client()
-    for uuid in (uuids[2], uuids[0], uuids[2]):
-        bench.get(client, uuid)
-    assert asked
-    assert bench.read() == [uuids[2], uuids[0]]
-    assert story(client.take()) == ["200"] * 3
-    assert bench.dispatcher.to_read() == []
-
-
-def test_so_many_and_so_large_ones_as_fit_are_read_at_once(stored, monkeypatch):
-    bench, uuids = stored
-    for uuid in uuids:
-        bench.get(bench.client(), uuid)
-    monkeypatch.setattr(room, "READ_AT_ONCE", 2)
-    assert bench.dispatcher.to_read() == uuids[:2]
-    monkeypatch.setattr(room, "READ_MAX_BYTES", 10)
-    assert bench.dispatcher.to_read() == uuids[:1]
-
-
-def test_other_jobs_of_the_same_peers_wait_for_nothing(stored):
+def test_nothing_is_read_but_what_somebody_speaks_of(stored):
     bench, uuids = stored
     worker, client = bench.register("w1", ours=True), bench.client()
-    bench.get(client, uuids[0])
-    uuid = bench.post(client)
-    from_w1(bench, worker, uuids[1])
-    bench.finish(worker, next(packet for packet in worker.take() if packet.command is POST))
-    assert story(client.take()) == ["202[]", "202[w1]", "200"]
-    assert bench.dispatcher.job(uuid, bench.now).state == "done"
-
-
-def test_who_leaves_loses_nothing_but_answers(stored):
-    bench, uuids = stored
-    worker, client = bench.register("w1", ours=True), bench.client()
-    bench.get(client, uuids[0])
-    from_w1(bench, worker, uuids[1])
     uuid = bench.post(client)
     bench.finish(worker, next(packet for packet in worker.take() if packet.command is POST))
-    bench.lose(client)
-    bench.lose(worker)
-    assert bench.dispatcher._stored._costs.counts == {}
-    bench.read()
-    assert bench.find(uuid).view.state == "done"
-    assert not bench.dispatcher.clients(bench.now)[0].present
-    assert bench.counts.duplicates == bench.counts.unexpected == bench.counts.forged == 0
+    assert bench.journal.reads == []
+    assert story(bench.get(client, uuids[2])) == ["202[]", "202[w1]", "200", "200"]
+    from_w1(bench, worker, uuids[1])
+    assert bench.journal.reads == [uuids[2], uuids[1]]
+    assert bench.job(uuid).state == "done"
 
 
 def test_strangers_hear_nothing_of_it(stored):
     bench, uuids = stored
     stranger = bench.client("c2")
-    bench.get(stranger, uuids[0])
+    told = bench.get(stranger, uuids[0])
     bench.post(stranger, uuids[0])
-    bench.read()
-    assert [said(packet)["error"] for packet in stranger.take()] == [
+    assert [said(packet)["error"] for packet in [*told, *stranger.take()]] == [
         "this job is not known here",
         "this uuid is in use",
     ]
@@ -145,144 +101,62 @@ def test_strangers_hear_nothing_of_it(stored):
 def test_a_worker_is_told_that_its_result_is_safe(stored):
     bench, uuids = stored
     back = bench.register("w1", ours=True, jobs={uuids[0]: (1, "done"), uuids[1]: (1, "running")})
+    assert bench.journal.reads == [uuids[1]]  # what is done may be forgotten, whatever came of it
     from_w1(bench, back, uuids[2])
-    assert back.take() == []
-    assert bench.dispatcher._state.foreign == {}
-    bench.read()
+    assert bench.dispatcher._jobs.claims == {}
     bench.pass_time(1)
     out = back.take()
     assert the(out, Command.DELETE).uuid == uuids[1]
-    assert sorted(said(the(out, RESPONSE))) == [uuids[0], uuids[2]]
+    safe = [uuid for packet in out if packet.command is RESPONSE for uuid in said(packet)]
+    assert sorted(safe) == [uuids[0], uuids[2]]
     assert bench.counts.forged == bench.counts.late == 0
-
-
-def test_what_a_worker_said_that_is_none_any_more_counts_for_nothing(stored):
-    bench, uuids = stored
-    worker = bench.register("w1", ours=True)
-    from_w1(bench, worker, uuids[0])
-    bench.say(worker, Packet(Sender.WORKER, Command.DISCONNECT, service="net"))
-    bench.read()
-    assert bench.offences == []
 
 
 def test_what_the_store_has_lost_is_unknown_or_new(stored):
     bench, uuids = stored
     client = bench.client()
-    bench.get(client, uuids[0])
+    bench.journal.closed = lambda uuids: []
+    assert story(bench.get(client, uuids[0])) == ["400"]
     bench.post(client, uuids[1], task="new")
-    bench.dispatcher.was_read(bench.dispatcher.to_read(), [], bench.now)
-    assert story(client.take()) == ["400", "202[]"]
-    assert bench.dispatcher.to_read() == []
+    assert story(client.take()) == ["202[]"]
     assert in_the_store(bench) == uuids[2:]
 
 
-def test_a_job_that_is_forgotten_meanwhile_is_unknown(stored):
+# -- failures -------------------------------------------------------------------------------------
+
+
+def test_a_store_that_cannot_be_read_costs_an_error_and_no_second_run(stored):
     bench, uuids = stored
-    client = bench.client()
-    bench.now += bench.config.result_ttl_s - 1
-    bench.get(client, uuids[0])
-    bench.pass_time(1)
-    assert bench.dispatcher._state.orders == {}
-    assert bench.dispatcher.to_read() == uuids[:1]
-    bench.dispatcher.was_read(uuids[:1], [], bench.now)
-    assert story(client.take()) == ["400"]
-
-
-# -- bounds, failures -----------------------------------------------------------------------------
-
-
-def test_one_peer_that_has_too_much_waiting_is_told_so_and_costs_nobody_else(stored, monkeypatch):
-    monkeypatch.setattr(room, "PEER_MAX_BYTES", 2 * room.CALL_BYTES + 100)
-    bench, uuids = stored
-    noisy, other = bench.client(), bench.client("c1x", holder="peer:c1")
-    told = [bench.get(noisy, uuids[0]) for _ in range(4)]
-    assert [story(each) for each in told] == [[], [], ["500"], ["500"]]
-    assert "too many" in said(told[2][0])["error"]
-    assert bench.counts.denied == 2
-    assert bench.get(other, uuids[0]) == []
-    bench.read()
-    assert story(noisy.take()) == ["200", "200"]
-    assert story(other.take()) == ["200"]
-
-
-def test_all_together_are_bounded_too(stored, monkeypatch):
-    bench, uuids = stored
-    worker = bench.register("w1", ours=True)
-    bench.post(bench.client(), uuids[0])
-    monkeypatch.setattr(room, "WAITING_MAX_BYTES", 1)
-    late = bench.client("c2")
-    bench.post(late, uuids[0])
-    assert story(late.take()) == ["500"]
-    bench.pass_time(1)
-    worker.take()
-    from_w1(bench, worker, uuids[1])
-    bench.end_turn()
-    assert bench.read() == [uuids[0]]
-    bench.pass_time(1)
-    assert RESPONSE not in [packet.command for packet in worker.take()]  # it says it again when it is back
-    assert bench.counts.unroutable == 1
-
-
-def test_a_body_above_the_bound_waits_where_nothing_else_does(stored, monkeypatch):
-    monkeypatch.setattr(room, "PEER_MAX_BYTES", 10)
-    bench, uuids = stored
-    client = bench.client()
-    bench.post(client, uuids[0])
-    bench.post(client, uuids[1])
-    assert story(client.take()) == ["500"]
-    bench.read()
-    assert story(client.take()) == ["202[w1]", "202[w1]", "200"]
-    assert bench.dispatcher._stored._costs.counts == {}
-
-
-def test_a_disk_that_hangs_costs_an_error_and_a_duplicate_waits_longer(stored):
-    bench, uuids = stored
-    worker, client, other = (
-        bench.register("w1", ours=True),
-        bench.client(),
-        bench.client("c1x", holder="peer:c1"),
-    )
+    worker, client = bench.register("w1", ours=True), bench.client("c1x", holder="peer:c1")
+    bench.journal.unreadable = "the disk does not answer"
     for uuid in uuids:
-        bench.get(other, uuid)
-        bench.delete(other, uuid)
-        bench.request(other, Command.PUT, uuid)
+        told = bench.get(client, uuid) + bench.delete(client, uuid)
+        assert story(told) == ["500", "500"]
+        assert "the disk does not answer" in said(told[0])["error"]
+        assert bench.request(client, Command.PUT, uuid) == []
     bench.post(client, uuids[0])
-    found = []
-    bench.dispatcher.find(uuids[1], bench.now, found.append)
-    bench.pass_time(room.PATIENCE_S + 0.6)
-    assert story(other.take()) == ["500"] * 6
-    assert isinstance(found[0], str)
-    assert client.take() == []
-    bench.pass_time(10)
-    bench.read()
-    assert story(client.take()) == ["202[w1]", "202[w1]", "200"]
-    bench.post(client, uuids[1])
-    bench.pass_time(room.LONG_PATIENCE_S + 1)
     assert story(client.take()) == ["500"]
-    assert [packet for packet in worker.take() if packet.command is POST] == []
-    assert bench.dispatcher.to_read() == []
-    assert story(bench.get(other, uuids[2])) == []  # and once it answers again it is asked again
-    bench.read()
-    assert story(other.take()) == ["200"]
+    with pytest.raises(NotStored, match="does not answer"):
+        bench.find(uuids[1])
+    from_w1(bench, worker, uuids[1])  # it says so again when it is back
+    bench.pass_time(1)
+    assert [packet.command for packet in worker.take()] == []
+    back = bench.register("w1", ours=True, jobs={uuids[1]: (1, "running")})
+    assert bench.counts.unroutable == 3 + 2
+    assert [packet.command for packet in back.take()] == []
+    bench.journal.unreadable = ""
+    bench.post(client, uuids[0])
+    assert story(client.take()) == ["202[w1]", "202[w1]", "200"]
+    assert len(bench.journal.of(Dispatched)) == 3
 
 
-def test_a_call_that_fails_costs_nobody_else(stored, caplog):
+def test_a_call_that_fails_leaves_no_job_in_memory(stored):
     bench, uuids = stored
-
-    def fails(now):
-        raise RuntimeError("boom")
-
-    refused = []
-    bench.dispatcher._stored.later(
-        room.HeldRequest(None, uuids[0], fails, refused.append, bench.now + 9), bench.now
-    )
     client = bench.client()
-    bench.get(client, uuids[0])
-    bench.get(client, uuids[1])
-    bench.read()
-    assert story(client.take()) == ["200", "200"]
-    assert refused == ["the broker failed: RuntimeError"]
-    assert "boom" in caplog.text
+    client.send = None
+    with pytest.raises(TypeError):
+        bench.get(client, uuids[0])
+    assert story(bench.get(bench.client("c1x", holder="peer:c1"), uuids[1])) == ["200"]
     assert in_the_store(bench) == uuids
 
 
@@ -296,15 +170,15 @@ def test_what_is_not_durable_stays_in_memory_and_so_does_all_while_the_store_is_
     uuid = bench.post(client)
     bench.finish(worker, the(worker.take(), POST))
     bench.end_turn()
-    assert bench.dispatcher.job(uuid, bench.now).state == "done"
+    assert in_memory(bench) == [uuid]
     commit()
     bench.journal.broken = "no disk"
     bench.end_turn()
-    assert bench.dispatcher.job(uuid, bench.now).state == "done"
+    assert in_memory(bench) == [uuid]
     bench.journal.broken = ""
     bench.end_turn()
-    assert bench.dispatcher.job(uuid, bench.now) is None
-    assert bench.find(uuid).view.state == "done"
+    assert in_the_store(bench) == [uuid]
+    assert bench.job(uuid).state == "done"
 
 
 def test_the_latest_stay_in_memory():
@@ -331,10 +205,8 @@ def test_what_there_is_no_room_for_is_forgotten(config, recent):
 
 def test_a_job_above_all_bounds_is_kept_until_the_next_one_where_nothing_is_stored():
     bench = Bench(DispatchConfig(results_max_bytes=3000))
-    bench.dispatcher._state.journal = SimpleNamespace(
-        position=0, committed=-1, broken="", put=lambda op: None
-    )
-    bench.dispatcher._state.config = replace(bench.config, recent_max_jobs=0, recent_max_bytes=0)
+    bench.dispatcher._jobs.journal = SimpleNamespace(position=0, committed=-1, broken="", put=lambda op: None)
+    bench.dispatcher._jobs.config = replace(bench.config, recent_max_jobs=0, recent_max_bytes=0)
     worker, client = bench.register("w1", ours=True), bench.client()
     for _ in range(2):
         uuid = bench.post(client)
@@ -351,18 +223,18 @@ def test_sizes_are_the_same_wherever_a_job_is_and_after_a_restart():
     for body in (b"{}", b'{"x":"%s"}' % (b"x" * 5000)):
         bench.post(client, body=body)
         bench.finish(worker, next(packet for packet in worker.take() if packet.command is POST), "y" * 10_000)
-    sizes = [(order.size, order.dropped) for order in bench.dispatcher._state.orders.values()]
+    sizes = [(order.size, order.dropped) for order in bench.dispatcher._jobs.by_uuid.values()]
     assert sizes[0][0] > 10_000
     assert sizes[1][1] > 5000
     bench.end_turn()
-    kept = bench.dispatcher._state.kept_bytes
+    kept = bench.dispatcher._jobs.kept_bytes
     for _ in range(2):
         assert len(in_the_store(bench)) == 2
         for uuid in in_the_store(bench):
             bench.find(uuid)
-            assert bench.dispatcher._state.orders[uuid].parts == {}
-        assert [(order.size, order.dropped) for order in bench.dispatcher._state.orders.values()] == sizes
-        assert bench.dispatcher._state.kept_bytes == kept
+            assert bench.dispatcher._jobs.by_uuid[uuid].parts == {}
+        assert [(order.size, order.dropped) for order in bench.dispatcher._jobs.by_uuid.values()] == sizes
+        assert bench.dispatcher._jobs.kept_bytes == kept
         bench.restart()
 
 
@@ -422,7 +294,6 @@ def test_what_a_client_was_told_is_the_same_from_the_store():
 def test_a_job_that_was_submitted_again_under_another_name_stays_its(stored):
     bench, uuids = stored
     new = bench.own_client("c1-new", holder="peer:c1")
-    bench.reads = True
     bench.post(new, uuids[0])
     assert story(new.take())[-1] == "200"
     kept = {client.name: client.kept for client in bench.dispatcher.clients(bench.now)}
@@ -435,13 +306,12 @@ def test_a_job_that_was_submitted_again_under_another_name_stays_its(stored):
 
 
 def away(many: int) -> tuple[Bench, list[str]]:
-    """So many jobs whose results could not be sent to c1, in the store only, and nothing is read."""
+    """So many jobs whose results could not be sent to c1, in the store only."""
     bench = Bench(NONE_STAYS)
     client = FakePeer("c1", features=PUSH)
     client.room = 0
     uuids = finished(bench, many, client)
     bench.lose(client)
-    bench.reads = False
     assert in_the_store(bench) == uuids
     return bench, uuids
 
@@ -457,38 +327,32 @@ def results(client: FakePeer) -> list[str]:
     return [packet.uuid for packet in client.take() if packet.command is RESPONSE and packet.status == 200]
 
 
-def test_what_is_owed_is_read_some_at_a_time_and_sent_in_order(monkeypatch):
-    monkeypatch.setattr(room, "OWED_AT_ONCE", 4)
-    bench, uuids = away(10)
-    back = back_again(bench)
-    assert [len(bench.read()) for _ in range(4)] == [4, 4, 2, 0]
-    assert results(back) == uuids
-    assert next(iter(bench.dispatcher._state.clients)).owed == {}
-
-
 def test_what_is_owed_is_read_as_far_as_there_is_room():
     bench, uuids = away(5)
     back = back_again(bench, spare=4)  # a 202 and a result each
     for _ in range(5):
-        bench.dispatcher.has_room(back)
-    bench.read()
-    assert (results(back), bench.read()) == (uuids[:2], [])
-    bench.dispatcher.has_room(back)
-    bench.read()
+        bench.dispatcher.has_room(back, bench.now)
+    assert bench.journal.reads == uuids[:2]
+    assert results(back) == uuids[:2]
+    bench.dispatcher.has_room(back, bench.now)
     assert results(back) == uuids[2:4]
+    assert in_the_store(bench) == uuids
 
 
-def test_a_read_that_fails_is_tried_again_and_one_that_left_meanwhile_is_owed_it_still():
+def test_what_is_owed_is_sent_once_the_store_can_be_read_and_one_that_left_meanwhile_is_owed_it_still():
     bench, uuids = away(3)
+    bench.journal.unreadable = "no disk"
     back = back_again(bench)
-    for _ in range(3):
-        assert bench.dispatcher.to_read() == uuids  # nobody brings them
-        bench.pass_time(100)
+    bench.pass_time(100)
+    assert results(back) == []
     bench.lose(back)
-    assert bench.dispatcher.to_read() == []
+    bench.pass_time(2)
+    assert len(bench.dispatcher._closed_jobs._unpaid) == 0
     back = back_again(bench)
-    bench.read()
+    bench.journal.unreadable = ""
+    bench.pass_time(1)
     assert results(back) == uuids
+    assert next(iter(bench.dispatcher._jobs.clients)).owed == {}
 
 
 def test_every_part_is_owed_however_many_of_them_were_asked_for_since():
@@ -505,7 +369,7 @@ def test_every_part_is_owed_however_many_of_them_were_asked_for_since():
     back = back_again(bench, spare=0)
     assert story(bench.get(back, uuid, target="w1")) == ["200"]
     back.spare = None
-    bench.dispatcher.has_room(back)
+    bench.dispatcher.has_room(back, bench.now)
     bench.end_turn()
     sent = [said(packet) for packet in back.take() if packet.status == 200]
     assert sorted(name for body in sent for name in body) == ["w2", "w3"]
@@ -515,7 +379,7 @@ def test_one_part_more_does_not_narrow_every_part():
     bench = Bench()
     worker, client = bench.register("w1", ours=True), bench.own_client()
     uuid = bench.post(client)
-    order = bench.dispatcher._state.orders[uuid]
+    order = bench.dispatcher._jobs.by_uuid[uuid]
     owner = order.client
     owner.owed[uuid] = {}
     owner.owe(order.parts[""])
@@ -531,29 +395,33 @@ def test_one_part_more_does_not_narrow_every_part():
 
 
 @for_each("which", [{}, {"worker": "w1"}, {"text": "ping"}])
-def test_what_leaves_memory_while_it_is_looked_for_is_found(which):
+def test_what_leaves_memory_while_it_is_looked_for_is_found(which, monkeypatch):
+    monkeypatch.setattr(search_room, "SLICE", 2)
     bench = Bench(DispatchConfig(recent_max_jobs=3, credits=1))
     uuids = finished(bench, 6)
     search = bench.search(JobFilter(**which), lambda _: True, 10)
     steps = search.steps()
-    wanted = next(steps)
-    assert set(wanted) == set(uuids[:3])
+    next(steps)
     finished(bench, 3)
-    bench.go_on(steps, wanted)
+    assert list(steps) == [None]
     assert (search.total, {view.uuid for view in search.found}) == (6, set(uuids))
+    assert len(in_memory(bench)) == 3
 
 
 def test_only_what_is_told_of_is_read_where_no_text_is_looked_for(stored):
     bench, uuids = stored
-    search = bench.search(JobFilter(task="ping"), lambda _: True, 2)
-    steps = search.steps()
-    assert next(steps) == [uuids[2], uuids[1]]
-    with pytest.raises(StopIteration):
-        steps.send(bench.rows(uuids))
+    assert bench.look(JobFilter(task="ping"), 2, lambda _: True).total == 3
+    assert bench.journal.reads == [uuids[2], uuids[1]]
+    assert bench.look(JobFilter(task="ping"), 0, lambda _: True).total == 3
+    assert len(bench.journal.reads) == 2
+
+
+def test_no_more_is_read_in_one_step_than_takes_a_moment(stored, monkeypatch):
+    bench, uuids = stored
+    monkeypatch.setattr(search_room, "READ_MAX_BYTES", 10)
+    search = bench.search(JobFilter(worker="w1"), lambda _: True, 9)
+    assert [list(bench.journal.reads) for _ in search.steps()] == [uuids[:1:-1], uuids[:0:-1]]
     assert search.total == 3
-    counted = bench.search(JobFilter(task="ping"), lambda _: True, 0)
-    assert list(counted.steps()) == []
-    assert counted.total == 3
 
 
 def test_a_job_that_ends_while_the_broker_starts_is_kept_once():

@@ -15,53 +15,53 @@ from broker.nfp.dispatch.state import State
 from broker.nfp.frames import Packet
 from broker.nfp.names import FINAL_CODES, Command
 
-FOREIGN_MAX: Final = 200_000
+CLAIMS_MAX: Final = 200_000
 """Of all workers together; more than brokers take open jobs. What comes beyond is not remembered."""
 
 
-class ForeignJobs:
-    """Who claims what; ``WorkerEntry.foreign`` is the same by worker."""
+class ClaimedJobs:
+    """Who claims what; ``WorkerEntry.claims`` is the same by worker."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     def add(self, worker: WorkerEntry, uuid: str, *, running: bool) -> None:
         """``worker`` says that it holds a job: it runs, or its result waits there."""
-        foreign = self._state.foreign
-        if uuid in worker.foreign or len(foreign) >= FOREIGN_MAX:
+        claims = self._state.claims
+        if uuid in worker.claims or len(claims) >= CLAIMS_MAX:
             return
-        foreign.setdefault(uuid, {})[worker.name] = worker
-        worker.foreign[uuid] = running
+        claims.setdefault(uuid, {})[worker.name] = worker
+        worker.claims[uuid] = running
         if running:
             worker.busy += 1
             self._state.registry.refresh(worker)
 
     def claimant(self, part: Part) -> WorkerEntry | None:
         """Who is there, could be given ``part``, and says that it has the job."""
-        holders = self._state.foreign.get(part.order.uuid)
+        holders = self._state.claims.get(part.job.uuid)
         if holders is None:
             return None
         if part.name:
             workers = [holders[part.name]] if part.name in holders else []
         else:
-            workers = [worker for worker in holders.values() if worker.service.name == part.order.service]
+            workers = [worker for worker in holders.values() if worker.service.name == part.job.service]
         return next((worker for worker in workers if worker.connection is not None), None)
 
     def drop(self, worker: WorkerEntry, uuid: str) -> None:
         """It is given the job here, or does not hold it any more; nothing happens when it never said so."""
-        running = worker.foreign.pop(uuid, None)
+        running = worker.claims.pop(uuid, None)
         if running is None:
             return
-        holders = self._state.foreign[uuid]
+        holders = self._state.claims[uuid]
         del holders[worker.name]
         if not holders:
-            del self._state.foreign[uuid]
+            del self._state.claims[uuid]
         if running:
             self._state.return_credit(worker)
 
     def clear(self, worker: WorkerEntry) -> None:
         """It is gone, or says anew what it holds."""
-        for uuid in list(worker.foreign):
+        for uuid in list(worker.claims):
             self.drop(worker, uuid)
 
     def heard(self, worker: WorkerEntry, packet: Packet) -> bool:
@@ -69,10 +69,10 @@ class ForeignJobs:
 
         A final result ends its running; it may still be asked for.
         """
-        running = worker.foreign.get(packet.uuid)
+        running = worker.claims.get(packet.uuid)
         if running is None:
             return False
         if running and packet.command is Command.RESPONSE and packet.status in FINAL_CODES:
-            worker.foreign[packet.uuid] = False
+            worker.claims[packet.uuid] = False
             self._state.return_credit(worker)
         return True

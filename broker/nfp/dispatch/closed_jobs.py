@@ -1,0 +1,189 @@
+"""Closed jobs: how long they are remembered, and those that are in the store only (NFP, "Reliability").
+
+The latest stay in memory. Of the others it has the job alone, without body, parts and results: who speaks of one has it
+read at once, and it is left to the store again when that is done. While the store cannot be read this is refused: a job
+that is submitted again must not be run again.
+"""
+
+# compiled: mypyc
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from broker.nfp.contract import NotStored, Peer
+from broker.nfp.dispatch.machine import FINAL
+from broker.nfp.dispatch.model import JOB_BYTES, PART_BYTES, Client, Job, Part
+from broker.nfp.dispatch.state import State
+from broker.nfp.records import Forgotten, JobRow
+
+PAY_AGAIN_S: Final = 1.0
+"""Between two attempts at sending what a client is owed while the store cannot be read."""
+
+
+class ClosedJobs:
+    """Keeps, reads and forgets them, and sends what clients are owed."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._read: list[Job] = []
+        self._unpaid: dict[Client, None] = {}
+        self._pay_at = inf
+
+    # -- remembered -----------------------------------------------------------------------------
+
+    def add(self, job: Job) -> None:
+        """A job has just been closed."""
+        self._state.recent.append(job)
+        self._state.recent_bytes += job.size
+        self.keep(job)
+
+    def keep(self, job: Job) -> None:
+        """A closed job is remembered; the oldest make room."""
+        state = self._state
+        state.closed.append(job)
+        state.kept_bytes += job.size
+        job.client.kept += 1
+        config = state.config
+        while state.closed[0] is not job and (
+            state.kept_bytes > config.results_max_bytes or len(state.closed) > config.results_max_jobs
+        ):
+            self._forget(state.closed.popleft())
+
+    def end_turn(self, now: float) -> float:
+        """Forget what was kept long enough, and leave what need not be in memory to the store.
+
+        Returns when to be called again at the latest, inf for no need.
+        """
+        self._leave_to_store()
+        if now >= self._pay_at:
+            self._pay_at = inf
+            for client in list(self._unpaid):
+                self.pay(client, now)
+        closed, ttl = self._state.closed, self._state.config.result_ttl_s
+        while closed:
+            due = closed[0].closed_at + ttl
+            if due > now:
+                return min(due, self._pay_at)
+            self._forget(closed.popleft())
+        return self._pay_at
+
+    def _leave_to_store(self) -> None:
+        """All but the latest closed jobs leave their room in memory, as soon as they are durable."""
+        state, config, recent = self._state, self._state.config, self._state.recent
+        while len(recent) > config.recent_max_jobs or state.recent_bytes > config.recent_max_bytes:
+            if state.journal.broken or recent[0].after > state.journal.committed:
+                return
+            job = recent.popleft()
+            state.recent_bytes -= job.size
+            job.leave_to_store()
+
+    def _forget(self, job: Job) -> None:
+        """``job`` is in no table of closed ones any more."""
+        state = self._state
+        if state.recent and state.recent[0] is job:
+            state.recent.popleft()
+            state.recent_bytes -= job.size
+        del state.by_uuid[job.uuid]
+        state.counts.forgotten += 1
+        state.journal.put(Forgotten(job.uuid))
+        self._keep_no_more(job)
+
+    def remove(self, job: Job) -> None:
+        """A job that never was, in no table of jobs any more."""
+        state = self._state
+        state.closed.remove(job)
+        state.recent.remove(job)
+        state.recent_bytes -= job.size
+        self._keep_no_more(job)
+
+    def _keep_no_more(self, job: Job) -> None:
+        self._state.kept_bytes -= job.size
+        job.client.kept -= 1
+        self.owe_nothing(job)
+
+    def owe_nothing(self, job: Job) -> None:
+        """The job's client is owed nothing because of it any more."""
+        job.client.owed.pop(job.uuid, None)
+        self._state.clients.tidy(job.client)
+
+    # -- read -----------------------------------------------------------------------------------
+
+    def read(self, uuid: str) -> Job | None:
+        """The job, with all of it in memory until ``put_back``; None: it is not known.
+
+        Raises:
+            NotStored: it is in the store only, which cannot be read.
+        """
+        job = self._state.by_uuid.get(uuid)
+        if job is None or not job.stored:
+            return job
+        rows = self._state.journal.closed([uuid])
+        if not rows:  # somebody else has been at the file
+            self._state.closed.remove(job)
+            self._forget(job)
+            return None
+        job.stored, size = False, job.size
+        fill(job, rows[0])
+        job.drop_body()
+        job.size = size
+        self._read.append(job)
+        return job
+
+    def put_back(self) -> None:
+        """What was read has been spoken of."""
+        if self._read:
+            for job in self._read:
+                job.leave_to_store()
+            self._read.clear()
+
+    # -- what clients are owed ------------------------------------------------------------------
+
+    def pay(self, client: Client, now: float) -> None:
+        """Send ``client`` what it is owed, in order, as far as there is room for what can wait.
+
+        The rest goes there when there is more room, or the store can be read again.
+        """
+        peer = client.peer
+        self._unpaid.pop(client, None)
+        if peer is None:
+            return
+        for uuid in list(client.owed):
+            if not peer.roomy():
+                return
+            try:
+                job = self.read(uuid)
+            except NotStored:
+                self._unpaid[client] = None
+                self._pay_at = now + PAY_AGAIN_S
+                return
+            if job is not None and not self._pay_for(job, peer):
+                return
+
+    def _pay_for(self, job: Job, peer: Peer) -> bool:
+        """Send what ``peer`` is owed of one job; False: there was no room for all of it."""
+        client = job.client
+        for name in list(client.owed_of(job)):
+            if not peer.roomy():
+                return False
+            part = job.parts[name]
+            client.settle(job, [part])
+            self._state.responders.of(client).delivered_again(part)
+        self.put_back()
+        return True
+
+
+def fill(job: Job, row: JobRow) -> None:
+    """Make ``job`` what the store kept as ``row``; nothing of it is in anybody's hands."""
+    job.body, job.size, job.open = row.added.body, JOB_BYTES + len(row.added.body), 0
+    job.told_dispatched |= any(each.workers for each in row.parts)
+    for each in row.parts:
+        job.parts[each.part] = part = Part(job, each.part, job.added_at)
+        for worker, attempt in (*each.workers, *(((each.worker, each.attempt),) if each.worker else ())):
+            part.given[worker] = max(attempt, part.given.get(worker, 0))
+        if each.state == FINAL:
+            part.settle(each.worker, each.status, each.body)
+        job.owner = job.owner or each.owner
+        job.size += PART_BYTES + len(part.body)
+        job.open += part.state != FINAL

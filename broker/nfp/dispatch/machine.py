@@ -1,0 +1,118 @@
+"""Every state that a part of a job, an attempt at it and a worker may be in, and what leads from each to which.
+
+In h11's form: a table for each kind of thing, state -> event -> the next state, and one function that reads it. What is
+not in a table cannot happen: it raises, and nothing has changed. ``STATES.md`` draws the tables.
+
+A *part* waits, is given to a worker, and is final once its one result is recorded. A worker gives it back (RETURN) when
+it has it no more and it may be run again.
+
+An *attempt* is what one worker has to do with a part. At most one of them is current: the part is given then. Others
+may still bring the result, or have to stop::
+
+    released   the worker holds nothing for it: not begun, or over; the result it may bring still counts
+    probed     GET was sent: does it have the job from an earlier attempt? POST follows if not
+    sent       POST was sent; or the worker, or the store after a restart, says that it has the job (ADOPT)
+    accepted   the worker has it, by whatever it said
+    ready      the worker has said that its result is there (ANNOUNCE); no slot of it is taken any more
+    stopping   the part is not this worker's any more (CANCEL); a slot is taken until it says that it is done
+
+FINISH: its result came, whether it is the one that counts or not. FORGET: the worker does not know the job. LOSE: the
+worker is lost, or does not answer. UNSENT: what was to be sent found no room, as if it had never been given.
+
+A *worker* is expected when the store knows it and it has not come since the broker's start, lost while its connection
+is broken and it may be back, and dead (BURY) when it is waited for no longer.
+
+A job has no table: it is open until all its parts are final, and is closed then.
+"""
+
+# compiled: mypyc
+
+from __future__ import annotations
+
+from typing import Final
+
+Table = dict[str, dict[str, str]]
+
+WAITING: Final = "waiting"
+GIVEN: Final = "given"
+FINAL: Final = "final"
+
+GIVE: Final = "give"
+RETURN: Final = "return"
+SETTLE: Final = "settle"
+
+PART: Final[Table] = {
+    WAITING: {GIVE: GIVEN, SETTLE: FINAL},
+    GIVEN: {RETURN: WAITING, SETTLE: FINAL},
+    FINAL: {},
+}
+
+RELEASED: Final = "released"
+PROBED: Final = "probed"
+SENT: Final = "sent"
+ACCEPTED: Final = "accepted"
+READY: Final = "ready"
+STOPPING: Final = "stopping"
+
+PROBE: Final = "probe"
+POST: Final = "post"
+ADOPT: Final = "adopt"
+ACCEPT: Final = "accept"
+ANNOUNCE: Final = "announce"
+FINISH: Final = "finish"
+FORGET: Final = "forget"
+LOSE: Final = "lose"
+CANCEL: Final = "cancel"
+UNSENT: Final = "unsent"
+
+_OVER: Final = {FINISH: RELEASED, FORGET: RELEASED, LOSE: RELEASED}
+
+ATTEMPT: Final[Table] = {
+    RELEASED: {PROBE: PROBED, POST: SENT, ADOPT: SENT, FINISH: RELEASED, FORGET: RELEASED, CANCEL: STOPPING},
+    PROBED: {POST: SENT, ACCEPT: ACCEPTED, CANCEL: STOPPING, UNSENT: RELEASED, **_OVER},
+    SENT: {ACCEPT: ACCEPTED, CANCEL: STOPPING, UNSENT: RELEASED, **_OVER},
+    ACCEPTED: {ACCEPT: ACCEPTED, ANNOUNCE: READY, CANCEL: STOPPING, **_OVER},
+    READY: {ACCEPT: READY, ANNOUNCE: READY, CANCEL: RELEASED, **_OVER},
+    STOPPING: {CANCEL: STOPPING, **_OVER},
+}
+
+CURRENT: Final = frozenset({PROBED, SENT, ACCEPTED, READY})
+"""The part is this worker's."""
+ENTERED: Final = frozenset({ACCEPTED, READY})
+"""The task may have begun, or is done."""
+TAKES_SLOT: Final = frozenset({PROBED, SENT, ACCEPTED, STOPPING})
+"""One of the worker's credits is in use for it."""
+
+EXPECTED: Final = "expected"
+ALIVE: Final = "alive"
+LOST: Final = "lost"
+DEAD: Final = "dead"
+
+ARRIVE: Final = "arrive"
+LEAVE: Final = "leave"
+BURY: Final = "bury"
+
+WORKER: Final[Table] = {
+    EXPECTED: {ARRIVE: ALIVE, LEAVE: LOST, BURY: DEAD},
+    ALIVE: {ARRIVE: ALIVE, LEAVE: LOST},
+    LOST: {ARRIVE: ALIVE, BURY: DEAD},
+    DEAD: {},
+}
+
+TABLES: Final[dict[str, Table]] = {"part": PART, "attempt": ATTEMPT, "worker": WORKER}
+
+
+class IllegalEvent(Exception):
+    """Something happened that cannot happen in this state: the broker is wrong, not the peer."""
+
+
+def following(table: Table, state: str, event: str) -> str:
+    """Return the state that ``event`` leads to.
+
+    Raises:
+        IllegalEvent: ``event`` is not in the table for this state.
+    """
+    after = table[state].get(event)
+    if after is None:
+        raise IllegalEvent(f"{event} while {state}, expected one of {', '.join(table[state]) or 'none'}")
+    return after
