@@ -8,20 +8,20 @@ changes nothing.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from broker.nfp import records
 from broker.nfp.records import Op
-from broker.nfp.store.clock import Moment, StoreClock
+from broker.nfp.store.clock import StoreClock
 from broker.nfp.store.schema import ACCEPTED, DISPATCHED, LOST, WAITING
 
 _JOB_ADDED: Final = """
 INSERT INTO jobs
     (uuid, service, task, target, client, dialect, holder, userid, ttl_s, submitted_s, at, body, parts)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO NOTHING
+VALUES (:uuid, :service, :task, :target, :client, :dialect, :holder, :userid, :ttl_s, :wall, :now, :body, :parts)
+ON CONFLICT (uuid) DO NOTHING
 """
 _PART_ADDED: Final = f"""
 INSERT INTO parts (job, part, worker, attempt, state) SELECT id, :part, '', 0, {WAITING} FROM jobs WHERE uuid = :uuid
@@ -54,21 +54,30 @@ FROM jobs j CROSS JOIN parts p ON p.job = j.id AND p.part = :part WHERE j.uuid =
 ON CONFLICT (part) DO NOTHING
 """
 _CLOSED: Final = """
-INSERT INTO closed (job, state, at) SELECT id, :closes, :at FROM jobs WHERE uuid = :uuid ON CONFLICT (job) DO NOTHING
+INSERT INTO closed (job, state, at) SELECT id, :closes, :now FROM jobs WHERE uuid = :uuid AND :closes <> ''
+ON CONFLICT (job) DO NOTHING
 """
 _FORGOTTEN: Final = (
-    "DELETE FROM results WHERE part IN (SELECT p.id FROM jobs j CROSS JOIN parts p ON p.job = j.id WHERE j.uuid = ?)",
-    "DELETE FROM parts WHERE job = (SELECT id FROM jobs WHERE uuid = ?)",
-    "DELETE FROM closed WHERE job = (SELECT id FROM jobs WHERE uuid = ?)",
-    "DELETE FROM jobs WHERE uuid = ?",
+    (
+        "DELETE FROM results WHERE part IN"
+        " (SELECT p.id FROM jobs j CROSS JOIN parts p ON p.job = j.id WHERE j.uuid = :uuid)"
+    ),
+    "DELETE FROM parts WHERE job = (SELECT id FROM jobs WHERE uuid = :uuid)",
+    "DELETE FROM closed WHERE job = (SELECT id FROM jobs WHERE uuid = :uuid)",
+    "DELETE FROM jobs WHERE uuid = :uuid",
 )
-_WORKER_SEEN: Final = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)"
+_WORKER_SEEN: Final = f"""
+INSERT OR REPLACE INTO workers VALUES (:name, :service, :dialect, :key, CASE WHEN :lost THEN {LOST} END)
+"""  # noqa: S608
 _WORKER_LOST: Final = f"UPDATE workers SET gone = {LOST} WHERE name = :name AND gone IS NULL"  # noqa: S608
-_WORKER_LEFT: Final = f"UPDATE workers SET gone = :at WHERE name = :name AND (gone IS NULL OR gone = {LOST})"  # noqa: S608
-_PINNED: Final = "INSERT OR REPLACE INTO pins VALUES (?, ?, ?)"
-_UNPINNED: Final = "DELETE FROM pins WHERE name = ?"
+_WORKER_LEFT: Final = f"UPDATE workers SET gone = :now WHERE name = :name AND (gone IS NULL OR gone = {LOST})"  # noqa: S608
+_PINNED: Final = (
+    "DELETE FROM pins WHERE name = :name",
+    "INSERT INTO pins SELECT :name, :key, :now WHERE :key <> ''",
+)
 _USED: Final = """
-INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO usage
+VALUES (:holder, :key, :service, :jobs, :failed, :bytes_in, :bytes_out, :busy_s, :expired, :cancelled)
 ON CONFLICT (holder, key, service) DO UPDATE SET
     jobs = jobs + excluded.jobs, failed = failed + excluded.failed, bytes_in = bytes_in + excluded.bytes_in,
     bytes_out = bytes_out + excluded.bytes_out, busy_s = busy_s + excluded.busy_s,
@@ -76,8 +85,24 @@ ON CONFLICT (holder, key, service) DO UPDATE SET
 """
 _UNUSED: Final = "DELETE FROM usage WHERE holder = :holder AND key = :key AND service = :service"
 
+_STATEMENTS: Final[dict[type, tuple[str, ...]]] = {
+    records.JobAdded: (_JOB_ADDED,),
+    records.PartAdded: (_PART_ADDED,),
+    records.Dispatched: (_DISPATCHED,),
+    records.Accepted: (_ACCEPTED,),
+    records.Returned: (_RETURNED,),
+    records.Owned: (_OWNED,),
+    records.Finished: (_CLOSED,),  # behind what ``write`` does
+    records.Forgotten: _FORGOTTEN,
+    records.WorkerSeen: (_WORKER_SEEN,),
+    records.WorkerLost: (_WORKER_LOST,),
+    records.WorkerLeft: (_WORKER_LEFT,),
+    records.Pinned: _PINNED,
+    records.Used: (_USED,),
+    records.Unused: (_UNUSED,),
+}
+"""What is executed for an operation, with its fields and the time by their names."""
 _encode: Final = msgspec.json.Encoder().encode
-_Execute = Callable[[str, Sequence[Any] | dict[str, Any]], sqlite3.Cursor]
 
 
 def write(connection: sqlite3.Connection, operations: list[Op], clock: StoreClock) -> None:
@@ -89,73 +114,16 @@ def write(connection: sqlite3.Connection, operations: list[Op], clock: StoreCloc
     moment = clock.save(connection)
     execute = connection.execute
     for op in operations:
-        statement = _PLAIN.get(type(op))
-        if statement is not None:
-            execute(statement, op._asdict())
-        else:
-            _WRITE[type(op)](execute, op, moment)
-
-
-def _job_added(execute: _Execute, op: records.JobAdded, moment: Moment) -> None:
-    who = (op.client.hex(), op.dialect.value, op.holder, op.userid)
-    target, parts = _encode(op.target).decode(), _encode(op.parts).decode()
-    times = (op.ttl_s, moment.wall, moment.at)
-    execute(_JOB_ADDED, (op.uuid, op.service, op.task, target, *who, *times, op.body, parts))
-
-
-def _finished(execute: _Execute, op: records.Finished, moment: Moment) -> None:
-    result = op._asdict()
-    if not execute(_FINISHED, result).rowcount:  # never given to anybody, it has no row of its own
-        execute(_PART_ADDED, result)
-        execute(_FINISHED, result)
-    if op.closes:
-        execute(_CLOSED, result | {"at": moment.at})
-
-
-def _forgotten(execute: _Execute, op: records.Forgotten, _: Moment) -> None:
-    for statement in _FORGOTTEN:
-        execute(statement, op)
-
-
-def _worker_seen(execute: _Execute, op: records.WorkerSeen, _: Moment) -> None:
-    execute(_WORKER_SEEN, (op.name, op.service, op.dialect.value, op.key, LOST if op.lost else None))
-
-
-def _worker_lost(execute: _Execute, op: records.WorkerLost, _: Moment) -> None:
-    execute(_WORKER_LOST, {"name": op.name})
-
-
-def _worker_left(execute: _Execute, op: records.WorkerLeft, moment: Moment) -> None:
-    execute(_WORKER_LEFT, {"name": op.name, "at": moment.at})
-
-
-def _used(execute: _Execute, op: records.Used, _: Moment) -> None:
-    execute(_USED, op)
-
-
-def _pinned(execute: _Execute, op: records.Pinned, moment: Moment) -> None:
-    if op.key:
-        execute(_PINNED, (*op, moment.at))
-    else:
-        execute(_UNPINNED, (op.name,))
-
-
-_PLAIN: Final[dict[type, str]] = {
-    records.PartAdded: _PART_ADDED,
-    records.Dispatched: _DISPATCHED,
-    records.Accepted: _ACCEPTED,
-    records.Returned: _RETURNED,
-    records.Owned: _OWNED,
-    records.Unused: _UNUSED,
-}
-"""What takes the fields of an operation by their names."""
-_WRITE: Final[dict[type, Callable[[_Execute, Any, Moment], None]]] = {
-    records.JobAdded: _job_added,
-    records.Finished: _finished,
-    records.Forgotten: _forgotten,
-    records.WorkerSeen: _worker_seen,
-    records.WorkerLost: _worker_lost,
-    records.WorkerLeft: _worker_left,
-    records.Pinned: _pinned,
-    records.Used: _used,
-}
+        statements = _STATEMENTS[type(op)]
+        values = op._asdict()
+        values["now"] = moment.at
+        if isinstance(op, records.JobAdded):
+            values |= {"target": _encode(op.target).decode(), "parts": _encode(op.parts).decode()}
+            values |= {"client": op.client.hex(), "dialect": op.dialect.value, "wall": moment.wall}
+        elif isinstance(op, records.WorkerSeen):
+            values["dialect"] = op.dialect.value
+        elif isinstance(op, records.Finished) and not execute(_FINISHED, values).rowcount:
+            execute(_PART_ADDED, values)  # it was never given to anybody, and has no row yet
+            execute(_FINISHED, values)
+        for statement in statements:
+            execute(statement, values)
