@@ -76,7 +76,7 @@ def test_every_event_is_delivered_once_or_told_as_lost(steps, held_max):
             for holder, kind in first:
                 one = event(kind, holder=holder)
                 everything[len(everything) + 1] = one
-                bus.happened(one)
+                bus.publish(one)
         elif step == "room":
             readers[first].peer.room = second
         elif step == "pump":

@@ -78,7 +78,7 @@ class JobDisplay:
         """Tell it beside the results."""
         self._screen.note("nfp run", text)
 
-    def happened(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         """Draw what happened."""
         if not self._shown or event.kind in QUIET:
             return
@@ -218,7 +218,7 @@ def _choose(job: Job) -> Choice:
 
 async def _draw(job: Job, display: JobDisplay) -> None:
     async for event in job.events():
-        display.happened(event)
+        display.show(event)
         if event.input_id:
             await _answer(job, event, display)
 

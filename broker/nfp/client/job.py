@@ -37,7 +37,7 @@ class JobOwner(ABC):
         return False
 
     def progressed(self, job: Job) -> None:
-        """Note that it is known who works on it, or that workers (``outcome.fresh``) have brought something."""
+        """Called when the job's workers became known, or new results came (those of ``outcome.fresh``)."""
         return
 
     @abstractmethod
@@ -50,7 +50,7 @@ class JobOwner(ABC):
 
     @abstractmethod
     def ended(self, job: Job) -> None:
-        """Note that the job is over."""
+        """Called once, when the job is over."""
 
 
 class Submission(NamedTuple):

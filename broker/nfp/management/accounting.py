@@ -104,7 +104,7 @@ class Accounting:
             account = Account(used.holder, used.key, used.service)
             self._totals.setdefault(account, Tally()).add(used)
 
-    def happened(self, event: JobEvent) -> None:
+    def count(self, event: JobEvent) -> None:
         """Add ``event`` up."""
         act = self._acts.get(event.kind)
         if act is not None:

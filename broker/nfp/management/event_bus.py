@@ -136,7 +136,7 @@ class EventBus:
 
     # -- what happens -----------------------------------------------------------------------------
 
-    def happened(self, event: JobEvent) -> None:
+    def publish(self, event: JobEvent) -> None:
         """Number, hold and deliver ``event``."""
         buffer = self.buffer
         entry = buffer.add(event, self._wall())

@@ -333,8 +333,8 @@ class NfpBroker:
 
     def _happened(self, event: JobEvent) -> None:
         """Tell everybody who wants to know what happens to jobs."""
-        self.event_bus.happened(event)
-        self.accounting.happened(event)
+        self.event_bus.publish(event)
+        self.accounting.count(event)
         if self.recording is not None:
             self.recording.happened(event)
 

@@ -99,7 +99,7 @@ class FluxService:
             we are a guest there.
         """
         await self.bridge.start(self.table())
-        self._end_listening = self._broker.event_bus.listen(self.happened)
+        self._end_listening = self._broker.event_bus.listen(self.on_event)
 
     async def stop(self) -> None:
         """Answer what waits with ECANCELED, leave; jobs go on. Harmless twice."""
@@ -184,7 +184,7 @@ class FluxService:
         if not mine:
             del self._attached[job.uuid]
 
-    def happened(self, event: JobEvent, sequence: int) -> None:
+    def on_event(self, event: JobEvent, sequence: int) -> None:
         """Publish it, and pass on what happens to jobs of other peers; results are asked for as they are recorded."""
         for caller, job in self._attached.get(event.uuid, ()):
             if (command := _SAID.get(event.kind)) is not None:
@@ -192,7 +192,7 @@ class FluxService:
             elif event.kind in _ENDS:  # later: the dispatcher is in the middle of it
                 asyncio.get_running_loop().call_soon(self._look, caller, job)
         if self._announce:
-            self.publisher.happened(event, sequence)
+            self.publisher.publish_event(event, sequence)
 
     async def jobs_result(self, request: Request) -> dict[str, Any]:
         """``nfp.jobs.result``."""

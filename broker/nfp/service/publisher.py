@@ -36,7 +36,7 @@ class EventPublisher(Publisher):
         super().__init__()
         self._epoch = epoch
 
-    def happened(self, happening: JobEvent, sequence: int) -> None:
+    def publish_event(self, happening: JobEvent, sequence: int) -> None:
         """Publish one event."""
         if happening.kind in _SILENT or not self.has_room():
             return

@@ -1,9 +1,9 @@
 """Files that arguments name by ``nf://`` URLs: fetched before the task runs (NFP, "Broker File Sharing Service").
 
 ``localise`` puts paths on the worker's disk in place of the URLs. Each content of a URL has a path of its own,
-``FOLDER/PATH OF THE URL/DIGEST/NAME``: what a running task opens by its path stays what it was when the task began,
-whatever other jobs and other workers of this machine, which share the folder, fetch meanwhile. A content that nobody
-has asked for in ``KEPT_S`` is removed when another content of its URL comes.
+``FOLDER/PATH OF THE URL/DIGEST/NAME``. A path never changes its content, so a running task is not disturbed by what
+other jobs and other workers of this machine, which share the folder, fetch later. A content that nobody has asked for
+in ``KEPT_S`` is removed when another content of its URL comes.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ class Clock:
 
 
 def run(accounting, clock, uuid, *, status=200, state="done", seconds=1.0, **who):
-    accounting.happened(event("submitted", uuid, size=10, **who))
-    accounting.happened(event("dispatched", uuid, worker="w1", attempt=1, **who))
+    accounting.count(event("submitted", uuid, size=10, **who))
+    accounting.count(event("dispatched", uuid, worker="w1", attempt=1, **who))
     clock.now += seconds
-    accounting.happened(
+    accounting.count(
         event("finished", uuid, worker="w1", attempt=1, status=status, state=state, size=100, **who)
     )
-    accounting.happened(event("closed", uuid, state=state, **who))
+    accounting.count(event("closed", uuid, state=state, **who))
 
 
 def test_sums_of_a_job_and_of_a_failed_one():
@@ -39,38 +39,38 @@ def test_sums_of_a_job_and_of_a_failed_one():
 def test_a_job_of_several_workers_fails_once_and_is_busy_for_each():
     clock = Clock()
     accounting = Accounting(FakeJournal(), clock=clock)
-    accounting.happened(event("submitted", size=1))
+    accounting.count(event("submitted", size=1))
     for worker in ("w1", "w2"):
-        accounting.happened(event("dispatched", worker=worker))
+        accounting.count(event("dispatched", worker=worker))
     clock.now += 2
     for worker in ("w1", "w2"):
-        accounting.happened(event("finished", worker=worker, status=500, state="failed"))
-    accounting.happened(event("closed", state="failed"))
+        accounting.count(event("finished", worker=worker, status=500, state="failed"))
+    accounting.count(event("closed", state="failed"))
     assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 1, 1, 0, 4.0)]
 
 
 def test_a_returned_job_counts_the_time_of_both_attempts():
     clock = Clock()
     accounting = Accounting(FakeJournal(), clock=clock)
-    accounting.happened(event("submitted"))
-    accounting.happened(event("dispatched", worker="w1"))
+    accounting.count(event("submitted"))
+    accounting.count(event("dispatched", worker="w1"))
     clock.now += 3
-    accounting.happened(event("returned", worker="w1"))
+    accounting.count(event("returned", worker="w1"))
     clock.now += 5  # nobody is busy with it
-    accounting.happened(event("dispatched", worker="w2"))
+    accounting.count(event("dispatched", worker="w2"))
     clock.now += 1
-    accounting.happened(event("finished", status=500, state="failed"))  # the broker's word, not a worker's
-    accounting.happened(event("closed", status=500, state="failed"))
+    accounting.count(event("finished", status=500, state="failed"))  # the broker's word, not a worker's
+    accounting.count(event("closed", status=500, state="failed"))
     assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 1, 0, 0, 4.0)]
 
 
 def test_streams_count_as_bytes_out():
     accounting = Accounting(FakeJournal(), clock=Clock())
-    accounting.happened(event("submitted"))
+    accounting.count(event("submitted"))
     for chunk in (b"x" * 100, memoryview(b"y" * 50)):
-        accounting.happened(event("stream", worker="w1", body=chunk))
-    accounting.happened(event("finished", worker="w1", status=200, size=7, body=b"1234567"))
-    accounting.happened(event("closed", status=200))
+        accounting.count(event("stream", worker="w1", body=chunk))
+    accounting.count(event("finished", worker="w1", status=200, size=7, body=b"1234567"))
+    accounting.count(event("closed", status=200))
     assert accounting.usage() == [Used("uid:1000", "", "dummy", 1, 0, 0, 157, 0.0)]
 
 
@@ -80,10 +80,10 @@ def test_streams_count_as_bytes_out():
 )
 def test_how_a_job_ended_counts_once(kind, state):
     accounting = Accounting(FakeJournal(), clock=Clock())
-    accounting.happened(event("submitted"))
-    accounting.happened(event("finished", state=state))
+    accounting.count(event("submitted"))
+    accounting.count(event("finished", state=state))
     for _ in range(2):
-        accounting.happened(event(kind, state=state))
+        accounting.count(event(kind, state=state))
     ended = {name: int(name == state) for name in ("failed", "expired", "cancelled")}
     (used,) = accounting.usage()
     assert used == Used("uid:1000", "", "dummy", 1, bytes_in=0, bytes_out=0, busy_s=0.0, **ended)
@@ -94,9 +94,9 @@ def test_jobs_whose_end_is_never_told_are_not_kept_for_ever(monkeypatch):
     clock = Clock()
     accounting = Accounting(FakeJournal(), clock=clock)
     for number in range(10):
-        accounting.happened(event("submitted", f"j{number}"))
+        accounting.count(event("submitted", f"j{number}"))
     for number in range(10):
-        accounting.happened(event("closed", f"j{number}", status=500, state="failed"))
+        accounting.count(event("closed", f"j{number}", status=500, state="failed"))
     (used,) = accounting.usage()
     assert (used.jobs, used.failed) == (10, 3)
 
@@ -157,8 +157,8 @@ def test_made_up_holders_cost_no_memory(monkeypatch):
 def test_events_of_jobs_from_before_a_restart_are_added_up():
     clock = Clock()
     accounting = Accounting(FakeJournal(), clock=clock)
-    accounting.happened(event("dispatched", worker="w1"))
+    accounting.count(event("dispatched", worker="w1"))
     clock.now += 1
-    accounting.happened(event("finished", worker="w1", status=200, size=3))
-    accounting.happened(event("closed"))
+    accounting.count(event("finished", worker="w1", status=200, size=3))
+    accounting.count(event("closed"))
     assert accounting.usage() == [Used("uid:1000", "", "dummy", 0, 0, 0, 3, 1.0)]

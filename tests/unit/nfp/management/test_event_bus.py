@@ -27,10 +27,10 @@ def numbers(told):
 def test_a_subscriber_gets_what_it_wants_in_order_with_numbers():
     bus, peer = EventBus("e1", wall=lambda: 12.5), FakePeer()
     bus.subscribe(peer, EventFilter(service="dummy", kinds=frozenset({"progress", "finished"})), "s1")
-    bus.happened(event("submitted"))
-    bus.happened(event("progress", worker="w1", attempt=1, body=b'{"message":"half"}'))
-    bus.happened(event("progress", service="other"))
-    bus.happened(event("finished", status=200, body=b"x" * 9))
+    bus.publish(event("submitted"))
+    bus.publish(event("progress", worker="w1", attempt=1, body=b'{"message":"half"}'))
+    bus.publish(event("progress", service="other"))
+    bus.publish(event("finished", status=200, body=b"x" * 9))
     (first, said), (second, ended) = peer.take()
     assert (first, second) == (2, 4)
     assert said["event"] == {"message": "half"}
@@ -44,7 +44,7 @@ def test_an_event_packet_has_the_eighth_frame_in_both_dialects():
     for dialect in Dialect:
         bus, peer = EventBus("e1"), FakePeer(dialect=dialect, features={"push"})
         bus.subscribe(peer, ALL, "s1")
-        bus.happened(event())
+        bus.publish(event())
         frames = encode(peer.sent[0])
         assert len(frames) == 8
         again = decode(frames)
@@ -55,7 +55,7 @@ def test_subscribers_share_one_encoded_body():
     bus, peers = EventBus("e1"), [FakePeer(), FakePeer()]
     for peer in peers:
         bus.subscribe(peer, ALL, "s1")
-    bus.happened(event())
+    bus.publish(event())
     assert peers[0].sent[0].body is peers[1].sent[0].body
 
 
@@ -64,34 +64,34 @@ def test_nobody_sees_the_jobs_of_others_but_owners():
     anna, bert, owner = FakePeer(principal=ANNA), FakePeer(principal=BERT), FakePeer(principal=OWNER)
     for peer in (anna, bert, owner):
         bus.subscribe(peer, ALL, "s1", since=0)
-    bus.happened(event(uuid="a"))
-    bus.happened(event(uuid="b", holder=BERT.holder))
+    bus.publish(event(uuid="a"))
+    bus.publish(event(uuid="b", holder=BERT.holder))
     bus.pump()
     assert uuids(anna.take()) == ["a"]
     assert uuids(bert.take()) == ["b"]
     assert uuids(owner.take()) == ["a", "b"]
     anna.principal = BERT  # whoever speaks there now
-    bus.happened(event(uuid="c"))
+    bus.publish(event(uuid="c"))
     assert anna.take() == []
 
 
 def test_a_replay_begins_behind_the_number_given():
     bus, peer = EventBus("e1"), FakePeer()
     for number in range(1, 6):
-        bus.happened(event(uuid=f"j{number}"))
+        bus.publish(event(uuid=f"j{number}"))
     begun = bus.subscribe(peer, ALL, "s1", since=3, epoch="e1")
     assert (begun.since, begun.gap) == (3, None)
     assert peer.sent == []  # the answer goes first
     bus.pump()
     assert numbers(peer.take()) == [4, 5]
-    bus.happened(event())
+    bus.publish(event())
     assert numbers(peer.take()) == [6]
 
 
 def test_what_is_no_longer_held_is_told():
     bus, peer = EventBus("e1", held_max=3), FakePeer()
     for _ in range(10):
-        bus.happened(event())
+        bus.publish(event())
     begun = bus.subscribe(peer, ALL, "s1", since=2)
     assert begun.gap == Gap("no longer held", 3, 7)
     bus.pump()
@@ -100,7 +100,7 @@ def test_what_is_no_longer_held_is_told():
 
 def test_numbers_of_another_epoch_are_a_gap_and_all_is_replayed():
     bus, peer = EventBus("e2"), FakePeer()
-    bus.happened(event())
+    bus.publish(event())
     begun = bus.subscribe(peer, ALL, "s1", since=500, epoch="e1")
     assert begun.gap is not None
     assert (begun.gap.first, begun.gap.last) == (0, 0)
@@ -119,7 +119,7 @@ def test_a_slow_peer_loses_only_what_the_ring_forgets_and_is_told_how_much():
     for peer in (slow, quick):
         bus.subscribe(peer, EventFilter(service="dummy"), "s1")
     for number in range(1, 11):
-        bus.happened(event(uuid=f"j{number}", service="dummy" if number % 2 else "other"))
+        bus.publish(event(uuid=f"j{number}", service="dummy" if number % 2 else "other"))
     assert numbers(quick.take()) == [1, 3, 5, 7, 9]
     assert numbers(slow.take()) == [1]
     slow.room = 100
@@ -131,7 +131,7 @@ def test_a_slow_peer_loses_only_what_the_ring_forgets_and_is_told_how_much():
     assert gap == 5
     assert numbers(rest) == [7, 9]
     assert bus.dropped == 2
-    bus.happened(event(uuid="j11"))
+    bus.publish(event(uuid="j11"))
     assert numbers(slow.take()) == [11]  # told once
 
 
@@ -139,7 +139,7 @@ def test_a_long_backlog_holds_events_back_before_the_peer_refuses():
     waiting = {"c1": 5}
     bus, peer = EventBus("e1", backlog=lambda peer: waiting[peer.name], backlog_max=5), FakePeer("c1")
     bus.subscribe(peer, ALL, "s1")
-    bus.happened(event())
+    bus.publish(event())
     assert peer.sent == []
     waiting["c1"] = 4
     bus.pump()
@@ -150,7 +150,7 @@ def test_a_long_replay_goes_in_turns_that_schedule_themselves():
     due = []
     bus, peer = EventBus("e1", later=lambda delay, call: due.append((delay, call))), FakePeer()
     for _ in range(600):
-        bus.happened(event())
+        bus.publish(event())
     bus.subscribe(peer, ALL, "s1", since=0)
     turns = 0
     while due:
@@ -170,7 +170,7 @@ def test_a_slow_peer_is_tried_again_later():
     bus.subscribe(peer, ALL, "s1")
     due.pop()[1]()
     assert not due  # nothing waits
-    bus.happened(event())
+    bus.publish(event())
     delay, call = due.pop()
     assert delay > 0
     peer.room = 1
@@ -183,12 +183,12 @@ def test_what_waits_for_a_peer_that_is_gone_is_dropped():
     bus, peer = EventBus("e1"), FakePeer()
     bus.subscribe(peer, ALL, "s1")
     peer.alive = False
-    bus.happened(event())
+    bus.publish(event())
     assert bus.subscriptions() == []
     again = FakePeer()
     bus.subscribe(again, ALL, "s1")
     bus.gone(again)
-    bus.happened(event())
+    bus.publish(event())
     assert again.sent == []
 
 
@@ -213,7 +213,7 @@ def test_subscriptions_are_bounded_and_replaced_by_name():
     with pytest.raises(ValueError, match="at most"):
         bus.subscribe(peer, ALL, "one more")
     bus.subscribe(peer, EventFilter(uuid="other"), "s0")
-    bus.happened(event())
+    bus.publish(event())
     assert len(peer.sent) == SUBSCRIPTIONS_PER_HOLDER - 1
     assert bus.unsubscribe(peer, "s1") == 1
     assert bus.unsubscribe(peer) == SUBSCRIPTIONS_PER_HOLDER - 1
@@ -245,12 +245,12 @@ def test_a_subscription_for_one_job_is_asked_about_no_other(monkeypatch):
 
     monkeypatch.setattr(EventBus, "may_follow", noted)
     for uuid in ("j2", "j1", "j2"):
-        bus.happened(event(uuid=uuid))
+        bus.publish(event(uuid=uuid))
     assert {uuid for name, uuid in asked if name == "one"} == {"j1"}
     assert numbers(one.take()) == [2]
     assert numbers(wide.take()) == [1, 2, 3]
     bus.gone(one)
-    bus.happened(event(uuid="j1"))
+    bus.publish(event(uuid="j1"))
     assert one.take() == []
 
 
@@ -266,8 +266,8 @@ def test_what_a_worker_published_is_for_who_names_its_topic_and_may_call_its_ser
         bus.subscribe(peer, event_filter, "s1")
     bus.pump()
     for body in (b'{"level":3}', b"plain", b"\xff"):
-        bus.happened(event("published", uuid="alarms", holder="", body=body))
-    bus.happened(event("published", uuid="others", holder=""))
+        bus.publish(event("published", uuid="alarms", holder="", body=body))
+    bus.publish(event("published", uuid="others", holder=""))
     said = [body["event"] for _, body in named.take()]
     assert said == [{"level": 3}, "plain", {"base64": "/w=="}]
     assert (wide.take(), low.take()) == ([], [])
@@ -278,11 +278,11 @@ def test_a_subscription_for_one_job_that_fell_behind_catches_up_in_order():
     bus.subscribe(peer, EventFilter(uuid="j1"), "s1")
     bus.pump()
     for number in range(6):
-        bus.happened(event(uuid=f"j{number % 2}"))
+        bus.publish(event(uuid=f"j{number % 2}"))
     assert numbers(peer.take()) == [2]
     peer.room = None
     bus.pump()
-    bus.happened(event(uuid="j1"))
+    bus.publish(event(uuid="j1"))
     assert numbers(peer.take()) == [4, 6, 7]
 
 
@@ -290,32 +290,32 @@ def test_the_ring_is_bounded_in_bytes_and_leaves_long_bodies_out():
     bus = EventBus("e1", held_max_bytes=8192)
     body = msgspec.json.encode({"message": "x" * 1000})
     for _ in range(50):
-        bus.happened(event(body=body))
+        bus.publish(event(body=body))
     assert bus.buffer.weight <= 8192
     assert 1 <= len(bus.buffer) <= 8
     peer = FakePeer()
     bus.subscribe(peer, ALL, "s1")
-    bus.happened(event(body=b'"' + b"y" * BODY_MAX_BYTES + b'"'))
+    bus.publish(event(body=b'"' + b"y" * BODY_MAX_BYTES + b'"'))
     ((_, told),) = peer.take()
     assert told["event"] is None
     assert told["size"] == BODY_MAX_BYTES + 2
-    bus.happened(event(body=b"\xff\x00 no JSON"))
-    bus.happened(event(body=b"[" * 15_000))
+    bus.publish(event(body=b"\xff\x00 no JSON"))
+    bus.publish(event(body=b"[" * 15_000))
     assert [body["event"] for _, body in peer.take()] == [None, None]
 
 
 def test_listeners_in_this_process_get_everything_until_they_end():
     bus, heard = EventBus("e1"), []
     end = bus.listen(lambda event, sequence: heard.append((sequence, event.body)))
-    bus.happened(event("finished", body=b"result"))
+    bus.publish(event("finished", body=b"result"))
     end()
-    bus.happened(event())
+    bus.publish(event())
     assert heard == [(1, b"result")]
 
 
 def test_who_has_no_userid_is_told_without_one():
     bus, peer = EventBus("e"), FakePeer(principal=OWNER)
     bus.subscribe(peer, ALL, "s1")
-    bus.happened(event(userid=USERID_UNKNOWN))
-    bus.happened(event(userid=7))
+    bus.publish(event(userid=USERID_UNKNOWN))
+    bus.publish(event(userid=7))
     assert [body["userid"] for _, body in peer.take()] == [None, 7]

@@ -16,22 +16,22 @@ def bus():
 
 def test_subscribe_answers_where_it_begins_and_delivers(bus):
     peer = FakePeer()
-    bus.happened(event())
+    bus.publish(event())
     status, told = reply(EventService(bus), "subscribe", peer, "s9", kinds="progress, finished")
     assert (status, told) == (
         200,
         {"subscription": "s9", "since": 1, "epoch": "e1", "sequence": 1, "gap": None},
     )
-    bus.happened(event())
+    bus.publish(event())
     assert [number for number, _ in peer.take()] == [2]
     assert reply(EventService(bus), "unsubscribe", peer, subscription="s9") == (200, {"ended": 1})
-    bus.happened(event())
+    bus.publish(event())
     assert peer.sent == []
 
 
 def test_a_gap_is_in_the_answer(bus):
     for _ in range(60):
-        bus.happened(event())
+        bus.publish(event())
     _, told = reply(EventService(bus), "subscribe", since=1, epoch="e1")
     assert told["gap"] == {"reason": "no longer held", "first": 2, "last": 10}
 
@@ -41,7 +41,7 @@ def test_a_peer_that_gets_one_answer_for_each_command_may_only_read(bus):
     status, told = reply(EventService(bus), "subscribe", peer)
     assert status == 400
     assert "read" in told["error"]
-    bus.happened(event())
+    bus.publish(event())
     status, told = reply(EventService(bus), "read", peer)
     assert status == 200
     assert [one["uuid"] for one in told["events"]] == ["j1"]
@@ -49,7 +49,7 @@ def test_a_peer_that_gets_one_answer_for_each_command_may_only_read(bus):
 
 def test_read_goes_on_where_it_ended_and_shows_only_ones_own(bus):
     for number in range(30):
-        bus.happened(event(uuid=f"j{number}", holder=BERT.holder if number % 3 == 0 else "uid:1000"))
+        bus.publish(event(uuid=f"j{number}", holder=BERT.holder if number % 3 == 0 else "uid:1000"))
     service, seen, at = EventService(bus), [], 0
     while True:
         _, told = reply(service, "read", since=at, limit=7)

@@ -184,7 +184,7 @@ def test_the_inventory_is_redacted_for_all_but_owners():
 def test_users_see_their_own_usage_and_clients():
     broker = FakeBroker()
     for holder in (ANNA.holder, BERT.holder):
-        broker.accounting.happened(event("submitted", holder, holder=holder, size=3))
+        broker.accounting.count(event("submitted", holder, holder=holder, size=3))
     mmi = MmiService(broker)
     _, told = reply(mmi, "show_usage", OURS)
     assert [(one["holder"], one["jobs"], one["bytes_in"]) for one in told] == [(ANNA.holder, 1, 3)]
@@ -195,7 +195,7 @@ def test_users_see_their_own_usage_and_clients():
 
 def test_show_broker_and_services():
     broker = FakeBroker()
-    broker.event_bus.happened(event())
+    broker.event_bus.publish(event())
     mmi = MmiService(broker)
     _, told = reply(mmi, "show_broker", SEED)
     assert told["workers"] == {"alive": 1, "known": 2}

@@ -114,7 +114,7 @@ def with_face(script):
         broker = FakeBroker()
         face = FluxService(broker, "local://nowhere", announce=False)
         face.bridge.handle = h
-        end = broker.event_bus.listen(face.happened)
+        end = broker.event_bus.listen(face.on_event)
         service = h.service("nfp")
         offer(service, face.table())
         async with service:

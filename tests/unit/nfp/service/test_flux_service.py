@@ -40,7 +40,7 @@ def test_calls_come_through_and_events_go_out(tmp_path):
         async with connect(f"local://{tmp_path}/s") as h, h.subscribe("nfp.job.") as events:
             call = soon(h.rpc("nfp.lab.go", {"target": "w1"}))
             caller, packet = await nfp.next()
-            nfp.event_bus.happened(happening("dispatched", packet.uuid, userid=7))
+            nfp.event_bus.publish(happening("dispatched", packet.uuid, userid=7))
             respond(caller, packet, 200, {"w1": {"result": 1}})
             assert (await call).json()["results"] == {"w1": {"result": 1}}
             event = await anext(events)
@@ -54,7 +54,7 @@ def test_calls_come_through_and_events_go_out(tmp_path):
             assert caught.value.errno == errno.ECANCELED
         assert nfp.submitted == []
         assert not any(peer.alive for peer in nfp.peers)
-        nfp.event_bus.happened(happening("closed", "u"))
+        nfp.event_bus.publish(happening("closed", "u"))
         assert service.publisher.sent == 1
         await service.stop()
         await until(lambda: not flux.links)
@@ -87,7 +87,7 @@ def test_announce_false_publishes_nothing(tmp_path):
         nfp = FakeBroker()
         service = FluxService(nfp, f"local://{tmp_path}/s", announce=False)
         await service.start()
-        nfp.event_bus.happened(happening("closed", "u"))
+        nfp.event_bus.publish(happening("closed", "u"))
         assert (service.publisher.sent, service.publisher.dropped) == (0, 0)
         await service.stop()
         await until(lambda: not flux.links)
@@ -107,7 +107,7 @@ def test_a_lost_link_is_made_again_and_cancels_no_job(tmp_path):
             await nfp.next()
             flux.services["nfp"].close("cut by the test")
             await until(lambda: service.bridge.connections == 2)
-            nfp.event_bus.happened(happening("closed", "u"))
+            nfp.event_bus.publish(happening("closed", "u"))
             again = soon(h.rpc("nfp.lab.go", {"target": "w1"}))
             caller, packet = await nfp.next()
             assert packet.service == "lab"

@@ -297,11 +297,11 @@ def test_attach_follows_a_job_that_another_peer_submitted():
         respond(caller, packet, 300, {"worker": "w2", "status": "STARTED"})
         assert (await record(peer))["worker"] == "w1"
         body = msgspec.json.encode(event_body(worker="w2"))
-        broker.event_bus.happened(happening("progress", "u", body=body))
-        broker.event_bus.happened(happening("progress", "another", body=body))
+        broker.event_bus.publish(happening("progress", "u", body=body))
+        broker.event_bus.publish(happening("progress", "another", body=body))
         assert (await record(peer))["message"] == "half"
         broker.known["u"] = job_view("u", ("w1", "final"), ("w2", "final"), client="cli", state="done")
-        broker.event_bus.happened(happening("finished", "u", worker="w2"))
+        broker.event_bus.publish(happening("finished", "u", worker="w2"))
         caller, packet = await broker.next()
         respond(caller, packet, 200, {"w1": {"result": 1}})
         respond(caller, packet, 200, {"w2": {"result": 2}})
@@ -317,7 +317,7 @@ def test_attach_to_a_cancelled_job_without_results():
         peer.call("nfp.jobs.attach", {"uuid": "u"})
         await settle()
         del broker.known["u"]
-        broker.event_bus.happened(happening("cancelled", "u"))
+        broker.event_bus.publish(happening("cancelled", "u"))
         assert (await record(peer))[0] == errno.ENODATA
 
     with_face(script)

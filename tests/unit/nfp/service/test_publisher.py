@@ -28,7 +28,7 @@ def publisher():
 
 def test_an_event_is_private_and_stamped_with_whose_job_it_is():
     told, link = publisher()
-    told.happened(happening("progress", "u1", userid=1000, body=b'{"message":"half"}'), 7)
+    told.publish_event(happening("progress", "u1", userid=1000, body=b'{"message":"half"}'), 7)
     (message,) = link.sent
     assert (message.type, message.topic, message.flags & PRIVATE) == (EVENT, "nfp.job.u1.progress", PRIVATE)
     assert (message.userid, message.rolemask) == (1000, Role.OWNER | Role.USER)
@@ -39,15 +39,15 @@ def test_an_event_is_private_and_stamped_with_whose_job_it_is():
 
 def test_a_job_of_nobody_known_here_is_left_to_the_links_own_stamp():
     told, link = publisher()
-    told.happened(happening("closed", "u1"), 1)
+    told.publish_event(happening("closed", "u1"), 1)
     assert (link.sent[0].userid, link.sent[0].rolemask) == (USERID_UNKNOWN, 0)
     assert link.sent[0].flags & PRIVATE
 
 
 def test_bytes_of_results_and_streams_stay_away():
     told, link = publisher()
-    told.happened(happening("stream", "u1", body=b"x" * 100), 1)
-    told.happened(happening("finished", "u1", body=b'{"w1":{"result":"secret"}}'), 2)
+    told.publish_event(happening("stream", "u1", body=b"x" * 100), 1)
+    told.publish_event(happening("finished", "u1", body=b'{"w1":{"result":"secret"}}'), 2)
     (message,) = link.sent
     said = decode_json(message.payload)
     assert (said["kind"], said["event"], said["size"]) == ("finished", None, 26)
@@ -57,13 +57,13 @@ def test_a_choked_link_drops_counts_and_tells():
     told, link = publisher()
     link.link.outbox.choked = True
     for number in range(3):
-        told.happened(happening("progress", "u1"), number)
+        told.publish_event(happening("progress", "u1"), number)
     told.handle = None
-    told.happened(happening("progress", "u1"), 3)
+    told.publish_event(happening("progress", "u1"), 3)
     told.handle = link
     link.link.outbox.choked = False
-    told.happened(happening("progress", "u1"), 4)
-    told.happened(happening("closed", "u1"), 5)
+    told.publish_event(happening("progress", "u1"), 4)
+    told.publish_event(happening("closed", "u1"), 5)
     assert [decode_json(message.payload).get("lost") for message in link.sent] == [4, None]
     assert (told.sent, told.dropped) == (2, 4)
 
