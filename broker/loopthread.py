@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import itertools
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from broker.errors import LinkClosed
 from broker.tasks import within
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 T = TypeVar("T")
+S = TypeVar("S")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 _FETCH: Final = 256
@@ -100,6 +102,44 @@ class LoopThread:
         if loop is not None and leave is not None and not loop.is_closed():
             loop.call_soon_threadsafe(leave.set)
         self._thread.join(_JOIN_S)
+
+
+class Mirror(Generic[S]):
+    """Stands for ``source``, which lives in ``loop``'s thread; None: it is not open yet, or not any more."""
+
+    def __init__(self, source: S, loop: LoopThread | None) -> None:
+        self._source = source
+        self._thread = loop
+
+    @property
+    def _loop(self) -> LoopThread:
+        if self._thread is None:
+            raise RuntimeError(f"the client is not open: use `with {type(self).__name__}(...)`")
+        return self._thread
+
+
+def waits(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Mirror[S], P], T]:
+    """The same method for other threads: a call waits for what it brings."""
+
+    @functools.wraps(method)
+    def call(mirror: Mirror[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = mirror._loop
+        return loop.run(method(mirror._source, *args, **kwargs))
+
+    return call
+
+
+def calls(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Mirror[S], P], T]:
+    """The same plain method for other threads: it is called in the loop's."""
+
+    @functools.wraps(method)
+    def call(mirror: Mirror[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = mirror._loop
+        return loop.call(method, mirror._source, *args, **kwargs)
+
+    return call
 
 
 class Source(Protocol[T_co]):

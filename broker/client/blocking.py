@@ -31,11 +31,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, overload
 
 from broker.client.dialing import connect as connect_async
+from broker.client.handle import Handle as AsyncHandle
 from broker.client.received import Event, Response
 from broker.client.service import table
 from broker.errors import LinkClosed
 from broker.identity import Role
-from broker.loopthread import LoopThread, OpenItems
+from broker.loopthread import LoopThread, Mirror, OpenItems, calls, waits
 from broker.serving.request import RequestMessage
 from broker.transport.link import Flusher, Options
 from broker.wire.message import NODEID_ANY, Message
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
     from broker.client.calls import Stream as AsyncStream
     from broker.client.connection import Limits
-    from broker.client.handle import Handle as AsyncHandle
     from broker.client.reconnecting import Reconnect
     from broker.client.service import Service as AsyncService
     from broker.client.subscriptions import Overflow
@@ -247,14 +247,8 @@ class Subscription(OpenItems[Event]):
         return self._subscription.lost
 
 
-class Handle:
-    """A connection to a broker for ordinary threads; see ``broker.client.handle.Handle`` for what each name
-    does.
-    """
-
-    def __init__(self, handle: AsyncHandle, loop: LoopThread) -> None:
-        self._handle = handle
-        self._loop = loop
+class Handle(Mirror[AsyncHandle]):
+    """A connection to a broker for ordinary threads: each name is that of ``broker.client.handle.Handle``."""
 
     def __enter__(self) -> Self:
         return self
@@ -267,15 +261,15 @@ class Handle:
     def close(self) -> None:
         """Close the link and end the thread; harmless twice."""
         try:
-            if self._handle.ended is None:
-                self._loop.run(self._handle.close())
+            if self._source.ended is None:
+                self._loop.run(self._source.close())
         finally:
             self._loop.stop()
 
     @property
     def ended(self) -> LinkError | None:
         """None while the link lives, then why it ended."""
-        return self._handle.ended
+        return self._source.ended
 
     @overload
     def rpc(
@@ -303,20 +297,18 @@ class Handle:
     ) -> None: ...
     def rpc(self, topic: str, payload: Payload = None, **options: Any) -> Response | None:
         """Call ``topic`` and wait for its one response."""
-        response: Response | None = self._loop.run(self._handle.rpc(topic, payload, **options))
+        response: Response | None = self._loop.run(self._source.rpc(topic, payload, **options))
         return response
 
     def request(self, message: Message) -> concurrent.futures.Future[Message]:
         """Send a request built by hand; the future gets its response message, whatever its errnum."""
 
         async def asked() -> Message:
-            return await self._handle.request(message)
+            return await self._source.request(message)
 
         return self._loop.start(asked())
 
-    def send(self, message: Message) -> None:
-        """Queue any message as it is."""
-        self._loop.call(self._handle.send, message)
+    send = calls(AsyncHandle.send)
 
     def stream(
         self,
@@ -330,7 +322,7 @@ class Handle:
         buffer_msgs: int | None = None,
     ) -> Stream:
         """Call ``topic`` for many responses."""
-        stream = self._handle.stream(
+        stream = self._source.stream(
             topic,
             payload,
             nodeid=nodeid,
@@ -341,21 +333,14 @@ class Handle:
         )
         return Stream(stream, self._loop)
 
-    def publish(
-        self, topic: str, payload: Payload = None, *, private: bool = False, delivered: bool = True
-    ) -> int:
-        """Publish an event; once it is delivered, return its sequence number: what is called next comes after it."""
-        return self._loop.run(self._handle.publish(topic, payload, private=private, delivered=delivered))
-
-    def publish_nowait(self, topic: str, payload: Payload = None, *, private: bool = False) -> None:
-        """Publish an event without an answer from the broker."""
-        self._loop.call(self._handle.publish_nowait, topic, payload, private=private)
+    publish = waits(AsyncHandle.publish)
+    publish_nowait = calls(AsyncHandle.publish_nowait)
 
     def subscribe(
         self, *prefixes: str, overflow: Overflow = "raise", buffer_msgs: int | None = None
     ) -> Subscription:
         """Events whose topic begins with one of ``prefixes`` (none: every event)."""
-        subscription = self._handle.subscribe(*prefixes, overflow=overflow, buffer_msgs=buffer_msgs)
+        subscription = self._source.subscribe(*prefixes, overflow=overflow, buffer_msgs=buffer_msgs)
         return Subscription(subscription, self._loop)
 
     def service(
@@ -366,27 +351,16 @@ class Handle:
         threads: int = THREADS,
     ) -> Service:
         """A service whose methods are ordinary functions, run by ``threads`` threads; see Service."""
-        return Service(self._handle.service(name), self._loop, methods or {}, threads)
+        return Service(self._source.service(name), self._loop, methods or {}, threads)
 
     def serve(self, name: str, methods: Mapping[str, ThreadHandler | tuple[ThreadHandler, int]]) -> Service:
         """Register a service until its ``close()`` or the handle's end."""
         return self.service(name, methods).open()
 
-    def attr(self, name: str, *, nodeid: int = NODEID_ANY) -> str:
-        """A broker attribute; immutable ones are asked for once."""
-        return self._loop.run(self._handle.attr(name, nodeid=nodeid))
-
-    def rank(self) -> int:
-        """Rank of the broker this handle is connected to."""
-        return self._loop.run(self._handle.rank())
-
-    def size(self) -> int:
-        """Number of brokers of the instance."""
-        return self._loop.run(self._handle.size())
-
-    def log(self, severity: int | str, text: str, *, app: str | None = None) -> None:
-        """Append to the broker's log, unanswered."""
-        self._loop.run(self._handle.log(severity, text, app=app))
+    attr = waits(AsyncHandle.attr)
+    rank = waits(AsyncHandle.rank)
+    size = waits(AsyncHandle.size)
+    log = waits(AsyncHandle.log)
 
 
 def connect(

@@ -20,50 +20,17 @@ events or of a stream by one at a time. Ctrl-C in a waiting call raises Keyboard
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
-from broker.loopthread import Items, LoopThread, OpenItems
+from broker.loopthread import Items, LoopThread, Mirror, OpenItems, waits
 from broker.nfp.client.client import NfpClient
 from broker.nfp.client.events import Event
 from broker.nfp.client.job import Job
 from broker.nfp.client.subscription import Subscription
 
-T = TypeVar("T")
-S = TypeVar("S")
-P = ParamSpec("P")
 
-
-class _Mirror(Generic[S]):
-    """Stands for ``source``, which lives in ``loop``'s thread."""
-
-    def __init__(self, source: S, loop: LoopThread | None) -> None:
-        self._source = source
-        self._thread = loop
-
-    @property
-    def _loop(self) -> LoopThread:
-        if self._thread is None:
-            raise RuntimeError("the client is not open: use `with BlockingClient(...)`")
-        return self._thread
-
-
-def _waits(
-    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Mirror[S], P], T]:
-    """The same method for other threads: a call waits for what it brings."""
-
-    @functools.wraps(method)
-    def call(mirror: _Mirror[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = mirror._loop
-        return loop.run(method(mirror._source, *args, **kwargs))
-
-    return call
-
-
-class BlockingJob(_Mirror[Job]):
+class BlockingJob(Mirror[Job]):
     """A job; each name is that of ``broker.nfp.client.job.Job``, and each call waits."""
 
     def __init__(self, job: Job, loop: LoopThread) -> None:
@@ -102,10 +69,10 @@ class BlockingJob(_Mirror[Job]):
         """Why the job did not end well; None while it runs, and when it ended well."""
         return self._source.error
 
-    result = _waits(Job.result)
-    wait = _waits(Job.wait)
-    cancel = _waits(Job.cancel)
-    answer = _waits(Job.answer)
+    result = waits(Job.result)
+    wait = waits(Job.wait)
+    cancel = waits(Job.cancel)
+    answer = waits(Job.answer)
 
     def put(self, value: Any, *, worker: str = "") -> None:
         """Send ``value`` to the running task."""
@@ -129,7 +96,7 @@ class BlockingSubscription(OpenItems[Event]):
         return self._subscription.lost
 
 
-class BlockingClient(_Mirror[NfpClient]):
+class BlockingClient(Mirror[NfpClient]):
     """A client, ``with BlockingClient(...) as nfp``; it takes the arguments of ``NfpClient``."""
 
     def __init__(self, name: str = "", **options: Any) -> None:
@@ -165,16 +132,16 @@ class BlockingClient(_Mirror[NfpClient]):
         """True while there is a session with a broker."""
         return self._source.is_connected
 
-    wait_connected = _waits(NfpClient.wait_connected)
-    run = _waits(NfpClient.run)
-    mmi = _waits(NfpClient.mmi)
-    inventory = _waits(NfpClient.inventory)
-    services = _waits(NfpClient.services)
-    workers = _waits(NfpClient.workers)
-    jobs = _waits(NfpClient.jobs)
-    fetch = _waits(NfpClient.fetch)
-    list_files = _waits(NfpClient.list_files)
-    file_details = _waits(NfpClient.file_details)
+    wait_connected = waits(NfpClient.wait_connected)
+    run = waits(NfpClient.run)
+    mmi = waits(NfpClient.mmi)
+    inventory = waits(NfpClient.inventory)
+    services = waits(NfpClient.services)
+    workers = waits(NfpClient.workers)
+    jobs = waits(NfpClient.jobs)
+    fetch = waits(NfpClient.fetch)
+    list_files = waits(NfpClient.list_files)
+    file_details = waits(NfpClient.file_details)
 
     def submit(self, service: str, task: str, **options: Any) -> BlockingJob:
         """Have ``task`` run and return its job; options as ``NfpClient.submit`` takes them."""
