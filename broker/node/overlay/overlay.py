@@ -146,7 +146,9 @@ class Overlay:
         """Only brokers of the tree may say hello: known by their key, and without keys the owner's processes."""
         stranger = peer.key is None and peer.uid not in (None, self._broker.own.cred.userid)
         if stranger or peer.user is not None:
-            self._hooks.refused(peer, errno.EPERM, "not a broker of this tree")
+            reason = "not a broker of this tree"
+            log.warning("refused %s: %s", peer.address, reason)
+            self._hooks.refused(peer, errno.EPERM, reason)
             return errno.EPERM
         return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import socket
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -24,8 +23,6 @@ from broker.transport.zeromq.connection import Connection
 from broker.transport.zeromq.link import ZmtpLink
 from broker.transport.zeromq.mechanisms import CurveServer, Mechanism, Null
 from broker.wire.dialects import dialect
-
-log = logging.getLogger("headgate")
 
 SCHEMES: Final = ("tcp", "ipc")
 
@@ -119,9 +116,7 @@ class ZmtpListener(ConnectionListener):
             peer = PeerInfo(address)
         if peer is None:
             self.refuse(PeerInfo(address, key=key, local=local), errno.EPERM, f"unknown CURVE key {key}")
-        elif denied := options.admit(peer):
-            log.warning("%s: refused %s: not admitted (errno %d)", self.address, address, denied)
-        else:
+        elif not options.admit(peer):  # which logs a refusal, whatever the transport
             return peer
         return None
 

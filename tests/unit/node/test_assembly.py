@@ -117,7 +117,7 @@ def test_what_guests_leave_to_the_owner_follows_from_the_limit(caplog):
     assert "reserved_descriptors = 600: half of the 1000" in caplog.text
 
 
-def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(rundir):
+def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(rundir, caplog):
     told = []
 
     class PaperCapture:
@@ -152,6 +152,10 @@ def test_a_journal_is_begun_before_the_doors_open_and_hears_who_is_turned_away(r
             (node.owner + 9, 1, "not a broker of this tree"),
             "end",
         ]
+        assert [line for line in caplog.messages if "refused x" in line] == [
+            f"refused x (pid None): uid {guest} is a guest and guests are not allowed",
+            "refused x: not a broker of this tree",
+        ], "one line for each"
 
     run(script())
 
